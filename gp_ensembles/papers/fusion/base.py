@@ -16,18 +16,6 @@ from gp_ensembles.papers.fusion.function_priors import FunctionPrior, check_prio
 _DRAWS = 64  # draws whose bases are held in memory at once
 
 
-class LatentFunctions(NamedTuple):
-    """Functions that share a prior.
-
-    Args:
-        prior: Their prior.
-        num_functions: How many they are.
-    """
-
-    prior: FunctionPrior
-    num_functions: int
-
-
 class PredictiveComponents(NamedTuple):
     """Normal components of a predictive density at N inputs, for draws of the parameters.
 
@@ -52,8 +40,8 @@ class FusionModel(ABC):
     Args:
         X: Training inputs, shape (N, D). Scale them to the length scales of the priors.
         y: Training targets, shape (N,) or (N, 1). Functions have prior mean zero: center them.
-        functions: The functions of the model by name; names with zero functions are left out. Sampled
-            hyperparameters belong to the name: two names with one prior object have their own each.
+        functions: The prior of the functions of each name, and how many they are. Sampled hyperparameters belong to
+            the name: two names with one prior object have their own each.
 
     Raises:
         TypeError: If a function prior does not share the dtype and device of the inputs.
@@ -63,36 +51,30 @@ class FusionModel(ABC):
     y: Tensor
     num_experts: int
 
-    def __init__(self, X: Tensor, y: Tensor, functions: Mapping[str, LatentFunctions]) -> None:
+    def __init__(self, X: Tensor, y: Tensor, functions: Mapping[str, tuple[FunctionPrior, int]]) -> None:
         self.X, self.y = checked_rows(X, y)
-        self.functions: dict[str, LatentFunctions] = {
-            name: group for name, group in functions.items() if group.num_functions
-        }
-        check_priors([group.prior for group in self.functions.values()], X)
+        self.priors: dict[str, FunctionPrior] = {name: prior for name, (prior, _) in functions.items()}
+        check_priors(list(self.priors.values()), X)
         # Block name -> shape, in the order of the blocks in a vector of parameters.
         self.blocks: dict[str, tuple[int, ...]] = {}
         means, stddevs = [], []
-        for name, (prior, num_functions) in self.functions.items():
+        for name, (prior, num_functions) in functions.items():
             self.blocks[name] = (num_functions, prior.num_coefficients(X.shape[0]))
             means.append(X.new_zeros(math.prod(self.blocks[name])))
             stddevs.append(torch.ones_like(means[-1]))
-            if prior.prior_stddev is not None:
+            if prior.prior_stddev is not None and num_functions:
                 self.blocks[hyperparameter_block(name)] = (prior.num_hyperparameters,)
                 means.append(prior.log_hyperparameters)
                 stddevs.append(torch.full_like(prior.log_hyperparameters, prior.prior_stddev))
         self._sizes = [math.prod(shape) for shape in self.blocks.values()]
         # Prior mean and standard deviation of each parameter.
-        self.prior_mean: Tensor = torch.cat(means) if means else X.new_zeros(0)
-        self.prior_stddev: Tensor = torch.cat(stddevs) if stddevs else X.new_zeros(0)
-        self.samples_hyperparameters: bool = any(
-            group.prior.prior_stddev is not None for group in self.functions.values()
-        )
+        self.prior_mean: Tensor = torch.cat(means)
+        self.prior_stddev: Tensor = torch.cat(stddevs)
+        # Names whose functions have sampled hyperparameters; the bases of the others are computed once.
+        self.sampled: list[str] = [name for name in self.priors if hyperparameter_block(name) in self.blocks]
         self._log_normalizer = -float(self.prior_stddev.log().sum()) - 0.5 * self.num_parameters * math.log(2 * math.pi)
-        # Bases with fixed hyperparameters are computed once.
         self._bases = {
-            name: group.prior.basis(self.X).contiguous()
-            for name, group in self.functions.items()
-            if group.prior.prior_stddev is None
+            name: prior.basis(self.X).contiguous() for name, prior in self.priors.items() if name not in self.sampled
         }
 
     @abstractmethod
@@ -100,14 +82,10 @@ class FusionModel(ABC):
         """Log likelihood of each training target given the parameters (..., P), shape (..., N)."""
 
     @abstractmethod
-    def weigh(self, values: Mapping[str, Tensor], like: Tensor) -> Tensor:
-        """Log weights of the K experts, shape (..., K, N), from the values of the functions.
+    def weigh(self, values: Mapping[str, Tensor]) -> Tensor:
+        """Log weights of the K experts, shape (..., K, N), from the values (..., number, N) of the functions by name.
 
         Weights sum to one over the experts in a linear pool, but need not in a log-linear one.
-
-        Args:
-            values: Values of the functions by name, each (..., number, N); without those that have no parameter.
-            like: Any tensor of shape (..., N), for models without a function.
         """
 
     @abstractmethod
@@ -128,7 +106,7 @@ class FusionModel(ABC):
 
     def log_weights(self, theta: Tensor, X: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Log weights of the K experts at inputs X (N, D), given the parameters (..., P), shape (..., K, N)."""
-        return self.weigh(self.values_at(theta, X, generator=generator), rows_like(theta, X))
+        return self.weigh(self.values_at(theta, X, generator=generator))
 
     def components(
         self,
@@ -151,7 +129,7 @@ class FusionModel(ABC):
             ValueError: If shapes do not fit, or predictions are missing or superfluous.
         """
         values = self.values_at(theta, X, generator=generator)
-        return self.combine(X, values, self.weigh(values, rows_like(theta, X)), predictions)
+        return self.combine(X, values, self.weigh(values), predictions)
 
     @property
     def num_parameters(self) -> int:
@@ -175,8 +153,8 @@ class FusionModel(ABC):
             raise ValueError(
                 f"this model has {self.num_parameters} parameters, but theta has shape {tuple(theta.shape)}"
             )
-        parts = theta.split(self._sizes, -1) if self._sizes else ()
-        return {name: part.unflatten(-1, shape) for (name, shape), part in zip(self.blocks.items(), parts, strict=True)}
+        parts = zip(self.blocks.items(), theta.split(self._sizes, -1), strict=True)
+        return {name: part.unflatten(-1, shape) for (name, shape), part in parts}
 
     def pack(self, blocks: Mapping[str, Tensor]) -> Tensor:
         """Parameters (..., P) from their blocks; the inverse of :meth:`unpack`.
@@ -186,8 +164,6 @@ class FusionModel(ABC):
         """
         if set(blocks) != set(self.blocks):
             raise ValueError(f"the blocks must be {list(self.blocks)}, got {list(blocks)}")
-        if not blocks:
-            return self.X.new_zeros(0)
         return torch.cat([blocks[name].flatten(-len(shape)) for name, shape in self.blocks.items()], -1)
 
     def draw_prior(self, num: int, *, generator: torch.Generator | None = None) -> Tensor:
@@ -197,7 +173,7 @@ class FusionModel(ABC):
 
     def log_prior(self, theta: Tensor) -> Tensor:
         """Log prior density of the parameters (..., P), normalized, shape (...)."""
-        standard = (theta - self.prior_mean) / self.prior_stddev if self.samples_hyperparameters else theta
+        standard = (theta - self.prior_mean) / self.prior_stddev if self.sampled else theta
         return self._log_normalizer - 0.5 * standard.square().sum(-1)
 
     def log_joint(self, theta: Tensor) -> Tensor:
@@ -208,7 +184,7 @@ class FusionModel(ABC):
         """Values of the functions at the training inputs, by name, each (..., number, N)."""
         blocks = self.unpack(theta)
         values = {}
-        for name, (prior, _) in self.functions.items():
+        for name, prior in self.priors.items():
             if name in self._bases:
                 # One product for all chains: matmul itself would make one for each, as the block is a strided view.
                 flat = blocks[name].reshape(-1, blocks[name].shape[-1])
@@ -234,7 +210,7 @@ class FusionModel(ABC):
         _check_new_inputs(X, self.X)
         blocks = self.unpack(theta)
         values = {}
-        for name, (prior, _) in self.functions.items():
+        for name, prior in self.priors.items():
             basis, residual = prior.conditional(X, self.X, blocks.get(hyperparameter_block(name)))
             value = blocks[name] @ basis
             if residual is not None:
@@ -284,11 +260,6 @@ class FusionModel(ABC):
             return Mixture(joint.logsumexp(0), mean, variance)
         means, variances = (torch.cat([part[index] for part in parts]).flatten(0, 1) for index in (1, 2))
         return Mixture(joint.flatten(0, 1), means, variances)
-
-
-def rows_like(theta: Tensor, X: Tensor) -> Tensor:
-    """A tensor of shape (..., N), of parameters (..., P) and inputs (N, D)."""
-    return theta.new_zeros(()).expand(*theta.shape[:-1], X.shape[0])
 
 
 def hyperparameter_block(name: str) -> str:

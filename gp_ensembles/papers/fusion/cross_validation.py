@@ -1,7 +1,7 @@
-"""Predictions of training rows without their own targets: K-fold, leave-one-out of exact processes, and PSIS-LOO."""
+"""Predictions of training rows without their own targets: K-fold, and leave-one-out of exact processes."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from botorch.posteriors.gpytorch import GPyTorchPosterior
@@ -11,11 +11,8 @@ from gpytorch.models import ExactGP
 from linear_operator import to_linear_operator
 from torch import Tensor
 
-from gp_ensembles.numerics import normal
 from gp_ensembles.numerics.cholesky import cholesky
-from gp_ensembles.numerics.display import record_text
 from gp_ensembles.numerics.draws import permutation
-from gp_ensembles.numerics.pareto import smooth_weights
 from gp_ensembles.papers.fusion.experts import ExpertPredictions, check_inputs, predict_experts
 
 
@@ -60,25 +57,8 @@ def k_fold(
     return result
 
 
-class LeaveOneOutPredictions(NamedTuple):
-    """Leave-one-out predictions of the training targets.
-
-    Attributes:
-        mean: Means, shape (N,).
-        variance: Variances of the targets, noise included, shape (N,).
-        log_prob: Log densities of the targets, shape (N,), in nats.
-    """
-
-    mean: Tensor
-    variance: Tensor
-    log_prob: Tensor
-
-    def __repr__(self) -> str:
-        return record_text(self)
-
-
 @torch.no_grad()
-def leave_one_out(model: ExactGP) -> LeaveOneOutPredictions:
+def leave_one_out(model: ExactGP) -> ExpertPredictions:
     r"""Leave-one-out predictions at fixed hyperparameters (Rasmussen and Williams 2006, Eqs. 5.10 to 5.12).
 
     With K the covariance of the training targets, noise included, and m their prior mean,
@@ -93,7 +73,7 @@ def leave_one_out(model: ExactGP) -> LeaveOneOutPredictions:
             transform, if it has one, is undone and must keep predictions normal.
 
     Returns:
-        Predictions in the units of the targets that the model was given.
+        Predictions in the units of the targets that the model was given, shapes (1, N), the noise in the variance.
 
     Raises:
         TypeError: If the model is no ``ExactGP`` or its likelihood is not Gaussian.
@@ -106,7 +86,7 @@ def leave_one_out(model: ExactGP) -> LeaveOneOutPredictions:
         >>> from botorch.models import SingleTaskGP
         >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
         >>> leave_one_out(SingleTaskGP(X, X.sin())).mean.shape
-        torch.Size([6])
+        torch.Size([1, 6])
     """
     if not isinstance(model, ExactGP):
         raise TypeError(f"leave-one-out in closed form needs an ExactGP, got a {type(model).__name__}; see k_fold")
@@ -130,11 +110,11 @@ def leave_one_out(model: ExactGP) -> LeaveOneOutPredictions:
     variance = 1 / diagonal
     transform: Any = getattr(model, "outcome_transform", None)
     if transform is not None:
-        y, mean, variance = _untransform(transform, y, mean, variance)
-    return LeaveOneOutPredictions(mean, variance, normal.log_prob(y, mean, variance))
+        mean, variance = _untransform(transform, mean, variance)
+    return ExpertPredictions(mean.unsqueeze(0), variance.unsqueeze(0), torch.zeros_like(mean).unsqueeze(0))
 
 
-def _untransform(transform: Any, y: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _untransform(transform: Any, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     posterior = GPyTorchPosterior(MultivariateNormal(mean, to_linear_operator(torch.diag_embed(variance))))
     original = transform.untransform_posterior(posterior)
     if not isinstance(original, GPyTorchPosterior):
@@ -142,31 +122,4 @@ def _untransform(transform: Any, y: Tensor, mean: Tensor, variance: Tensor) -> t
             f"the outcome transform {type(transform).__name__} does not keep predictions normal; leave it out, or use "
             "k_fold"
         )
-    targets, _ = transform.untransform(y.unsqueeze(-1))
-    return targets.squeeze(-1), original.mean.squeeze(-1), original.variance.squeeze(-1)
-
-
-class PSISLOO(NamedTuple):
-    """Leave-one-out log densities by Pareto-smoothed importance sampling, and their reliability.
-
-    Args:
-        log_prob: Log predictive densities, shape (..., N).
-        pareto_k: Shapes of the tails of the weights, shape (..., N): above 0.7 a density is unreliable.
-    """
-
-    log_prob: Tensor
-    pareto_k: Tensor
-
-
-def psis_loo(log_likelihood: Tensor, *, efficiency: float = 1.0) -> PSISLOO:
-    r"""Leave-one-out log densities :math:`\log p(y_n \mid y_{-n})` from draws given all observations.
-
-    Shapes: ``log_likelihood`` (..., S, N); returns (..., N).
-
-    Raises:
-        ValueError: If a log likelihood is not finite.
-    """
-    if not bool(log_likelihood.isfinite().all()):
-        raise ValueError("log likelihoods must be finite: drop the draws for which they are not")
-    log_weights, pareto_k = smooth_weights(-log_likelihood, efficiency=efficiency)
-    return PSISLOO((log_weights + log_likelihood).logsumexp(-2), pareto_k)
+    return original.mean.squeeze(-1), original.variance.squeeze(-1)

@@ -12,9 +12,10 @@ from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoint
 from gp_ensembles.numerics.display import block_text, counted, record_text
 from gp_ensembles.papers.fusion.base import FusionModel
-from gp_ensembles.papers.fusion.chains import Chains, ChainState
+from gp_ensembles.papers.fusion.chees import Chains, ChainState
 from gp_ensembles.papers.fusion.experts import ExpertPredictions
 from gp_ensembles.papers.fusion.gathering import Experts, gather_predictions
+from gp_ensembles.papers.fusion.hmc import HMC
 from gp_ensembles.papers.fusion.inference import (
     ChainDiagnostics,
     InferenceMethod,
@@ -22,7 +23,6 @@ from gp_ensembles.papers.fusion.inference import (
     PosteriorDraws,
 )
 from gp_ensembles.papers.fusion.laplace import LaplaceApproximation
-from gp_ensembles.papers.fusion.mcmc import HMC
 from gp_ensembles.papers.fusion.models import BHS, PBHS
 
 _KIND = Kind("gp_ensembles fusion", 2, "a fitted fusion", "give what FittedFusion.save wrote")
@@ -63,7 +63,7 @@ class FittedFusion:
         >>> import torch
         >>> from gp_ensembles.papers.fusion.models import PoGPE
         >>> from gp_ensembles.papers.fusion.function_priors import FourierPrior
-        >>> from gp_ensembles.papers.fusion.modes import MAP
+        >>> from gp_ensembles.papers.fusion.inference import MAP
         >>> X = torch.linspace(-1, 1, 20, dtype=torch.float64).unsqueeze(-1)
         >>> prior = FourierPrior(torch.ones_like(X[:2]))
         >>> model = PoGPE(X, (2 * X).sin().squeeze(-1), 2, prior, prior, prior)
@@ -187,7 +187,7 @@ class FittedFusion:
             progress: Whether to show a progress bar.
 
         Raises:
-            TypeError: If the inference method cannot continue, as :class:`~gp_ensembles.papers.fusion.mcmc.HMC` can.
+            TypeError: If the inference method cannot continue, as :class:`~gp_ensembles.papers.fusion.hmc.HMC` can.
             ValueError: If there is no inference method, as after loading without one.
         """
         if self.inference is None:

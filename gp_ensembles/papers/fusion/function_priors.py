@@ -10,7 +10,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self, final
+from typing import Any, Self, final
 
 import torch
 from torch import Tensor
@@ -22,19 +22,6 @@ from gp_ensembles.numerics.cholesky import cholesky
 from gp_ensembles.numerics.draws import normal_draws
 from gp_ensembles.numerics.gpytorch_types import Kernel
 from gp_ensembles.spectral.frequencies import FrequencyDraws, components_of
-
-
-class ConditionalBasis(NamedTuple):
-    r"""Values of functions at new inputs, given their coefficients.
-
-    Args:
-        basis: The conditional mean is the coefficients times this, shape (..., P, N).
-        residual_variance: Variance that the coefficients leave, the same for each function, shape
-            (..., N); ``None`` if they leave none.
-    """
-
-    basis: Tensor
-    residual_variance: Tensor | None
 
 
 class FunctionPrior(ABC):
@@ -76,10 +63,13 @@ class FunctionPrior(ABC):
         """
 
     @abstractmethod
-    def conditional(self, X_new: Tensor, X: Tensor, hyperparameters: Tensor | None = None) -> ConditionalBasis:
-        """Basis at new inputs (N', D), and the variance that the coefficients of training inputs (N, D) leave there.
+    def conditional(
+        self, X_new: Tensor, X: Tensor, hyperparameters: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Basis (..., P, N') at new inputs (N', D), and what variance (..., N') the coefficients leave there.
 
-        Hyperparameters are logarithms (..., H); ``None`` for :attr:`log_hyperparameters`.
+        The coefficients are those of training inputs (N, D). They leave each function the same variance, ``None`` for
+        none. Hyperparameters are logarithms (..., H); ``None`` for :attr:`log_hyperparameters`.
         """
 
     @abstractmethod
@@ -222,9 +212,11 @@ class FourierPrior(FunctionPrior):
         scaled = coefficients * self._scales(hyperparameters).unsqueeze(-2)
         return fourier_sum(scaled, self._frequencies(X, hyperparameters), X)
 
-    def conditional(self, X_new: Tensor, X: Tensor, hyperparameters: Tensor | None = None) -> ConditionalBasis:
+    def conditional(
+        self, X_new: Tensor, X: Tensor, hyperparameters: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """The same features at the new inputs; the coefficients leave no variance."""
-        return ConditionalBasis(self.basis(X_new, hyperparameters), None)
+        return self.basis(X_new, hyperparameters), None
 
     def fixed_at(self, hyperparameters: Tensor) -> "FourierPrior":
         """The same frequencies with length scale and amplitude fixed at these logarithms, shape (H,)."""
@@ -356,13 +348,15 @@ class GPPrior(FunctionPrior):
         """Coefficients times the transposed factor, shape (..., R, N)."""
         return coefficients @ self.basis(X, hyperparameters)
 
-    def conditional(self, X_new: Tensor, X: Tensor, hyperparameters: Tensor | None = None) -> ConditionalBasis:
+    def conditional(
+        self, X_new: Tensor, X: Tensor, hyperparameters: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """Weights of the coefficients, and marginal conditional variances, at new inputs."""
         lower = self._factor(X, hyperparameters)
         basis = torch.linalg.solve_triangular(lower, self._covariance(X, X_new, hyperparameters), upper=False)
         prior = self._variance(X_new, hyperparameters)
         # Below zero by round-off only: the Schur complement of a positive definite matrix.
-        return ConditionalBasis(basis, (prior - basis.square().sum(-2)).clamp_min(0.0))
+        return basis, (prior - basis.square().sum(-2)).clamp_min(0.0)
 
     def fixed_at(self, hyperparameters: Tensor) -> "GPPrior":
         """The same kernel with both factors fixed at these logarithms, shape (2,)."""

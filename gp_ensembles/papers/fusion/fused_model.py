@@ -20,7 +20,7 @@ from gp_ensembles.bo.outcomes import MixtureOutcomeTransform, as_mixture
 from gp_ensembles.bo.pointwise import PointwisePosterior
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.numerics import normal
-from gp_ensembles.papers.fusion.base import FusionModel, PredictiveComponents, rows_like
+from gp_ensembles.papers.fusion.base import FusionModel, PredictiveComponents
 from gp_ensembles.papers.fusion.experts import ExpertPredictions, PredictiveExpert, predict_expert
 from gp_ensembles.papers.fusion.fitted import FittedFusion
 from gp_ensembles.papers.fusion.function_priors import FunctionPrior
@@ -245,7 +245,7 @@ class FusedModel(MixtureModel):
         weights, found = [], []
         for theta in self.theta.split(_DRAWS):
             values = self.fusion.values_at(theta, X, generator=generator)
-            log_weights = self.fusion.weigh(values, rows_like(theta, X))
+            log_weights = self.fusion.weigh(values)
             weights.append(log_weights)
             found.append(self.fusion.combine(X, values, log_weights, predictions))
         _, mean, variance = found[0]

@@ -16,11 +16,12 @@ from gp_ensembles.papers.fusion.inference import (
     InferenceMethod,
     InferenceReport,
     PosteriorDraws,
+    find_modes,
+    gradient_ascent,
     issue_cautions,
     without_parameters,
 )
 from gp_ensembles.papers.fusion.leapfrog import LogDensity, Points, evaluate
-from gp_ensembles.papers.fusion.modes import find_modes, gradient_ascent
 
 # Copies of the parameters whose second derivatives are in memory at once, most Newton steps and their halvings.
 _COPIES, _NEWTON, _HALVINGS = 64, 20, 10
@@ -101,17 +102,17 @@ class LaplaceApproximation(InferenceMethod):
         if not model.num_parameters:
             return without_parameters(model, "Laplace")
         found = find_modes(model, self.num_restarts, self.max_iterations, generator=generator, progress=progress)
-        best = int(found.points.log_density.argmax())
-        mode = newton(model.log_joint, found.points.theta[best], model.prior_stddev)
+        best = int(found.value.argmin())
+        mode = newton(model.log_joint, found.point[best], model.prior_stddev)
         precision, cautions = usable_precision(mode)
         noise = normal_draws((self.num_draws, len(mode.theta)), mode.theta, generator)
         theta = _normal_draws(model, mode, precision, noise)
         cautions += _misfit(model, mode, precision, theta, noise, generator)
-        values = found.points.log_density.clone()
+        values = -found.value
         values[best] = mode.log_joint
         evidence = float(mode.log_joint + (precision.log().neg().sum() + _log_volume(model.prior_stddev)) / 2)
         report = InferenceReport(
-            "Laplace", time.perf_counter() - began, found.num_gradients, values, evidence,
+            "Laplace", time.perf_counter() - began, found.num_evaluations, values, evidence,
             cautions=issue_cautions(cautions),
         )  # fmt: skip
         return PosteriorDraws(theta, torch.zeros_like(theta[:, 0]).log_softmax(0), report)
@@ -159,7 +160,7 @@ def _misfit(
     worst = float(below.nan_to_num(nan=torch.inf).quantile(0.9, interpolation="lower"))
     if worst <= _TOLERATED:
         return []
-    remedy = "fix the hyperparameters at maximize_evidence(model), or " if model.samples_hyperparameters else ""
+    remedy = "fix the hyperparameters at maximize_evidence(model), or " if model.sampled else ""
     return [
         f"the posterior is far from normal at its best mode (a tenth of the draws lie {worst:.2g} nats or more for "
         "each parameter below what is expected of them), so predictions and evidence may be badly wrong: "
@@ -276,10 +277,10 @@ def maximize_evidence(
         ValueError: If the model samples no hyperparameters.
         NumericalError: If the evidence cannot be computed where the search starts.
     """
-    if not model.samples_hyperparameters:
+    if not model.sampled:
         raise ValueError("this model samples no hyperparameters; give its function priors a prior_stddev")
     modes = find_modes(model, num_restarts, 300, generator=generator)
-    start = modes.points.theta[int(modes.points.log_density.argmax())]
+    start = modes.point[int(modes.value.argmin())]
     evidence = LaplaceEvidence(model, start)
     eta = start[evidence.hyperparameters].unsqueeze(0)
     if not math.isfinite(float(evidence(eta))):
@@ -287,14 +288,12 @@ def maximize_evidence(
             "the evidence cannot be computed at the mode of the model; fix the hyperparameters instead"
         )
     found = gradient_ascent(evidence, eta, max_iterations=max_iterations, loss_tolerance=1e-6, progress=progress)
-    best = found.points.theta
-    evidence(best)
-    theta = evidence.join(evidence.mode, best[0])
+    evidence(found.point)
+    theta = evidence.join(evidence.mode, found.point[0])
     blocks = model.unpack(theta)
-    names = [name for name in model.functions if hyperparameter_block(name) in blocks]
     return EvidenceMaximum(
-        {name: blocks[hyperparameter_block(name)] for name in names},
-        float(found.points.log_density),
+        {name: blocks[hyperparameter_block(name)] for name in model.sampled},
+        -float(found.value),
         theta,
         bool(found.converged.all()),
     )
@@ -310,7 +309,7 @@ class LaplaceEvidence:
     """
 
     def __init__(self, model: FusionModel, theta: Tensor) -> None:
-        inside = {hyperparameter_block(name) for name in model.functions}
+        inside = {hyperparameter_block(name) for name in model.sampled}
         blocks = model.unpack(torch.arange(model.num_parameters, device=model.X.device))
         split = [[part.flatten() for name, part in blocks.items() if (name in inside) == wanted] for wanted in (0, 1)]
         self.model = model
@@ -347,9 +346,9 @@ class LaplaceEvidence:
         blocks = self.model.unpack(theta.reshape(-1, theta.shape[-1])[0])
         conditional = copy(self.model)
         conditional._bases = dict(self.model._bases)
-        for name, (prior, _) in self.model.functions.items():
-            if hyperparameter_block(name) in blocks:
-                conditional._bases[name] = prior.basis(self.model.X, blocks[hyperparameter_block(name)])
+        for name in self.model.sampled:
+            prior = self.model.priors[name]
+            conditional._bases[name] = prior.basis(self.model.X, blocks[hyperparameter_block(name)])
         likelihood = conditional.log_likelihood(theta).sum(-1)
         return likelihood - 0.5 * z.square().sum(-1) - normalizer
 

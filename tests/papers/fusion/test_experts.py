@@ -227,9 +227,8 @@ def test_leave_one_out_is_refitting(noisy):
     for row in everything:
         keep = everything != row
         gain = torch.linalg.solve(C[keep][:, keep], K[keep, row])
-        close(found.mean[row], m + gain @ (y[keep] - m), 1e-8)
-        close(found.variance[row], C[row, row] - gain @ K[keep, row], 1e-8)
-    close(found.log_prob, torch.distributions.Normal(found.mean, found.variance.sqrt()).log_prob(y))
+        close(found.mean[0, row], m + gain @ (y[keep] - m), 1e-8)
+        close(found.variance[0, row], C[row, row] - gain @ K[keep, row], 1e-8)
     close(leave_one_out(model.eval()).mean, found.mean)
 
 
@@ -244,7 +243,6 @@ def test_leave_one_out_with_transforms():
     expected, found = leave_one_out(reference), leave_one_out(model)
     close(found.mean, y.mean() + y.std() * expected.mean, 1e-8)
     close(found.variance, y.var() * expected.variance, 1e-8)
-    close(found.log_prob, expected.log_prob - y.std().log(), 1e-8)
     model.posterior(X[:3])
     close(leave_one_out(model).mean, found.mean)
 
@@ -266,9 +264,8 @@ def test_k_fold_with_a_fold_each_is_leave_one_out():
     X, y = rows(9)
     found = k_fold([exact, lambda X, y: Constant()], X, y, torch.arange(9))
     expected = leave_one_out(exact(X, y))
-    close(found.mean[0], expected.mean, 1e-6)
-    close(found.target_variance[0], expected.variance, 1e-6)
-    close(found.log_prob(y)[0], expected.log_prob, 1e-5)
+    close(found.mean[:1], expected.mean, 1e-6)
+    close(found.target_variance[:1], expected.target_variance, 1e-6)
     assert torch.equal(found.mean[1], torch.full((9,), 2.0, dtype=F64))
 
 

@@ -67,17 +67,16 @@ def test_a_basis_follows_its_hyperparameters():
     for prior in PRIORS.values():
         shifts = torch.linspace(-0.4, 0.5, 6 * len(prior.log_hyperparameters), dtype=torch.float64)
         logs = prior.log_hyperparameters + shifts.reshape(2, 3, -1)
-        basis, extension = prior.basis(X, logs), prior.conditional(X_new, X, logs)
+        basis, (extension, left) = prior.basis(X, logs), prior.conditional(X_new, X, logs)
         assert basis.shape == (2, 3, prior.num_coefficients(5), 5)
         for i, j in ((0, 0), (1, 2)):
             fixed = prior.fixed_at(logs[i, j])
             assert fixed.num_hyperparameters == 0
             torch.testing.assert_close(basis[i, j], fixed.basis(X), rtol=1e-9, atol=1e-9)
-            one = fixed.conditional(X_new, X)
-            torch.testing.assert_close(extension.basis[i, j], one.basis, rtol=1e-8, atol=1e-8)
-            if one.residual_variance is not None:
-                residual = extension.residual_variance[i, j]
-                torch.testing.assert_close(residual, one.residual_variance, rtol=1e-7, atol=1e-8)
+            one, residual = fixed.conditional(X_new, X)
+            torch.testing.assert_close(extension[i, j], one, rtol=1e-8, atol=1e-8)
+            if residual is not None:
+                torch.testing.assert_close(left[i, j], residual, rtol=1e-7, atol=1e-8)
         torch.testing.assert_close(prior.basis(X, prior.log_hyperparameters), prior.basis(X), rtol=0, atol=0)
 
 

@@ -9,9 +9,9 @@ from gp_ensembles.papers.fusion.diagnostics import rank_rhat
 from gp_ensembles.papers.fusion.fitted import FittedFusion
 from gp_ensembles.papers.fusion.forecasts import moment_forecast
 from gp_ensembles.papers.fusion.function_priors import FourierPrior
+from gp_ensembles.papers.fusion.inference import find_modes
 from gp_ensembles.papers.fusion.laplace import covariance_factor
 from gp_ensembles.papers.fusion.leapfrog import evaluate, leapfrog
-from gp_ensembles.papers.fusion.modes import find_modes
 from tests.papers.fusion.cases import F64, fourier_prior, inputs, mcse_mean, normal, quiet, seeded
 
 
@@ -54,9 +54,9 @@ def test_hyperparameters_are_held(prior_stddev):
     model = stacking(prior_stddev)
     found = find_modes(model, 3, 100, held_at=model.prior_mean, generator=seeded())
     if prior_stddev is not None:
-        held = model.unpack(found.points.theta)["weights_hyperparameters"]
-        torch.testing.assert_close(held, model.functions["weights"].prior.log_hyperparameters.expand_as(held))
-    assert float(found.points.log_density.amax() - found.points.log_density.amin()) < 1e-3
+        held = model.unpack(found.point)["weights_hyperparameters"]
+        torch.testing.assert_close(held, model.priors["weights"].log_hyperparameters.expand_as(held))
+    assert float(found.value.amax() - found.value.amin()) < 1e-3
 
 
 @pytest.mark.slow
