@@ -59,7 +59,7 @@ def noise(rows):
 #
 # One sensor is right up to 6 and drifts beyond, the other is right from 4 on; both have small variances everywhere. A
 # model was made of each, long ago. Any BoTorch or GPyTorch model can be an expert, an online ensemble, too, and so
-# can a table of means and variances (`TabulatedExpert`).
+# can a table of means and deviations (`moment_forecast`).
 
 
 # %%

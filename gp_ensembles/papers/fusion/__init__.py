@@ -2,13 +2,11 @@
 
 Experts and what they predict
     ``experts``: :class:`ExpertPredictions` (means, variances and noise of K experts), :func:`predict_experts`,
-    :func:`predict_expert` (register a custom class, or subclass :class:`PredictiveExpert`),
-    :class:`TabulatedExpert` (means and variances at known inputs).
+    :func:`predict_expert` (register a custom class, or subclass :class:`PredictiveExpert`), :func:`leave_one_out`
+    (an exact Gaussian process of its own training rows).
     ``forecasts``: :func:`moment_forecast`, :func:`quantile_forecast`, :func:`sample_forecast`, from tables.
     ``regressors``: :func:`scale_regressors` and :func:`cross_fit` make experts of regressors in scikit-learn's manner.
     ``gathering``: :func:`gather_predictions` of experts and forecasts of all kinds.
-    ``cross_validation``: predictions of training rows, by :func:`k_fold` over :func:`random_folds`, or
-    :func:`leave_one_out` of an exact Gaussian process.
 
 Fusion without inference
     ``pools``: :func:`linear_pool` (a mixture) and :func:`log_linear_pool` (a normal density again), :func:`fuse` for
@@ -24,15 +22,14 @@ Models whose weights depend on the input
 Inference
     ``fitted``: :func:`fit_fusion` and the :class:`FittedFusion` that predicts, is saved, and goes :func:`to_arviz`.
     ``inference``: the :class:`InferenceMethod` interface, its :class:`InferenceReport`, and :class:`MAP`.
-    ``laplace``: :class:`LaplaceApproximation`, and :func:`maximize_evidence`, type-II maximum likelihood of the
-    hyperparameters. ``hmc``: :class:`HMC`, its chains weighted by :func:`stacked_chains` or :func:`equal_chains`.
+    ``laplace``: :class:`LaplaceApproximation`.
+    ``hmc``: :class:`HMC`, its chains weighted by :func:`stacked_chains` or :func:`equal_chains`.
     ``chees``: the sampler, :func:`sample_hmc` with :class:`HMCSettings`; ``leapfrog``: its trajectories;
     ``adaptation``: step size, metric and trajectory length.
     ``diagnostics``: :func:`rank_rhat`, :func:`bulk_ess`, :func:`mean_ess`, :func:`psis_loo`.
 
 Elsewhere
-    ``fused_model``: :class:`FusedModel`, a fitted fusion as a BoTorch model;
-    ``joint``: experts at several points jointly.
+    ``fused_model``: :class:`FusedModel`, a fitted fusion as a BoTorch model.
 """
 
 from gp_ensembles.papers.fusion.experts import ExpertPredictions, predict_experts

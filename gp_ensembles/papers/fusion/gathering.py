@@ -98,7 +98,7 @@ def _warn_of_rows(expert: object, number: int, X: Tensor, y: Tensor) -> None:
     if shared:
         warnings.warn(
             f"expert {number} was trained on {shared} of the {len(X)} rows from which its weight is learned, and looks "
-            "better there than it is: give other rows, or predictions by leave_one_out, k_fold or cross_fit",
+            "better there than it is: give other rows, or predictions by leave_one_out or cross_fit",
             stacklevel=4,
         )
 
@@ -111,6 +111,7 @@ def _warn_of_errors(predictions: ExpertPredictions, y: Tensor) -> None:
     for k in (ratio < _SUSPECT).nonzero().squeeze(-1).tolist():
         warnings.warn(
             f"the errors of expert {k} on these rows are {float(ratio[k].sqrt()):.2g} of the deviations that it "
-            "states: if it was trained on them, give rows that it has not seen, or predictions by k_fold or cross_fit",
+            "states: if it was trained on them, give rows that it has not seen, or predictions by leave_one_out or "
+            "cross_fit",
             stacklevel=4,
         )

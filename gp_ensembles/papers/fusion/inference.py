@@ -236,7 +236,7 @@ class MAP(InferenceMethod):
     """Maximum a posteriori parameters: modes of the joint density, searched from draws of the prior.
 
     All restarts ascend as one tensor by L-BFGS. Sampled hyperparameters are maximized with everything else, under their
-    priors; that is not type-II maximum likelihood, for which see :func:`maximize_evidence`.
+    priors; that is not type-II maximum likelihood.
 
     Args:
         num_restarts: Number of starts R.

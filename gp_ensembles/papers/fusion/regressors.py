@@ -13,7 +13,7 @@ from gpytorch.models import ExactGP
 from torch import Tensor
 
 from gp_ensembles.numerics import normal
-from gp_ensembles.papers.fusion.cross_validation import random_folds
+from gp_ensembles.numerics.draws import permutation
 from gp_ensembles.papers.fusion.experts import ExpertPredictions, PredictiveExpert, check_inputs
 
 # Fewest rows for a scale; folds in which scales are compared; Newton steps for one.
@@ -163,7 +163,7 @@ def cross_fit(
     """
     _checked_rows(X, y)
     if folds is None:
-        folds = random_folds(X, _FITS, generator=generator)
+        folds = permutation(len(X), generator, X.device) % _FITS
     if folds.shape != y.shape or len(folds.unique()) < 2:
         raise ValueError(f"folds must have shape ({len(y)},) and at least two values, got {tuple(folds.shape)}")
     fitted, predicted = [], []

@@ -362,4 +362,4 @@ def test_a_spike_without_mass_is_not_passed_over():
         assert bool(about) == (stddev is not None), (stddev, about)
         assert list(found.report.cautions) == [str(one.message) for one in caught]
         if stddev is not None:
-            assert "maximize_evidence(model)" in about[0]
+            assert "fix the hyperparameters, or sample with HMC" in about[0]
