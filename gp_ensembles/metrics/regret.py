@@ -5,9 +5,7 @@ of the stream. ``log_prob`` (T,) are log densities of the ensemble made before e
 those of its experts; a missing target is NaN in all of them and adds nothing. Curves end in the regret of the whole
 stream. Where both gave a target density zero there is no regret at that step: infinite losses cancel, one for one.
 
-A rival can also be a function that never changes: the best of those of
-:func:`~gp_ensembles.metrics.regret_bounds.batch_estimate`, one row an expert, is that of the incremental ensemble's
-regret (Lu et al. 2022). What can be lost at most is in :mod:`gp_ensembles.metrics.regret_bounds`.
+What can be lost at most is in :mod:`gp_ensembles.metrics.regret_bounds`.
 """
 
 from typing import NamedTuple

@@ -30,7 +30,6 @@ from gp_ensembles.papers.fusion.diagnostics import mean_ess
 from gp_ensembles.papers.fusion.leapfrog import (
     LogDensity,
     Points,
-    Trajectory,
     evaluate,
     generator_states,
     kinetic,
@@ -297,20 +296,20 @@ class _Run:
         momentum, log_uniform = refresh(self.generators, state.points.theta)
         traveled = van_der_corput(state.iteration + 1) * longest
         num_steps = min(max(math.ceil(traveled / step), 1), settings.max_steps)
-        end = leapfrog(self.log_density, state.points, momentum, step * state.scale, num_steps, state.factor)
-        log_ratio = log_acceptance(state.points, momentum, end)
+        end, last = leapfrog(self.log_density, state.points, momentum, step * state.scale, num_steps, state.factor)
+        log_ratio = log_acceptance(state.points, momentum, end, last)
         accepted, acceptance = log_uniform < log_ratio, log_ratio.clamp(max=0.0).exp()
-        points = end.points.where(accepted, state.points)
+        points = end.where(accepted, state.points)
         changed = state._replace(points=points, iteration=state.iteration + 1)
         if warming:
             averaging = update_averaging(state.averaging, _typical_acceptance(acceptance), settings.target_acceptance)
-            length = self._length(end, acceptance, step, num_steps)
+            length = self._length(end, last, acceptance, step, num_steps)
             changed = self._with_metric(changed._replace(averaging=averaging, length=length))
         changed = changed._replace(generators=generator_states(self.generators))
         if not warming:
             at = state.iteration - self.first
             before = kinetic(momentum) - state.points.log_density
-            energy = torch.where(accepted, kinetic(end.momentum) - end.points.log_density, before)
+            energy = torch.where(accepted, kinetic(last) - end.log_density, before)
             self.theta[:, at] = points.theta
             for row, value in zip(self.numbers, (points.log_density, acceptance, energy), strict=True):
                 row[:, at] = value
@@ -319,13 +318,13 @@ class _Run:
             self.num_steps[at:] = [num_steps]
         self.state = changed
 
-    def _length(self, end: Trajectory, acceptance: Tensor, step: float, num_steps: int) -> LengthState:
+    def _length(self, end: Points, momentum: Tensor, acceptance: Tensor, step: float, num_steps: int) -> LengthState:
         """Adaptation of the longest trajectory by those that end here; as it was with too few chains."""
         state = self.state
         if len(acceptance) < _FEWEST:
             return state.length
-        before, after = (self._whiten(some.theta) / state.scale for some in (state.points, end.points))
-        derivative = chees_gradient(before, after, end.momentum, acceptance, num_steps * step)
+        before, after = (self._whiten(some.theta) / state.scale for some in (state.points, end))
+        derivative = chees_gradient(before, after, momentum, acceptance, num_steps * step)
         measured = bool(self.windows) and state.iteration >= self.windows[0][1]
         shortest = max(step, self.least * self.settings.first_length) if measured else step
         return update_length(state.length, derivative, shortest=shortest, longest=self.settings.max_steps * step)

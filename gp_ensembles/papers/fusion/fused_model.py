@@ -38,7 +38,7 @@ _DRAWS = 64  # draws whose bases are held in memory at once
 
 
 class JointPredictions(NamedTuple):
-    r"""Joint normal predictions of K experts at q points: means and covariances of the function, variances of the noise.
+    r"""Joint normal predictions of K experts at q points: means and covariances of the function, noise variances.
 
     Shapes: (\*batch, K, q), (\*batch, K, q, q) and (\*batch, K, q).
     """

@@ -271,26 +271,6 @@ def likeliest(found: RowEmbedding, log_weights: Tensor) -> Tensor:
     return (log_weights + found.log_prob + found.log_latent).argmax(0)
 
 
-class EmbeddedBlock(NamedTuple):
-    """A block of B rows after :func:`online_step`.
-
-    Attributes:
-        posterior: Posterior of the weights after it.
-        meta: State of the weight rule after it.
-        found: Embeddings under each expert.
-        log_weights: Log weights before each row, shape (M, B).
-        expert: The expert reported for each row, shape (B,).
-        rows: The rows, gaps filled by that expert, shape (B, D).
-    """
-
-    posterior: WeightPosterior
-    meta: MetaState
-    found: RowEmbedding
-    log_weights: Tensor
-    expert: Tensor
-    rows: Tensor
-
-
 def online_step(
     model: LatentModel,
     learner: MetaLearner,
@@ -300,10 +280,12 @@ def online_step(
     first: int = 0,
     *,
     max_iterations: int = 60,
-) -> EmbeddedBlock:
+) -> tuple[WeightPosterior, MetaState, RowEmbedding, Tensor, Tensor, Tensor]:
     """Embed a block of rows against one posterior, weigh the experts row by row, then learn the block.
 
-    Shapes: ``start`` (M, B, K, d), ``rows`` (B, D).
+    Shapes: ``start`` (M, B, K, d), ``rows`` (B, D). Returns: the posterior and the state of the weight rule after the
+    block, embeddings, log weights before each row (M, B), the expert reported for each (B,), and the rows with gaps
+    filled by that expert (B, D).
 
     Raises:
         NumericalError: If a density is not a number or a posterior not positive definite.
@@ -316,7 +298,7 @@ def online_step(
     filled = torch.where(torch.isnan(rows), Phi @ model.posterior.mean, rows)
     kept = filled.movedim(0, 1)[torch.arange(len(rows), device=rows.device), expert]
     posterior = learn_rows(model.posterior, Phi, filled)
-    return EmbeddedBlock(posterior, meta, found, output.log_weights, expert, kept)
+    return posterior, meta, found, output.log_weights, expert, kept
 
 
 class _Search(NamedTuple):

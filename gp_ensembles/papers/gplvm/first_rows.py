@@ -160,28 +160,13 @@ def _shortened(Y: Tensor) -> Tensor:
     return root
 
 
-class FirstRows(NamedTuple):
-    """The first N rows, learned.
-
-    Attributes:
-        offset: Their means, shape (D,).
-        scale: Root mean square of what is left, a scalar.
-        rows: Rows without offset in units of the scale, shape (N, D).
-        fit: Embeddings and variances of each expert.
-        posterior: Posterior of the weights after them.
-        found: Where the rows lie under it, and their densities.
-    """
-
-    offset: Tensor
-    scale: Tensor
-    rows: Tensor
-    fit: BatchFit
-    posterior: WeightPosterior
-    found: RowEmbedding
-
-
-def learn_first_rows(omega: Tensor, Y: Tensor, settings: LatentSettings) -> FirstRows:
+def learn_first_rows(
+    omega: Tensor, Y: Tensor, settings: LatentSettings
+) -> tuple[Tensor, Tensor, Tensor, BatchFit, WeightPosterior, RowEmbedding]:
     """Embed and learn complete rows Y (N, D), from their principal components. Shapes: ``omega`` (M, R, d).
+
+    Returns: the rows' means (D,), the root mean square () of what is left, rows without the one in units of the other
+    (N, D), embeddings and variances of each expert, the posterior after the rows, and where they lie under it.
 
     Raises:
         ValueError: If there are too few rows or directions, or the rows' squares are out of the dtype's range.
@@ -200,4 +185,4 @@ def learn_first_rows(omega: Tensor, Y: Tensor, settings: LatentSettings) -> Firs
     density = embedding_density(LatentModel(omega, posterior, fit.noise, spread), fit.embedding, rows)
     converged = fit.converged.unsqueeze(-1).expand(-1, len(Y))
     found = RowEmbedding(fit.embedding, *density, converged)
-    return FirstRows(mean, scale, rows, fit, posterior, found)
+    return mean, scale, rows, fit, posterior, found

@@ -234,18 +234,17 @@ class IEGPLVM(nn.Module):
         try:
             for first in range(0, len(rows), block_size):
                 block = rows[first : first + block_size]
-                step = online_step(
+                posterior, meta, found, log_weights, expert, filled = online_step(
                     model, self.meta_learner, meta, self._near(block), block, first,
                     max_iterations=self.settings.row_iterations,
                 )  # fmt: skip
-                model, meta = model._replace(posterior=step.posterior), step.meta
-                log_joint = log_joint + (step.found.log_prob + step.found.log_latent).sum(-1)
+                model = model._replace(posterior=posterior)
+                log_joint = log_joint + (found.log_prob + found.log_latent).sum(-1)
                 if len(parts) == _PARTS:  # thousands of small tensors cost more than what is in them
                     whole, parts = [*whole, _joined(parts)], []
-                parts.append(_reported(step.found, block, step.log_weights, step.expert, self.scale))
+                parts.append(_reported(found, block, log_weights, expert, self.scale))
                 with uninterrupted():
-                    places = step.found.point.movedim(0, 1)
-                    undo.append(keep_rows(self.store, step.rows, places, seed=self.settings.seed))
+                    undo.append(keep_rows(self.store, filled, found.point.movedim(0, 1), seed=self.settings.seed))
                     self._remember(undo[-1])
             with uninterrupted():
                 self._commit(model.posterior, meta, log_joint)
