@@ -20,7 +20,7 @@ Models whose weights depend on the input
     features) or :class:`GPPrior` (exact); :func:`weight_prior` where none is given.
 
 Inference
-    ``fitted``: :func:`fit_fusion` and the :class:`FittedFusion` that predicts, is saved, and goes :func:`to_arviz`.
+    ``fitted``: :func:`fit_fusion` and the :class:`FittedFusion` that predicts and is saved.
     ``inference``: the :class:`InferenceMethod` interface, its :class:`InferenceReport`, and :class:`MAP`.
     ``laplace``: :class:`LaplaceApproximation`.
     ``hmc``: :class:`HMC`, its chains weighted by :func:`stacked_chains` or :func:`equal_chains`.

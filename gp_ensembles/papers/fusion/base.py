@@ -11,18 +11,15 @@ from torch import Tensor
 from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.numerics.draws import normal_draws
 from gp_ensembles.papers.fusion.experts import ExpertPredictions
-from gp_ensembles.papers.fusion.function_priors import FunctionPrior, check_priors
+from gp_ensembles.papers.fusion.function_priors import FunctionPrior
 
 _DRAWS = 64  # draws whose bases are held in memory at once
 
 
 class PredictiveComponents(NamedTuple):
-    """Normal components of a predictive density at N inputs, for draws of the parameters.
+    """Normal components of a predictive density at N inputs, for draws of the parameters; noise is in the variance.
 
-    Args:
-        log_weights: Log weights, summing to one over the components, shape (..., K, N).
-        mean: Means, shape (..., K, N), or (K, N) if no parameter enters them.
-        variance: Variances of y, noise included, of the shape of the means.
+    Shapes: (..., K, N), of means and variances (K, N) if no parameter enters them; weights sum to one over K.
     """
 
     log_weights: Tensor
@@ -54,18 +51,23 @@ class FusionModel(ABC):
     def __init__(self, X: Tensor, y: Tensor, functions: Mapping[str, tuple[FunctionPrior, int]]) -> None:
         self.X, self.y = checked_rows(X, y)
         self.priors: dict[str, FunctionPrior] = {name: prior for name, (prior, _) in functions.items()}
-        check_priors(list(self.priors.values()), X)
         # Block name -> shape, in the order of the blocks in a vector of parameters.
         self.blocks: dict[str, tuple[int, ...]] = {}
         means, stddevs = [], []
         for name, (prior, num_functions) in functions.items():
+            center = prior.log_hyperparameters
+            if center.dtype != X.dtype or center.device != X.device:
+                raise TypeError(
+                    f"a function prior is {center.dtype} on {center.device}, the inputs are {X.dtype} on {X.device}; "
+                    "give both the same dtype and device"
+                )
             self.blocks[name] = (num_functions, prior.num_coefficients(X.shape[0]))
             means.append(X.new_zeros(math.prod(self.blocks[name])))
             stddevs.append(torch.ones_like(means[-1]))
             if prior.prior_stddev is not None and num_functions:
-                self.blocks[hyperparameter_block(name)] = (prior.num_hyperparameters,)
-                means.append(prior.log_hyperparameters)
-                stddevs.append(torch.full_like(prior.log_hyperparameters, prior.prior_stddev))
+                self.blocks[hyperparameter_block(name)] = (len(center),)
+                means.append(center)
+                stddevs.append(torch.full_like(center, prior.prior_stddev))
         self._sizes = [math.prod(shape) for shape in self.blocks.values()]
         # Prior mean and standard deviation of each parameter.
         self.prior_mean: Tensor = torch.cat(means)
@@ -92,13 +94,9 @@ class FusionModel(ABC):
     def combine(
         self, X: Tensor, values: Mapping[str, Tensor], log_weights: Tensor, predictions: ExpertPredictions | None
     ) -> PredictiveComponents:
-        """Normal components of the density of y at inputs X (N, D), given the values of the functions.
+        """Normal components of the density of y at inputs X (N, D), given the values of the functions and the weights.
 
-        Args:
-            X: Inputs, shape (N, D).
-            values: As for :meth:`weigh`.
-            log_weights: What :meth:`weigh` makes of them, shape (..., K, N).
-            predictions: As for :meth:`components`.
+        Models that stack fixed experts take the experts' predictions at X, others none.
 
         Raises:
             ValueError: If predictions are missing or superfluous, or do not fit.
@@ -116,14 +114,9 @@ class FusionModel(ABC):
         *,
         generator: torch.Generator | None = None,
     ) -> PredictiveComponents:
-        """Normal components of the density of y at inputs X, given the parameters.
+        """Normal components of the density of y at inputs X (N, D), given parameters (..., P) and fixed experts.
 
-        Args:
-            theta: Parameters, shape (..., P).
-            X: Inputs, shape (N, D).
-            predictions: For models that stack fixed experts, the experts' predictions at X; other models take none.
-            generator: Source of randomness of conditional draws (:class:`GPPrior`); torch's global one if
-                ``None``. :class:`FourierPrior` needs none.
+        The generator is for conditional draws of a :class:`GPPrior`; :class:`FourierPrior` needs none.
 
         Raises:
             ValueError: If shapes do not fit, or predictions are missing or superfluous.
@@ -137,14 +130,10 @@ class FusionModel(ABC):
         return sum(self._sizes)
 
     def unpack(self, theta: Tensor) -> dict[str, Tensor]:
-        """The blocks of the parameters by name.
+        """The blocks of parameters (..., P) by name.
 
-        Args:
-            theta: Parameters, shape (..., P).
-
-        Returns:
-            Coefficients (..., number, P_prior) under the name of the functions, and under that name with
-            ``_hyperparameters`` the logarithms (..., H) that are sampled.
+        Coefficients (..., number, P_prior) are under the name of the functions, and the logarithms (..., H) that are
+        sampled under that name with ``_hyperparameters``.
 
         Raises:
             ValueError: If the last axis is not P long.
@@ -194,15 +183,10 @@ class FusionModel(ABC):
         return values
 
     def values_at(self, theta: Tensor, X: Tensor, *, generator: torch.Generator | None = None) -> dict[str, Tensor]:
-        """Values of the functions at new inputs, by name, each (..., number, N).
+        """Values of the functions at new inputs X (N, D), by name, each (..., number, N).
 
         Where the coefficients do not determine the values (:class:`GPPrior`), they are drawn from their conditional
         distribution, for each input by itself.
-
-        Args:
-            theta: Parameters, shape (..., P).
-            X: Inputs, shape (N, D).
-            generator: Source of randomness of those draws; torch's global one if ``None``.
 
         Raises:
             ValueError: If the shape or dtype of the inputs does not fit, or one is not finite.
@@ -228,17 +212,10 @@ class FusionModel(ABC):
         draw_log_weights: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Mixture:
-        """Density of y at inputs X, averaged over draws of the parameters.
+        """Density of y at inputs X (N, D), averaged over draws (S, P) of the parameters: a mixture over both.
 
-        Args:
-            theta: Draws of the parameters, shape (S, P).
-            X: Inputs, shape (N, D).
-            predictions: As for :meth:`components`.
-            draw_log_weights: Log weights of the draws, shape (S,), normalized here; even if ``None``.
-            generator: As for :meth:`components`.
-
-        Returns:
-            A mixture over draws and components, or over components alone if the draws differ in weights only.
+        The mixture is over components alone if the draws differ in weights only. Log weights of the draws (S,) are
+        normalized here, and even if ``None``.
 
         Raises:
             ValueError: If shapes do not fit, or there is no draw.

@@ -45,6 +45,11 @@ class ExpertPredictions(NamedTuple):
     def __repr__(self) -> str:
         return record_text(self)
 
+    @classmethod
+    def of_target(cls, mean: Tensor, variance: Tensor) -> "ExpertPredictions":
+        """Those of one expert from means and variances (N,) of targets, shapes (1, N), without separate noise."""
+        return cls(mean.unsqueeze(0), variance.unsqueeze(0), torch.zeros_like(mean).unsqueeze(0))
+
     @property
     def target_variance(self) -> Tensor:
         """Variances of targets y, the observation noise included, shape (K, N)."""
@@ -291,7 +296,7 @@ def leave_one_out(model: ExactGP) -> ExpertPredictions:
     transform: Any = getattr(model, "outcome_transform", None)
     if transform is not None:
         mean, variance = _untransform(transform, mean, variance)
-    return ExpertPredictions(mean.unsqueeze(0), variance.unsqueeze(0), torch.zeros_like(mean).unsqueeze(0))
+    return ExpertPredictions.of_target(mean, variance)
 
 
 def _untransform(transform: Any, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""A fitted fusion: fitting, prediction, files, and conversion to ArviZ."""
+"""A fitted fusion: fitting, prediction, files."""
 
 import os
 from collections.abc import Mapping
@@ -280,46 +280,6 @@ def _fingerprint(model: FusionModel, theta: Tensor) -> Tensor:
     """Fingerprint of a model: log prior and log likelihoods of one draw."""
     one = theta[:1]
     return torch.cat([model.log_prior(one), model.log_likelihood(one).flatten()])
-
-
-def to_arviz(fitted: FittedFusion) -> Any:
-    """All draws, by chain and unweighted, as ArviZ keeps them.
-
-    Raises:
-        ImportError: If ArviZ is not installed.
-    """
-    try:
-        import arviz
-    except ImportError as error:
-        raise ImportError('ArviZ is not installed: pip install "gp_ensembles[arviz]"') from error
-    groups = arviz_groups(fitted)
-    if int(arviz.__version__.split(".")[0]) >= 1:
-        return arviz.from_dict(groups)
-    return arviz.from_dict(**groups)
-
-
-@torch.no_grad()
-def arviz_groups(fitted: FittedFusion) -> dict[str, dict[str, Any]]:
-    """The groups that :func:`to_arviz` hands over, as arrays whose first axes are chains and draws."""
-    model, draws = fitted.model, fitted.posterior.chains
-    theta = fitted.theta.unsqueeze(0) if draws is None else draws.theta
-    groups = {
-        "posterior": {name: _array(block) for name, block in model.unpack(theta).items()},
-        "log_likelihood": {"y": _array(torch.stack([model.log_likelihood(chain) for chain in theta]))},
-        "observed_data": {"y": _array(model.y)},
-    }
-    if draws is not None:
-        groups["sample_stats"] = {
-            "lp": _array(draws.log_density),
-            "diverging": _array(draws.divergent),
-            "energy": _array(draws.energy),
-            "acceptance_rate": _array(draws.acceptance),
-        }
-    return groups
-
-
-def _array(values: Tensor) -> Any:
-    return values.detach().cpu().numpy()
 
 
 def _to_content(posterior: PosteriorDraws) -> dict[str, Any]:

@@ -9,7 +9,6 @@ frequencies, unlike :class:`~gp_ensembles.features.RandomFourierFeatures`), :cla
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import Any, Self, final
 
 import torch
@@ -38,11 +37,6 @@ class FunctionPrior(ABC):
 
     log_hyperparameters: Tensor
     prior_stddev: float | None
-
-    @property
-    def num_hyperparameters(self) -> int:
-        """Number of sampled hyperparameters: H, or none if they are fixed."""
-        return 0 if self.prior_stddev is None else self.log_hyperparameters.shape[0]
 
     @abstractmethod
     def num_coefficients(self, num_rows: int) -> int:
@@ -258,21 +252,6 @@ def checked_logs(values: Tensor, like: Tensor) -> Tensor:
     return values.detach().to(like)
 
 
-def check_priors(priors: Sequence[FunctionPrior], X: Tensor) -> None:
-    """Refuse priors that do not share the dtype and the device of the inputs.
-
-    Raises:
-        TypeError: If one does not.
-    """
-    for prior in priors:
-        center = prior.log_hyperparameters
-        if center.dtype != X.dtype or center.device != X.device:
-            raise TypeError(
-                f"a function prior is {center.dtype} on {center.device}, the inputs are {X.dtype} on {X.device}; give "
-                "both the same dtype and device"
-            )
-
-
 def weight_prior(X: Tensor, num_frequencies: int = 30, *, generator: torch.Generator | None = None) -> FourierPrior:
     r"""Functions that change over :math:`\sqrt D` standard deviations of every input column, of amplitude one.
 
@@ -405,37 +384,25 @@ def fourier_sum(coefficients: Tensor, frequencies: Tensor, X: Tensor) -> Tensor:
 
     Shapes: ``coefficients`` (..., R, 2 M), ``frequencies`` (..., M, D), ``X`` (N, D).
     """
-    result: tuple[Tensor, Tensor, Tensor] = _FourierSum.apply(  # type: ignore[no-untyped-call]
+    result: Tensor = _FourierSum.apply(  # type: ignore[no-untyped-call]
         coefficients[..., 0::2].contiguous(), coefficients[..., 1::2].contiguous(), frequencies, X.detach()
     )
-    return result[0]
+    return result
 
 
 class _FourierSum(torch.autograd.Function):
-    """The sum and, as constants for the backward pass, its cosines and sines; Z = A cos + B sin."""
-
-    generate_vmap_rule = True
+    """The sum Z = A cos + B sin, which keeps its cosines and sines for the backward pass."""
 
     @staticmethod
-    def forward(A: Tensor, B: Tensor, frequencies: Tensor, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, A: Tensor, B: Tensor, frequencies: Tensor, X: Tensor) -> Tensor:
         angles = frequencies @ X.mT
         sines, cosines = angles.sin(), angles.cos_()  # memory is what costs here
-        return A @ cosines + B @ sines, cosines, sines
+        ctx.save_for_backward(A, B, frequencies, X, cosines, sines)
+        return A @ cosines + B @ sines
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.mark_non_differentiable(*output[1:])
-        # Or zeros of the size of the basis would be made as the gradients of the constants.
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs, *output[1:])
-        ctx.save_for_forward(*inputs, *output[1:])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         A, B, frequencies, X, cosines, sines = ctx.saved_tensors
-        gradient = gradients[0]
-        if gradient is None:  # autograd's word for zero
-            return None, None, None, None
         if torch.is_grad_enabled():
             # For second derivatives cosines and sines are functions of the frequencies, not constants.
             angles = frequencies @ X.mT
@@ -448,19 +415,3 @@ class _FourierSum(torch.autograd.Function):
         with_sines = (stacked @ sines.mT).unflatten(-2, rows)
         turned = B.unsqueeze(-3) * with_cosines[..., 1:, :, :] - A.unsqueeze(-3) * with_sines[..., 1:, :, :]
         return with_cosines[..., 0, :, :], with_sines[..., 0, :, :], turned.sum(-2).mT, None
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, None, None]:
-        A, B, frequencies, X, _, _ = ctx.saved_tensors
-        by_cosine, by_sine, by_frequency, _ = tangents
-        angles = frequencies @ X.mT
-        cosines, sines = angles.cos(), angles.sin()
-        change = torch.zeros_like(A @ cosines)
-        if by_cosine is not None:
-            change = change + by_cosine @ cosines
-        if by_sine is not None:
-            change = change + by_sine @ sines
-        if by_frequency is not None:
-            turn = by_frequency @ X.mT
-            change = change + B @ (cosines * turn) - A @ (sines * turn)
-        return change, None, None

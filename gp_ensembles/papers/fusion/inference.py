@@ -170,12 +170,7 @@ class InferenceMethod(ABC):
     def infer(
         self, model: FusionModel, *, generator: torch.Generator | None = None, progress: bool = False
     ) -> PosteriorDraws:
-        """Draws of the parameters given the model's training data.
-
-        Args:
-            model: The model.
-            generator: Source of randomness; torch's global one if ``None``.
-            progress: Whether to show a progress bar.
+        """Draws of the parameters given the model's training data, if wanted with a progress bar.
 
         Raises:
             NumericalError: If the log joint density cannot be used where the search starts.

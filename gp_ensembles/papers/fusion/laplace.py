@@ -174,10 +174,7 @@ def newton(log_density: LogDensity, theta: Tensor, scale: Tensor) -> NormalAppro
     """
     points = evaluate(log_density, theta.unsqueeze(0))
     for step in range(_NEWTON + 1):
-        curvature = -hessian(log_density, points.theta[0]) * scale * scale.unsqueeze(-1)
-        if not bool(curvature.isfinite().all()):
-            raise NumericalError("the second derivatives of the log joint density are not finite at its mode; use HMC")
-        precision, directions = torch.linalg.eigh(curvature)
+        precision, directions = _curvature(log_density, points.theta[0], scale)
         gradient = directions.mT @ (points.gradient[0] * scale)
         # At a saddle the step follows the negative curvatures, no longer than the prior allows.
         size = torch.where(precision > 1e-3, precision, precision.abs().clamp(min=1.0))
@@ -217,12 +214,18 @@ def covariance_factor(log_density: LogDensity, theta: Tensor, scale: Tensor) -> 
     Raises:
         NumericalError: If second derivatives are not finite.
     """
-    curvature = -hessian(log_density, theta) * scale * scale.unsqueeze(-1)
-    if not bool(curvature.isfinite().all()):
-        raise NumericalError("the second derivatives of the log joint density are not finite at its mode")
-    precision, directions = torch.linalg.eigh(curvature)
+    precision, directions = _curvature(log_density, theta, scale)
     factor: Tensor = scale.unsqueeze(-1) * directions * precision.abs().clamp(min=1.0).rsqrt()
     return factor
+
+
+def _curvature(log_density: LogDensity, theta: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues (P,), ascending, and eigenvectors (P, P) of the negative Hessian in units of the scale."""
+    curvature = -hessian(log_density, theta) * scale * scale.unsqueeze(-1)
+    if not bool(curvature.isfinite().all()):
+        raise NumericalError("the second derivatives of the log joint density are not finite at its mode; use HMC")
+    precision, directions = torch.linalg.eigh(curvature)
+    return precision, directions
 
 
 def _line(log_density: LogDensity, points: Points, move: Tensor) -> Points | None:

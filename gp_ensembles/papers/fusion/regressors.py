@@ -62,7 +62,7 @@ class RegressorExpert(PredictiveExpert):
         mean, own = _predicted(self.regressor, X, f"a {type(self.regressor).__name__}")
         g = (torch.cat([X, mean.unsqueeze(-1)], -1) - self.center) / self.spread
         # No further from the center than the rows were, so that a line in the logarithm does not run away.
-        return _row(mean, own * (self.level + g.clamp(-3.0, 3.0) @ self.slope).exp())
+        return ExpertPredictions.of_target(mean, own * (self.level + g.clamp(-3.0, 3.0) @ self.slope).exp())
 
 
 class ScaledRegressors(NamedTuple):
@@ -255,7 +255,7 @@ def _scaled(
         level, slope = log_linear(g if depends else g[:, :0], error)
         slope = slope if depends else torch.zeros_like(center)
         experts.append(RegressorExpert(regressor, level, slope, center, spread))
-        rows.append(_row(mean, own * held_out[int(depends)].exp()))
+        rows.append(ExpertPredictions.of_target(mean, own * held_out[int(depends)].exp()))
     if not rows:
         raise ValueError("at least one regressor is needed, got none")
     predictions = ExpertPredictions(*(torch.cat(parts) for parts in zip(*rows, strict=True)))
@@ -301,10 +301,6 @@ def log_linear(design: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
         b = b - step * move
         value = loss(b)
     return b[0], b[1:]
-
-
-def _row(mean: Tensor, variance: Tensor) -> ExpertPredictions:
-    return ExpertPredictions(mean.unsqueeze(0), variance.unsqueeze(0), torch.zeros_like(mean).unsqueeze(0))
 
 
 def known_rows(expert: object, X: Tensor, y: Tensor) -> int:

@@ -95,7 +95,8 @@ def test_modes_have_no_slope(name):
     assert found.converged.all()
     best = found.point[found.value.argmin()]
     mode = newton(model.log_joint, best, model.prior_stddev)
-    assert float(torch.func.grad(model.log_joint)(mode.theta).abs().amax()) < 1e-3
+    slope = torch.autograd.functional.jacobian(model.log_joint, mode.theta)
+    assert float(slope.abs().amax()) < 1e-3
     assert 0 <= mode.log_joint - model.log_joint(best) < 1e-3
 
 
@@ -103,7 +104,7 @@ def test_hessian():
     for name in ("pbhs", "mogpe", "hyper"):
         model = MODELS[name]()
         theta = model.draw_prior(1, generator=seeded())[0]
-        expected = torch.func.hessian(model.log_joint)(theta)
+        expected = torch.autograd.functional.hessian(model.log_joint, theta)
         torch.testing.assert_close(laplace.hessian(model.log_joint, theta), expected, rtol=1e-8, atol=1e-8)
 
 

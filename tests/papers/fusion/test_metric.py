@@ -44,7 +44,7 @@ def test_steps_with_a_factor_are_steps_in_whitened_coordinates():
 def test_the_factor_is_that_of_the_covariance():
     model = stacking()
     mode = find_modes(model, 2, 500, generator=seeded()).point[0]
-    precision = -torch.func.hessian(model.log_joint)(mode)
+    precision = -torch.autograd.functional.hessian(model.log_joint, mode)
     values, directions = torch.linalg.eigh(precision)
     covariance = directions @ torch.diag(1.0 / values.abs().clamp(min=1.0)) @ directions.mT
     F = covariance_factor(model.log_joint, mode, model.prior_stddev)
