@@ -18,8 +18,8 @@ from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.papers.fusion.fitted import FittedFusion, fit_fusion
 from gp_ensembles.papers.fusion.function_priors import FourierPrior
+from gp_ensembles.papers.fusion.inference import MAP
 from gp_ensembles.papers.fusion.models import PoGPE
-from gp_ensembles.papers.fusion.modes import MAP
 from gp_ensembles.papers.quadrature import Budget, Hyperprior, PriorPolicy, RegressionProblem, Search, marginalize
 from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal, inferred
 from gp_ensembles.papers.quadrature.result import Marginalization

@@ -27,7 +27,6 @@ from gp_ensembles.papers.fusion import (
     BHS,
     HMC,
     MAP,
-    NUTS,
     PBHS,
     FourierPrior,
     LaplaceApproximation,
@@ -36,10 +35,10 @@ from gp_ensembles.papers.fusion import (
     fit_fusion,
 )
 from gp_ensembles.papers.fusion.base import FusionModel
-from gp_ensembles.papers.fusion.chains import Chains
-from gp_ensembles.papers.fusion.chees import HMCSettings, sample_hmc
+from gp_ensembles.papers.fusion.chees import Chains, HMCSettings, sample_hmc
 from gp_ensembles.papers.fusion.diagnostics import bulk_ess, mean_ess, rank_rhat
 from gp_ensembles.papers.fusion.inference import InferenceMethod
+from studies.fusion.nuts import NUTS
 from studies.fusion.sets import (
     FusionSplit,
     expert_source,
@@ -85,7 +84,7 @@ def numpyro_chains(model: FusionModel, draws: int) -> tuple[Tensor, float]:
     from numpyro.infer import MCMC, NUTS
 
     numpyro.enable_x64()
-    bases = {name: jnp.asarray(some.prior.basis(model.X).numpy()) for name, some in model.functions.items()}
+    bases = {name: jnp.asarray(prior.basis(model.X).numpy()) for name, prior in model.priors.items()}
     y, is_mixture = jnp.asarray(model.y.numpy()), isinstance(model, MoGPE)
 
     def potential(theta: Any) -> Any:

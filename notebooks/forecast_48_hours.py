@@ -26,7 +26,7 @@ import torch
 import gp_ensembles as gpe
 from gp_ensembles.ensembles.presets import forecaster
 from gp_ensembles.plots.canvas import ALARM
-from gp_ensembles.plots.forecast import plot_forecast
+from gp_ensembles.plots.stream import plot_forecast
 
 hours = torch.arange(24 * 21, dtype=torch.float64)
 generator = torch.Generator().manual_seed(0)

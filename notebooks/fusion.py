@@ -34,14 +34,12 @@ from gp_ensembles.papers.fusion import (
     BHS,
     PBHS,
     FourierPrior,
-    ProductOfExperts,
     fit_fusion,
     fuse,
     linear_pool,
     predict_experts,
     stacking_weights,
 )
-from gp_ensembles.papers.fusion.rules import EqualWeights
 from gp_ensembles.plots.fusion import Band, FusionView, plot_fusion
 
 torch.set_num_threads(1)
@@ -61,7 +59,7 @@ def noise(rows):
 #
 # One sensor is right up to 6 and drifts beyond, the other is right from 4 on; both have small variances everywhere. A
 # model was made of each, long ago. Any BoTorch or GPyTorch model can be an expert, an online ensemble, too, and so
-# can a table of means and variances (`TabulatedExpert`).
+# can a table of means and deviations (`moment_forecast`).
 
 
 # %%
@@ -136,11 +134,10 @@ plot_fusion(view(product), seen=(X.squeeze(-1), y), expert_names=names)
 
 # %%
 moments = (test_experts.mean, test_experts.target_variance)
-rules = {
-    "product of experts": ProductOfExperts(),
-    "generalized product, 1/K": ProductOfExperts(EqualWeights()),
+fused = {
+    "product of experts": fuse(test_experts, 0.0, space="y"),
+    "generalized product, 1/K": fuse(test_experts, space="y"),
 }
-fused = {name: fuse(test_experts, rule, space="y") for name, rule in rules.items()}
 fused["linear pool, equal weights"] = linear_pool(
     *moments, torch.zeros(2, dtype=torch.float64)
 )

@@ -36,7 +36,7 @@ from gp_ensembles.papers.fusion import (
     fit_fusion,
 )
 from gp_ensembles.papers.fusion.chees import HMCSettings
-from gp_ensembles.plots.fusion import Band, Density, FusionView, plot_fusion
+from gp_ensembles.plots.fusion import Band, FusionView, plot_fusion
 
 torch.set_num_threads(1)
 generator = torch.Generator().manual_seed(0)
@@ -112,7 +112,7 @@ view = FusionView(
     Band(middle, low - half, high + half),
     Band(shares[1], shares[0], shares[2]),
     Band(*(fused.quantile(p) for p in (0.5, 0.05, 0.95))),
-    Density(targets, fused.log_prob(targets.unsqueeze(-1))),
+    (targets, fused.log_prob(targets.unsqueeze(-1))),
 )
 plot_fusion(view, seen=(X.squeeze(-1), y - center))
 

@@ -41,8 +41,8 @@ log_prob = (
 right = torch.tensor([0, 1, 2, 0, 2, 1]).repeat_interleave(150)
 # the others are a nat worse
 log_prob -= torch.ones(3, 900, dtype=torch.float64).scatter(0, right[None], 0.0)
-path = best_switching_path(log_prob, num_switches=5)
-best = log_prob.gather(0, path[None]).flatten().cumsum(0)
+path, best_log_prob = best_switching_path(log_prob, num_switches=5)
+best = best_log_prob.cumsum(0)
 
 rules = (
     BayesianModelAveraging(),

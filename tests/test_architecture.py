@@ -91,7 +91,7 @@ TABLE = {
     # engine, bo: mixtures as distributions and posteriors. metrics: the best fixed mixture. spectral: frequencies.
     "papers/fusion": (
         "numerics features spectral metrics engine bo distributions files",
-        "gpytorch botorch linear_operator tqdm arviz numpyro jax numpy",
+        "gpytorch botorch linear_operator tqdm numpy",
     ),
     # features, spectral: the frequencies of the experts' kernels. meta_learners: how experts are weighed.
     # filters: the posterior of the weights. engine: what Ctrl-C must not tear. estimators, streaming: its transformer.
@@ -121,7 +121,6 @@ DOORS = {
     "experts": ("sklearn", "threadpoolctl"),
     "bo": ("ax",),
     "scale": ("ray", "pyarrow"),
-    "papers/fusion": ("arviz", "jax", "numpyro"),
     "papers/gplvm": ("faiss",),
     "estimators": ("pandas", "river", "sklearn", "skpro", "sktime"),
     "cli": ("gp_ensembles.plots",),

@@ -52,7 +52,7 @@ def fused(kind: type[fusion.BHS] | type[fusion.PBHS], device: str) -> list[Tenso
     model, some = kind(X, y, experts, prior), fusion.ExpertPredictions(*(part[:, :5] for part in experts))
     found, drawn = (fusion.fit_fusion(model, inference, generator=seeded()) for inference in (fusion.MAP(), None))
     predicted = found.predict(X[:5], some)
-    fixed = fusion.fuse(experts, fusion.ProductOfExperts(), space="y")
+    fixed = fusion.fuse(experts, 0.0, space="y")
     # Draws from Laplace's approximation depend on the signs of eigenvectors, which are each library's own.
     weights = drawn.expert_weights(X[:5]).mean
     numbers = [found.expert_weights(X[:5]).mean, predicted.log_prob(y[:5]), predicted.cdf(y[:5]), fixed.log_prob(y)]

@@ -151,9 +151,8 @@ def _products() -> Arrays:
     models = [gpe.select_knots(X, y, kernel, strategy=strategy).model for kernel in kernels]
     predictions = fusion.predict_experts(models, ahead)
     found = {}
-    units = _package(gpe.fit_fusion, "rules").UnitWeights()
-    for name, weighting in {"poe": units, "gpoe": fusion.rules.EqualWeights()}.items():
-        predicted = fusion.fuse(predictions, fusion.ProductOfExperts(weighting), space="y")
+    for name, log_weights in {"poe": 0.0, "gpoe": None}.items():
+        predicted = fusion.fuse(predictions, log_weights, space="y")
         found[name] = torch.stack([predicted.mean, predicted.variance])
     log_prob = -normal(seeded(39), 2, 60).square()
     return {**found, "mean": predictions.mean, "stacking": fusion.stacking_weights(log_prob)}

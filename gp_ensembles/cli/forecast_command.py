@@ -164,7 +164,7 @@ def _unknown_inputs(encoder: TableEncoder, rows: Rows) -> list[str]:
 
 def _draw(stream: ScoredStream, rows: Rows, forecast: Forecast, path: Path) -> None:
     from gp_ensembles.plots.canvas import save_figure
-    from gp_ensembles.plots.forecast import plot_forecast
+    from gp_ensembles.plots.stream import plot_forecast
 
     recent = _recent_targets(stream, _RECENT * forecast.num_steps)
     bands = forecast.quantile([LEVELS[place] for place in _BANDS])

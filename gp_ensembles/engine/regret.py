@@ -87,7 +87,7 @@ def regret_report(rule: MetaLearner, log_prob: Tensor, path: Tensor) -> RegretRe
         log_prob: Log densities of the experts, each made before its target, shape (M, T), in nats; NaN for all of
             them where the target is missing.
         path: Expert of each step in the competing sequence, shape (T,), int64: the best one with S switches is
-            ``gp_ensembles.metrics.best_switching_path(log_prob, S)``.
+            ``gp_ensembles.metrics.best_switching_path(log_prob, S).path``.
 
     Raises:
         ValueError: If there is no expert or step, the rule was built for another number of experts, or the sequence

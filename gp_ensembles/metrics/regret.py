@@ -5,9 +5,7 @@ of the stream. ``log_prob`` (T,) are log densities of the ensemble made before e
 those of its experts; a missing target is NaN in all of them and adds nothing. Curves end in the regret of the whole
 stream. Where both gave a target density zero there is no regret at that step: infinite losses cancel, one for one.
 
-A rival can also be a function that never changes: give :func:`static_regret` the log densities of
-:func:`~gp_ensembles.metrics.regret_bounds.batch_estimate`, one row an expert, for the regret of the incremental
-ensemble (Lu et al. 2022). What can be lost at most is in :mod:`gp_ensembles.metrics.regret_bounds`.
+What can be lost at most is in :mod:`gp_ensembles.metrics.regret_bounds`.
 """
 
 from typing import NamedTuple
@@ -49,6 +47,21 @@ class BestMixture(NamedTuple):
     log_prob: Tensor
     gap: Tensor
     num_iterations: int
+
+    def __repr__(self) -> str:
+        return record_text(self)
+
+
+class BestPath(NamedTuple):
+    """The sequence of experts that is best over a whole stream.
+
+    Attributes:
+        path: Index of the expert of each step, shape (T,), int64.
+        log_prob: Log densities of the sequence, shape (T,), in nats; NaN where the target is missing.
+    """
+
+    path: Tensor
+    log_prob: Tensor
 
     def __repr__(self) -> str:
         return record_text(self)
@@ -128,7 +141,7 @@ def best_fixed_mixture(log_prob: Tensor, tolerance: float = 1e-9, max_iterations
 
 
 @torch.no_grad()
-def best_switching_path(expert_log_prob: Tensor, num_switches: int) -> Tensor:
+def best_switching_path(expert_log_prob: Tensor, num_switches: int) -> BestPath:
     r"""The sequence of experts with at most S switches that has the largest sum of log densities.
 
     Exact, by a dynamic program over steps, switches used and experts,
@@ -139,17 +152,17 @@ def best_switching_path(expert_log_prob: Tensor, num_switches: int) -> Tensor:
         num_switches: Most switches S.
 
     Returns:
-        Index of the expert of each step, shape (T,), int64; ties go to sequences that switch less, or earlier.
+        The sequence; ties go to those that switch less, or earlier.
 
     Raises:
         ValueError: If there is no expert, ``num_switches`` is negative, or a log density is not legal.
 
     Example:
         >>> import torch
-        >>> best_switching_path(torch.tensor([[0.0, 0.0, -9.0], [-9.0, -9.0, 0.0]]), num_switches=1)
+        >>> best_switching_path(torch.tensor([[0.0, 0.0, -9.0], [-9.0, -9.0, 0.0]]), num_switches=1).path
         tensor([0, 0, 1])
     """
-    expert_log_prob = _checked(expert_log_prob)
+    values_of_experts = _checked(expert_log_prob)
     if num_switches < 0:
         raise ValueError(f"the number of switches must be at least zero, got {num_switches}")
     num_experts, num_steps = expert_log_prob.shape
@@ -157,7 +170,7 @@ def best_switching_path(expert_log_prob: Tensor, num_switches: int) -> Tensor:
     values = expert_log_prob.new_zeros(num_switches + 1, num_experts)
     origins = expert_log_prob.new_empty((num_steps, num_switches + 1), dtype=torch.int64)  # best expert before
     moved = expert_log_prob.new_zeros((num_steps, num_switches + 1, num_experts), dtype=torch.bool)
-    for t, column in enumerate(expert_log_prob.unbind(-1)):
+    for t, column in enumerate(values_of_experts.unbind(-1)):
         highest, origins[t] = values.max(-1)
         torch.gt(highest[:-1].unsqueeze(-1), values[1:], out=moved[t, 1:])
         values[1:] = torch.maximum(values[1:], highest[:-1].unsqueeze(-1))
@@ -169,82 +182,48 @@ def best_switching_path(expert_log_prob: Tensor, num_switches: int) -> Tensor:
         if bool(jumps[t, used, expert]):
             used -= 1
             expert = int(back[t, used])
-    return torch.tensor(path, dtype=torch.int64, device=expert_log_prob.device)
+    found = torch.tensor(path, dtype=torch.int64, device=expert_log_prob.device)
+    return BestPath(found, expert_log_prob.gather(0, found.unsqueeze(0)).squeeze(0))
 
 
-def static_regret(log_prob: Tensor, expert_log_prob: Tensor) -> Tensor:
-    r"""Cumulative regret against the expert that is best at the **end** of the stream.
+def cumulative_regret(log_prob: Tensor, rival_log_prob: Tensor) -> Tensor:
+    r"""Cumulative regret against a rival, or against whichever of several is best **so far**.
 
-    :math:`R_t = \sum_{s \le t} (\ell_{m^*, s} - \ell_s)` with
-    :math:`m^* = \operatorname{argmax}_m \sum_{s \le T} \ell_{m, s}`. Under Bayesian model averaging with equal prior
-    weights :math:`R_T \le \log M`.
+    :math:`R_t = \max_m \sum_{s \le t} (\ell_{m, s} - \ell_s)`. A rival that is chosen at the **end** of the stream is
+    that of :func:`best_expert`, :func:`best_fixed_mixture` (never worse than the best expert) or
+    :func:`best_switching_path`. Under Bayesian model averaging with equal prior weights the regret to the experts is at
+    most :math:`\log M`, at every step.
 
     Args:
         log_prob: Log densities of the ensemble, shape (T,), in nats.
-        expert_log_prob: Log densities of the experts, shape (M, T).
+        rival_log_prob: Log densities of the rival, shape (T,), or of M rivals, shape (M, T).
 
     Returns:
         The curve, shape (T,), in nats; negative where the ensemble is ahead.
 
     Raises:
-        ValueError: If the shapes do not fit, there is no expert, or a log density is NaN (the row is named).
+        ValueError: If the shapes do not fit, there is no rival, or a log density is NaN (the row is named).
 
     Example:
         >>> import torch
         >>> experts = torch.tensor([[-1.0, -1.0], [-0.5, -2.0]])
-        >>> static_regret(torch.tensor([-1.0, -1.5]), experts)
+        >>> own = torch.tensor([-1.0, -1.5])
+        >>> cumulative_regret(own, best_expert(experts).log_prob)
         tensor([0.0000, 0.5000])
-    """
-    log_prob, expert_log_prob = _checked_streams(log_prob, expert_log_prob)
-    return _cumulative_excess(best_expert(expert_log_prob).log_prob, log_prob)
-
-
-def anytime_regret(log_prob: Tensor, expert_log_prob: Tensor) -> Tensor:
-    r"""Cumulative regret against the expert that is best **so far**.
-
-    :math:`R_t = \max_m \sum_{s \le t} (\ell_{m, s} - \ell_s)`, never below :func:`static_regret`; arguments, result
-    and errors as there. A bound that holds for every length of a stream bounds the whole curve.
-
-    Example:
-        >>> import torch
-        >>> experts = torch.tensor([[-1.0, -1.0], [-0.5, -2.0]])
-        >>> anytime_regret(torch.tensor([-1.0, -1.5]), experts)
+        >>> cumulative_regret(own, experts)
         tensor([0.5000, 0.5000])
     """
-    log_prob, expert_log_prob = _checked_streams(log_prob, expert_log_prob)
-    return _cumulative_excess(expert_log_prob, log_prob).amax(0)
-
-
-def mixture_regret(log_prob: Tensor, mixture_log_prob: Tensor) -> Tensor:
-    r"""Cumulative regret against one other stream of log densities, shape (T,), for instance the best fixed mixture's.
-
-    The best fixed mixture, :math:`\log \sum_m w_m e^{\ell_{m, t}}`, is never worse than the best expert. Result and
-    errors as in :func:`static_regret`.
-
-    Example:
-        >>> import torch
-        >>> mixture_regret(torch.tensor([-1.0, -2.0]), torch.tensor([-1.0, -1.0]))
-        tensor([0., 1.])
-    """
-    log_prob, rival = _checked_streams(log_prob, mixture_log_prob.unsqueeze(0))
-    return _cumulative_excess(rival[0], log_prob)
-
-
-def switching_regret(log_prob: Tensor, expert_log_prob: Tensor, num_switches: int) -> Tensor:
-    """Cumulative regret against the best sequence of experts with at most ``num_switches`` switches.
-
-    The sequence is :func:`best_switching_path`, the best for the whole stream; without switches this is
-    :func:`static_regret`, whose arguments, result and errors it shares.
-
-    Example:
-        >>> import torch
-        >>> experts = torch.tensor([[0.0, 0.0, -9.0], [-9.0, -9.0, 0.0]])
-        >>> switching_regret(torch.full((3,), -1.0), experts, num_switches=1)
-        tensor([1., 2., 3.])
-    """
-    log_prob, expert_log_prob = _checked_streams(log_prob, expert_log_prob)
-    path = best_switching_path(expert_log_prob, num_switches)
-    return _cumulative_excess(expert_log_prob.gather(0, path.unsqueeze(0)).squeeze(0), log_prob)
+    rivals = rival_log_prob.unsqueeze(0) if rival_log_prob.ndim == 1 else rival_log_prob
+    if rivals.ndim != 2 or rivals.shape[0] == 0 or log_prob.shape != rivals.shape[1:]:
+        raise ValueError(
+            f"log_prob must be (T,) and rival_log_prob (T,) or (M, T) with M at least one, got {tuple(log_prob.shape)} "
+            f"and {tuple(rival_log_prob.shape)}"
+        )
+    missing = torch.isnan(rivals).all(0)
+    log_prob, rivals = (torch.where(missing, 0.0, values) for values in (log_prob, rivals))
+    _check_legal(log_prob.unsqueeze(0), "log_prob")
+    _check_legal(rivals, "rival_log_prob")
+    return _cumulative_excess(rivals, log_prob).amax(0)
 
 
 @torch.no_grad()
@@ -284,20 +263,6 @@ def _checked(log_prob: Tensor) -> Tensor:
     return log_prob
 
 
-def _checked_streams(log_prob: Tensor, expert_log_prob: Tensor) -> tuple[Tensor, Tensor]:
-    """Log densities of an ensemble (T,) and its experts (M, T), zero where the target is missing."""
-    if expert_log_prob.ndim != 2 or expert_log_prob.shape[0] == 0 or log_prob.shape != expert_log_prob.shape[1:]:
-        raise ValueError(
-            f"log_prob must be (T,) and expert_log_prob (M, T) with M at least one, got {tuple(log_prob.shape)} and "
-            f"{tuple(expert_log_prob.shape)}"
-        )
-    missing = torch.isnan(expert_log_prob).all(0)
-    log_prob, expert_log_prob = (torch.where(missing, 0.0, values) for values in (log_prob, expert_log_prob))
-    _check_legal(log_prob.unsqueeze(0), "log_prob")
-    _check_legal(expert_log_prob, "expert_log_prob")
-    return log_prob, expert_log_prob
-
-
 def _check_legal(values: Tensor, name: str) -> None:
     """Raise unless log densities (M, T) are numbers below infinity; minus infinity is legal."""
     illegal = ~(values < torch.inf)
@@ -305,7 +270,7 @@ def _check_legal(values: Tensor, name: str) -> None:
         return
     row = int(illegal.any(0).int().argmax())
     expert = int(illegal[:, row].int().argmax())
-    whose = f" of expert {expert}" if name == "expert_log_prob" else ""
+    whose = "" if name == "log_prob" else f" of expert {expert}"
     raise ValueError(
         f"{name} is {float(values[expert, row])} in row {row}{whose}; a log density is a number below infinity: leave "
         f"the row out, or set it to NaN everywhere if its target is missing"

@@ -1,4 +1,4 @@
-r"""Regret bounds of weight rules, in nats, against rivals chosen in hindsight, and against a fixed function.
+r"""Regret bounds of weight rules, in nats, against rivals chosen in hindsight.
 
 Each bound holds for every sequence of densities, at every length T, from equal initial weights (or the prior weights
 that are given). Steps include missing targets, on which there is no loss. ``largest_ratio`` ρ is the most by which the
@@ -6,12 +6,9 @@ densities of two experts for one target differ, as a factor. None is known for t
 """
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-from gp_ensembles.numerics import normal
 
 
 def averaging_bound(num_experts: int) -> float:
@@ -164,74 +161,6 @@ def newton_bound(
     determinant = plane * math.log1p(num_steps * size / plane)
     start = inner / 2 * (1 - 1 / num_experts)
     return start + factor**2 / (2 * inner) * determinant + num_steps * mixing * (1 - 1 / largest_ratio)
-
-
-class BatchEstimate(NamedTuple):
-    r"""Functions fitted to all rows at once, the rivals of the incremental ensemble.
-
-    Attributes:
-        weights: Maximum a posteriori weights, shape (\*batch, F).
-        log_prob: Log density of each target under the fixed function, shape (\*batch, T), NaN where it is missing.
-        cost: What an expert that starts from the same prior and learns row by row loses to the function in all,
-            shape (\*batch), in nats, exactly: :math:`\|\theta\|^2 / (2 \sigma_\theta^2) + \tfrac12 \log\det(I +
-            \sigma_\theta^2 \Phi^\top \Phi / \sigma^2)`.
-    """
-
-    weights: Tensor
-    log_prob: Tensor
-    cost: Tensor
-
-
-def batch_estimate(Phi: Tensor, y: Tensor, noise: Tensor, prior_variance: Tensor) -> BatchEstimate:
-    r"""The fixed function of each expert that explains the whole stream best, and what learning it costs.
-
-    Shapes: ``Phi`` (\*batch, T, F), ``y`` (T,), ``noise`` (\*batch), ``prior_variance`` (\*batch).
-
-    Raises:
-        ValueError: If y does not have T entries.
-    """
-    if Phi.ndim < 2 or y.shape != Phi.shape[-2:-1]:
-        raise ValueError(f"Phi must be (..., T, F) and y (T,), got {tuple(Phi.shape)} and {tuple(y.shape)}")
-    seen = ~torch.isnan(y)
-    ratio = (prior_variance / noise)[..., None, None]
-    targets, design = torch.where(seen, y, 0.0), torch.where(seen.unsqueeze(-1), Phi, 0.0)
-    # Orthogonal, not by the normal equations: the prior's rows below make R regular whatever the design, and
-    # conditioning is not squared. R^T R = I + (prior / noise) Phi^T Phi.
-    scaled = design * ratio.sqrt()
-    identity = torch.diag(Phi.new_ones(Phi.shape[-1])).expand(*scaled.shape[:-2], -1, -1)
-    Q, R = torch.linalg.qr(torch.cat([scaled, identity], -2))
-    rotated = Q[..., : y.shape[0], :].mT @ targets.unsqueeze(-1)
-    weights = (ratio.sqrt() * torch.linalg.solve_triangular(R, rotated, upper=True)).squeeze(-1)
-    error = targets - (design @ weights.unsqueeze(-1)).squeeze(-1)
-    variance = noise.unsqueeze(-1)
-    log_prob = normal.log_prob(error, torch.zeros_like(error), variance)
-    half_log_determinant = R.diagonal(dim1=-2, dim2=-1).abs().log().sum(-1)
-    cost = 0.5 * weights.square().sum(-1) / prior_variance + half_log_determinant
-    return BatchEstimate(weights, torch.where(seen, log_prob, torch.nan), cost)
-
-
-def static_bound(
-    theta_norm2: Tensor,
-    prior_variance: Tensor,
-    noise: Tensor,
-    num_features: int,
-    num_steps: int,
-    feature_norm2: Tensor,
-    num_experts: int,
-) -> Tensor:
-    r"""Most that a static Gaussian ensemble can lose to a fixed function of one of its experts, in nats.
-
-    .. math:: \sum_t -\log p_t - \sum_t -\log N(y_t; \phi_t^\top \theta, \sigma^2) \le \log M +
-              \frac{\|\theta\|^2}{2 \sigma_\theta^2} + \frac F2 \log\Bigl(1 + \frac{T \sigma_\theta^2}{F \sigma^2}
-              \overline{\|\phi\|^2}\Bigr)
-
-    Raises:
-        ValueError: If a number of features, steps or experts is not positive.
-    """
-    if num_features < 1 or num_steps < 1 or num_experts < 1:
-        raise ValueError(f"features, steps and experts must be one or more: {num_features}, {num_steps}, {num_experts}")
-    growth = num_steps * feature_norm2 * prior_variance / (num_features * noise)
-    return math.log(num_experts) + 0.5 * theta_norm2 / prior_variance + 0.5 * num_features * torch.log1p(growth)
 
 
 def _cost_of_forgetting(num_experts: int, forgetting: float) -> float:

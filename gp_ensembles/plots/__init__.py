@@ -1,6 +1,6 @@
 """Pictures; needs the extra ``plots`` (matplotlib).
 
-- :mod:`~gp_ensembles.plots.stream`: targets with the predictions made before them, running log scores, weights.
+- :mod:`~gp_ensembles.plots.stream`: targets and the predictions made before them, log scores, weights, forecasts.
 - :mod:`~gp_ensembles.plots.calibration`: PIT and intervals of predictive distributions, class probabilities.
 - :mod:`~gp_ensembles.plots.embedding`: rows in a latent space.
 - :mod:`~gp_ensembles.plots.fusion`: experts, weights and the fused prediction over one input.

@@ -8,8 +8,6 @@ from torch import Tensor
 
 from gp_ensembles.plots.canvas import BAND, FAINT, INK, MEAN, Array, as_array, label, new_figure
 
-_BINS = 10
-
 
 def plot_calibration(pit: Tensor | ArrayLike) -> Figure:
     r"""Reliability of the central intervals (left) and histogram of the PIT (right).
@@ -85,25 +83,11 @@ def _calibration_figure(levels: Array, inside: Array, counts: Array) -> Figure:
     return _finished(figure, size)
 
 
-def plot_class_calibration(probabilities: Tensor | ArrayLike, y: Tensor | ArrayLike) -> Figure:
+def plot_class_counts(pairs: ArrayLike, confidence: ArrayLike) -> Figure:
     """Share of targets against predicted probability (left) and histogram of the largest probability (right).
 
-    Shapes: ``probabilities`` (N, C), ``y`` (N,).
-    """
-    shares, labels = as_array(probabilities, 2, "probabilities"), as_array(y, 1, "y")
-    seen = ~np.isnan(labels)
-    shares, labels = shares[seen], labels[seen].astype(int)
-    hits = (labels[:, None] == np.arange(shares.shape[1])).astype(np.float64)
-    number = np.clip((shares * _BINS).astype(int), 0, _BINS - 1).ravel()
-    sums = [np.bincount(number, part.ravel(), _BINS) for part in (np.ones_like(shares), shares, hits)]
-    largest = shares.max(-1, initial=0.0)
-    return plot_class_counts(np.stack(sums), np.histogram(largest, bins=20, range=(0.0, 1.0))[0])
-
-
-def plot_class_counts(pairs: ArrayLike, confidence: ArrayLike) -> Figure:
-    """As :func:`plot_class_calibration`, from sums over bins, so that it takes constant room.
-
-    Shapes: ``pairs`` (3, K), ``confidence`` (L,).
+    From sums over bins of probability, so that it takes constant room: of pairs of rows and classes, of their
+    probabilities, and of targets. Shapes: ``pairs`` (3, K), ``confidence`` (L,), rows by the largest probability.
     """
     sums, rows = as_array(pairs, 2, "pairs"), as_array(confidence, 1, "confidence")
     figure, (left, right) = new_figure(1, 2, 9.0, 4.0)

@@ -29,18 +29,6 @@ class Band(NamedTuple):
     upper: _Values
 
 
-class Density(NamedTuple):
-    """A predictive density on a grid of targets.
-
-    Attributes:
-        targets: Targets, rising, shape (T,), two at least.
-        log_prob: Log densities of each target at each input, shape (T, P), in nats.
-    """
-
-    targets: _Values
-    log_prob: _Values
-
-
 class FusionView(NamedTuple):
     """A fusion of K experts at P inputs.
 
@@ -49,14 +37,15 @@ class FusionView(NamedTuple):
         experts: The experts' predictions, shapes (K, P).
         weights: Their weights with bands, shapes (K, P).
         fused: The fused prediction, shapes (P,).
-        density: Its density, drawn as a shade behind the fused prediction; none if not given.
+        density: Its density, drawn as a shade behind the prediction: rising targets, shape (T,), two at least, and log
+            densities of each at each input, shape (T, P), in nats; none if not given.
     """
 
     x: _Values
     experts: Band
     weights: Band
     fused: Band
-    density: Density | None = None
+    density: tuple[_Values, _Values] | None = None
 
 
 def plot_fusion(
@@ -149,8 +138,8 @@ def _shade(axis: Axes, places: Array, density: tuple[Array, Array], order: NDArr
     axis.set_ylim(targets[0], targets[-1])
 
 
-def _checked_density(density: Density, num_places: int) -> tuple[Array, Array]:
-    targets, log_prob = as_array(density.targets, 1, "targets"), as_array(density.log_prob, 2, "log_prob")
+def _checked_density(density: tuple[_Values, _Values], num_places: int) -> tuple[Array, Array]:
+    targets, log_prob = as_array(density[0], 1, "targets"), as_array(density[1], 2, "log_prob")
     if log_prob.shape != (len(targets), num_places) or len(targets) < 2 or not (np.diff(targets) > 0).all():
         raise ValueError(
             f"a density needs two rising targets at least and log densities (targets, inputs), got {len(targets)} and "

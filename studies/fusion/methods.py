@@ -11,23 +11,21 @@ from gp_ensembles.distributions import Mixture
 from gp_ensembles.papers.fusion import (
     BHS,
     HMC,
-    NUTS,
     PBHS,
     ExpertPredictions,
     HetGP,
     LaplaceApproximation,
     MoGPE,
     PoGPE,
-    ProductOfExperts,
     fuse,
     linear_pool,
     stacking_weights,
 )
 from gp_ensembles.papers.fusion.base import FusionModel
 from gp_ensembles.papers.fusion.chees import HMCSettings
+from gp_ensembles.papers.fusion.hmc import equal_chains, stacked_chains
 from gp_ensembles.papers.fusion.inference import InferenceMethod, InferenceReport
-from gp_ensembles.papers.fusion.mcmc import EqualChains, StackedChains
-from gp_ensembles.papers.fusion.rules import EqualWeights
+from studies.fusion.nuts import NUTS
 from studies.fusion.sets import FusionPriors, FusionSplit, StackedExperts
 from studies.harness.plan import check_range
 
@@ -54,7 +52,7 @@ class Sampling(NamedTuple):
         """The inference."""
         if self.inference == "laplace":
             return LaplaceApproximation()
-        weighting = EqualChains() if self.as_published else StackedChains()
+        weighting = equal_chains if self.as_published else stacked_chains
         if self.inference == "nuts":
             return NUTS(self.num_chains, self.num_draws, self.num_draws, chain_weighting=weighting)
         settings = HMCSettings(self.num_draws, self.num_draws)
@@ -197,9 +195,9 @@ def _stacked(task: FusionTask) -> FusionAnswer:
     return _scored(task, linear_pool(test.mean, test.target_variance, weights))
 
 
-def _ruled(rule: ProductOfExperts) -> Callable[[FusionTask], FusionAnswer]:
-    """A rule on the targets' densities, as the paper's pools have it."""
-    return lambda task: _scored(task, fuse(task.experts(task.num_experts).test, rule, space="y"))
+def _product(log_weights: float | None) -> Callable[[FusionTask], FusionAnswer]:
+    """A product of powers of the targets' densities, as the paper's pools have it."""
+    return lambda task: _scored(task, fuse(task.experts(task.num_experts).test, log_weights, space="y"))
 
 
 def _scored(task: FusionTask, mixture: Mixture) -> FusionAnswer:
@@ -218,6 +216,6 @@ METHODS: dict[str, FusionMethod] = {
     "BHS": FusionMethod("linear stacking of fixed experts", _linear_stacking, _STACKS),
     "stacking": FusionMethod("linear pool of the same experts, stacked constant weights", _stacked, _RULE),
     "equal": FusionMethod("linear pool of them, equal weights", _equal, _RULE),
-    "gPoE": FusionMethod("log-linear pool of them, weights 1/K", _ruled(ProductOfExperts(EqualWeights())), _RULE),
-    "PoE": FusionMethod("product of them", _ruled(ProductOfExperts()), _RULE),
+    "gPoE": FusionMethod("log-linear pool of them, weights 1/K", _product(None), _RULE),
+    "PoE": FusionMethod("product of them", _product(0.0), _RULE),
 }

@@ -24,11 +24,12 @@ from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
 from gp_ensembles.meta_learners.base import MetaLearner
 from gp_ensembles.meta_learners.switching import MarkovSwitching, sticky_transition
-from gp_ensembles.metrics import static_regret, switching_regret
-from gp_ensembles.metrics.regret_bounds import batch_estimate, static_bound, switching_bound
+from gp_ensembles.metrics import best_expert, best_switching_path, cumulative_regret
+from gp_ensembles.metrics.regret_bounds import switching_bound
 from studies.harness.panels import Curve, Panel, panels_table, save_panels
 from studies.harness.parts import Parts, Record, Results, running
 from studies.harness.report import write_report
+from studies.ie_gp.bounds import batch_estimate, static_bound
 
 NUM_ROWS = 4000
 NUM_FEATURES = 100
@@ -97,7 +98,8 @@ def static_regret_curves(num_rows: int, num_features: int, *, generator: torch.G
             bound = static_bound(
                 norm2, prior_variance[best], noise[best], num_features, length, size, expert.num_experts
             )
-            regrets.append(float(static_regret(log_prob[:length], estimate.log_prob)[-1]))
+            rival = best_expert(estimate.log_prob).log_prob
+            regrets.append(float(cumulative_regret(log_prob[:length], rival)[-1]))
             bounds.append(float(bound))
     return RegretCurves([float(length) for length in lengths], regrets, bounds, [])
 
@@ -176,10 +178,11 @@ def switching_regret_curves(
         stay = 1 - num_switches / (length - 1)
         rule = MarkovSwitching(sticky_transition(expert.num_experts, stay))
         log_prob, expert_log_prob = _log_probs(expert, rule, X, y)
-        regrets.append(float(switching_regret(log_prob, expert_log_prob, num_switches)[-1]))
+        rival = best_switching_path(expert_log_prob, num_switches).log_prob
+        regrets.append(float(cumulative_regret(log_prob, rival)[-1]))
         bounds.append(switching_bound(expert.num_experts, length, num_switches, stay))
         mean_log_prob = _log_probs(expert, BayesianModelAveraging(), X, y)[0]
-        averaged.append(float(switching_regret(mean_log_prob, expert_log_prob, num_switches)[-1]))
+        averaged.append(float(cumulative_regret(mean_log_prob, rival)[-1]))
     return RegretCurves([float(length) for length in lengths], regrets, bounds, averaged)
 
 

@@ -73,7 +73,7 @@ def restart_bound(num_experts: int, num_steps: int, num_switches: int, stay: flo
 
     The mixture's density of all targets is a sum over segmentations of prior probability times density, so it is at
     least any one term. Against fixed functions add the ``cost`` of
-    :func:`~gp_ensembles.metrics.regret_bounds.batch_estimate` of each segment.
+    :func:`~studies.ie_gp.bounds.batch_estimate` of each segment.
 
     Raises:
         ValueError: If there cannot be so many switches, or ``stay`` is no probability above zero and below one.

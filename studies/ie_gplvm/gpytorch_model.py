@@ -78,12 +78,12 @@ def gpytorch_embedding(
     """
     if min(iterations, num_latent, every) < 1:
         raise ValueError(f"iterations, num_latent and every must be positive, got {iterations}, {num_latent}, {every}")
-    components = principal_components(Y, num_latent)
-    centered = Y - components.mean
+    scores, mean = principal_components(Y, num_latent)
+    centered = Y - mean
     rows = (centered / centered.square().mean().sqrt()).float()
     with torch.random.fork_rng(devices=[]):
         torch.set_rng_state(torch.Generator().manual_seed(seed).get_state())
-        model = _LatentModel(components.embedding.float(), rows.shape[1])
+        model = _LatentModel(scores.float(), rows.shape[1])
         likelihood = GaussianLikelihood(batch_shape=torch.Size([rows.shape[1]]))
         objective = VariationalELBO(likelihood, model, num_data=len(rows))
         optimizer = torch.optim.Adam([*model.parameters(), *likelihood.parameters()], lr=LEARNING_RATE)

@@ -24,7 +24,6 @@ from gp_ensembles.cli.out_folder import make_folder
 from gp_ensembles.data import Table
 from gp_ensembles.files.checkpoint import fingerprint
 from gp_ensembles.metrics import log_score, median_mnlp, sample_srmse
-from gp_ensembles.metrics.scores import aukl
 from gp_ensembles.numerics import normal
 from studies.harness.experiment import Choices, found_sets
 from studies.harness.parts import Parts, Record, Results, running
@@ -32,6 +31,7 @@ from studies.harness.plan import check_range, chosen
 from studies.harness.report import write_report
 from studies.knots.methods import METHODS, PUBLISHED, KnotAnswer, KnotTask
 from studies.knots.pictures import draw_growth, draw_runs
+from studies.knots.scores import aukl
 from studies.knots.sets import SETS, load_set, split_rows
 from studies.knots.tables import EXACT, SCORES, paired_text, printed_text, table_text
 

@@ -25,11 +25,10 @@ from gp_ensembles.meta_learners import (
 from gp_ensembles.meta_learners.base import weigh_observed
 from gp_ensembles.meta_learners.switching import edoebe_transition, group_transition
 from gp_ensembles.metrics import (
+    best_expert,
     best_fixed_mixture,
     best_switching_path,
-    mixture_regret,
-    static_regret,
-    switching_regret,
+    cumulative_regret,
 )
 from gp_ensembles.metrics.regret_bounds import averaging_bound, soft_bayes_bound
 from gp_ensembles.numerics.cholesky import NumericalError
@@ -101,7 +100,7 @@ def streams():
 STREAMS = {name: torch.tensor(values) for name, values in streams()}
 
 
-PATHS = {name: best_switching_path(log_prob, 5) for name, log_prob in STREAMS.items()}
+PATHS = {name: best_switching_path(log_prob, 5).path for name, log_prob in STREAMS.items()}
 
 
 MIXTURES = {name: best_fixed_mixture(log_prob).log_prob for name, log_prob in STREAMS.items()}
@@ -112,9 +111,9 @@ def check_rule(make, known, stream):
     report = regret_report(rule, log_prob, path)
     assert report == regret_report(rule, log_prob.nan_to_num(0.0), path)
     own = weigh_observed(rule, rule.init(M, log_prob), log_prob, log_prob.isnan().all(0))[1].log_prob
-    assert report.expert.regret == pytest.approx(float(static_regret(own, log_prob)[-1]), abs=1e-9)
-    assert report.mixture.regret == pytest.approx(float(mixture_regret(own, MIXTURES[stream])[-1]), abs=1e-9)
-    assert report.switching.regret == pytest.approx(float(switching_regret(own, log_prob, 5)[-1]), abs=1e-9)
+    rivals = best_expert(log_prob).log_prob, MIXTURES[stream], best_switching_path(log_prob, 5).log_prob
+    for part, rival in zip(report, rivals, strict=True):
+        assert part.regret == pytest.approx(float(cumulative_regret(own, rival)[-1]), abs=1e-9)
     assert report.mixture.regret >= report.expert.regret - 1e-6
     switches = bool((path[1:] != path[:-1]).any())
     if switches:
@@ -145,8 +144,8 @@ def test_the_order_of_experts_does_not_matter(name):
     make, _ = RULES[name]
     log_prob = STREAMS["noise"]
     order = torch.tensor([4, 2, 0, 5, 1, 3])
-    one = regret_report(make(SAME), log_prob, best_switching_path(log_prob, 4))
-    other = regret_report(make(order), log_prob[order], best_switching_path(log_prob[order], 4))
+    one = regret_report(make(SAME), log_prob, best_switching_path(log_prob, 4).path)
+    other = regret_report(make(order), log_prob[order], best_switching_path(log_prob[order], 4).path)
     for first, second in zip(one, other, strict=True):
         assert second.regret == pytest.approx(first.regret, abs=1e-7)
         assert (second.bound is None) == (first.bound is None)
@@ -157,7 +156,7 @@ def test_the_order_of_experts_does_not_matter(name):
 def test_levels_of_targets_do_not_matter(name):
     make, _ = RULES[name]
     log_prob = STREAMS["noise"]
-    path, shift = best_switching_path(log_prob, 4), 100 * torch.arange(T, dtype=torch.float64).sin()
+    path, shift = best_switching_path(log_prob, 4).path, 100 * torch.arange(T, dtype=torch.float64).sin()
     one, other = (regret_report(make(SAME), values, path) for values in (log_prob, log_prob + shift))
     for first, second in zip(one, other, strict=True):
         assert second.regret == pytest.approx(first.regret, abs=1e-6)
@@ -191,7 +190,7 @@ def test_impossible_targets():
     lost = -torch.inf
     log_prob = STREAMS["noise"].clone()
     log_prob[:, 7] = lost  # for all: no regret, and no bound is touched
-    path = best_switching_path(STREAMS["noise"], 2)
+    path = best_switching_path(STREAMS["noise"], 2).path
     for rule in (BayesianModelAveraging(), FixedShare(0.05), SoftBayes(), ExponentiatedGradient(), OnlineNewton()):
         report = regret_report(rule, log_prob, path)
         holes = log_prob.clone()
@@ -215,7 +214,7 @@ def test_impossible_targets():
 
 def test_float32_keeps_to_its_digits():
     log_prob = STREAMS["regimes"]
-    path = best_switching_path(log_prob, 5)
+    path = best_switching_path(log_prob, 5).path
     wide, narrow = (regret_report(FixedShare(0.05), values, path) for values in (log_prob, log_prob.float()))
     for first, second in zip(wide, narrow, strict=True):
         assert second.regret == pytest.approx(first.regret, abs=1e-3)
@@ -240,7 +239,7 @@ class EqualWeights(MetaLearner):
 
 def test_a_rule_of_ones_own_has_the_bounds_it_registers():
     log_prob = STREAMS["noise"]
-    path = best_switching_path(log_prob, 2)
+    path = best_switching_path(log_prob, 2).path
     report = regret_report(EqualWeights(), log_prob, path)
     assert [part.bound for part in report] == [None, None, None]
     own = log_prob.logsumexp(0) - math.log(M)

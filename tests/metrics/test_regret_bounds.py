@@ -156,7 +156,7 @@ def test_regret_is_within_its_bound(num_experts, ratio):
         rule = meta.FixedShare(share)
         for log_prob in streams(rule, num_experts, T, ratio):
             for allowed in (0, 1, 4, 8):
-                path = best_switching_path(log_prob, allowed)
+                path = best_switching_path(log_prob, allowed).path
                 total = log_prob[path, torch.arange(T)].sum()
                 bound = max(fixed_share_bound(num_experts, T, used, share) for used in range(allowed + 1))
                 assert loss_to(rule, log_prob, total) <= bound + 1e-9
@@ -222,7 +222,7 @@ def test_switching_loses_no_more_than_the_prior_of_a_sequence(name, prior, ratio
     T, Q = 60, TRANSITIONS[name]
     rule, steps, rng = meta.MarkovSwitching(Q, prior), torch.arange(60), np.random.default_rng(1)
     for log_prob in streams(rule, 6, T, ratio):
-        paths = [best_switching_path(log_prob, allowed) for allowed in (0, 1, 5)]
+        paths = [best_switching_path(log_prob, allowed).path for allowed in (0, 1, 5)]
         for _ in range(5):  # sequences that the transition itself makes
             path = [int(rng.integers(6))]
             while len(path) < T:
@@ -273,7 +273,7 @@ def test_forgetting_loses_no_more_than_its_bound(forgetting, num_experts, ratio)
     rule = meta.DynamicModelAveraging(forgetting)
     for log_prob in streams(rule, num_experts, T, ratio):
         for allowed in (0, 1, 5):
-            path = best_switching_path(log_prob, allowed)
+            path = best_switching_path(log_prob, allowed).path
             used = int((path[1:] != path[:-1]).sum())
             bound = forgetting_bound(num_experts, T, used, forgetting, ratio)
             assert loss_to(rule, log_prob, log_prob[path, torch.arange(T)].sum()) <= bound + 1e-9

@@ -1,6 +1,7 @@
 """Scores against quadrature, scipy and their definitions; streaming scores against whole-stream ones."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -205,3 +206,36 @@ def test_golden_ensembles(golden, name):
         center, spread = mixtures.moments(log_weights, mean, variance)
         assert_allclose(center, data["mean"], rtol=1e-8, atol=1e-9)
         assert_allclose(spread, data["var"], rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("num_rows", [1, 2, 7, 30])
+def test_the_median_is_numpy_s_over_observed_rows(num_rows):
+    rng = np.random.default_rng(num_rows)
+    log_prob, y = rng.normal(size=(3, num_rows)), rng.normal(size=num_rows)
+    if num_rows > 2:
+        y[1] = np.nan
+    found = metrics.median_mnlp(torch.tensor(log_prob), torch.tensor(y))
+    np.testing.assert_allclose(found.numpy(), np.median(-log_prob[:, ~np.isnan(y)], axis=-1), rtol=1e-12)
+
+
+def test_a_median_of_nothing_is_missing_and_outliers_do_not_move_it():
+    log_prob = torch.tensor([-1.0, -2.0, -3.0], dtype=torch.float64)
+    assert math.isnan(float(metrics.median_mnlp(log_prob, torch.full_like(log_prob, torch.nan))))
+    missed = torch.tensor([-1.0, -2.0, -1e9], dtype=torch.float64)
+    y = torch.zeros_like(log_prob)
+    assert float(metrics.median_mnlp(log_prob, y)) == float(metrics.median_mnlp(missed, y)) == 2.0
+    assert float(metrics.log_score(missed, y)) < -1e8
+
+
+def test_errors_are_standardized_by_the_sample_deviation():
+    rng = np.random.default_rng(4)
+    mean, y = rng.normal(size=(2, 9)), rng.normal(size=9) + 3
+    found = metrics.sample_srmse(torch.tensor(mean), torch.tensor(y))
+    exact = np.sqrt(np.mean((y - mean) ** 2, axis=-1)) / np.std(y, ddof=1)
+    np.testing.assert_allclose(found.numpy(), exact, rtol=1e-13)
+    ratio = metrics.nmse(torch.tensor(mean), torch.tensor(y)).sqrt() / found
+    np.testing.assert_allclose(ratio.numpy(), math.sqrt(9 / 8), rtol=1e-13)
+    missing = torch.tensor(np.append(y, np.nan))
+    longer = torch.tensor(np.append(mean, np.full((2, 1), 1e6), axis=-1))
+    torch.testing.assert_close(metrics.sample_srmse(longer, missing), found)
+    assert math.isnan(float(metrics.sample_srmse(torch.zeros(1), torch.zeros(1))))

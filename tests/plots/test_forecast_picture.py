@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gp_ensembles.plots.forecast import plot_forecast
+from gp_ensembles.plots.stream import plot_forecast
 
 BANDS = np.array([[-2.0], [-1.0], [0.0], [1.0], [2.0]]).repeat(4, axis=1)
 

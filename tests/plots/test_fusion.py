@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gp_ensembles.plots.canvas import SERIES
-from gp_ensembles.plots.fusion import Band, Density, FusionView, plot_fusion
+from gp_ensembles.plots.fusion import Band, FusionView, plot_fusion
 
 X = torch.tensor([2.0, 0.0, 1.0], dtype=torch.float64)
 MEAN = torch.stack([X**2, -X])
@@ -49,7 +49,7 @@ def test_experts_weights_and_the_fused_stand_in_the_order_of_the_inputs():
 def test_a_density_is_a_shade_with_the_edges_of_the_band_on_it():
     targets = torch.tensor([-1.0, 0.0, 1.0, 2.0])
     log_prob = -0.5 * (targets.unsqueeze(-1) - X).square()
-    axis = plot_fusion(VIEW._replace(density=Density(targets, log_prob))).axes[2]
+    axis = plot_fusion(VIEW._replace(density=(targets, log_prob))).axes[2]
     axis.figure.canvas.draw()
     (shade,) = axis.collections
     np.testing.assert_allclose(np.asarray(shade.get_array()).reshape(4, 3), log_prob[:, [1, 2, 0]])
@@ -70,8 +70,8 @@ def test_colors_tell_the_experts_apart_in_both_panels():
         ({"weights": Band(*(part[:1] for part in WEIGHTS))}, {}, r"weights must have shape \(2, 3\).*got \(1, 3\)"),
         ({"fused": Band(X[:2], X[:2], X[:2])}, {}, r"fused must have shape \(3,\)"),
         ({"experts": EXPERTS._replace(lower=MEAN[:1])}, {}, "the lines and edges of experts"),
-        ({"density": Density([0.0, 1.0], torch.zeros(2, 2))}, {}, "two rising targets"),
-        ({"density": Density([1.0, 0.0], torch.zeros(2, 3))}, {}, "two rising targets"),
+        ({"density": ([0.0, 1.0], torch.zeros(2, 2))}, {}, "two rising targets"),
+        ({"density": ([1.0, 0.0], torch.zeros(2, 3))}, {}, "two rising targets"),
         ({}, {"expert_names": ["one"]}, "2 experts but 1 names"),
         ({}, {"seen": ([1.0, 2.0], [1.0])}, "2 inputs and 1 targets"),
         (

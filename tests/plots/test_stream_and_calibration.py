@@ -9,7 +9,7 @@ from matplotlib.collections import PathCollection, PolyCollection
 from matplotlib.figure import Figure
 
 from gp_ensembles.plots import plot_bands, plot_calibration, plot_score, plot_weights, save_figure
-from gp_ensembles.plots.calibration import plot_class_calibration
+from gp_ensembles.plots.calibration import plot_class_counts
 from gp_ensembles.plots.canvas import as_array, bins, thin
 
 
@@ -219,13 +219,10 @@ def test_without_matplotlib_the_door_says_how_to_get_it(monkeypatch):
 
 
 def test_class_calibration_shows_shares_against_probabilities():
-    g = torch.Generator().manual_seed(0)
-    share = torch.rand(4000, generator=g, dtype=torch.float64)
-    y = (torch.rand(4000, generator=g, dtype=torch.float64) < share).double()
-    y[:10] = torch.nan
-    figure = plot_class_calibration(torch.stack([1 - share, share], dim=-1), y)
+    pairs = np.array([[400.0, 0.0, 390.0], [60.0, 0.0, 312.0], [52.0, 0.0, 320.0]])
+    figure = plot_class_counts(pairs, [0.0, 300.0, 490.0])
     x, seen = line(figure.axes[0], "these predictions").get_data()
-    assert np.abs(x - seen).max() < 0.06
-    assert "3990 targets" in figure.axes[1].get_title(loc="left")
-    nothing = plot_class_calibration(torch.full((2, 2), 0.5), torch.full((2,), torch.nan))
+    np.testing.assert_allclose([x, seen], [[60 / 400, 312 / 390], [52 / 400, 320 / 390]])
+    assert "790 targets" in figure.axes[1].get_title(loc="left")
+    nothing = plot_class_counts(0 * pairs, [0.0])
     assert "no target observed" in [text.get_text() for text in nothing.axes[0].texts]

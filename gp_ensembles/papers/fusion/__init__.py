@@ -2,19 +2,15 @@
 
 Experts and what they predict
     ``experts``: :class:`ExpertPredictions` (means, variances and noise of K experts), :func:`predict_experts`,
-    :func:`predict_expert` (register a custom class, or subclass :class:`PredictiveExpert`),
-    :class:`TabulatedExpert` (means and variances at known inputs).
+    :func:`predict_expert` (register a custom class, or subclass :class:`PredictiveExpert`), :func:`leave_one_out`
+    (an exact Gaussian process of its own training rows).
     ``forecasts``: :func:`moment_forecast`, :func:`quantile_forecast`, :func:`sample_forecast`, from tables.
     ``regressors``: :func:`scale_regressors` and :func:`cross_fit` make experts of regressors in scikit-learn's manner.
     ``gathering``: :func:`gather_predictions` of experts and forecasts of all kinds.
-    ``cross_validation``: predictions of training rows, by :func:`k_fold` over :func:`random_folds`, or
-    :func:`leave_one_out` of an exact Gaussian process; :func:`psis_loo`, leave-one-out log densities from draws.
 
 Fusion without inference
-    ``pools``: :func:`linear_pool` (a mixture) and :func:`log_linear_pool` (a normal density again).
-    ``rules``: :func:`fuse` by a :class:`ProductOfExperts`, with a :class:`Weighting`: :class:`UnitWeights`,
-    :class:`EqualWeights`, :class:`EntropyWeights`, :class:`GivenWeights`.
-    ``constant_weights``: :func:`stacking_weights`, :func:`pseudo_bma_weights`, :func:`pseudo_bma_plus_weights`.
+    ``pools``: :func:`linear_pool` (a mixture) and :func:`log_linear_pool` (a normal density again), :func:`fuse` for
+    products of experts, :func:`stacking_weights` and :func:`entropy_weights`.
 
 Models whose weights depend on the input
     ``base``: :class:`FusionModel`, a log joint density of a flat vector of parameters.
@@ -24,38 +20,32 @@ Models whose weights depend on the input
     features) or :class:`GPPrior` (exact); :func:`weight_prior` where none is given.
 
 Inference
-    ``fitted``: :func:`fit_fusion` and the :class:`FittedFusion` that predicts, is saved, and goes :func:`to_arviz`.
-    ``inference``: the :class:`InferenceMethod` interface and its :class:`InferenceReport`.
-    ``modes``: :class:`MAP` from many starts. ``laplace``: :class:`LaplaceApproximation`, and
-    :func:`maximize_evidence`, type-II maximum likelihood of the hyperparameters.
-    ``mcmc``: :class:`HMC`, :class:`NUTS` (NumPyro), :class:`StackedChains` and :class:`EqualChains`.
-    ``chees``: the sampler, :func:`sample_hmc` with :class:`HMCSettings`; ``chains``: its state and its draws;
-    ``leapfrog``: its trajectories;
+    ``fitted``: :func:`fit_fusion` and the :class:`FittedFusion` that predicts and is saved.
+    ``inference``: the :class:`InferenceMethod` interface, its :class:`InferenceReport`, and :class:`MAP`.
+    ``laplace``: :class:`LaplaceApproximation`.
+    ``hmc``: :class:`HMC`, its chains weighted by :func:`stacked_chains` or :func:`equal_chains`.
+    ``chees``: the sampler, :func:`sample_hmc` with :class:`HMCSettings`; ``leapfrog``: its trajectories;
     ``adaptation``: step size, metric and trajectory length.
-    ``diagnostics``: :func:`rank_rhat`, :func:`bulk_ess`, :func:`mean_ess`.
+    ``diagnostics``: :func:`rank_rhat`, :func:`bulk_ess`, :func:`mean_ess`, :func:`psis_loo`.
 
 Elsewhere
-    ``fused_model``: :class:`FusedModel`, a fitted fusion as a BoTorch model;
-    ``joint``: experts at several points jointly.
+    ``fused_model``: :class:`FusedModel`, a fitted fusion as a BoTorch model.
 """
 
-from gp_ensembles.papers.fusion.constant_weights import stacking_weights
 from gp_ensembles.papers.fusion.experts import ExpertPredictions, predict_experts
 from gp_ensembles.papers.fusion.fitted import FittedFusion, fit_fusion
 from gp_ensembles.papers.fusion.function_priors import FourierPrior
 from gp_ensembles.papers.fusion.fused_model import FusedModel
+from gp_ensembles.papers.fusion.hmc import HMC
+from gp_ensembles.papers.fusion.inference import MAP
 from gp_ensembles.papers.fusion.laplace import LaplaceApproximation
-from gp_ensembles.papers.fusion.mcmc import HMC, NUTS
 from gp_ensembles.papers.fusion.models import BHS, PBHS, HetGP, MoGPE, PoGPE
-from gp_ensembles.papers.fusion.modes import MAP
-from gp_ensembles.papers.fusion.pools import linear_pool
-from gp_ensembles.papers.fusion.rules import ProductOfExperts, fuse
+from gp_ensembles.papers.fusion.pools import fuse, linear_pool, stacking_weights
 
 __all__ = [
     "BHS",
     "HMC",
     "MAP",
-    "NUTS",
     "PBHS",
     "ExpertPredictions",
     "FittedFusion",
@@ -65,7 +55,6 @@ __all__ = [
     "LaplaceApproximation",
     "MoGPE",
     "PoGPE",
-    "ProductOfExperts",
     "fit_fusion",
     "fuse",
     "linear_pool",

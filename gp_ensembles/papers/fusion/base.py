@@ -11,30 +11,15 @@ from torch import Tensor
 from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.numerics.draws import normal_draws
 from gp_ensembles.papers.fusion.experts import ExpertPredictions
-from gp_ensembles.papers.fusion.function_priors import FunctionPrior, check_priors
+from gp_ensembles.papers.fusion.function_priors import FunctionPrior
 
 _DRAWS = 64  # draws whose bases are held in memory at once
 
 
-class LatentFunctions(NamedTuple):
-    """Functions that share a prior.
-
-    Args:
-        prior: Their prior.
-        num_functions: How many they are.
-    """
-
-    prior: FunctionPrior
-    num_functions: int
-
-
 class PredictiveComponents(NamedTuple):
-    """Normal components of a predictive density at N inputs, for draws of the parameters.
+    """Normal components of a predictive density at N inputs, for draws of the parameters; noise is in the variance.
 
-    Args:
-        log_weights: Log weights, summing to one over the components, shape (..., K, N).
-        mean: Means, shape (..., K, N), or (K, N) if no parameter enters them.
-        variance: Variances of y, noise included, of the shape of the means.
+    Shapes: (..., K, N), of means and variances (K, N) if no parameter enters them; weights sum to one over K.
     """
 
     log_weights: Tensor
@@ -52,8 +37,8 @@ class FusionModel(ABC):
     Args:
         X: Training inputs, shape (N, D). Scale them to the length scales of the priors.
         y: Training targets, shape (N,) or (N, 1). Functions have prior mean zero: center them.
-        functions: The functions of the model by name; names with zero functions are left out. Sampled
-            hyperparameters belong to the name: two names with one prior object have their own each.
+        functions: The prior of the functions of each name, and how many they are. Sampled hyperparameters belong to
+            the name: two names with one prior object have their own each.
 
     Raises:
         TypeError: If a function prior does not share the dtype and device of the inputs.
@@ -63,36 +48,35 @@ class FusionModel(ABC):
     y: Tensor
     num_experts: int
 
-    def __init__(self, X: Tensor, y: Tensor, functions: Mapping[str, LatentFunctions]) -> None:
+    def __init__(self, X: Tensor, y: Tensor, functions: Mapping[str, tuple[FunctionPrior, int]]) -> None:
         self.X, self.y = checked_rows(X, y)
-        self.functions: dict[str, LatentFunctions] = {
-            name: group for name, group in functions.items() if group.num_functions
-        }
-        check_priors([group.prior for group in self.functions.values()], X)
+        self.priors: dict[str, FunctionPrior] = {name: prior for name, (prior, _) in functions.items()}
         # Block name -> shape, in the order of the blocks in a vector of parameters.
         self.blocks: dict[str, tuple[int, ...]] = {}
         means, stddevs = [], []
-        for name, (prior, num_functions) in self.functions.items():
+        for name, (prior, num_functions) in functions.items():
+            center = prior.log_hyperparameters
+            if center.dtype != X.dtype or center.device != X.device:
+                raise TypeError(
+                    f"a function prior is {center.dtype} on {center.device}, the inputs are {X.dtype} on {X.device}; "
+                    "give both the same dtype and device"
+                )
             self.blocks[name] = (num_functions, prior.num_coefficients(X.shape[0]))
             means.append(X.new_zeros(math.prod(self.blocks[name])))
             stddevs.append(torch.ones_like(means[-1]))
-            if prior.prior_stddev is not None:
-                self.blocks[hyperparameter_block(name)] = (prior.num_hyperparameters,)
-                means.append(prior.log_hyperparameters)
-                stddevs.append(torch.full_like(prior.log_hyperparameters, prior.prior_stddev))
+            if prior.prior_stddev is not None and num_functions:
+                self.blocks[hyperparameter_block(name)] = (len(center),)
+                means.append(center)
+                stddevs.append(torch.full_like(center, prior.prior_stddev))
         self._sizes = [math.prod(shape) for shape in self.blocks.values()]
         # Prior mean and standard deviation of each parameter.
-        self.prior_mean: Tensor = torch.cat(means) if means else X.new_zeros(0)
-        self.prior_stddev: Tensor = torch.cat(stddevs) if stddevs else X.new_zeros(0)
-        self.samples_hyperparameters: bool = any(
-            group.prior.prior_stddev is not None for group in self.functions.values()
-        )
+        self.prior_mean: Tensor = torch.cat(means)
+        self.prior_stddev: Tensor = torch.cat(stddevs)
+        # Names whose functions have sampled hyperparameters; the bases of the others are computed once.
+        self.sampled: list[str] = [name for name in self.priors if hyperparameter_block(name) in self.blocks]
         self._log_normalizer = -float(self.prior_stddev.log().sum()) - 0.5 * self.num_parameters * math.log(2 * math.pi)
-        # Bases with fixed hyperparameters are computed once.
         self._bases = {
-            name: group.prior.basis(self.X).contiguous()
-            for name, group in self.functions.items()
-            if group.prior.prior_stddev is None
+            name: prior.basis(self.X).contiguous() for name, prior in self.priors.items() if name not in self.sampled
         }
 
     @abstractmethod
@@ -100,27 +84,19 @@ class FusionModel(ABC):
         """Log likelihood of each training target given the parameters (..., P), shape (..., N)."""
 
     @abstractmethod
-    def weigh(self, values: Mapping[str, Tensor], like: Tensor) -> Tensor:
-        """Log weights of the K experts, shape (..., K, N), from the values of the functions.
+    def weigh(self, values: Mapping[str, Tensor]) -> Tensor:
+        """Log weights of the K experts, shape (..., K, N), from the values (..., number, N) of the functions by name.
 
         Weights sum to one over the experts in a linear pool, but need not in a log-linear one.
-
-        Args:
-            values: Values of the functions by name, each (..., number, N); without those that have no parameter.
-            like: Any tensor of shape (..., N), for models without a function.
         """
 
     @abstractmethod
     def combine(
         self, X: Tensor, values: Mapping[str, Tensor], log_weights: Tensor, predictions: ExpertPredictions | None
     ) -> PredictiveComponents:
-        """Normal components of the density of y at inputs X (N, D), given the values of the functions.
+        """Normal components of the density of y at inputs X (N, D), given the values of the functions and the weights.
 
-        Args:
-            X: Inputs, shape (N, D).
-            values: As for :meth:`weigh`.
-            log_weights: What :meth:`weigh` makes of them, shape (..., K, N).
-            predictions: As for :meth:`components`.
+        Models that stack fixed experts take the experts' predictions at X, others none.
 
         Raises:
             ValueError: If predictions are missing or superfluous, or do not fit.
@@ -128,7 +104,7 @@ class FusionModel(ABC):
 
     def log_weights(self, theta: Tensor, X: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Log weights of the K experts at inputs X (N, D), given the parameters (..., P), shape (..., K, N)."""
-        return self.weigh(self.values_at(theta, X, generator=generator), rows_like(theta, X))
+        return self.weigh(self.values_at(theta, X, generator=generator))
 
     def components(
         self,
@@ -138,20 +114,15 @@ class FusionModel(ABC):
         *,
         generator: torch.Generator | None = None,
     ) -> PredictiveComponents:
-        """Normal components of the density of y at inputs X, given the parameters.
+        """Normal components of the density of y at inputs X (N, D), given parameters (..., P) and fixed experts.
 
-        Args:
-            theta: Parameters, shape (..., P).
-            X: Inputs, shape (N, D).
-            predictions: For models that stack fixed experts, the experts' predictions at X; other models take none.
-            generator: Source of randomness of conditional draws (:class:`GPPrior`); torch's global one if
-                ``None``. :class:`FourierPrior` needs none.
+        The generator is for conditional draws of a :class:`GPPrior`; :class:`FourierPrior` needs none.
 
         Raises:
             ValueError: If shapes do not fit, or predictions are missing or superfluous.
         """
         values = self.values_at(theta, X, generator=generator)
-        return self.combine(X, values, self.weigh(values, rows_like(theta, X)), predictions)
+        return self.combine(X, values, self.weigh(values), predictions)
 
     @property
     def num_parameters(self) -> int:
@@ -159,14 +130,10 @@ class FusionModel(ABC):
         return sum(self._sizes)
 
     def unpack(self, theta: Tensor) -> dict[str, Tensor]:
-        """The blocks of the parameters by name.
+        """The blocks of parameters (..., P) by name.
 
-        Args:
-            theta: Parameters, shape (..., P).
-
-        Returns:
-            Coefficients (..., number, P_prior) under the name of the functions, and under that name with
-            ``_hyperparameters`` the logarithms (..., H) that are sampled.
+        Coefficients (..., number, P_prior) are under the name of the functions, and the logarithms (..., H) that are
+        sampled under that name with ``_hyperparameters``.
 
         Raises:
             ValueError: If the last axis is not P long.
@@ -175,8 +142,8 @@ class FusionModel(ABC):
             raise ValueError(
                 f"this model has {self.num_parameters} parameters, but theta has shape {tuple(theta.shape)}"
             )
-        parts = theta.split(self._sizes, -1) if self._sizes else ()
-        return {name: part.unflatten(-1, shape) for (name, shape), part in zip(self.blocks.items(), parts, strict=True)}
+        parts = zip(self.blocks.items(), theta.split(self._sizes, -1), strict=True)
+        return {name: part.unflatten(-1, shape) for (name, shape), part in parts}
 
     def pack(self, blocks: Mapping[str, Tensor]) -> Tensor:
         """Parameters (..., P) from their blocks; the inverse of :meth:`unpack`.
@@ -186,8 +153,6 @@ class FusionModel(ABC):
         """
         if set(blocks) != set(self.blocks):
             raise ValueError(f"the blocks must be {list(self.blocks)}, got {list(blocks)}")
-        if not blocks:
-            return self.X.new_zeros(0)
         return torch.cat([blocks[name].flatten(-len(shape)) for name, shape in self.blocks.items()], -1)
 
     def draw_prior(self, num: int, *, generator: torch.Generator | None = None) -> Tensor:
@@ -197,7 +162,7 @@ class FusionModel(ABC):
 
     def log_prior(self, theta: Tensor) -> Tensor:
         """Log prior density of the parameters (..., P), normalized, shape (...)."""
-        standard = (theta - self.prior_mean) / self.prior_stddev if self.samples_hyperparameters else theta
+        standard = (theta - self.prior_mean) / self.prior_stddev if self.sampled else theta
         return self._log_normalizer - 0.5 * standard.square().sum(-1)
 
     def log_joint(self, theta: Tensor) -> Tensor:
@@ -208,7 +173,7 @@ class FusionModel(ABC):
         """Values of the functions at the training inputs, by name, each (..., number, N)."""
         blocks = self.unpack(theta)
         values = {}
-        for name, (prior, _) in self.functions.items():
+        for name, prior in self.priors.items():
             if name in self._bases:
                 # One product for all chains: matmul itself would make one for each, as the block is a strided view.
                 flat = blocks[name].reshape(-1, blocks[name].shape[-1])
@@ -218,15 +183,10 @@ class FusionModel(ABC):
         return values
 
     def values_at(self, theta: Tensor, X: Tensor, *, generator: torch.Generator | None = None) -> dict[str, Tensor]:
-        """Values of the functions at new inputs, by name, each (..., number, N).
+        """Values of the functions at new inputs X (N, D), by name, each (..., number, N).
 
         Where the coefficients do not determine the values (:class:`GPPrior`), they are drawn from their conditional
         distribution, for each input by itself.
-
-        Args:
-            theta: Parameters, shape (..., P).
-            X: Inputs, shape (N, D).
-            generator: Source of randomness of those draws; torch's global one if ``None``.
 
         Raises:
             ValueError: If the shape or dtype of the inputs does not fit, or one is not finite.
@@ -234,7 +194,7 @@ class FusionModel(ABC):
         _check_new_inputs(X, self.X)
         blocks = self.unpack(theta)
         values = {}
-        for name, (prior, _) in self.functions.items():
+        for name, prior in self.priors.items():
             basis, residual = prior.conditional(X, self.X, blocks.get(hyperparameter_block(name)))
             value = blocks[name] @ basis
             if residual is not None:
@@ -252,17 +212,10 @@ class FusionModel(ABC):
         draw_log_weights: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Mixture:
-        """Density of y at inputs X, averaged over draws of the parameters.
+        """Density of y at inputs X (N, D), averaged over draws (S, P) of the parameters: a mixture over both.
 
-        Args:
-            theta: Draws of the parameters, shape (S, P).
-            X: Inputs, shape (N, D).
-            predictions: As for :meth:`components`.
-            draw_log_weights: Log weights of the draws, shape (S,), normalized here; even if ``None``.
-            generator: As for :meth:`components`.
-
-        Returns:
-            A mixture over draws and components, or over components alone if the draws differ in weights only.
+        The mixture is over components alone if the draws differ in weights only. Log weights of the draws (S,) are
+        normalized here, and even if ``None``.
 
         Raises:
             ValueError: If shapes do not fit, or there is no draw.
@@ -284,11 +237,6 @@ class FusionModel(ABC):
             return Mixture(joint.logsumexp(0), mean, variance)
         means, variances = (torch.cat([part[index] for part in parts]).flatten(0, 1) for index in (1, 2))
         return Mixture(joint.flatten(0, 1), means, variances)
-
-
-def rows_like(theta: Tensor, X: Tensor) -> Tensor:
-    """A tensor of shape (..., N), of parameters (..., P) and inputs (N, D)."""
-    return theta.new_zeros(()).expand(*theta.shape[:-1], X.shape[0])
 
 
 def hyperparameter_block(name: str) -> str:

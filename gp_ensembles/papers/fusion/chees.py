@@ -1,16 +1,20 @@
-"""ChEES-HMC: Hamiltonian Monte Carlo with all chains as one tensor, and its settings."""
+"""ChEES-HMC: Hamiltonian Monte Carlo with all chains as one tensor; the state from which they continue."""
 
 import math
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from gp_ensembles.numerics.draws import generator_device
 from gp_ensembles.papers.fusion.adaptation import (
+    DualAveraging,
     LengthState,
+    RunningMoments,
     chees_gradient,
     init_averaging,
     init_length,
@@ -22,11 +26,11 @@ from gp_ensembles.papers.fusion.adaptation import (
     update_moments,
     van_der_corput,
 )
-from gp_ensembles.papers.fusion.chains import Chains, ChainState, init_chains
 from gp_ensembles.papers.fusion.diagnostics import mean_ess
 from gp_ensembles.papers.fusion.leapfrog import (
     LogDensity,
-    Trajectory,
+    Points,
+    evaluate,
     generator_states,
     kinetic,
     leapfrog,
@@ -42,6 +46,8 @@ _FEWEST, _LOST = 4, 1000.0
 _TOLERATED = 0.01
 # Acceptance of a chain that does not move; effective draws of a chain, of at least a hundred, that are too few.
 _STILL, _FEW, _MANY = 0.01, 3.0, 100
+# Leapfrog steps of the longest trajectory while no metric is known.
+_FIRST_STEPS = 10.0
 
 
 @final
@@ -79,6 +85,109 @@ class HMCSettings:
             raise ValueError(f"target_acceptance must lie between 0 and 1, got {self.target_acceptance}")
         if not 0.0 < self.first_length < math.inf:
             raise ValueError(f"first_length must be positive and finite, got {self.first_length}")
+
+
+class ChainState(NamedTuple):
+    """State of all chains between two transitions, from which sampling continues.
+
+    Args:
+        points: Positions of C chains in D dimensions, their log densities and gradients.
+        scale: Standard deviations s of the metric diag(1/s²), shape (D,).
+        moments: Of the draws since the last metric.
+        averaging: Adaptation of the step size.
+        length: Adaptation of the longest trajectory.
+        iteration: Transitions made, warm-up included.
+        generators: States of the chains' random number generators, bytes, shape (C, n).
+        factor: Factor F of the metric, whose inverse is F diag(s²) F', shape (D, D); ``None`` for the identity.
+    """
+
+    points: Points
+    scale: Tensor
+    moments: RunningMoments
+    averaging: DualAveraging
+    length: LengthState
+    iteration: int
+    generators: Tensor
+    factor: Tensor | None = None
+
+    @property
+    def step(self) -> float:
+        """Step size after the warm-up, the average of the adapted ones."""
+        return math.exp(self.averaging.log_average)
+
+    @property
+    def longest(self) -> float:
+        """Longest trajectory after the warm-up, the average of the adapted ones."""
+        return math.exp(self.length.log_average)
+
+    def to_content(self) -> dict[str, Any]:
+        """Tensors and plain containers, for a file."""
+        return self._asdict() | {
+            "points": self.points._asdict(),
+            "moments": self.moments._asdict(),
+            "averaging": self.averaging._asdict(),
+            "length": self.length._asdict(),
+        }
+
+    @classmethod
+    def from_content(cls, content: Mapping[str, Any]) -> "ChainState":
+        """The state that ``to_content`` wrote.
+
+        Raises:
+            KeyError: If a part is missing.
+            TypeError: If a part is incomplete.
+        """
+        return cls(
+            Points(**content["points"]),
+            content["scale"],
+            RunningMoments(**content["moments"]),
+            DualAveraging(**content["averaging"]),
+            LengthState(**content["length"]),
+            content["iteration"],
+            content["generators"].cpu(),
+            content["factor"],
+        )
+
+
+class Chains(NamedTuple):
+    """Draws of C chains after the warm-up, S of each, in D dimensions.
+
+    Args:
+        theta: Draws, shape (C, S, D).
+        log_density: Their log densities, shape (C, S).
+        acceptance: Probabilities with which the proposals were accepted, shape (C, S).
+        accepted: Whether they were, shape (C, S).
+        divergent: Whether the energy error exceeded 1000 or was not finite, shape (C, S).
+        energy: Energies of the draws and their momenta, shape (C, S).
+        num_steps: Leapfrog steps (gradients) of each transition, shape (S,).
+        state: State from which ``sample_hmc`` continues; holds the step size, the longest trajectory and the metric.
+    """
+
+    theta: Tensor
+    log_density: Tensor
+    acceptance: Tensor
+    accepted: Tensor
+    divergent: Tensor
+    energy: Tensor
+    num_steps: Tensor
+    state: ChainState
+
+    def flatten(self) -> Tensor:
+        """All draws, chain after chain, shape (C S, D)."""
+        return self.theta.flatten(0, 1)
+
+    def energy_bfmi(self) -> Tensor:
+        """Energy Bayesian fraction of missing information of every chain, shape (C,)."""
+        if self.energy.shape[1] < 2:
+            return self.energy.new_full((len(self.energy),), torch.nan)
+        spread = (self.energy - self.energy.mean(1, keepdim=True)).square().sum(1)
+        return self.energy.diff(dim=1).square().sum(1) / torch.where(spread > 0.0, spread, torch.nan)
+
+    def join(self, later: "Chains") -> "Chains":
+        """These draws followed by those of a run that went on from ``state``."""
+        pairs = list(zip(self[:6], later[:6], strict=True))
+        joined = [torch.cat(pair, dim=1) for pair in pairs]
+        return Chains(*joined, torch.cat([self.num_steps, later.num_steps]), later.state)  # type: ignore[call-arg, arg-type]
 
 
 def sample_hmc(
@@ -187,20 +296,20 @@ class _Run:
         momentum, log_uniform = refresh(self.generators, state.points.theta)
         traveled = van_der_corput(state.iteration + 1) * longest
         num_steps = min(max(math.ceil(traveled / step), 1), settings.max_steps)
-        end = leapfrog(self.log_density, state.points, momentum, step * state.scale, num_steps, state.factor)
-        log_ratio = log_acceptance(state.points, momentum, end)
+        end, last = leapfrog(self.log_density, state.points, momentum, step * state.scale, num_steps, state.factor)
+        log_ratio = log_acceptance(state.points, momentum, end, last)
         accepted, acceptance = log_uniform < log_ratio, log_ratio.clamp(max=0.0).exp()
-        points = end.points.where(accepted, state.points)
+        points = end.where(accepted, state.points)
         changed = state._replace(points=points, iteration=state.iteration + 1)
         if warming:
             averaging = update_averaging(state.averaging, _typical_acceptance(acceptance), settings.target_acceptance)
-            length = self._length(end, acceptance, step, num_steps)
+            length = self._length(end, last, acceptance, step, num_steps)
             changed = self._with_metric(changed._replace(averaging=averaging, length=length))
         changed = changed._replace(generators=generator_states(self.generators))
         if not warming:
             at = state.iteration - self.first
             before = kinetic(momentum) - state.points.log_density
-            energy = torch.where(accepted, kinetic(end.momentum) - end.points.log_density, before)
+            energy = torch.where(accepted, kinetic(last) - end.log_density, before)
             self.theta[:, at] = points.theta
             for row, value in zip(self.numbers, (points.log_density, acceptance, energy), strict=True):
                 row[:, at] = value
@@ -209,13 +318,13 @@ class _Run:
             self.num_steps[at:] = [num_steps]
         self.state = changed
 
-    def _length(self, end: Trajectory, acceptance: Tensor, step: float, num_steps: int) -> LengthState:
+    def _length(self, end: Points, momentum: Tensor, acceptance: Tensor, step: float, num_steps: int) -> LengthState:
         """Adaptation of the longest trajectory by those that end here; as it was with too few chains."""
         state = self.state
         if len(acceptance) < _FEWEST:
             return state.length
-        before, after = (self._whiten(some.theta) / state.scale for some in (state.points, end.points))
-        derivative = chees_gradient(before, after, end.momentum, acceptance, num_steps * step)
+        before, after = (self._whiten(some.theta) / state.scale for some in (state.points, end))
+        derivative = chees_gradient(before, after, momentum, acceptance, num_steps * step)
         measured = bool(self.windows) and state.iteration >= self.windows[0][1]
         shortest = max(step, self.least * self.settings.first_length) if measured else step
         return update_length(state.length, derivative, shortest=shortest, longest=self.settings.max_steps * step)
@@ -265,3 +374,57 @@ class _Run:
         return Chains(
             self.theta[:, :made], log_density, acceptance, accepted, divergent, energy, steps, self.state
         )  # fmt: skip
+
+
+def init_chains(
+    log_density: LogDensity, theta: Tensor, factor: Tensor | None = None, *, generator: torch.Generator | None = None
+) -> ChainState:
+    """The state before the first transition. Shapes: ``theta`` (C, D).
+
+    Raises:
+        ValueError: If the positions, the log densities there or the factor cannot be used.
+    """
+    points = _checked_start(log_density, theta)
+    size = theta.shape[1]
+    if factor is not None and (factor.shape != (size, size) or not bool(factor.isfinite().all())):
+        raise ValueError(f"the factor of the metric must be finite, of shape {(size, size)}, got {tuple(factor.shape)}")
+    scale = torch.ones_like(theta[0])
+    seeds = torch.randint(2**62, (len(theta),), generator=generator, device=generator_device(generator)).tolist()
+    generators = [torch.Generator(theta.device).manual_seed(seed) for seed in seeds]
+    momentum, _ = refresh(generators, theta)
+    step = reasonable_step(log_density, points, momentum, scale, 0.1, factor)
+    return ChainState(
+        points,
+        scale,
+        init_moments(points.theta),
+        init_averaging(step),
+        init_length(_FIRST_STEPS * step),
+        0,
+        generator_states(generators),
+        factor,
+    )
+
+
+def _checked_start(log_density: LogDensity, theta: Tensor) -> Points:
+    if theta.ndim != 2 or not theta.is_floating_point() or 0 in theta.shape:
+        raise ValueError(
+            f"chains start at a floating tensor of shape (chains, parameters), got {tuple(theta.shape)} {theta.dtype}"
+        )
+    with torch.enable_grad():
+        value = log_density(theta.detach().clone().requires_grad_())
+    if value.shape != theta.shape[:1]:
+        raise ValueError(
+            f"the log density must turn shape {tuple(theta.shape)} into {tuple(theta.shape[:1])}, one number for each "
+            f"chain, but gave {tuple(value.shape)}"
+        )
+    if not value.requires_grad:
+        raise ValueError("the log density does not depend on the parameters, or leaves torch, so it has no gradient")
+    points = evaluate(log_density, theta.detach().clone())
+    finite = points.theta.isfinite().all(-1) & points.log_density.isfinite() & points.gradient.isfinite().all(-1)
+    if not bool(finite.all()):
+        bad = (~finite).nonzero().squeeze(-1).tolist()
+        raise ValueError(
+            f"the log density or its gradient is not finite where chains {bad} start; start them elsewhere, for "
+            "instance at modes or at smaller values"
+        )
+    return points

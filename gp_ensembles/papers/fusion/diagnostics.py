@@ -1,9 +1,11 @@
-"""Convergence diagnostics of Markov chains: rank R-hat, effective sample sizes."""
+"""Diagnostics of Markov chains: rank R-hat, effective sample sizes, leave-one-out densities of their draws."""
 
 import math
 
 import torch
 from torch import Tensor
+
+from gp_ensembles.numerics.pareto import smooth_weights
 
 # Fewest draws of a half chain for a diagnostic.
 _FEWEST = 2
@@ -51,6 +53,21 @@ def mean_ess(draws: Tensor) -> Tensor:
     if halves.shape[1] < _FEWEST:
         return draws.new_full(shape, torch.nan)
     return _ess(halves).reshape(shape)
+
+
+def psis_loo(log_likelihood: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Leave-one-out log densities :math:`\log p(y_n \mid y_{-n})` from draws given all observations.
+
+    By Pareto-smoothed importance sampling, with the shapes of the tails of the weights: above 0.7 a density is
+    unreliable. Shapes: ``log_likelihood`` (..., S, N); returns (..., N) each.
+
+    Raises:
+        ValueError: If a log likelihood is not finite.
+    """
+    if not bool(log_likelihood.isfinite().all()):
+        raise ValueError("log likelihoods must be finite: drop the draws for which they are not")
+    log_weights, pareto_k = smooth_weights(-log_likelihood)
+    return (log_weights + log_likelihood).logsumexp(-2), pareto_k
 
 
 def _split(draws: Tensor) -> tuple[Tensor, torch.Size]:

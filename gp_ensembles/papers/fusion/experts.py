@@ -1,20 +1,23 @@
-"""Predictions of experts: of BoTorch and GPyTorch models, online ensembles, tables, or custom classes."""
+"""Predictions of experts: of BoTorch and GPyTorch models, online ensembles, or custom classes; leave-one-out."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import singledispatch
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import torch
 from botorch.models.model import Model
+from botorch.posteriors.gpytorch import GPyTorchPosterior
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
 from gpytorch.models import ApproximateGP, ExactGP
+from linear_operator import to_linear_operator
 from torch import Tensor
 
 from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.numerics import normal
+from gp_ensembles.numerics.cholesky import cholesky
 from gp_ensembles.numerics.display import record_text
 from gp_ensembles.numerics.gpytorch_types import Likelihood
 
@@ -41,6 +44,11 @@ class ExpertPredictions(NamedTuple):
 
     def __repr__(self) -> str:
         return record_text(self)
+
+    @classmethod
+    def of_target(cls, mean: Tensor, variance: Tensor) -> "ExpertPredictions":
+        """Those of one expert from means and variances (N,) of targets, shapes (1, N), without separate noise."""
+        return cls(mean.unsqueeze(0), variance.unsqueeze(0), torch.zeros_like(mean).unsqueeze(0))
 
     @property
     def target_variance(self) -> Tensor:
@@ -80,7 +88,7 @@ def predict_expert(expert: object, X: Tensor) -> ExpertPredictions:
     """
     raise TypeError(
         f"a {type(expert).__name__} cannot serve as an expert: give a BoTorch model, a GPyTorch ExactGP, a pair "
-        "(model, likelihood), an OnlineEnsemble, a TabulatedExpert, or a custom PredictiveExpert"
+        "(model, likelihood), an OnlineEnsemble, or a custom PredictiveExpert"
     )
 
 
@@ -132,7 +140,7 @@ def predict_experts(experts: Sequence[object], X: Tensor, *, batch_size: int = 1
 
     Modules predict in evaluation mode and keep the mode they were in. GPyTorch's settings apply: an
     ``ExactGP`` of more than 800 rows solves iteratively, unless ``gpytorch.settings.max_cholesky_size`` is larger.
-    For inputs that the experts were trained on use :func:`leave_one_out` or :func:`k_fold`.
+    For inputs that a process was trained on use :func:`leave_one_out`.
 
     Args:
         experts: K experts, each as :func:`predict_expert` takes them.
@@ -149,12 +157,10 @@ def predict_experts(experts: Sequence[object], X: Tensor, *, batch_size: int = 1
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.papers.fusion.experts import TabulatedExpert
-        >>> X = torch.tensor([[0.0], [1.0]])
-        >>> table = TabulatedExpert(X, torch.tensor([3.0, 4.0]), torch.ones(2))
-        >>> predict_experts([table, table], X[1:]).mean
-        tensor([[4.],
-                [4.]])
+        >>> from botorch.models import SingleTaskGP
+        >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
+        >>> predict_experts([SingleTaskGP(X, X.sin()), SingleTaskGP(X, X.cos())], X[1:]).mean.shape
+        torch.Size([2, 5])
     """
     if not experts:
         raise ValueError("at least one expert is needed, got none")
@@ -236,62 +242,71 @@ def _predictions(mean: Tensor, variance: Tensor, target_variance: Tensor) -> Exp
     return ExpertPredictions(mean, variance, (target_variance - variance).clamp_min(0))
 
 
-@final
-class TabulatedExpert(PredictiveExpert):
-    """An expert that is known by its means and variances at some inputs only.
+@torch.no_grad()
+def leave_one_out(model: ExactGP) -> ExpertPredictions:
+    r"""Leave-one-out predictions at fixed hyperparameters (Rasmussen and Williams 2006, Eqs. 5.10 to 5.12).
+
+    With K the covariance of the training targets, noise included, and m their prior mean,
+
+    .. math:: \mu_i = y_i - [K^{-1} (y - m)]_i / [K^{-1}]_{ii}, \quad \sigma_i^2 = 1 / [K^{-1}]_{ii}.
+
+    One Cholesky factorization, :math:`O(N^3)`. Hyperparameters are not fitted again without the target: an expert
+    with many of them is scored too well.
 
     Args:
-        X: The inputs, shape (N, D).
-        mean: Means there, shape (N,).
-        variance: Variances there, shape (N,): of the function if the noise is given, else of the target.
-        noise: Noise variances, shape (N,) or (); none if not given.
+        model: A GPyTorch ``ExactGP`` with a Gaussian likelihood, BoTorch's of one output included; its outcome
+            transform, if it has one, is undone and must keep predictions normal.
+
+    Returns:
+        Predictions in the units of the targets that the model was given, shapes (1, N), the noise in the variance.
 
     Raises:
-        ValueError: If shapes do not fit, values cannot be fused, or an input occurs twice with different predictions.
+        TypeError: If the model is no ``ExactGP`` or its likelihood is not Gaussian.
+        ValueError: If the model has no data, several outputs or a batch shape, or its outcome transform does not keep
+            predictions normal.
+        NumericalError: If the covariance of the targets is not positive definite.
 
     Example:
         >>> import torch
-        >>> expert = TabulatedExpert(torch.tensor([[0.0], [1.0]]), torch.tensor([3.0, 4.0]), torch.ones(2))
-        >>> expert.predict(torch.tensor([[1.0], [0.0]])).mean
-        tensor([[4., 3.]])
+        >>> from botorch.models import SingleTaskGP
+        >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
+        >>> leave_one_out(SingleTaskGP(X, X.sin())).mean.shape
+        torch.Size([1, 6])
     """
+    if not isinstance(model, ExactGP):
+        raise TypeError(f"leave-one-out in closed form needs an ExactGP, got a {type(model).__name__}")
+    likelihood = model.likelihood
+    if not isinstance(likelihood, _GaussianLikelihoodBase):
+        raise TypeError(f"leave-one-out in closed form needs a Gaussian likelihood, got a {type(likelihood).__name__}")
+    if model.train_inputs is None or model.train_targets is None:
+        raise ValueError("the model has no training data; call set_train_data first")
+    y = model.train_targets
+    # In training as in evaluation mode forward takes the inputs as the model keeps them, and gives the prior.
+    latent = model.forward(*model.train_inputs)
+    if y.ndim != 1 or not isinstance(latent, MultivariateNormal) or isinstance(latent, MultitaskMultivariateNormal):
+        raise ValueError(f"the model must have one output and no batch shape, and its targets have {tuple(y.shape)}")
+    prior = likelihood(latent, list(model.train_inputs))
+    factor = cholesky(prior.covariance_matrix, "the covariance of the training targets")
+    # The diagonal of the inverse from the factor's: squares only, so that it is positive.
+    identity = torch.diag_embed(torch.ones_like(y))
+    half = torch.linalg.solve_triangular(factor, identity, upper=False)
+    diagonal = half.square().sum(0)
+    mean = y - (half.mT @ (half @ (y - prior.mean))) / diagonal
+    variance = 1 / diagonal
+    transform: Any = getattr(model, "outcome_transform", None)
+    if transform is not None:
+        mean, variance = _untransform(transform, mean, variance)
+    return ExpertPredictions.of_target(mean, variance)
 
-    def __init__(self, X: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None = None) -> None:
-        check_inputs(X)
-        if mean.shape != X.shape[:1]:
-            raise ValueError(f"{X.shape[0]} inputs need means of shape ({X.shape[0]},), got {tuple(mean.shape)}")
-        noise = torch.zeros_like(mean) if noise is None else noise
-        rows = ExpertPredictions(mean.unsqueeze(0), variance.unsqueeze(0), noise.unsqueeze(0)).check()
-        self.predictions: ExpertPredictions = rows._replace(noise=rows.noise.expand_as(rows.mean))
-        self._num_inputs = X.shape[1]
-        self._row_of: dict[tuple[float, ...], int] = {}
-        first = [self._row_of.setdefault(tuple(row), number) for number, row in enumerate(X.tolist())]
-        for part in self.predictions:
-            differs = part[0] != part[0, first]
-            if bool(differs.any()):
-                row = int(differs.int().argmax())
-                raise ValueError(
-                    f"rows {first[row]} and {row} of the table have the same inputs and different predictions; keep one"
-                )
 
-    def predict(self, X: Tensor) -> ExpertPredictions:
-        """Predictions at inputs of the table, shapes (1, N).
-
-        Raises:
-            ValueError: If an input is not in the table; names its row.
-        """
-        check_inputs(X)
-        if X.shape[1] != self._num_inputs:
-            raise ValueError(f"inputs must have {self._num_inputs} columns, got {X.shape[1]}")
-        rows = [self._row_of.get(tuple(row)) for row in X.tolist()]
-        if None in rows:
-            raise ValueError(
-                f"the expert is a table, and the input of row {rows.index(None)} is not in it; give predictions at all "
-                "inputs that are fused, or the model itself"
-            )
-        index = torch.tensor(rows, dtype=torch.long, device=self.predictions.mean.device)
-        mean, variance, noise = (part[:, index] for part in self.predictions)
-        return ExpertPredictions(mean, variance, noise)
+def _untransform(transform: Any, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    posterior = GPyTorchPosterior(MultivariateNormal(mean, to_linear_operator(torch.diag_embed(variance))))
+    original = transform.untransform_posterior(posterior)
+    if not isinstance(original, GPyTorchPosterior):
+        raise ValueError(
+            f"the outcome transform {type(transform).__name__} does not keep predictions normal; leave it out"
+        )
+    return original.mean.squeeze(-1), original.variance.squeeze(-1)
 
 
 def check_moments(mean: Tensor, variance: Tensor) -> None:

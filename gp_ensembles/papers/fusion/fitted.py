@@ -1,4 +1,4 @@
-"""A fitted fusion: fitting, prediction, files, and conversion to ArviZ."""
+"""A fitted fusion: fitting, prediction, files."""
 
 import os
 from collections.abc import Mapping
@@ -12,9 +12,10 @@ from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoint
 from gp_ensembles.numerics.display import block_text, counted, record_text
 from gp_ensembles.papers.fusion.base import FusionModel
-from gp_ensembles.papers.fusion.chains import Chains, ChainState
+from gp_ensembles.papers.fusion.chees import Chains, ChainState
 from gp_ensembles.papers.fusion.experts import ExpertPredictions
 from gp_ensembles.papers.fusion.gathering import Experts, gather_predictions
+from gp_ensembles.papers.fusion.hmc import HMC
 from gp_ensembles.papers.fusion.inference import (
     ChainDiagnostics,
     InferenceMethod,
@@ -22,7 +23,6 @@ from gp_ensembles.papers.fusion.inference import (
     PosteriorDraws,
 )
 from gp_ensembles.papers.fusion.laplace import LaplaceApproximation
-from gp_ensembles.papers.fusion.mcmc import HMC
 from gp_ensembles.papers.fusion.models import BHS, PBHS
 
 _KIND = Kind("gp_ensembles fusion", 2, "a fitted fusion", "give what FittedFusion.save wrote")
@@ -63,7 +63,7 @@ class FittedFusion:
         >>> import torch
         >>> from gp_ensembles.papers.fusion.models import PoGPE
         >>> from gp_ensembles.papers.fusion.function_priors import FourierPrior
-        >>> from gp_ensembles.papers.fusion.modes import MAP
+        >>> from gp_ensembles.papers.fusion.inference import MAP
         >>> X = torch.linspace(-1, 1, 20, dtype=torch.float64).unsqueeze(-1)
         >>> prior = FourierPrior(torch.ones_like(X[:2]))
         >>> model = PoGPE(X, (2 * X).sin().squeeze(-1), 2, prior, prior, prior)
@@ -187,7 +187,7 @@ class FittedFusion:
             progress: Whether to show a progress bar.
 
         Raises:
-            TypeError: If the inference method cannot continue, as :class:`~gp_ensembles.papers.fusion.mcmc.HMC` can.
+            TypeError: If the inference method cannot continue, as :class:`~gp_ensembles.papers.fusion.hmc.HMC` can.
             ValueError: If there is no inference method, as after loading without one.
         """
         if self.inference is None:
@@ -280,46 +280,6 @@ def _fingerprint(model: FusionModel, theta: Tensor) -> Tensor:
     """Fingerprint of a model: log prior and log likelihoods of one draw."""
     one = theta[:1]
     return torch.cat([model.log_prior(one), model.log_likelihood(one).flatten()])
-
-
-def to_arviz(fitted: FittedFusion) -> Any:
-    """All draws, by chain and unweighted, as ArviZ keeps them.
-
-    Raises:
-        ImportError: If ArviZ is not installed.
-    """
-    try:
-        import arviz
-    except ImportError as error:
-        raise ImportError('ArviZ is not installed: pip install "gp_ensembles[arviz]"') from error
-    groups = arviz_groups(fitted)
-    if int(arviz.__version__.split(".")[0]) >= 1:
-        return arviz.from_dict(groups)
-    return arviz.from_dict(**groups)
-
-
-@torch.no_grad()
-def arviz_groups(fitted: FittedFusion) -> dict[str, dict[str, Any]]:
-    """The groups that :func:`to_arviz` hands over, as arrays whose first axes are chains and draws."""
-    model, draws = fitted.model, fitted.posterior.chains
-    theta = fitted.theta.unsqueeze(0) if draws is None else draws.theta
-    groups = {
-        "posterior": {name: _array(block) for name, block in model.unpack(theta).items()},
-        "log_likelihood": {"y": _array(torch.stack([model.log_likelihood(chain) for chain in theta]))},
-        "observed_data": {"y": _array(model.y)},
-    }
-    if draws is not None:
-        groups["sample_stats"] = {
-            "lp": _array(draws.log_density),
-            "diverging": _array(draws.divergent),
-            "energy": _array(draws.energy),
-            "acceptance_rate": _array(draws.acceptance),
-        }
-    return groups
-
-
-def _array(values: Tensor) -> Any:
-    return values.detach().cpu().numpy()
 
 
 def _to_content(posterior: PosteriorDraws) -> dict[str, Any]:

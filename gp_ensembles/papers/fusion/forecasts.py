@@ -40,7 +40,7 @@ def moment_forecast(mean: ArrayLike, stddev: ArrayLike) -> ExpertPredictions:
     _every_row(center.isfinite(), center, "means must be finite")
     spread = spread.expand_as(center)
     _every_row(spread.isfinite() & (spread > 0), spread, "standard deviations must be positive and finite")
-    return _targets(center, spread.square())
+    return ExpertPredictions.of_target(center, spread.square()).check()
 
 
 def quantile_forecast(values: ArrayLike, levels: ArrayLike) -> ExpertPredictions:
@@ -81,7 +81,7 @@ def quantile_forecast(values: ArrayLike, levels: ArrayLike) -> ExpertPredictions
             f"{float(p[first]):g} and {float(q[row, first + 1]):g} at {float(p[first + 1]):g}; sort them if you mean it"
         )
     _every_row(q[:, -1] > q[:, 0], q[:, 0], "quantiles of a row must differ")
-    return _targets(*interpolated_moments(q, p.to(q)))
+    return ExpertPredictions.of_target(*interpolated_moments(q, p.to(q))).check()
 
 
 def interpolated_moments(values: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:
@@ -136,11 +136,7 @@ def sample_forecast(draws: ArrayLike) -> ExpertPredictions:
     _every_row(S.isfinite().all(0), S[0], "draws must be finite")
     variance = S.var(0)
     _every_row(variance > 0, variance, "draws of a row must differ")
-    return _targets(S.mean(0), variance)
-
-
-def _targets(mean: Tensor, variance: Tensor) -> ExpertPredictions:
-    return ExpertPredictions(mean.unsqueeze(0), variance.unsqueeze(0), torch.zeros_like(mean).unsqueeze(0)).check()
+    return ExpertPredictions.of_target(S.mean(0), variance).check()
 
 
 def _floats(values: ArrayLike, name: str) -> Tensor:

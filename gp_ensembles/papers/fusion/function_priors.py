@@ -9,8 +9,7 @@ frequencies, unlike :class:`~gp_ensembles.features.RandomFourierFeatures`), :cla
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Self, final
+from typing import Any, Self, final
 
 import torch
 from torch import Tensor
@@ -22,19 +21,6 @@ from gp_ensembles.numerics.cholesky import cholesky
 from gp_ensembles.numerics.draws import normal_draws
 from gp_ensembles.numerics.gpytorch_types import Kernel
 from gp_ensembles.spectral.frequencies import FrequencyDraws, components_of
-
-
-class ConditionalBasis(NamedTuple):
-    r"""Values of functions at new inputs, given their coefficients.
-
-    Args:
-        basis: The conditional mean is the coefficients times this, shape (..., P, N).
-        residual_variance: Variance that the coefficients leave, the same for each function, shape
-            (..., N); ``None`` if they leave none.
-    """
-
-    basis: Tensor
-    residual_variance: Tensor | None
 
 
 class FunctionPrior(ABC):
@@ -51,11 +37,6 @@ class FunctionPrior(ABC):
 
     log_hyperparameters: Tensor
     prior_stddev: float | None
-
-    @property
-    def num_hyperparameters(self) -> int:
-        """Number of sampled hyperparameters: H, or none if they are fixed."""
-        return 0 if self.prior_stddev is None else self.log_hyperparameters.shape[0]
 
     @abstractmethod
     def num_coefficients(self, num_rows: int) -> int:
@@ -76,10 +57,13 @@ class FunctionPrior(ABC):
         """
 
     @abstractmethod
-    def conditional(self, X_new: Tensor, X: Tensor, hyperparameters: Tensor | None = None) -> ConditionalBasis:
-        """Basis at new inputs (N', D), and the variance that the coefficients of training inputs (N, D) leave there.
+    def conditional(
+        self, X_new: Tensor, X: Tensor, hyperparameters: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Basis (..., P, N') at new inputs (N', D), and what variance (..., N') the coefficients leave there.
 
-        Hyperparameters are logarithms (..., H); ``None`` for :attr:`log_hyperparameters`.
+        The coefficients are those of training inputs (N, D). They leave each function the same variance, ``None`` for
+        none. Hyperparameters are logarithms (..., H); ``None`` for :attr:`log_hyperparameters`.
         """
 
     @abstractmethod
@@ -222,9 +206,11 @@ class FourierPrior(FunctionPrior):
         scaled = coefficients * self._scales(hyperparameters).unsqueeze(-2)
         return fourier_sum(scaled, self._frequencies(X, hyperparameters), X)
 
-    def conditional(self, X_new: Tensor, X: Tensor, hyperparameters: Tensor | None = None) -> ConditionalBasis:
+    def conditional(
+        self, X_new: Tensor, X: Tensor, hyperparameters: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """The same features at the new inputs; the coefficients leave no variance."""
-        return ConditionalBasis(self.basis(X_new, hyperparameters), None)
+        return self.basis(X_new, hyperparameters), None
 
     def fixed_at(self, hyperparameters: Tensor) -> "FourierPrior":
         """The same frequencies with length scale and amplitude fixed at these logarithms, shape (H,)."""
@@ -264,21 +250,6 @@ def checked_logs(values: Tensor, like: Tensor) -> Tensor:
     if values.shape != like.shape or not bool(values.isfinite().all()):
         raise ValueError(f"hyperparameters must be {like.shape[0]} finite logarithms, got shape {tuple(values.shape)}")
     return values.detach().to(like)
-
-
-def check_priors(priors: Sequence[FunctionPrior], X: Tensor) -> None:
-    """Refuse priors that do not share the dtype and the device of the inputs.
-
-    Raises:
-        TypeError: If one does not.
-    """
-    for prior in priors:
-        center = prior.log_hyperparameters
-        if center.dtype != X.dtype or center.device != X.device:
-            raise TypeError(
-                f"a function prior is {center.dtype} on {center.device}, the inputs are {X.dtype} on {X.device}; give "
-                "both the same dtype and device"
-            )
 
 
 def weight_prior(X: Tensor, num_frequencies: int = 30, *, generator: torch.Generator | None = None) -> FourierPrior:
@@ -356,13 +327,15 @@ class GPPrior(FunctionPrior):
         """Coefficients times the transposed factor, shape (..., R, N)."""
         return coefficients @ self.basis(X, hyperparameters)
 
-    def conditional(self, X_new: Tensor, X: Tensor, hyperparameters: Tensor | None = None) -> ConditionalBasis:
+    def conditional(
+        self, X_new: Tensor, X: Tensor, hyperparameters: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """Weights of the coefficients, and marginal conditional variances, at new inputs."""
         lower = self._factor(X, hyperparameters)
         basis = torch.linalg.solve_triangular(lower, self._covariance(X, X_new, hyperparameters), upper=False)
         prior = self._variance(X_new, hyperparameters)
         # Below zero by round-off only: the Schur complement of a positive definite matrix.
-        return ConditionalBasis(basis, (prior - basis.square().sum(-2)).clamp_min(0.0))
+        return basis, (prior - basis.square().sum(-2)).clamp_min(0.0)
 
     def fixed_at(self, hyperparameters: Tensor) -> "GPPrior":
         """The same kernel with both factors fixed at these logarithms, shape (2,)."""
@@ -411,37 +384,25 @@ def fourier_sum(coefficients: Tensor, frequencies: Tensor, X: Tensor) -> Tensor:
 
     Shapes: ``coefficients`` (..., R, 2 M), ``frequencies`` (..., M, D), ``X`` (N, D).
     """
-    result: tuple[Tensor, Tensor, Tensor] = _FourierSum.apply(  # type: ignore[no-untyped-call]
+    result: Tensor = _FourierSum.apply(  # type: ignore[no-untyped-call]
         coefficients[..., 0::2].contiguous(), coefficients[..., 1::2].contiguous(), frequencies, X.detach()
     )
-    return result[0]
+    return result
 
 
 class _FourierSum(torch.autograd.Function):
-    """The sum and, as constants for the backward pass, its cosines and sines; Z = A cos + B sin."""
-
-    generate_vmap_rule = True
+    """The sum Z = A cos + B sin, which keeps its cosines and sines for the backward pass."""
 
     @staticmethod
-    def forward(A: Tensor, B: Tensor, frequencies: Tensor, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, A: Tensor, B: Tensor, frequencies: Tensor, X: Tensor) -> Tensor:
         angles = frequencies @ X.mT
         sines, cosines = angles.sin(), angles.cos_()  # memory is what costs here
-        return A @ cosines + B @ sines, cosines, sines
+        ctx.save_for_backward(A, B, frequencies, X, cosines, sines)
+        return A @ cosines + B @ sines
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.mark_non_differentiable(*output[1:])
-        # Or zeros of the size of the basis would be made as the gradients of the constants.
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs, *output[1:])
-        ctx.save_for_forward(*inputs, *output[1:])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         A, B, frequencies, X, cosines, sines = ctx.saved_tensors
-        gradient = gradients[0]
-        if gradient is None:  # autograd's word for zero
-            return None, None, None, None
         if torch.is_grad_enabled():
             # For second derivatives cosines and sines are functions of the frequencies, not constants.
             angles = frequencies @ X.mT
@@ -454,19 +415,3 @@ class _FourierSum(torch.autograd.Function):
         with_sines = (stacked @ sines.mT).unflatten(-2, rows)
         turned = B.unsqueeze(-3) * with_cosines[..., 1:, :, :] - A.unsqueeze(-3) * with_sines[..., 1:, :, :]
         return with_cosines[..., 0, :, :], with_sines[..., 0, :, :], turned.sum(-2).mT, None
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, None, None]:
-        A, B, frequencies, X, _, _ = ctx.saved_tensors
-        by_cosine, by_sine, by_frequency, _ = tangents
-        angles = frequencies @ X.mT
-        cosines, sines = angles.cos(), angles.sin()
-        change = torch.zeros_like(A @ cosines)
-        if by_cosine is not None:
-            change = change + by_cosine @ cosines
-        if by_sine is not None:
-            change = change + by_sine @ sines
-        if by_frequency is not None:
-            turn = by_frequency @ X.mT
-            change = change + B @ (cosines * turn) - A @ (sines * turn)
-        return change, None, None

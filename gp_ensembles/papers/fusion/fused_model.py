@@ -1,16 +1,23 @@
-"""A fitted fusion as a BoTorch model."""
+"""A fitted fusion as a BoTorch model, and joint predictions of its experts at several points."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self, cast, final
+from functools import singledispatch
+from typing import Any, NamedTuple, Self, cast, final
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
+from botorch.models.model import Model
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
+from botorch.posteriors.fully_bayesian import GaussianMixturePosterior
+from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.posteriors.posterior import Posterior
 from botorch.utils.datasets import SupervisedDataset
+from gpytorch.distributions import MultitaskMultivariateNormal
 from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.models import ExactGP
+from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor, nn
 
 from gp_ensembles.bo import fantasies
@@ -20,15 +27,25 @@ from gp_ensembles.bo.outcomes import MixtureOutcomeTransform, as_mixture
 from gp_ensembles.bo.pointwise import PointwisePosterior
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.numerics import normal
-from gp_ensembles.papers.fusion.base import FusionModel, PredictiveComponents, rows_like
+from gp_ensembles.papers.fusion.base import FusionModel, PredictiveComponents
 from gp_ensembles.papers.fusion.experts import ExpertPredictions, PredictiveExpert, predict_expert
 from gp_ensembles.papers.fusion.fitted import FittedFusion
 from gp_ensembles.papers.fusion.function_priors import FunctionPrior
-from gp_ensembles.papers.fusion.joint import JointPredictions, joined, learn, pool_covariance, predict_jointly
 from gp_ensembles.papers.fusion.models import BHS, PBHS, MoGPE
 
 _FLOOR = 1e-10  # least variance of a component without noise, in variances of the targets
 _DRAWS = 64  # draws whose bases are held in memory at once
+
+
+class JointPredictions(NamedTuple):
+    r"""Joint normal predictions of K experts at q points: means and covariances of the function, noise variances.
+
+    Shapes: (\*batch, K, q), (\*batch, K, q, q) and (\*batch, K, q).
+    """
+
+    mean: Tensor
+    covariance: Tensor
+    noise: Tensor
 
 
 @final
@@ -65,8 +82,7 @@ class FusedModel(MixtureModel):
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.papers.fusion import FourierPrior, HetGP, LaplaceApproximation
-        >>> from gp_ensembles.papers.fusion import fit_fusion
+        >>> from gp_ensembles.papers.fusion import FourierPrior, HetGP, LaplaceApproximation, fit_fusion
         >>> X = torch.linspace(-1, 1, 20, dtype=torch.float64).unsqueeze(-1)
         >>> prior = FourierPrior(torch.ones_like(X[:2]))
         >>> fusion = HetGP(X, (2 * X).sin().squeeze(-1), prior, prior)
@@ -130,13 +146,10 @@ class FusedModel(MixtureModel):
         return as_mixture(self.predict(self.transform_inputs(X), False)).log_weights
 
     def predict(self, X: Tensor, noise: bool | Tensor) -> Posterior:
-        r"""The fusion at transformed points (\*t, q, D).
+        r"""The fusion at transformed points (\*t, q, D), with the experts' noise or a variance to add (..., q or 1, 1).
 
-        Args:
-            X: Transformed inputs.
-            noise: Whether the experts' noise is part of it, or the variance to add, shape (..., q or 1, 1). In a
-                product of powers the experts' noise also changes their weights, and so the mean. Models that learn
-                their experts always include their noise.
+        In a product of powers the experts' noise also changes their weights, and so the mean. Models that learn their
+        experts always include their noise.
 
         Raises:
             UnsupportedError: If noise variances are given to a model that learns its experts, or an expert predicts one
@@ -160,7 +173,7 @@ class FusedModel(MixtureModel):
             if not isinstance(self.fusion, BHS):
                 return self._conditioned(both, rows, noise)
             known = None if rows.noise is None else rows.noise.squeeze(-1)
-            found, predicted = learn(self._jointly(both), rows.Y.squeeze(-1), known)
+            found, predicted = _learn(self._jointly(both), rows.Y.squeeze(-1), known)
             draws = self._weighed(predicted)
             places = torch.broadcast_shapes(found.mean.shape[:-2], found.covariance.shape[:-3])
         if noise is not True:
@@ -186,12 +199,9 @@ class FusedModel(MixtureModel):
 
     @classmethod
     def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
-        """Arguments of the constructor from a data set.
+        """Arguments of the constructor from a data set, from which transforms among the options learn here.
 
-        Args:
-            training_data: The rows; transforms among the options learn from them here.
-            **options: ``fit``, a function of inputs (N, D) and targets (N,) that gives a :class:`FittedFusion`, at
-                least.
+        One option is ``fit``, a function of inputs (N, D) and targets (N,) that gives a :class:`FittedFusion`.
 
         Raises:
             UnsupportedError: If noise variances are known.
@@ -208,15 +218,11 @@ class FusedModel(MixtureModel):
     def _jointly(self, X: Tensor) -> JointPredictions:
         r"""The experts at points (\*t, q, D); those that know no joint distribution at single points only."""
         if X.shape[-2] > 1:
-            return joined([predict_jointly(expert, X) for expert in self.experts])
+            return _joined([predict_jointly(expert, X) for expert in self.experts])
         flat = X.reshape(-1, X.shape[-1])
-        parts = []
-        for expert in self.experts:
-            mean, variance, noise = predict_expert(expert, flat)
-            columns = (part.expand_as(mean).reshape(*X.shape[:-2], 1, 1) for part in (mean, variance, noise))
-            mean, variance, noise = columns
-            parts.append(JointPredictions(mean, variance.unsqueeze(-1), noise))
-        return joined(parts)
+        found = [predict_expert(expert, flat) for expert in self.experts]
+        columns = ([part.expand_as(one.mean).reshape(*X.shape[:-2], 1, 1) for part in one] for one in found)
+        return _joined([JointPredictions(mean, variance.unsqueeze(-1), noise) for mean, variance, noise in columns])
 
     def _silent(self, found: JointPredictions) -> JointPredictions:
         """Predictions of the function, their variances no less than the floor."""
@@ -245,7 +251,7 @@ class FusedModel(MixtureModel):
         weights, found = [], []
         for theta in self.theta.split(_DRAWS):
             values = self.fusion.values_at(theta, X, generator=generator)
-            log_weights = self.fusion.weigh(values, rows_like(theta, X))
+            log_weights = self.fusion.weigh(values)
             weights.append(log_weights)
             found.append(self.fusion.combine(X, values, log_weights, predictions))
         _, mean, variance = found[0]
@@ -262,12 +268,7 @@ class FusedModel(MixtureModel):
         if predicted is not None:
             shape = torch.broadcast_shapes(shape, (*predicted.mean.shape[:-2], shape[-1]))
         X = rows.X.expand(*shape, rows.X.shape[-1]).reshape(-1, rows.X.shape[-1])
-        predictions = None
-        if predicted is not None:
-            predictions = ExpertPredictions(*(
-                part.expand(*shape[:-1], part.shape[-2], shape[-1]).movedim(-2, 0).flatten(1) for part in predicted
-            ))  # fmt: skip
-        _, components = self._parts(X, predictions)
+        _, components = self._parts(X, None if predicted is None else _flat(predicted, shape))
         y = rows.Y.squeeze(-1).expand(shape).reshape(-1)
         log_weights, mean, variance = components
         each = (log_weights + normal.log_prob(y, mean, variance)).logsumexp(-2)
@@ -280,11 +281,7 @@ class FusedModel(MixtureModel):
         shape, num_draws = X.shape[:-1], self.theta.shape[0]
         predictions = None
         if found is not None:
-            mean, covariance, noise = found
-            marginals = (mean, covariance.diagonal(dim1=-2, dim2=-1), noise)
-            predictions = ExpertPredictions(*(
-                part.expand(*shape[:-1], part.shape[-2], shape[-1]).movedim(-2, 0).flatten(1) for part in marginals
-            ))  # fmt: skip
+            predictions = _flat((found.mean, found.covariance.diagonal(dim1=-2, dim2=-1), found.noise), shape)
         log_weights, components = self._parts(X.reshape(-1, X.shape[-1]), predictions)
 
         def apart(values: Tensor) -> Tensor:  # (..., S, K, N) to (*batch, S, K, q)
@@ -300,7 +297,7 @@ class FusedModel(MixtureModel):
             if found is not None and shape[-1] > 1:
                 own = found.covariance + torch.diag_embed(found.noise)
                 shares = (apart(log_weights) - own.diagonal(dim1=-2, dim2=-1).log().unsqueeze(-3)).softmax(-2)
-                joint = pool_covariance(shares, own.unsqueeze(-4), variance)
+                joint = _pool_covariance(shares, own.unsqueeze(-4), variance)
             return MixturePosterior(draws, mean.unsqueeze(-1), joint.unsqueeze(-3))
         if shape[-1] > 1:
             own = torch.diag_embed(variance)
@@ -321,13 +318,12 @@ class FusedModel(MixtureModel):
             expert.train().eval()
         self._unshare_parts()
         now = dict(zip(before, self._modules_of_experts, strict=True))
+
+        def copied(part: object) -> object:
+            return now[part] if isinstance(part, nn.Module) else part
+
         self.experts = tuple(
-            tuple(now.get(part, part) for part in each)
-            if isinstance(each, tuple)
-            else now.get(each, each)
-            if isinstance(each, nn.Module)
-            else each
-            for each in self.experts
+            tuple(map(copied, each)) if isinstance(each, tuple) else copied(each) for each in self.experts
         )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -340,6 +336,116 @@ class FusedModel(MixtureModel):
             if self._rows_imagined is not None:
                 self._rows_imagined = self._rows_imagined.map(fn)
         return cast(Self, super()._apply(fn, recurse))  # type: ignore[no-untyped-call]
+
+
+@singledispatch
+def predict_jointly(expert: object, X: Tensor) -> JointPredictions:
+    r"""Joint predictions of one expert at points (\*batch, q, D), with gradients; K is one.
+
+    Raises:
+        UnsupportedError: If the expert predicts one point at a time only.
+    """
+    raise UnsupportedError(
+        f"a {type(expert).__name__} predicts one point at a time: ask for q = 1 and learn no rows, or take a BoTorch "
+        f"model as expert (an EnsembleModel in place of an OnlineEnsemble)"
+    )
+
+
+@predict_jointly.register
+def _(expert: Model, X: Tensor) -> JointPredictions:
+    posterior, target = expert.posterior(X), expert.posterior(X, observation_noise=True)
+    mean, covariance, variance = _joint_moments(posterior)
+    if mean.shape != X.shape[:-1]:
+        raise ValueError(f"an expert must predict one output at each point, and its mean is {tuple(mean.shape)}")
+    return _one(mean, covariance, _joint_moments(target)[2] - variance)
+
+
+@predict_jointly.register
+def _(expert: ExactGP, X: Tensor) -> JointPredictions:
+    latent = expert(X)
+    return _one(latent.mean, latent.covariance_matrix, expert.likelihood(latent, [X]).variance - latent.variance)
+
+
+@predict_jointly.register
+def _(expert: tuple, X: Tensor) -> JointPredictions:  # type: ignore[type-arg]
+    model, likelihood = expert
+    latent = model(X)
+    if isinstance(latent, MultitaskMultivariateNormal):
+        raise ValueError("an expert must predict one normal output")
+    return _one(latent.mean, latent.covariance_matrix, likelihood(latent, [X]).variance - latent.variance)
+
+
+def _joined(parts: list[JointPredictions]) -> JointPredictions:
+    """Experts side by side."""
+    mean, covariance, noise = (
+        torch.cat(columns, dim=axis) for columns, axis in zip(zip(*parts, strict=True), (-2, -3, -2), strict=True)
+    )
+    return JointPredictions(mean, covariance, noise)
+
+
+def _learn(before: JointPredictions, Y: Tensor, noise: Tensor | None) -> tuple[JointPredictions, ExpertPredictions]:
+    r"""The experts at the last points after learning targets (\*y, q) at the first q, and their predictions of these.
+
+    Each target is predicted given those before it, shapes (\*batch, K, q), its noise included in the variance.
+    """
+    q = Y.shape[-1]
+    own = before.noise[..., :q] if noise is None else noise.unsqueeze(-2).expand_as(before.noise[..., :q])
+    seen = before.covariance[..., :q, :q] + torch.diag_embed(own)
+    scale = seen.detach().diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]  # jitter, if any, is relative to it
+    factor: Tensor = psd_safe_cholesky(seen / scale) * scale.sqrt()
+    gain = torch.linalg.solve_triangular(factor, before.covariance[..., :q, q:], upper=False)
+    targets = Y.unsqueeze(-2)  # (*y, 1, q)
+    residual = (targets - before.mean[..., :q]).unsqueeze(-1)
+    wide = factor.expand(*torch.broadcast_shapes(factor.shape[:-2], residual.shape[:-2]), q, q)
+    white = torch.linalg.solve_triangular(wide, residual.expand(*wide.shape[:-1], 1), upper=False)
+    mean = before.mean[..., q:] + (gain.mT @ white).squeeze(-1)
+    spread = wide.diagonal(dim1=-2, dim2=-1)
+    mean_before = targets - spread * white.squeeze(-1)
+    predicted = ExpertPredictions(mean_before, spread.square(), torch.zeros_like(mean_before))
+    after = JointPredictions(mean, before.covariance[..., q:, q:] - gain.mT @ gain, before.noise[..., q:])
+    return after, predicted
+
+
+def _pool_covariance(shares: Tensor, covariance: Tensor, variance: Tensor) -> Tensor:
+    r"""Covariance of a log-linear pool at q points: its own variances, the correlation of :math:`\sum_k s_k(x) f_k(x)`.
+
+    Shapes: ``shares`` (..., K, q), ``covariance`` (..., K, q, q), ``variance`` (..., q).
+    """
+    average = (shares.unsqueeze(-1) * shares.unsqueeze(-2) * covariance).sum(-3)
+    own = average.diagonal(dim1=-2, dim2=-1)
+    ratio = (variance / own).sqrt()
+    pooled = ratio.unsqueeze(-1) * ratio.unsqueeze(-2) * average
+    return pooled + torch.diag_embed(variance - pooled.diagonal(dim1=-2, dim2=-1))
+
+
+def _flat(parts: Sequence[Tensor], shape: Sequence[int]) -> ExpertPredictions:
+    """Means, variances and noises (*batch, K, q) of experts as a table (K, N) of all points."""
+    return ExpertPredictions(*(
+        part.expand(*shape[:-1], part.shape[-2], shape[-1]).movedim(-2, 0).flatten(1) for part in parts
+    ))  # fmt: skip
+
+
+def _one(mean: Tensor, covariance: Tensor, noise: Tensor) -> JointPredictions:
+    # The noise is a difference: below zero by round-off where there is none.
+    return JointPredictions(mean.unsqueeze(-2), covariance.unsqueeze(-3), noise.clamp_min(0.0).unsqueeze(-2))
+
+
+def _joint_moments(posterior: object) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean (*batch, q), covariance (*batch, q, q) and variance (*batch, q) of a posterior of one output."""
+    if isinstance(posterior, GaussianMixturePosterior):
+        mean, covariance = posterior.mixture_mean.squeeze(-1), posterior.mixture_covariance_matrix
+    elif isinstance(posterior, GPyTorchPosterior):
+        mean, covariance = posterior.mean.squeeze(-1), posterior.distribution.covariance_matrix
+    elif isinstance(posterior, MixturePosterior):
+        mean, covariance = posterior.mean.squeeze(-1), posterior.covariance.squeeze(-3)
+    elif isinstance(posterior, PointwisePosterior):
+        mean, covariance = posterior.mean.squeeze(-1), posterior.covariance
+    else:
+        raise UnsupportedError(
+            f"an expert whose posterior is a {type(posterior).__name__} has no covariance of several points; ask for "
+            f"q = 1 and learn no rows"
+        )
+    return mean, covariance, covariance.diagonal(dim1=-2, dim2=-1)
 
 
 def _predictors(model: FusionModel, experts: Sequence[object] | None) -> Sequence[object]:

@@ -2,31 +2,16 @@
 
 import warnings
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gp_ensembles.papers.fusion.experts import ExpertPredictions, predict_expert, predict_experts
-from gp_ensembles.papers.fusion.known_rows import Regressor, known_rows
-from gp_ensembles.papers.fusion.regressors import RegressorExpert, scale_numbered
+from gp_ensembles.papers.fusion.regressors import Regressor, RegressorExpert, known_rows, scale_numbered
 
 Experts = ExpertPredictions | Sequence[object]
 # Mean squared errors, in variances stated, below which an expert is suspected to have seen the rows; rows it takes.
 _SUSPECT, _ENOUGH = 0.2, 20
-
-
-class Gathered(NamedTuple):
-    """Predictions of K experts, and the experts themselves.
-
-    Attributes:
-        predictions: Predictions, shapes (K, N).
-        experts: The experts, regressors with their scales, and forecasts as they were given; empty if all came as one
-            table.
-    """
-
-    predictions: ExpertPredictions
-    experts: tuple[object, ...]
 
 
 def gather_predictions(experts: Experts, X: Tensor | None) -> ExpertPredictions:
@@ -49,25 +34,25 @@ def gather_predictions(experts: Experts, X: Tensor | None) -> ExpertPredictions:
     return _joined([_one(expert, k, X) for k, expert in enumerate(experts)])
 
 
-def gather_experts(experts: Experts, X: Tensor, y: Tensor) -> Gathered:
-    """Predictions of rows with known targets, from which weights are learned; regressors get scales of their errors.
+def gather_experts(experts: Experts, X: Tensor, y: Tensor) -> tuple[ExpertPredictions, tuple[object, ...]]:
+    """Predictions (K, N) of rows with known targets, from which weights are learned, and the experts themselves.
 
-    Shapes: ``X`` (N, D), ``y`` (N,).
+    Regressors get scales of their errors; there are no experts if all came as one table. Shapes: ``X`` (N, D), ``y``
+    (N,).
 
     Raises:
         TypeError: If one cannot serve as an expert.
         ValueError: If there is no expert, or rows do not match; names the expert and both numbers.
     """
     if isinstance(experts, ExpertPredictions):
-        gathered = Gathered(experts, ())
+        predictions, known = experts, []
     else:
         known = [_scaled(expert, k, X, y) for k, expert in enumerate(experts)]
         predictions = gather_predictions([rows for _, rows in known], X)
-        gathered = Gathered(predictions, tuple(expert for expert, _ in known))
         for k, expert in enumerate(experts):
             _warn_of_rows(expert, k, X, y)
-    _warn_of_errors(gathered.predictions, y)
-    return gathered
+    _warn_of_errors(predictions, y)
+    return predictions, tuple(expert for expert, _ in known)
 
 
 def _one(expert: object, number: int, X: Tensor) -> ExpertPredictions:
@@ -113,7 +98,7 @@ def _warn_of_rows(expert: object, number: int, X: Tensor, y: Tensor) -> None:
     if shared:
         warnings.warn(
             f"expert {number} was trained on {shared} of the {len(X)} rows from which its weight is learned, and looks "
-            "better there than it is: give other rows, or predictions by leave_one_out, k_fold or cross_fit",
+            "better there than it is: give other rows, or predictions by leave_one_out or cross_fit",
             stacklevel=4,
         )
 
@@ -126,6 +111,7 @@ def _warn_of_errors(predictions: ExpertPredictions, y: Tensor) -> None:
     for k in (ratio < _SUSPECT).nonzero().squeeze(-1).tolist():
         warnings.warn(
             f"the errors of expert {k} on these rows are {float(ratio[k].sqrt()):.2g} of the deviations that it "
-            "states: if it was trained on them, give rows that it has not seen, or predictions by k_fold or cross_fit",
+            "states: if it was trained on them, give rows that it has not seen, or predictions by leave_one_out or "
+            "cross_fit",
             stacklevel=4,
         )

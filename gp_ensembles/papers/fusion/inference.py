@@ -1,6 +1,7 @@
-"""The interface of all inference methods of fusion models: weighted draws of the parameters, and a report on them."""
+"""Inference of fusion models: the interface of all methods, their reports, and modes of the joint density (MAP)."""
 
 import math
+import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -9,15 +10,19 @@ from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.display import call_text, record_text
-from gp_ensembles.papers.fusion.base import FusionModel
-from gp_ensembles.papers.fusion.chains import Chains
-from gp_ensembles.papers.fusion.diagnostics import bulk_ess, mean_ess, rank_rhat
+from gp_ensembles.numerics.minimize import Minimum, minimize
+from gp_ensembles.papers.fusion.base import FusionModel, hyperparameter_block
+from gp_ensembles.papers.fusion.chees import Chains
+from gp_ensembles.papers.fusion.leapfrog import LogDensity, evaluate
 
 # Above the first two, chains differ and importance weights are unreliable; below the third, momenta change too little.
 _RHAT, _PARETO, _BFMI = 1.05, 0.7, 0.3
+# Times that a start is halved towards the prior mean until its log joint density is finite.
+_HALVINGS = 20
 
 
 class ChainDiagnostics(NamedTuple):
@@ -70,7 +75,7 @@ class ChainDiagnostics(NamedTuple):
             largest = float(self.pareto_k[self.weights > 0].amax())
             found.append(
                 f"{self.unreliable:.1%} of the leave-one-out densities are unreliable (Pareto k up to {largest:.2f}), "
-                "and so may be the weights of the chains: compare with EqualChains(), or draw more"
+                "and so may be the weights of the chains: compare with equal_chains, or draw more"
             )
         low = (self.energy_bfmi < _BFMI).nonzero().squeeze(-1).tolist()
         if low:
@@ -121,29 +126,6 @@ class InferenceReport:
         return "\n".join([*lines, *(f"caution: {caution}" for caution in self.cautions)])
 
 
-def chain_diagnostics(
-    draws: Chains, log_likelihood: Tensor, loo: Tensor, pareto_k: Tensor, weights: Tensor, *, num_rows: int = 64
-) -> ChainDiagnostics:
-    """Diagnostics of chains.
-
-    Shapes: ``log_likelihood`` (C, S, N), ``loo`` (C, N), ``pareto_k`` (C, N), ``weights`` (C,).
-    """
-    step = max(-(-log_likelihood.shape[-1] // num_rows), 1)
-    some = log_likelihood[..., ::step]
-    within = torch.stack([mean_ess(chain.unsqueeze(0)) for chain in some])
-    return ChainDiagnostics(
-        rank_rhat(draws.log_density),
-        rank_rhat(some),
-        bulk_ess(draws.log_density),
-        within.nansum(0),
-        loo.mean(-1),
-        pareto_k,
-        weights,
-        draws.divergent.sum(1),
-        draws.energy_bfmi(),
-    )
-
-
 def _chain_lines(chains: ChainDiagnostics) -> list[str]:
     used = int((chains.weights > 0).sum())
     return [
@@ -188,12 +170,7 @@ class InferenceMethod(ABC):
     def infer(
         self, model: FusionModel, *, generator: torch.Generator | None = None, progress: bool = False
     ) -> PosteriorDraws:
-        """Draws of the parameters given the model's training data.
-
-        Args:
-            model: The model.
-            generator: Source of randomness; torch's global one if ``None``.
-            progress: Whether to show a progress bar.
+        """Draws of the parameters given the model's training data, if wanted with a progress bar.
 
         Raises:
             NumericalError: If the log joint density cannot be used where the search starts.
@@ -220,3 +197,137 @@ def issue_cautions(cautions: Sequence[str]) -> tuple[str, ...]:
     for caution in cautions:
         warnings.warn(caution, stacklevel=4)
     return tuple(cautions)
+
+
+def gradient_ascent(
+    log_density: LogDensity,
+    start: Tensor,
+    *,
+    max_iterations: int = 300,
+    loss_tolerance: float = 1e-10,
+    progress: bool = False,
+) -> Minimum:
+    """Local maxima of a log density from many starts at once, as minima of its negative. Shapes: ``start`` (R, P).
+
+    Raises:
+        ValueError: If a log density is not finite at a start.
+    """
+    with tqdm(desc="modes", unit="evaluation", disable=not progress) as bar:
+
+        def descended(theta: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
+            points = evaluate(log_density, theta)
+            bar.set_postfix_str(f"best {float(points.log_density.amax()):.2f}", refresh=False)
+            bar.update()
+            return -points.log_density, -points.gradient
+
+        return minimize(
+            descended, start, max_iterations=max_iterations, gradient_tolerance=1e-4, loss_tolerance=loss_tolerance
+        )
+
+
+@final
+@dataclass(frozen=True)
+class MAP(InferenceMethod):
+    """Maximum a posteriori parameters: modes of the joint density, searched from draws of the prior.
+
+    All restarts ascend as one tensor by L-BFGS. Sampled hyperparameters are maximized with everything else, under their
+    priors; that is not type-II maximum likelihood.
+
+    Args:
+        num_restarts: Number of starts R.
+        max_iterations: Most L-BFGS steps of each.
+
+    Raises:
+        ValueError: If a number is not at least one.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.papers.fusion.models import HetGP
+        >>> from gp_ensembles.papers.fusion.function_priors import FourierPrior
+        >>> X = torch.linspace(-1, 1, 8, dtype=torch.float64).unsqueeze(-1)
+        >>> prior = FourierPrior(torch.ones_like(X[:2]))
+        >>> model = HetGP(X, X.squeeze(-1), prior, prior)
+        >>> found = MAP(num_restarts=3).infer(model, generator=torch.Generator().manual_seed(0))
+        >>> found.theta.shape, found.log_weights.exp().sum().round(decimals=6)
+        (torch.Size([3, 8]), tensor(1., dtype=torch.float64))
+    """
+
+    num_restarts: int = 8
+    max_iterations: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.num_restarts < 1 or self.max_iterations < 1:
+            raise ValueError("num_restarts and max_iterations must be at least 1")
+
+    def infer(
+        self, model: FusionModel, *, generator: torch.Generator | None = None, progress: bool = False
+    ) -> PosteriorDraws:
+        """The modes, shape (R, P), with equal weights: an average of their predictions hedges against poor ones."""
+        began = time.perf_counter()
+        if not model.num_parameters:
+            return without_parameters(model, "MAP")
+        found = find_modes(model, self.num_restarts, self.max_iterations, generator=generator, progress=progress)
+        cautions = issue_cautions(_unconverged(found))
+        seconds = time.perf_counter() - began
+        report = InferenceReport("MAP", seconds, found.num_evaluations, -found.value, cautions=cautions)
+        return PosteriorDraws(found.point, torch.zeros_like(found.value).log_softmax(0), report)
+
+
+def find_modes(
+    model: FusionModel,
+    num_restarts: int,
+    max_iterations: int,
+    *,
+    held_at: Tensor | None = None,
+    generator: torch.Generator | None = None,
+    progress: bool = False,
+) -> Minimum:
+    """Modes of a model's joint density from draws of its prior, all at once, as minima of its negative.
+
+    Sampled hyperparameters are searched with the rest, or held as in some parameters. Shapes: ``held_at`` (P,).
+
+    Raises:
+        NumericalError: If the log joint density is not finite at a start, nor nearer to the prior mean.
+    """
+    fixed = model.prior_mean if held_at is None else held_at
+    is_held = {hyperparameter_block(name): held_at is not None for name in model.sampled}
+    free = torch.cat(
+        [torch.full_like(part, not is_held.get(name)).flatten() for name, part in model.unpack(fixed).items()]
+    )
+
+    def held(theta: Tensor) -> Tensor:
+        return fixed + free * (theta - fixed)
+
+    start = finite_starts(model, held(model.draw_prior(num_restarts, generator=generator)))
+    return gradient_ascent(
+        lambda theta: model.log_joint(held(theta)), start, max_iterations=max_iterations, progress=progress
+    )
+
+
+@torch.no_grad()
+def finite_starts(model: FusionModel, start: Tensor) -> Tensor:
+    """Starts (R, P), each halved towards the prior mean until its log joint density is finite.
+
+    Raises:
+        NumericalError: If one is not finite even near the prior mean.
+    """
+    for _ in range(_HALVINGS):
+        bad = ~model.log_joint(start).isfinite()
+        if not bool(bad.any()):
+            return start
+        start = torch.where(bad.unsqueeze(-1), 0.5 * (start + model.prior_mean), start)
+    raise NumericalError(
+        "the log joint density is not finite even near the prior mean; check that targets, variances and amplitudes "
+        "are of moderate size (standardize the targets) and use float64"
+    )
+
+
+def _unconverged(found: Minimum) -> list[str]:
+    """A caution if the best search has not converged."""
+    best = int(found.value.argmin())
+    if bool(found.converged[best]):
+        return []
+    slope = float(found.gradient[best].abs().amax())
+    if slope < 1e-3:
+        return []
+    return [f"the search for the mode has not converged (largest gradient {slope:.2g}); raise max_iterations"]

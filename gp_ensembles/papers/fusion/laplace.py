@@ -1,8 +1,7 @@
-"""Laplace's approximation at the best mode, and hyperparameters that maximize its evidence."""
+"""Laplace's approximation at the best mode of the joint density."""
 
 import math
 import time
-from copy import copy
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
@@ -11,27 +10,25 @@ from torch import Tensor
 
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.draws import normal_draws
-from gp_ensembles.papers.fusion.base import FusionModel, hyperparameter_block
+from gp_ensembles.papers.fusion.base import FusionModel
 from gp_ensembles.papers.fusion.inference import (
     InferenceMethod,
     InferenceReport,
     PosteriorDraws,
+    find_modes,
     issue_cautions,
     without_parameters,
 )
 from gp_ensembles.papers.fusion.leapfrog import LogDensity, Points, evaluate
-from gp_ensembles.papers.fusion.modes import find_modes, gradient_ascent
 
 # Copies of the parameters whose second derivatives are in memory at once, most Newton steps and their halvings.
 _COPIES, _NEWTON, _HALVINGS = 64, 20, 10
 # Newton's method ends where a step is expected to gain less than this many nats.
-MIN_GAIN = 1e-8
+_MIN_GAIN = 1e-8
 # Fewest draws by which an approximation is judged; nats per parameter by which a tenth of them may lie below the
 # density that the approximation expects. Where it served well, a tenth lay below by 0.00 to 0.19, elsewhere by 0.36 to
 # 1e4. The Pareto shape of the importance ratios separates less: 0.3 to 1.2 in the good cases, 0.9 or more in others.
 _CHECKED, _TOLERATED = 200, 0.25
-# Copies of the parameters whose third derivatives are in memory at once.
-_EVIDENCE_COPIES = 32
 
 
 class NormalApproximation(NamedTuple):
@@ -101,17 +98,17 @@ class LaplaceApproximation(InferenceMethod):
         if not model.num_parameters:
             return without_parameters(model, "Laplace")
         found = find_modes(model, self.num_restarts, self.max_iterations, generator=generator, progress=progress)
-        best = int(found.points.log_density.argmax())
-        mode = newton(model.log_joint, found.points.theta[best], model.prior_stddev)
+        best = int(found.value.argmin())
+        mode = newton(model.log_joint, found.point[best], model.prior_stddev)
         precision, cautions = usable_precision(mode)
         noise = normal_draws((self.num_draws, len(mode.theta)), mode.theta, generator)
         theta = _normal_draws(model, mode, precision, noise)
         cautions += _misfit(model, mode, precision, theta, noise, generator)
-        values = found.points.log_density.clone()
+        values = -found.value
         values[best] = mode.log_joint
         evidence = float(mode.log_joint + (precision.log().neg().sum() + _log_volume(model.prior_stddev)) / 2)
         report = InferenceReport(
-            "Laplace", time.perf_counter() - began, found.num_gradients, values, evidence,
+            "Laplace", time.perf_counter() - began, found.num_evaluations, values, evidence,
             cautions=issue_cautions(cautions),
         )  # fmt: skip
         return PosteriorDraws(theta, torch.zeros_like(theta[:, 0]).log_softmax(0), report)
@@ -159,7 +156,7 @@ def _misfit(
     worst = float(below.nan_to_num(nan=torch.inf).quantile(0.9, interpolation="lower"))
     if worst <= _TOLERATED:
         return []
-    remedy = "fix the hyperparameters at maximize_evidence(model), or " if model.samples_hyperparameters else ""
+    remedy = "fix the hyperparameters, or " if model.sampled else ""
     return [
         f"the posterior is far from normal at its best mode (a tenth of the draws lie {worst:.2g} nats or more for "
         "each parameter below what is expected of them), so predictions and evidence may be badly wrong: "
@@ -177,16 +174,13 @@ def newton(log_density: LogDensity, theta: Tensor, scale: Tensor) -> NormalAppro
     """
     points = evaluate(log_density, theta.unsqueeze(0))
     for step in range(_NEWTON + 1):
-        curvature = -hessian(log_density, points.theta[0]) * scale * scale.unsqueeze(-1)
-        if not bool(curvature.isfinite().all()):
-            raise NumericalError("the second derivatives of the log joint density are not finite at its mode; use HMC")
-        precision, directions = torch.linalg.eigh(curvature)
+        precision, directions = _curvature(log_density, points.theta[0], scale)
         gradient = directions.mT @ (points.gradient[0] * scale)
         # At a saddle the step follows the negative curvatures, no longer than the prior allows.
         size = torch.where(precision > 1e-3, precision, precision.abs().clamp(min=1.0))
         move = gradient / size
         expected_gain = 0.5 * float(gradient @ move)
-        if expected_gain < MIN_GAIN or step == _NEWTON:
+        if expected_gain < _MIN_GAIN or step == _NEWTON:
             break
         ahead = _line(log_density, points, scale * (directions @ move))
         if ahead is None:
@@ -220,12 +214,18 @@ def covariance_factor(log_density: LogDensity, theta: Tensor, scale: Tensor) -> 
     Raises:
         NumericalError: If second derivatives are not finite.
     """
-    curvature = -hessian(log_density, theta) * scale * scale.unsqueeze(-1)
-    if not bool(curvature.isfinite().all()):
-        raise NumericalError("the second derivatives of the log joint density are not finite at its mode")
-    precision, directions = torch.linalg.eigh(curvature)
+    precision, directions = _curvature(log_density, theta, scale)
     factor: Tensor = scale.unsqueeze(-1) * directions * precision.abs().clamp(min=1.0).rsqrt()
     return factor
+
+
+def _curvature(log_density: LogDensity, theta: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues (P,), ascending, and eigenvectors (P, P) of the negative Hessian in units of the scale."""
+    curvature = -hessian(log_density, theta) * scale * scale.unsqueeze(-1)
+    if not bool(curvature.isfinite().all()):
+        raise NumericalError("the second derivatives of the log joint density are not finite at its mode; use HMC")
+    precision, directions = torch.linalg.eigh(curvature)
+    return precision, directions
 
 
 def _line(log_density: LogDensity, points: Points, move: Tensor) -> Points | None:
@@ -240,136 +240,3 @@ def _line(log_density: LogDensity, points: Points, move: Tensor) -> Points | Non
 def _log_volume(scale: Tensor) -> float:
     """Twice the logarithm of the normalizer of a normal distribution with these standard deviations."""
     return len(scale) * math.log(2 * math.pi) + 2 * float(scale.log().sum())
-
-
-class EvidenceMaximum(NamedTuple):
-    """Hyperparameters of maximal evidence.
-
-    Args:
-        hyperparameters: Logarithms of length scales and amplitude of each name of functions, shape (H,) each; for
-            ``prior.fixed_at``.
-        log_evidence: Laplace's approximation of the log evidence there.
-        theta: The mode of the model's parameters there, hyperparameters included, shape (P,).
-        converged: Whether the search ended at a maximum.
-    """
-
-    hyperparameters: dict[str, Tensor]
-    log_evidence: float
-    theta: Tensor
-    converged: bool
-
-
-def maximize_evidence(
-    model: FusionModel,
-    *,
-    num_restarts: int = 8,
-    max_iterations: int = 30,
-    generator: torch.Generator | None = None,
-    progress: bool = False,
-) -> EvidenceMaximum:
-    r"""Type-II maximum likelihood of the hyperparameters of a model that samples them.
-
-    .. math:: \hat\eta = \operatorname{argmax}_\eta \; \log p(y \mid \hat z, \eta) + \log p(\hat z)
-              + \tfrac P2 \log 2\pi - \tfrac12 \log\det A(\hat z, \eta), \qquad A = -\nabla_z^2 \log p(y, z \mid \eta)
-
-    Raises:
-        ValueError: If the model samples no hyperparameters.
-        NumericalError: If the evidence cannot be computed where the search starts.
-    """
-    if not model.samples_hyperparameters:
-        raise ValueError("this model samples no hyperparameters; give its function priors a prior_stddev")
-    modes = find_modes(model, num_restarts, 300, generator=generator)
-    start = modes.points.theta[int(modes.points.log_density.argmax())]
-    evidence = LaplaceEvidence(model, start)
-    eta = start[evidence.hyperparameters].unsqueeze(0)
-    if not math.isfinite(float(evidence(eta))):
-        raise NumericalError(
-            "the evidence cannot be computed at the mode of the model; fix the hyperparameters instead"
-        )
-    found = gradient_ascent(evidence, eta, max_iterations=max_iterations, loss_tolerance=1e-6, progress=progress)
-    best = found.points.theta
-    evidence(best)
-    theta = evidence.join(evidence.mode, best[0])
-    blocks = model.unpack(theta)
-    names = [name for name in model.functions if hyperparameter_block(name) in blocks]
-    return EvidenceMaximum(
-        {name: blocks[hyperparameter_block(name)] for name in names},
-        float(found.points.log_density),
-        theta,
-        bool(found.converged.all()),
-    )
-
-
-@final
-class LaplaceEvidence:
-    """Laplace's log evidence of hyperparameters (1, H), shape (1,), differentiable once; NaN where there is no mode.
-
-    Args:
-        model: A model that samples hyperparameters.
-        theta: Parameters whose coefficients the first search for the mode starts from, shape (P,).
-    """
-
-    def __init__(self, model: FusionModel, theta: Tensor) -> None:
-        inside = {hyperparameter_block(name) for name in model.functions}
-        blocks = model.unpack(torch.arange(model.num_parameters, device=model.X.device))
-        split = [[part.flatten() for name, part in blocks.items() if (name in inside) == wanted] for wanted in (0, 1)]
-        self.model = model
-        # Indices of coefficients, shape (P - H,), and of hyperparameters, shape (H,), among the parameters.
-        coefficients, self.hyperparameters = torch.cat(split[0]), torch.cat(split[1])
-        self._order = torch.cat([coefficients, self.hyperparameters]).argsort()
-        self.mode = theta[coefficients]  # each call leaves its own for the next to start from
-
-    def join(self, z: Tensor, eta: Tensor) -> Tensor:
-        """Parameters (..., P) of coefficients (..., P - H) and hyperparameters (..., H)."""
-        return torch.cat([z, eta.expand(*z.shape[:-1], -1)], -1)[..., self._order]
-
-    def __call__(self, eta: Tensor) -> Tensor:
-        """The log evidence of hyperparameters (1, H)."""
-        given = eta.detach()[0]
-        try:
-            found = newton(lambda z: self._log_joint(z, given), self.mode, torch.ones_like(self.mode))
-        except NumericalError:
-            return (eta * torch.nan).sum(-1)
-        precision, cautions = usable_precision(found)
-        if cautions:
-            # Not a mode: the search must not stop here.
-            return (eta * torch.nan).sum(-1)
-        self.mode = found.theta
-        value = found.log_joint + 0.5 * (len(precision) * math.log(2 * math.pi) - precision.log().sum())
-        gradient = self._gradient(found, precision, given)
-        # The value with this gradient for autograd.
-        return value + ((eta - eta.detach()) * gradient).sum(-1)
-
-    def _log_joint(self, z: Tensor, eta: Tensor) -> Tensor:
-        normalizer = 0.5 * z.shape[-1] * math.log(2 * math.pi)
-        theta = self.join(z, eta)
-        # All vectors have the same hyperparameters, so one basis serves them all, as if it were fixed.
-        blocks = self.model.unpack(theta.reshape(-1, theta.shape[-1])[0])
-        conditional = copy(self.model)
-        conditional._bases = dict(self.model._bases)
-        for name, (prior, _) in self.model.functions.items():
-            if hyperparameter_block(name) in blocks:
-                conditional._bases[name] = prior.basis(self.model.X, blocks[hyperparameter_block(name)])
-        likelihood = conditional.log_likelihood(theta).sum(-1)
-        return likelihood - 0.5 * z.square().sum(-1) - normalizer
-
-    def _gradient(self, mode: NormalApproximation, precision: Tensor, eta: Tensor) -> Tensor:
-        """Total derivative: of the log joint, of the determinant, and of the determinant through the mode."""
-        direct = evaluate(lambda some: self._log_joint(mode.theta.unsqueeze(0), some), eta.unsqueeze(0)).gradient[0]
-        by_z, by_eta = torch.zeros_like(mode.theta), torch.zeros_like(eta)
-        # Half the trace of the inverse times A, with that inverse held fixed: its derivative is the determinant's.
-        rows = (mode.directions * precision.rsqrt()).mT
-        with torch.enable_grad():
-            for part in rows.split(_EVIDENCE_COPIES):
-                z, hyper = mode.theta.clone().requires_grad_(), eta.clone().requires_grad_()
-                copies = z.expand(len(part), -1)
-                (slope,) = torch.autograd.grad(self._log_joint(copies, hyper).sum(), copies, create_graph=True)
-                (bend,) = torch.autograd.grad((slope * part).sum(), copies, create_graph=True)
-                some = torch.autograd.grad(0.5 * (bend * part).sum(), (z, hyper), allow_unused=True)
-                by_z, by_eta = by_z + some[0], by_eta + some[1]
-            # How the mode moves: A dz = d(slope) / d(eta).
-            push = mode.directions @ ((mode.directions.mT @ by_z) / precision)
-            z, hyper = mode.theta.clone().requires_grad_(), eta.clone().requires_grad_()
-            (slope,) = torch.autograd.grad(self._log_joint(z.unsqueeze(0), hyper).sum(), z, create_graph=True)
-            (moved,) = torch.autograd.grad((slope * push).sum(), hyper)
-        return direct + by_eta + moved

@@ -29,14 +29,6 @@ class Points(NamedTuple):
         )
 
 
-class Trajectory(NamedTuple):
-    """Ends of trajectories: points, momenta (C, D), and whether all numbers of a chain were finite (C,)."""
-
-    points: Points
-    momentum: Tensor
-    alive: Tensor
-
-
 def evaluate(log_density: LogDensity, theta: Tensor) -> Points:
     """Log densities of all chains and their gradients, by one backward pass through their sum.
 
@@ -56,10 +48,11 @@ def leapfrog(
     step: Tensor,
     num_steps: int,
     factor: Tensor | None = None,
-) -> Trajectory:
-    """Steps of the leapfrog method in coordinates in which momenta are standard normal.
+) -> tuple[Points, Tensor]:
+    """Ends of trajectories by the leapfrog method, in coordinates in which momenta are standard normal.
 
-    Shapes: ``momentum`` (C, D), ``step`` (D,), ``factor`` (D, D).
+    Where a number of a chain was not finite its log density is minus infinity. Shapes: ``momentum`` (C, D), ``step``
+    (D,), ``factor`` (D, D). Returns: the points and the momenta (C, D).
     """
     points = start
     alive = start.log_density.isfinite()
@@ -69,7 +62,7 @@ def leapfrog(
         points = evaluate(log_density, torch.where(alive.unsqueeze(-1), moved, start.theta))
         alive = alive & points.log_density.isfinite() & points.gradient.sum(-1).isfinite()
         q = torch.addcmul(q, _force(points, factor), step if index < num_steps - 1 else 0.5 * step)
-    return Trajectory(points, q, alive)
+    return points._replace(log_density=torch.where(alive, points.log_density, -torch.inf)), q
 
 
 def _force(points: Points, factor: Tensor | None) -> Tensor:
@@ -82,10 +75,10 @@ def kinetic(momentum: Tensor) -> Tensor:
     return 0.5 * momentum.square().sum(-1)
 
 
-def log_acceptance(start: Points, momentum: Tensor, end: Trajectory) -> Tensor:
+def log_acceptance(start: Points, momentum: Tensor, end: Points, end_momentum: Tensor) -> Tensor:
     """Log Metropolis ratios of trajectories, not capped at 0; -inf where a number was not finite; shape (C,)."""
-    ratio = (end.points.log_density - start.log_density) - (kinetic(end.momentum) - kinetic(momentum))
-    return torch.where(end.alive & ~ratio.isnan(), ratio, -torch.inf)
+    ratio = (end.log_density - start.log_density) - (kinetic(end_momentum) - kinetic(momentum))
+    return torch.where(ratio.isnan(), -torch.inf, ratio)
 
 
 def reasonable_step(
@@ -103,7 +96,7 @@ def reasonable_step(
 
     def accepted(size: float) -> bool:
         end = leapfrog(log_density, start, momentum, size * scale, 1, factor)
-        return bool(log_acceptance(start, momentum, end).clamp(max=0.0).exp().mean() > 0.8)
+        return bool(log_acceptance(start, momentum, *end).clamp(max=0.0).exp().mean() > 0.8)
 
     larger = accepted(step)
     for _ in range(_MOST_DOUBLINGS):

@@ -12,16 +12,16 @@ from typing import final
 import torch
 from torch import Tensor
 
-from gp_ensembles.papers.fusion.base import FusionModel, LatentFunctions, PredictiveComponents, checked_rows, rows_like
+from gp_ensembles.papers.fusion.base import FusionModel, PredictiveComponents, checked_rows
 from gp_ensembles.papers.fusion.experts import ExpertPredictions
 from gp_ensembles.papers.fusion.function_priors import FunctionPrior, weight_prior
 from gp_ensembles.papers.fusion.gathering import Experts, gather_experts
 from gp_ensembles.papers.fusion.pools import (
     append_zero_logit,
     linear_pool_log_prob,
-    log_linear_pool_from_log_scales,
     normal_log_prob,
     pooled_log_prob,
+    pooled_normal,
 )
 
 _FAR = 10.0  # prior standard deviations of the mean within which targets are expected
@@ -73,18 +73,17 @@ class BHS(FusionModel):
         mean, variance = _checked_predictions(predictions, X)
         self.num_experts: int = mean.shape[0]
         prior = weight_prior(X) if prior is None else prior
-        super().__init__(X, y, {"weights": LatentFunctions(prior, self.num_experts - 1)})
+        super().__init__(X, y, {"weights": (prior, self.num_experts - 1)})
         # No parameter enters the experts' log densities.
         self._log_density = normal_log_prob(mean, 0.5 * variance.log(), self.y).detach()
 
     def log_likelihood(self, theta: Tensor) -> Tensor:
         """Log density of the pool at each training target, shape (..., N)."""
-        logits = self._logits(self.values(theta), rows_like(theta, self.X))
-        return linear_pool_log_prob(logits, self._log_density)
+        return linear_pool_log_prob(append_zero_logit(self.values(theta)["weights"]), self._log_density)
 
-    def weigh(self, values: Mapping[str, Tensor], like: Tensor) -> Tensor:
+    def weigh(self, values: Mapping[str, Tensor]) -> Tensor:
         """Log weights, shape (..., K, N); they sum to one."""
-        return self._logits(values, like).log_softmax(-2)
+        return append_zero_logit(values["weights"]).log_softmax(-2)
 
     def combine(
         self, X: Tensor, values: Mapping[str, Tensor], log_weights: Tensor, predictions: ExpertPredictions | None
@@ -92,9 +91,6 @@ class BHS(FusionModel):
         """The experts as they are, (K, N), under weights (..., K, N)."""
         mean, variance = _checked_predictions(predictions, X, self.num_experts)
         return PredictiveComponents(log_weights, mean, variance)
-
-    def _logits(self, values: Mapping[str, Tensor], like: Tensor) -> Tensor:
-        return append_zero_logit(values["weights"]) if "weights" in values else torch.zeros_like(like).unsqueeze(-2)
 
 
 @final
@@ -138,15 +134,15 @@ class PBHS(FusionModel):
         mean, variance = _checked_predictions(predictions, X)
         self.num_experts: int = mean.shape[0]
         prior = weight_prior(X) if prior is None else prior
-        super().__init__(X, y, {"weights": LatentFunctions(prior, self.num_experts)})
+        super().__init__(X, y, {"weights": (prior, self.num_experts)})
         self._mean, self._log_scale = mean.detach(), 0.5 * variance.detach().log()
 
     def log_likelihood(self, theta: Tensor) -> Tensor:
         """Log density of the pool at each training target, shape (..., N)."""
-        log_weights = self.weigh(self.values(theta), theta)
-        return pooled_log_prob(log_linear_pool_from_log_scales(log_weights, self._mean, self._log_scale), self.y)
+        log_weights = self.weigh(self.values(theta))
+        return pooled_log_prob(pooled_normal(log_weights, self._mean, self._log_scale), self.y)
 
-    def weigh(self, values: Mapping[str, Tensor], like: Tensor) -> Tensor:
+    def weigh(self, values: Mapping[str, Tensor]) -> Tensor:
         """Log weights, shape (..., K, N); they need not sum to one."""
         return values["weights"] - math.log(self.num_experts)
 
@@ -204,23 +200,19 @@ class MoGPE(FusionModel):
         weight_prior: FunctionPrior,
     ) -> None:
         self.num_experts: int = _checked_count(num_experts)
-        functions = {
-            "mean": LatentFunctions(mean_prior, num_experts),
-            "log_scale": LatentFunctions(noise_prior, num_experts),
-            "weights": LatentFunctions(weight_prior, num_experts - 1),
-        }
-        super().__init__(X, y, functions)
+        functions = {"mean": (mean_prior, num_experts), "log_scale": (noise_prior, num_experts)}
+        super().__init__(X, y, functions | {"weights": (weight_prior, num_experts - 1)})
         _warn_of_scale(self.y, self.X, mean_prior)
 
     def log_likelihood(self, theta: Tensor) -> Tensor:
         """Log density of the mixture at each training target, shape (..., N)."""
         values = self.values(theta)
         log_density = normal_log_prob(values["mean"], values["log_scale"], self.y)
-        return linear_pool_log_prob(_mixture_logits(values), log_density)
+        return linear_pool_log_prob(append_zero_logit(values["weights"]), log_density)
 
-    def weigh(self, values: Mapping[str, Tensor], like: Tensor) -> Tensor:
+    def weigh(self, values: Mapping[str, Tensor]) -> Tensor:
         """Log weights, shape (..., K, N); they sum to one."""
-        return _mixture_logits(values).log_softmax(-2)
+        return append_zero_logit(values["weights"]).log_softmax(-2)
 
     def combine(
         self, X: Tensor, values: Mapping[str, Tensor], log_weights: Tensor, predictions: ExpertPredictions | None
@@ -273,23 +265,16 @@ class PoGPE(FusionModel):
         weight_prior: FunctionPrior,
     ) -> None:
         self.num_experts: int = _checked_count(num_experts)
-        functions = {
-            "mean": LatentFunctions(mean_prior, num_experts),
-            "log_scale": LatentFunctions(noise_prior, num_experts),
-            "weights": LatentFunctions(weight_prior, num_experts),
-        }
-        super().__init__(X, y, functions)
+        functions = {"mean": (mean_prior, num_experts), "log_scale": (noise_prior, num_experts)}
+        super().__init__(X, y, functions | {"weights": (weight_prior, num_experts)})
         _warn_of_scale(self.y, self.X, mean_prior)
 
     def log_likelihood(self, theta: Tensor) -> Tensor:
         """Log density of the pool at each training target, shape (..., N)."""
         values = self.values(theta)
-        log_weights = self.weigh(values, theta)
-        return pooled_log_prob(
-            log_linear_pool_from_log_scales(log_weights, values["mean"], values["log_scale"]), self.y
-        )
+        return pooled_log_prob(pooled_normal(self.weigh(values), values["mean"], values["log_scale"]), self.y)
 
-    def weigh(self, values: Mapping[str, Tensor], like: Tensor) -> Tensor:
+    def weigh(self, values: Mapping[str, Tensor]) -> Tensor:
         """Log weights, shape (..., K, N); they need not sum to one."""
         return values["weights"] - math.log(self.num_experts)
 
@@ -328,7 +313,7 @@ class HetGP(FusionModel):
 
     def __init__(self, X: Tensor, y: Tensor, mean_prior: FunctionPrior, noise_prior: FunctionPrior) -> None:
         self.num_experts = 1
-        super().__init__(X, y, {"mean": LatentFunctions(mean_prior, 1), "log_scale": LatentFunctions(noise_prior, 1)})
+        super().__init__(X, y, {"mean": (mean_prior, 1), "log_scale": (noise_prior, 1)})
         _warn_of_scale(self.y, self.X, mean_prior)
 
     def log_likelihood(self, theta: Tensor) -> Tensor:
@@ -336,9 +321,9 @@ class HetGP(FusionModel):
         values = self.values(theta)
         return normal_log_prob(values["mean"], values["log_scale"], self.y).squeeze(-2)
 
-    def weigh(self, values: Mapping[str, Tensor], like: Tensor) -> Tensor:
+    def weigh(self, values: Mapping[str, Tensor]) -> Tensor:
         """Zeros, shape (..., 1, N): the one expert has all the weight."""
-        return torch.zeros_like(like).unsqueeze(-2)
+        return torch.zeros_like(values["mean"])
 
     def combine(
         self, X: Tensor, values: Mapping[str, Tensor], log_weights: Tensor, predictions: ExpertPredictions | None
@@ -346,13 +331,6 @@ class HetGP(FusionModel):
         """The one normal for every vector of parameters, shape (..., 1, N)."""
         _no_predictions(predictions)
         return PredictiveComponents(log_weights, values["mean"], (2.0 * values["log_scale"]).exp())
-
-
-def _mixture_logits(values: Mapping[str, Tensor]) -> Tensor:
-    """Logits of all K experts; the last, or only, one's are zero."""
-    if "weights" not in values:
-        return torch.zeros_like(values["mean"])
-    return append_zero_logit(values["weights"])
 
 
 def _checked_count(num_experts: int) -> int:
@@ -366,9 +344,8 @@ def _pooled_component(log_weights: Tensor, mean: Tensor, log_scale: Tensor) -> P
 
     Shapes: ``log_weights`` (..., K, N).
     """
-    pooled = log_linear_pool_from_log_scales(log_weights, mean, log_scale)
-    center = pooled.mean.unsqueeze(-2)
-    return PredictiveComponents(torch.zeros_like(center), center, (-pooled.log_precision).exp().unsqueeze(-2))
+    center, log_precision = (part.unsqueeze(-2) for part in pooled_normal(log_weights, mean, log_scale))
+    return PredictiveComponents(torch.zeros_like(center), center, (-log_precision).exp())
 
 
 def _checked_predictions(

@@ -1,19 +1,20 @@
-"""Regressors with scikit-learn's interface as experts, with scales learned from errors on other rows."""
+"""Regressors with scikit-learn's interface as experts: scales of errors on other rows, and rows an expert knows."""
 
 import copy
 import inspect
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, Protocol, final, runtime_checkable
 
 import numpy as np
 import torch
+from gpytorch.models import ExactGP
 from torch import Tensor
 
 from gp_ensembles.numerics import normal
-from gp_ensembles.papers.fusion.cross_validation import random_folds
+from gp_ensembles.numerics.draws import permutation
 from gp_ensembles.papers.fusion.experts import ExpertPredictions, PredictiveExpert, check_inputs
-from gp_ensembles.papers.fusion.known_rows import Regressor, known_rows
 
 # Fewest rows for a scale; folds in which scales are compared; Newton steps for one.
 _FEWEST, _FOLDS, _STEPS = 10, 5, 50
@@ -23,37 +24,34 @@ _TOLERANCE = 1e-7
 _FITS = 10
 # A scale that depends on the input must gain this many standard errors.
 _EVIDENCE = 2.0
+# What scikit-learn's neighbors, Gaussian processes and kernel regressions call the inputs that they keep.
+_KEPT = ("_fit_X", "X_train_", "X_fit_")
+# Members of an ensemble that are looked at; fewest targets, and the least part of them, that cannot be chance.
+_MEMBERS, _FEWEST_KNOWN, _LEAST = 3, 5, 0.2
 
 
-class ErrorScale(NamedTuple):
-    r"""The variance of a regressor's errors, :math:`\log v(x) = a + \log v_0(x) + b^\top (g(x) - c) / s`.
+@runtime_checkable
+class Regressor(Protocol):
+    """What scikit-learn calls a regressor: it is fitted to arrays X (N, D) and y (N,), and predicts (N,)."""
 
-    Args:
-        level: The constant a, a scalar.
-        slope: Slopes b, shape (D + 1,); zeros where the scale does not depend on the input.
-        center: Centers c, shape (D + 1,).
-        spread: Standard deviations s, shape (D + 1,).
-    """
+    def fit(self, X: Any, y: Any) -> Any:
+        """Learn from rows."""
 
-    level: Tensor
-    slope: Tensor
-    center: Tensor
-    spread: Tensor
-
-    def variance(self, X: Tensor, mean: Tensor, own: Tensor) -> Tensor:
-        """Variances at inputs X (N, D) with predictions and stated variances (N,), shape (N,)."""
-        g = (torch.cat([X, mean.unsqueeze(-1)], -1) - self.center) / self.spread
-        # No further from the center than the rows were, so that a line in the logarithm does not run away.
-        return own * (self.level + g.clamp(-3.0, 3.0) @ self.slope).exp()
+    def predict(self, X: Any) -> Any:
+        """Predict the targets of rows."""
 
 
 @final
 class RegressorExpert(PredictiveExpert):
-    """A fitted regressor with the scale of its errors; :func:`scale_regressors` and :func:`cross_fit` make it."""
+    r"""A fitted regressor with the scale of its errors; :func:`scale_regressors` and :func:`cross_fit` make it.
 
-    def __init__(self, regressor: Regressor, scale: ErrorScale) -> None:
+    The variance is :math:`\log v(x) = a + \log v_0(x) + b^\top (g(x) - c) / s`, with inputs and prediction g. Shapes:
+    level a (), slope b, zeros where it does not depend on the input, center c and spread s (D + 1,).
+    """
+
+    def __init__(self, regressor: Regressor, level: Tensor, slope: Tensor, center: Tensor, spread: Tensor) -> None:
         self.regressor = regressor
-        self.scale = scale
+        self.level, self.slope, self.center, self.spread = level, slope, center, spread
 
     def predict(self, X: Tensor) -> ExpertPredictions:
         """Predictions of the targets at inputs X (N, D), shapes (1, N), without separate noise.
@@ -62,7 +60,9 @@ class RegressorExpert(PredictiveExpert):
             ValueError: If the regressor does not predict one finite number for each row.
         """
         mean, own = _predicted(self.regressor, X, f"a {type(self.regressor).__name__}")
-        return _row(mean, self.scale.variance(X, mean, own))
+        g = (torch.cat([X, mean.unsqueeze(-1)], -1) - self.center) / self.spread
+        # No further from the center than the rows were, so that a line in the logarithm does not run away.
+        return ExpertPredictions.of_target(mean, own * (self.level + g.clamp(-3.0, 3.0) @ self.slope).exp())
 
 
 class ScaledRegressors(NamedTuple):
@@ -163,7 +163,7 @@ def cross_fit(
     """
     _checked_rows(X, y)
     if folds is None:
-        folds = random_folds(X, _FITS, generator=generator)
+        folds = permutation(len(X), generator, X.device) % _FITS
     if folds.shape != y.shape or len(folds.unique()) < 2:
         raise ValueError(f"folds must have shape ({len(y)},) and at least two values, got {tuple(folds.shape)}")
     fitted, predicted = [], []
@@ -254,8 +254,8 @@ def _scaled(
         depends = bool(gain.mean() > _EVIDENCE * gain.std() / len(gain) ** 0.5)
         level, slope = log_linear(g if depends else g[:, :0], error)
         slope = slope if depends else torch.zeros_like(center)
-        experts.append(RegressorExpert(regressor, ErrorScale(level, slope, center, spread)))
-        rows.append(_row(mean, own * held_out[int(depends)].exp()))
+        experts.append(RegressorExpert(regressor, level, slope, center, spread))
+        rows.append(ExpertPredictions.of_target(mean, own * held_out[int(depends)].exp()))
     if not rows:
         raise ValueError("at least one regressor is needed, got none")
     predictions = ExpertPredictions(*(torch.cat(parts) for parts in zip(*rows, strict=True)))
@@ -303,5 +303,58 @@ def log_linear(design: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
     return b[0], b[1:]
 
 
-def _row(mean: Tensor, variance: Tensor) -> ExpertPredictions:
-    return ExpertPredictions(mean.unsqueeze(0), variance.unsqueeze(0), torch.zeros_like(mean).unsqueeze(0))
+def known_rows(expert: object, X: Tensor, y: Tensor) -> int:
+    """How many of the rows an expert was trained on, as far as can be seen: none is no proof.
+
+    Shapes: ``X`` (N, D), ``y`` (N,).
+    """
+    model: Any = expert[0] if isinstance(expert, tuple) else expert
+    kept = getattr(model, "train_inputs", None)
+    while isinstance(kept, tuple | list) and kept:
+        kept = kept[0]
+    if isinstance(kept, Tensor):
+        transform: Any = getattr(model, "input_transform", None)
+        # BoTorch's exact processes keep transformed inputs in evaluation mode; those of this library never.
+        changed = isinstance(model, ExactGP) and transform is not None and not model.training
+        return _shared(kept, transform(X) if changed else X)
+    if isinstance(model, torch.nn.Module | PredictiveExpert) or not isinstance(model, Regressor):
+        return 0
+    rows = X.detach().cpu().numpy()
+    fitted: Any = getattr(model, "best_estimator_", model)
+    steps = getattr(fitted, "steps", [])
+    for _, transform in steps[:-1]:
+        rows = rows if transform in (None, "passthrough") else transform.transform(rows)
+    fitted = steps[-1][1] if steps else fitted
+    for name in _KEPT:
+        kept = getattr(fitted, name, None)
+        if isinstance(kept, np.ndarray) and isinstance(rows, np.ndarray):
+            return _shared(torch.as_tensor(kept), torch.as_tensor(rows))
+    return _by_heart(fitted, rows, y.detach().cpu().numpy())
+
+
+def _shared(kept: Tensor, X: Tensor) -> int:
+    """How many of the rows (N, D) are among others; those that occur more than once in either may be replicates."""
+    if kept.shape[-1:] != X.shape[-1:]:
+        return 0
+    known = Counter(tuple(row) for row in kept.to(X).reshape(-1, *kept.shape[-2:])[0].tolist())
+    return sum(count == 1 and known[row] == 1 for row, count in Counter(tuple(row) for row in X.tolist()).items())
+
+
+def _by_heart(regressor: Any, rows: Any, y: np.ndarray) -> int:
+    """How many targets that occur once are predicted exactly; zero where that may be chance."""
+    _, first, counts = np.unique(y, return_index=True, return_counts=True)
+    once = first[counts == 1]
+    members = list(np.ravel(getattr(regressor, "estimators_", [])))[:_MEMBERS]
+    columns = getattr(regressor, "estimators_features_", [slice(None)] * len(members))
+    if not len(once) or not isinstance(rows, np.ndarray):
+        return 0
+    exact = np.zeros(len(y), dtype=bool)
+    for member, some in zip([regressor, *members], [slice(None), *columns], strict=False):
+        try:
+            found = np.asarray(member.predict(rows[:, some])).reshape(-1)
+        except (AttributeError, ValueError):  # a member of another kind, or of other columns
+            continue
+        if found.shape == y.shape:
+            exact |= np.abs(found - y) <= 1e-9 * y.std()
+    number = int(exact[once].sum())
+    return number if number >= max(_FEWEST_KNOWN, _LEAST * len(once)) else 0

@@ -11,12 +11,10 @@ neighbors found exactly or, beyond 100 000 rows kept, by :class:`FaissSearch`.
 ``presets``      the paper's models
 ``model``        the model: state, ``start``, ``update``, ``transform``, ``inverse_transform``, ``impute``
 ``records``      settings, what is returned, checks of what is given
-``first_rows``   the first rows: principal components, fit, posterior
-``batch``        their objective, maximized for all experts at once
-``step``         a block of rows embedded, weighed and learned: algorithm 2
-``embed``        the search for a row's place, by damped Newton steps
-``posterior``    the posterior of the weights, by the square-root filter
+``first_rows``   the first rows: principal components, objective and fit of all experts at once, posterior
+``embed``        a block of rows embedded by damped Newton steps, weighed and learned: algorithm 2
 ``neighbors``    the rows kept, and the nearest of them to a new one
+``transformer``  the model as a scikit-learn transformer
 ===============  =======================================================================================================
 """
 

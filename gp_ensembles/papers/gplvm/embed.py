@@ -1,4 +1,13 @@
-"""Latent inputs of new rows: damped Newton searches for all experts and rows at once."""
+r"""The step of algorithm 2: latent inputs of new rows by damped Newton steps, and the posterior of the weights.
+
+With :math:`A = \Phi^\top \Phi + (\sigma_n^2/\sigma_\theta^2) I` the weights of column j are
+:math:`N(A^{-1} \Phi^\top y^{(j)}, \sigma_n^2 A^{-1})` (Lu et al. 2022, section 6; their algorithm 2 leaves
+:math:`\sigma_\theta^2` out of A). The covariance does not depend on the rows, so one
+:class:`~gp_ensembles.filters.states.SquareRootState` with noise one carries :math:`A^{-1}` for all columns, and their
+means follow from its gain. :class:`~gp_ensembles.filters.states.MultiOutputState` will not do: it keeps the covariance
+itself, which float32 loses where the noise is 1e-4 of the rows' mean square, and one for each column once entries are
+missing.
+"""
 
 import math
 from typing import NamedTuple
@@ -7,26 +16,105 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.features.fourier import fourier_features
-from gp_ensembles.papers.gplvm.posterior import WeightPosterior
+from gp_ensembles.filters import RandomWalk, predict, update_block
+from gp_ensembles.filters.states import SquareRootState, square_root_state
+from gp_ensembles.meta_learners import MetaLearner
+from gp_ensembles.meta_learners.base import MetaState
+from gp_ensembles.numerics.cholesky import NumericalError, cholesky
 
 _DAMPING = (1e-3, 1e-9, 1e12)  # of the first step, the least and the most, as shares of the largest curvature
 _GROW, _SHRINK = 4.0, 0.2
 
 
+class WeightPosterior(NamedTuple):
+    r"""Posterior of the weights of M experts for D columns each.
+
+    Attributes:
+        factor: A square root of :math:`A^{-1}`, not triangular, shape (M, F, F); the covariance is
+            ``factor @ factor.mT`` times the noise.
+        mean: Posterior means, shape (M, F, D).
+    """
+
+    factor: Tensor
+    mean: Tensor
+
+
+def weight_prior(ratio: Tensor, num_features: int, num_outputs: int) -> WeightPosterior:
+    """The posterior before any row. Shapes: ``ratio`` (M,)."""
+    state = square_root_state(1 / ratio, num_features)
+    return WeightPosterior(state.factor, ratio.new_zeros(*ratio.shape, num_features, num_outputs))
+
+
+def learn_rows(posterior: WeightPosterior, Phi: Tensor, Y: Tensor) -> WeightPosterior:
+    """The posterior after a block of rows; the same whether rows come one at a time or together, to round-off.
+
+    Shapes: ``Phi`` (M, B, F), ``Y`` (M, B, D) or (B, D).
+    """
+    length = posterior.factor.shape[-1]  # more rows at once would cost more each
+    for features, rows in zip(Phi.split(length, dim=-2), Y.split(length, dim=-2), strict=True):
+        state, noise = _filter_state(posterior)
+        factor = update_block(state, features, torch.zeros_like(features[..., 0]), None, noise)[0].factor
+        gain = factor @ (factor.mT @ features.mT)
+        posterior = WeightPosterior(factor, posterior.mean + gain @ (rows - features @ posterior.mean))
+    return posterior
+
+
+def walk(posterior: WeightPosterior, ratio: Tensor) -> WeightPosterior:
+    """The posterior after the weights have taken a random step, by one Cholesky factorization. Shapes: ``ratio`` (M,).
+
+    Raises:
+        NumericalError: If an expert's covariance is not positive definite.
+    """
+    covariance = posterior.factor @ posterior.factor.mT
+    covariance.diagonal(dim1=-2, dim2=-1).add_(ratio.unsqueeze(-1))
+    return posterior._replace(factor=cholesky(covariance, "the weights' covariance"))
+
+
+def predict_rows(
+    posterior: WeightPosterior, Phi: Tensor, noise: Tensor, ratio: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Mean (M, B, D) and variance (M, B) of rows with features Phi (M, B, F); all columns have the same variance.
+
+    Shapes: ``noise`` (M,).
+    """
+    state, unit = _filter_state(posterior)
+    transition = None if ratio is None else RandomWalk(ratio.unsqueeze(-1))
+    return Phi @ posterior.mean, noise.unsqueeze(-1) * predict(state, Phi, transition, unit).variance
+
+
+def _filter_state(posterior: WeightPosterior) -> tuple[SquareRootState, Tensor]:
+    """The filter's state and its noise, in units of each expert's noise; its mean is that of targets that are zero."""
+    factor = posterior.factor
+    return SquareRootState(torch.zeros_like(factor[..., 0]), factor), torch.ones_like(factor[..., 0, 0])
+
+
 class LatentModel(NamedTuple):
-    r"""What a row is embedded by.
+    r"""Parameters and weights by which rows are embedded and predicted.
 
     Attributes:
         omega: Angular frequencies, shape (M, R, d).
         posterior: Posterior of the weights.
         noise: Observation noise variance, shape (M,).
         latent_variance: Prior variance of a latent coordinate.
+        walk: Variance of the weights' random step before each row over the noise, shape (M,); ``None`` for weights that
+            do not change.
     """
 
     omega: Tensor
     posterior: WeightPosterior
     noise: Tensor
     latent_variance: float
+    walk: Tensor | None = None
+
+    def ahead(self, num_steps: int = 1) -> "LatentModel":
+        """The model of a future row: after so many random steps of the weights, if they walk at all.
+
+        Raises:
+            NumericalError: If an expert's covariance is not positive definite.
+        """
+        if self.walk is None:
+            return self
+        return self._replace(posterior=walk(self.posterior, num_steps * self.walk))
 
 
 class RowEmbedding(NamedTuple):
@@ -152,6 +240,67 @@ def embed_rows(
     return RowEmbedding(found.point, found.value - latent, latent, found.done)
 
 
+def search_block(
+    model: LatentModel, start: Tensor, rows: Tensor, first: int = 0, *, max_iterations: int = 60
+) -> RowEmbedding:
+    """Latent inputs of rows (B, D), the first of which has the number ``first``, under each expert.
+
+    Of the searches for a row from K starts (M, B, K, d) the best end is kept.
+
+    Raises:
+        NumericalError: If a density is not a number; the row is named.
+    """
+    num_starts = start.shape[2]
+    each = rows.repeat_interleave(num_starts, 0)
+    found = embed_rows(model, start.flatten(1, 2), each, max_iterations=max_iterations)
+    if num_starts > 1:
+        found = _best_of(found, num_starts)
+    bad = ~found.log_prob.isfinite()
+    if bool(bad.any()):
+        row, expert = bad.mT.nonzero()[0].tolist()
+        density = float(found.log_prob[expert, row])
+        raise NumericalError(
+            f"row {first + row} has a log density of {density} under expert {expert}; check the row's size, or use "
+            f"float64"
+        )
+    return found
+
+
+def likeliest(found: RowEmbedding, log_weights: Tensor) -> Tensor:
+    """The expert with the largest weight times density of the row and of its embedding, shape (B,)."""
+    return (log_weights + found.log_prob + found.log_latent).argmax(0)
+
+
+def online_step(
+    model: LatentModel,
+    learner: MetaLearner,
+    meta: MetaState,
+    start: Tensor,
+    rows: Tensor,
+    first: int = 0,
+    *,
+    max_iterations: int = 60,
+) -> tuple[WeightPosterior, MetaState, RowEmbedding, Tensor, Tensor, Tensor]:
+    """Embed a block of rows against one posterior, weigh the experts row by row, then learn the block.
+
+    Shapes: ``start`` (M, B, K, d), ``rows`` (B, D). Returns: the posterior and the state of the weight rule after the
+    block, embeddings, log weights before each row (M, B), the expert reported for each (B,), and the rows with gaps
+    filled by that expert (B, D).
+
+    Raises:
+        NumericalError: If a density is not a number or a posterior not positive definite.
+    """
+    model = model.ahead(len(rows))
+    found = search_block(model, start, rows, first, max_iterations=max_iterations)
+    meta, output = learner.update_block(meta, found.log_prob)
+    expert = likeliest(found, output.log_weights)
+    Phi = fourier_features(model.omega, found.point)
+    filled = torch.where(torch.isnan(rows), Phi @ model.posterior.mean, rows)
+    kept = filled.movedim(0, 1)[torch.arange(len(rows), device=rows.device), expert]
+    posterior = learn_rows(model.posterior, Phi, filled)
+    return posterior, meta, found, output.log_weights, expert, kept
+
+
 class _Search(NamedTuple):
     """Points (M, B, d) with value, gradient and Hessian, damping (M, B), and which searches have ended."""
 
@@ -197,7 +346,7 @@ def _step(here: _Search, tolerance: float) -> tuple[_Search, Tensor]:
     return here._replace(done=done), torch.where(done.unsqueeze(-1), here.point, here.point + step)
 
 
-def best_of(found: RowEmbedding, num_starts: int) -> RowEmbedding:
+def _best_of(found: RowEmbedding, num_starts: int) -> RowEmbedding:
     """The best of the searches for each row, which stand one after the other, shape (M, B * K) to (M, B)."""
     value = (found.log_prob + found.log_latent).unflatten(1, (-1, num_starts))
     best = value.nan_to_num(nan=-torch.inf).argmax(-1)

@@ -1,37 +1,31 @@
-"""The start: scale, principal components, latent inputs, variances and posteriors of the first rows."""
+"""The first rows: principal components, then latent inputs and variances of all experts at once; their posterior."""
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gp_ensembles.features.fourier import fourier_features
-from gp_ensembles.papers.gplvm.batch import BatchFit, fit_batch
-from gp_ensembles.papers.gplvm.embed import LatentModel, RowEmbedding, embedding_density
-from gp_ensembles.papers.gplvm.posterior import WeightPosterior, learn_rows, weight_prior
+from gp_ensembles.numerics.minimize import minimize
+from gp_ensembles.papers.gplvm.embed import (
+    LatentModel,
+    RowEmbedding,
+    WeightPosterior,
+    embedding_density,
+    learn_rows,
+    weight_prior,
+)
 from gp_ensembles.papers.gplvm.records import LatentSettings
 
-
-class PrincipalComponents(NamedTuple):
-    """A maximum-likelihood fit of probabilistic principal components.
-
-    Attributes:
-        embedding: Whitened scores, shape (N, d): every column has mean zero and mean square one.
-        loadings: W, shape (D, d), in units of the data: the covariance of a row is W Wᵀ + ``noise`` I.
-        noise: Variance left over in each direction, a scalar; zero where nothing is left.
-        mean: Mean of the rows, shape (D,).
-    """
-
-    embedding: Tensor
-    loadings: Tensor
-    noise: Tensor
-    mean: Tensor
+_LEAST_NOISE = 1e-6  # in units of the rows' mean square: keeps the factorizations of a perfect fit sound
+_FIRST_NOISE = 0.1
 
 
-def principal_components(Y: Tensor, num_latent: int) -> PrincipalComponents:
-    """Probabilistic principal components by one singular value decomposition (Tipping and Bishop, 1999).
+def principal_components(Y: Tensor, num_latent: int) -> tuple[Tensor, Tensor]:
+    """Scores (N, d) of rows on their principal components, of mean zero and mean square one, and the rows' mean (D,).
 
-    Shapes: ``Y`` (N, D).
+    The sign is that in which the largest loading of a component is positive. Shapes: ``Y`` (N, D).
 
     Raises:
         ValueError: If there are too few rows or columns for d components, or fewer than d directions vary.
@@ -55,53 +49,140 @@ def principal_components(Y: Tensor, num_latent: int) -> PrincipalComponents:
     axes = right[:num_latent].mT
     largest = axes.gather(0, axes.abs().argmax(0, keepdim=True)).squeeze(0)
     sign = torch.where(largest < 0, -1.0, 1.0).to(exact)
-    eigenvalues = singular.square() / num_rows
-    rest = num_columns - num_latent
-    noise = eigenvalues[num_latent:].sum() / rest if rest else eigenvalues.new_zeros(())
-    scale = (eigenvalues[:num_latent] - noise).clamp_min(0.0).sqrt()  # round-off where they are equal
     embedding = left[:, :num_latent] * sign * num_rows**0.5
-    return PrincipalComponents(*(part.to(Y.dtype) for part in (embedding, axes * sign * scale, noise, mean)))
+    return embedding.to(Y.dtype), mean.to(Y.dtype)
 
 
-class FirstRows(NamedTuple):
-    """The first N rows, learned.
+class BatchFit(NamedTuple):
+    """Embeddings and hyperparameters of the first rows.
 
     Attributes:
-        offset: Their means, shape (D,).
-        scale: Root mean square of what is left, a scalar.
-        rows: Rows without offset in units of the scale, shape (N, D).
-        fit: Embeddings and variances of each expert.
-        posterior: Posterior of the weights after them.
-        found: Where the rows lie under it, and their densities.
+        embedding: Latent inputs of each expert, shape (M, N, d).
+        prior_variance: Prior variance of the weights, shape (M,), in squared units of the rows.
+        noise: Observation noise variance, shape (M,), in the same units; at least 1e-6.
+        objective: Log posterior density at the end, shape (M,).
+        converged: Whether each expert's search had ended before its budget, shape (M,), boolean.
     """
 
-    offset: Tensor
-    scale: Tensor
-    rows: Tensor
-    fit: BatchFit
-    posterior: WeightPosterior
-    found: RowEmbedding
+    embedding: Tensor
+    prior_variance: Tensor
+    noise: Tensor
+    objective: Tensor
+    converged: Tensor
 
 
-def learn_first_rows(omega: Tensor, Y: Tensor, settings: LatentSettings) -> FirstRows:
+def log_posterior(
+    omega: Tensor,
+    X: Tensor,
+    root: Tensor,
+    num_columns: int,
+    prior_variance: Tensor,
+    noise: Tensor,
+    latent_variance: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    r"""Log density of rows and latent inputs, for all experts at once, and its gradient in closed form.
+
+    .. math:: \sum_{j=1}^{D} \log N(y^{(j)}; 0, \sigma_\theta^2 \Phi \Phi^\top + \sigma_n^2 I)
+              + \log N(\operatorname{vec} X; 0, \sigma_x^2 I)
+
+    Nothing of the N rows of D columns matters but any root of Y Yᵀ. The gradient, by the latent inputs, the prior
+    variance and the noise, costs half of autograd's. Shapes: ``omega`` (M, R, d), ``X`` (M, N, d), ``root`` (N, C),
+    ``prior_variance`` (M,), ``noise`` (M,); returns (M,), (M, N, d), (M,) and (M,).
+    """
+    num_rows, num_features = len(root), 2 * omega.shape[-2]
+    Phi = fourier_features(omega, X)
+    ratio, wide = noise / prior_variance, noise[:, None, None]
+    lower, info = torch.linalg.cholesky_ex(
+        Phi.mT @ Phi + torch.diag_embed(ratio.unsqueeze(-1).expand(-1, num_features))
+    )
+    lower = torch.where((info != 0)[:, None, None], torch.nan, lower)
+    log_determinant = (
+        2 * lower.diagonal(dim1=-2, dim2=-1).log().sum(-1) - num_features * ratio.log() + num_rows * noise.log()
+    )
+    whitened = torch.linalg.solve_triangular(lower, Phi.mT @ root, upper=False)
+    quadratic = (root.square().sum() - whitened.square().sum((-2, -1))) / noise
+    density = -0.5 * (num_columns * (log_determinant + num_rows * math.log(2 * math.pi)) + quadratic)
+    latent = X.square().sum((-2, -1)) / latent_variance
+    value = density - 0.5 * (latent + X[0].numel() * math.log(2 * math.pi * latent_variance))
+
+    weights = torch.linalg.solve_triangular(lower.mT, whitened, upper=True)
+    inverse = torch.cholesky_inverse(lower)
+    by_features = (root - Phi @ weights) @ weights.mT / wide - num_columns * Phi @ inverse
+    by_sine, by_cosine = by_features.chunk(2, dim=-1)
+    sine, cosine = Phi.chunk(2, dim=-1)
+    by_latent = (by_sine * cosine - by_cosine * sine) @ omega - X / latent_variance
+    trace = inverse.diagonal(dim1=-2, dim2=-1).sum(-1)
+    by_ratio = -0.5 * (num_columns * (trace - num_features / ratio) + weights.square().sum((-2, -1)) / noise)
+    by_noise = 0.5 * (quadratic - num_columns * num_rows) / noise + by_ratio / prior_variance
+    return value, by_latent, -by_ratio * ratio / prior_variance, by_noise
+
+
+def fit_batch(
+    omega: Tensor, X: Tensor, Y: Tensor, latent_variance: float = 1.0, *, max_iterations: int = 200
+) -> BatchFit:
+    """Embed rows and learn the two variances of every expert by maximizing :func:`log_posterior`.
+
+    Shapes: ``omega`` (M, R, d), ``X`` (N, d), ``Y`` (N, D).
+
+    Raises:
+        ValueError: If the objective is not finite at the start.
+    """
+    num_experts = omega.shape[0]
+    start, frequencies = X.expand(num_experts, *X.shape[-2:]).double(), omega.double()
+    size, root = start[0].numel(), _shortened(Y.double())
+
+    def unpack(point: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        latent, scales = point.split([size, 2], dim=-1)
+        variances = scales.exp()
+        return latent.unflatten(-1, start.shape[-2:]), variances[:, 0], variances[:, 1] + _LEAST_NOISE
+
+    def loss(point: Tensor, experts: Tensor) -> tuple[Tensor, Tensor]:
+        latent, prior_variance, noise = unpack(point)
+        value, by_latent, by_prior, by_noise = log_posterior(
+            frequencies[experts], latent, root, Y.shape[1], prior_variance, noise, latent_variance
+        )
+        by_scales = torch.stack([by_prior * prior_variance, by_noise * (noise - _LEAST_NOISE)], dim=-1)
+        return -value, -torch.cat([by_latent.flatten(1), by_scales], dim=-1)
+
+    scales = start.new_tensor([1.0, _FIRST_NOISE]).log().expand(num_experts, 2)
+    point = torch.cat([start.flatten(1), scales], dim=-1)
+    found = minimize(loss, point, max_iterations=max_iterations, loss_tolerance=1e-8)
+    latent, prior_variance, noise = (part.to(Y.dtype) for part in unpack(found.point))
+    return BatchFit(latent, prior_variance, noise, -found.value.to(Y.dtype), found.converged)
+
+
+def _shortened(Y: Tensor) -> Tensor:
+    """A root of Y Yᵀ with no more columns than rows."""
+    if Y.shape[1] <= Y.shape[0]:
+        return Y
+    left, singular, _ = torch.linalg.svd(Y, full_matrices=False)
+    root: Tensor = left * singular
+    return root
+
+
+def learn_first_rows(
+    omega: Tensor, Y: Tensor, settings: LatentSettings
+) -> tuple[Tensor, Tensor, Tensor, BatchFit, WeightPosterior, RowEmbedding]:
     """Embed and learn complete rows Y (N, D), from their principal components. Shapes: ``omega`` (M, R, d).
+
+    Returns: the rows' means (D,), the root mean square () of what is left, rows without the one in units of the other
+    (N, D), embeddings and variances of each expert, the posterior after the rows, and where they lie under it.
 
     Raises:
         ValueError: If there are too few rows or directions, or the rows' squares are out of the dtype's range.
         NumericalError: If an expert's posterior is not positive definite.
     """
-    components = principal_components(Y, omega.shape[-1])
-    centered = Y - components.mean
+    scores, mean = principal_components(Y, omega.shape[-1])
+    centered = Y - mean
     scale = centered.square().mean().sqrt()
     if not bool(scale.isfinite() & (scale.square() > 0)):
         raise ValueError(f"the rows' root mean square is {float(scale)} in {Y.dtype}; rescale them")
     rows = centered / scale
     spread = settings.latent_variance
-    first = components.embedding * spread**0.5
-    fit = fit_batch(omega, first, rows, spread, max_iterations=settings.batch_iterations)
+    fit = fit_batch(omega, scores * spread**0.5, rows, spread, max_iterations=settings.batch_iterations)
     prior = weight_prior(fit.noise / fit.prior_variance, 2 * omega.shape[-2], Y.shape[1])
     posterior = learn_rows(prior, fourier_features(omega, fit.embedding), rows)
     density = embedding_density(LatentModel(omega, posterior, fit.noise, spread), fit.embedding, rows)
     converged = fit.converged.unsqueeze(-1).expand(-1, len(Y))
     found = RowEmbedding(fit.embedding, *density, converged)
-    return FirstRows(components.mean, scale, rows, fit, posterior, found)
+    return mean, scale, rows, fit, posterior, found

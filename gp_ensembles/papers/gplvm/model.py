@@ -1,6 +1,6 @@
 """The ensemble of latent variable models and its state."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import final
 
@@ -14,6 +14,16 @@ from gp_ensembles.features.fourier import fourier_features
 from gp_ensembles.meta_learners import BayesianModelAveraging, MetaLearner
 from gp_ensembles.meta_learners.base import MetaState
 from gp_ensembles.numerics.display import block_text, counted
+from gp_ensembles.papers.gplvm.embed import (
+    LatentModel,
+    RowEmbedding,
+    WeightPosterior,
+    likeliest,
+    online_step,
+    predict_rows,
+    search_block,
+    weight_prior,
+)
 from gp_ensembles.papers.gplvm.first_rows import learn_first_rows
 from gp_ensembles.papers.gplvm.neighbors import (
     FaissSearch,
@@ -25,7 +35,6 @@ from gp_ensembles.papers.gplvm.neighbors import (
     restore_rows,
     row_store,
 )
-from gp_ensembles.papers.gplvm.posterior import WeightPosterior, predict_rows, weight_prior
 from gp_ensembles.papers.gplvm.records import (
     Embeddings,
     LatentSettings,
@@ -35,14 +44,11 @@ from gp_ensembles.papers.gplvm.records import (
     check_rows,
     check_settings,
     check_start,
-    joined,
-    likeliest,
-    reported,
 )
-from gp_ensembles.papers.gplvm.step import LatentExperts, LatentState, online_step, search_block, walked
 
 _ROWS = 256  # rows embedded at once where nothing is learned
 _PARTS = 512  # blocks whose reports are put together
+_ROW_AXES = (0, 0, 1, 0, 1, 1)  # of the fields of Embeddings
 
 
 @final
@@ -201,8 +207,8 @@ class IEGPLVM(nn.Module):
             keep_rows(self.store, rows, fit.embedding.movedim(0, 1), seed=self.settings.seed)
             if self.search is not None:
                 self.search.reset()
-            self._commit(LatentState(posterior, meta, fit.objective))
-        return reported(found, rows, log_weights.unsqueeze(-1).expand(-1, len(Y)), best, scale)
+            self._commit(posterior, meta, fit.objective)
+        return _reported(found, rows, log_weights.unsqueeze(-1).expand(-1, len(Y)), best, scale)
 
     @torch.no_grad()
     def update(self, Y: Tensor, block_size: int = 1) -> Embeddings:
@@ -222,23 +228,26 @@ class IEGPLVM(nn.Module):
         """
         if block_size < 1:
             raise ValueError(f"block_size must be at least 1, got {block_size}")
-        rows, state, experts = self._scaled(Y), self._state, self._experts
+        rows, model, meta, log_joint = self._scaled(Y), self._model, self.meta, self.log_joint
         undo = list[Replaced]()
         whole, parts = list[Embeddings](), list[Embeddings]()
         try:
             for first in range(0, len(rows), block_size):
                 block = rows[first : first + block_size]
-                step = online_step(state, experts, self.meta_learner, self.settings, self._near(block), block, first)
-                state = step.state
+                posterior, meta, found, log_weights, expert, filled = online_step(
+                    model, self.meta_learner, meta, self._near(block), block, first,
+                    max_iterations=self.settings.row_iterations,
+                )  # fmt: skip
+                model = model._replace(posterior=posterior)
+                log_joint = log_joint + (found.log_prob + found.log_latent).sum(-1)
                 if len(parts) == _PARTS:  # thousands of small tensors cost more than what is in them
-                    whole, parts = [*whole, joined(parts)], []
-                parts.append(reported(step.found, block, step.log_weights, step.expert, self.scale))
+                    whole, parts = [*whole, _joined(parts)], []
+                parts.append(_reported(found, block, log_weights, expert, self.scale))
                 with uninterrupted():
-                    places = step.found.point.movedim(0, 1)
-                    undo.append(keep_rows(self.store, step.rows, places, seed=self.settings.seed))
+                    undo.append(keep_rows(self.store, filled, found.point.movedim(0, 1), seed=self.settings.seed))
                     self._remember(undo[-1])
             with uninterrupted():
-                self._commit(state)
+                self._commit(model.posterior, meta, log_joint)
                 undo.clear()
         except BaseException:
             with uninterrupted():
@@ -246,20 +255,19 @@ class IEGPLVM(nn.Module):
                     restore_rows(self.store, replaced)
                     self._remember(replaced)
             raise
-        return joined([*whole, *parts]) if parts else self.transform(Y)
+        return _joined([*whole, *parts]) if parts else self.transform(Y)
 
     @torch.no_grad()
     def transform(self, Y: Tensor) -> Embeddings:
         """Embed rows, each as if it came next, learning nothing; arguments and errors as in :meth:`update`."""
-        rows, experts, log_weights = self._scaled(Y), self._experts, self.log_weights.unsqueeze(-1)
-        posterior = walked(self._state.posterior, experts)
+        rows, model, log_weights = self._scaled(Y), self._model.ahead(), self.log_weights.unsqueeze(-1)
         parts = []
         for first in range(0, max(len(rows), 1), _ROWS):
             block = rows[first : first + _ROWS]
-            found = search_block(posterior, experts, self.settings, self._near(block), block, first)
+            found = search_block(model, self._near(block), block, first, max_iterations=self.settings.row_iterations)
             weights = log_weights.expand(-1, len(block))
-            parts.append(reported(found, block, weights, likeliest(found, weights), self.scale))
-        return joined(parts)
+            parts.append(_reported(found, block, weights, likeliest(found, weights), self.scale))
+        return _joined(parts)
 
     @torch.no_grad()
     def inverse_transform(self, X: Tensor, expert: Tensor) -> Reconstruction:
@@ -281,12 +289,12 @@ class IEGPLVM(nn.Module):
         check_latent(X, expert, self.num_latent, self.num_experts, self.omega)
         mean = X.new_empty(len(X), self.num_outputs)
         variance = X.new_empty(len(X), 1)
-        omega, noise, step = self._experts
+        omega, posterior, noise, _, step = self._model
         for number in expert.unique().tolist():
             own, only = expert == number, slice(number, number + 1)
             Phi = fourier_features(omega[only], X[own].unsqueeze(0))
-            posterior = WeightPosterior(self.factor[only], self.mean[only])
-            means, variances = predict_rows(posterior, Phi, noise[only], None if step is None else step[only])
+            own_weights = WeightPosterior(*(part[only] for part in posterior))
+            means, variances = predict_rows(own_weights, Phi, noise[only], None if step is None else step[only])
             mean[own], variance[own] = means[0], variances[0].unsqueeze(-1)
         return Reconstruction(mean * self.scale + self.offset, (variance * self.scale.square()).expand_as(mean))
 
@@ -314,19 +322,30 @@ class IEGPLVM(nn.Module):
             self.search.written(replaced.slots)
 
     @property
-    def _experts(self) -> LatentExperts:
+    def _model(self) -> LatentModel:
         ratio = self.settings.random_walk_ratio
-        return LatentExperts(self.omega, self.noise, ratio * self.prior_variance / self.noise if ratio else None)
+        step = ratio * self.prior_variance / self.noise if ratio else None
+        posterior = WeightPosterior(self.factor, self.mean)
+        return LatentModel(self.omega, posterior, self.noise, self.settings.latent_variance, step)
 
-    @property
-    def _state(self) -> LatentState:
-        return LatentState(WeightPosterior(self.factor, self.mean), self.meta, self.log_joint)
-
-    def _commit(self, state: LatentState) -> None:
-        (factor, mean), meta, log_joint = state
+    def _commit(self, posterior: WeightPosterior, meta: MetaState, log_joint: Tensor) -> None:
         own = (*self.meta, self.factor, self.mean, self.log_joint)
-        for old, new in zip(own, (*meta, factor, mean, log_joint), strict=True):
+        for old, new in zip(own, (*meta, *posterior, log_joint), strict=True):
             old.copy_(new)
+
+
+def _joined(parts: Sequence[Embeddings]) -> Embeddings:
+    """Embeddings of consecutive blocks as one."""
+    fields = zip(zip(*parts, strict=True), _ROW_AXES, strict=True)
+    return Embeddings(*(torch.cat(field, dim=axis) for field, axis in fields))
+
+
+def _reported(found: RowEmbedding, rows: Tensor, log_weights: Tensor, expert: Tensor, scale: Tensor) -> Embeddings:
+    """Embeddings of scaled rows (B, D), each from the space of its expert, with densities in units of the data."""
+    numbers = torch.arange(len(rows), device=rows.device)
+    count = (~torch.isnan(rows)).sum(-1)
+    log_prob = (log_weights + found.log_prob).logsumexp(0) - count * scale.log()
+    return Embeddings(found.point[expert, numbers], expert, found.point, log_prob, log_weights.clone(), found.converged)
 
 
 def _before_loading(model: IEGPLVM, state_dict: Mapping[str, Tensor], prefix: str, *_: object) -> None:

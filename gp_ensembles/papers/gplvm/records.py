@@ -1,7 +1,6 @@
 """Settings, results and input checks of a latent variable model."""
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -10,7 +9,6 @@ from torch import Tensor
 from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.features.base import check_matrix
 from gp_ensembles.numerics.display import record_text
-from gp_ensembles.papers.gplvm.embed import RowEmbedding
 from gp_ensembles.spectral.frequencies import components_of
 
 _SHOWN = 10  # columns that a message names
@@ -77,29 +75,6 @@ class Reconstruction(NamedTuple):
 
     def __repr__(self) -> str:
         return record_text(self)
-
-
-ROW_AXES = (0, 0, 1, 0, 1, 1)  # of the fields of Embeddings
-
-
-def joined(parts: Sequence[Embeddings]) -> Embeddings:
-    """Embeddings of consecutive blocks as one."""
-    return Embeddings(
-        *(torch.cat(field, dim=axis) for field, axis in zip(zip(*parts, strict=True), ROW_AXES, strict=True))
-    )
-
-
-def likeliest(found: RowEmbedding, log_weights: Tensor) -> Tensor:
-    """The expert with the largest weight times density of the row and of its embedding, shape (B,)."""
-    return (log_weights + found.log_prob + found.log_latent).argmax(0)
-
-
-def reported(found: RowEmbedding, rows: Tensor, log_weights: Tensor, expert: Tensor, scale: Tensor) -> Embeddings:
-    """Embeddings of scaled rows (B, D), each from the space of its expert, with densities in units of the data."""
-    numbers = torch.arange(len(rows), device=rows.device)
-    count = (~torch.isnan(rows)).sum(-1)
-    log_prob = (log_weights + found.log_prob).logsumexp(0) - count * scale.log()
-    return Embeddings(found.point[expert, numbers], expert, found.point, log_prob, log_weights.clone(), found.converged)
 
 
 def check_settings(settings: LatentSettings) -> None:

@@ -7,7 +7,7 @@ from typing import final
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
-from gp_ensembles.papers.fusion.base import FusionModel, LatentFunctions, PredictiveComponents
+from gp_ensembles.papers.fusion.base import FusionModel, PredictiveComponents
 from gp_ensembles.papers.fusion.diagnostics import mean_ess
 from gp_ensembles.papers.fusion.experts import ExpertPredictions
 from gp_ensembles.papers.fusion.function_priors import FourierPrior
@@ -77,14 +77,14 @@ class LinearGaussian(FusionModel):
     num_experts = 1
 
     def __init__(self, X, y, prior, noise):
-        super().__init__(X, y, {"mean": LatentFunctions(prior, 1)})
+        super().__init__(X, y, {"mean": (prior, 1)})
         self.noise = noise
 
     def log_likelihood(self, theta):
         residual = self.y - self.values(theta)["mean"].squeeze(-2)
         return -0.5 * residual.square() / self.noise - 0.5 * math.log(2 * math.pi * self.noise)
 
-    def weigh(self, values, like):
+    def weigh(self, values):
         return torch.zeros_like(values["mean"])
 
     def combine(self, X, values, log_weights, predictions):
@@ -92,11 +92,11 @@ class LinearGaussian(FusionModel):
 
     def posterior(self):
         """Mean and covariance."""
-        basis = self.functions["mean"].prior.basis(self.X)
+        basis = self.priors["mean"].basis(self.X)
         covariance = torch.linalg.inv(basis @ basis.mT / self.noise + torch.eye(len(basis), dtype=F64))
         return covariance @ basis @ self.y / self.noise, covariance
 
     def evidence(self, hyperparameters=None):
-        basis = self.functions["mean"].prior.basis(self.X, hyperparameters)
+        basis = self.priors["mean"].basis(self.X, hyperparameters)
         marginal = basis.mT @ basis + self.noise * torch.eye(len(self.y), dtype=F64)
         return torch.distributions.MultivariateNormal(torch.zeros_like(self.y), marginal).log_prob(self.y)

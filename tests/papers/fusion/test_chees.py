@@ -6,8 +6,7 @@ import math
 import pytest
 import torch
 
-from gp_ensembles.papers.fusion.chains import ChainState, init_chains
-from gp_ensembles.papers.fusion.chees import HMCSettings, sample_hmc
+from gp_ensembles.papers.fusion.chees import ChainState, HMCSettings, init_chains, sample_hmc
 from gp_ensembles.papers.fusion.diagnostics import mean_ess, rank_rhat
 from tests.papers.fusion.cases import F64, mcse_mean, normal, quiet, seeded
 

@@ -12,11 +12,10 @@ from gp_ensembles.papers.fusion.chees import HMCSettings
 from gp_ensembles.papers.fusion.experts import ExpertPredictions
 from gp_ensembles.papers.fusion.fitted import FittedFusion, fit_fusion
 from gp_ensembles.papers.fusion.function_priors import FourierPrior
-from gp_ensembles.papers.fusion.inference import InferenceReport, PosteriorDraws
+from gp_ensembles.papers.fusion.hmc import HMC
+from gp_ensembles.papers.fusion.inference import MAP, InferenceReport, PosteriorDraws
 from gp_ensembles.papers.fusion.laplace import LaplaceApproximation
-from gp_ensembles.papers.fusion.mcmc import HMC
 from gp_ensembles.papers.fusion.models import BHS, PBHS, MoGPE, PoGPE
-from gp_ensembles.papers.fusion.modes import MAP
 from tests.papers.fusion.cases import fourier_prior, inputs, line, normal, quiet, seeded, without_noise
 
 SHORT = HMC(4, HMCSettings(num_draws=20, num_warmup=40))

@@ -16,8 +16,8 @@ from scipy import stats
 from gp_ensembles.bo import EnsembleModel
 from gp_ensembles.bo.outcomes import normal_like
 from gp_ensembles.papers.fusion import FourierPrior, FusedModel, LaplaceApproximation, fit_fusion, predict_experts
-from gp_ensembles.papers.fusion.experts import TabulatedExpert
-from gp_ensembles.papers.fusion.joint import predict_jointly
+from gp_ensembles.papers.fusion.experts import ExpertPredictions, PredictiveExpert
+from gp_ensembles.papers.fusion.fused_model import predict_jointly
 from gp_ensembles.papers.fusion.models import BHS, PBHS, HetGP, MoGPE, PoGPE
 from tests.papers.fusion.cases import F64, normal, quiet, seeded
 
@@ -66,12 +66,18 @@ def test_the_posterior_is_the_predictive_mixture(stacked, data, experts):
     assert bool((silent.variance < posterior.variance).all())
 
 
+class Pointwise(PredictiveExpert):
+    def predict(self, X):
+        mean = X[:, 0].unsqueeze(0)
+        return ExpertPredictions(mean, mean.square() + 1.0, 0.0 * mean)
+
+
 def test_wrong_questions_are_refused(stacked, data, experts):
     X = data[0]
-    table = [TabulatedExpert(X, X.squeeze(-1), X.squeeze(-1).square() + 1.0)] * 2
+    pointwise = [Pointwise()] * 2
     with pytest.raises(UnsupportedError, match="one point at a time"):
-        FusedModel(stacked, table).posterior(X[:3])
-    assert FusedModel(stacked, table).posterior(X[:3].unsqueeze(-2)).mean.shape == (3, 1, 1)
+        FusedModel(stacked, pointwise).posterior(X[:3])
+    assert FusedModel(stacked, pointwise).posterior(X[:3].unsqueeze(-2)).mean.shape == (3, 1, 1)
     with pytest.raises(ValueError, match="2 experts here, got 1"):
         FusedModel(stacked, experts[:1])
     with pytest.raises(ValueError, match="from a table of predictions: give its experts"):

@@ -17,13 +17,11 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeRegressor
 
 from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel
-from gp_ensembles.papers.fusion import BHS, PBHS, ExpertPredictions, ProductOfExperts, fit_fusion, fuse, predict_experts
-from gp_ensembles.papers.fusion.experts import TabulatedExpert
+from gp_ensembles.papers.fusion import BHS, PBHS, ExpertPredictions, fit_fusion, fuse, predict_experts
 from gp_ensembles.papers.fusion.forecasts import moment_forecast, quantile_forecast
 from gp_ensembles.papers.fusion.function_priors import weight_prior
 from gp_ensembles.papers.fusion.gathering import gather_experts, gather_predictions
-from gp_ensembles.papers.fusion.known_rows import known_rows
-from gp_ensembles.papers.fusion.regressors import scale_regressors
+from gp_ensembles.papers.fusion.regressors import known_rows, scale_regressors
 from gp_ensembles.papers.sparse import ExactGP as SparseExactGP
 from gp_ensembles.papers.sparse import SparseGP
 from tests.papers.fusion.cases import seeded
@@ -40,14 +38,11 @@ def test_kinds_of_experts_in_one_fusion(kind):
     X, y = rows(100)
     gp = SingleTaskGP(X[:30], y[:30].unsqueeze(-1), covar_module=RBFKernel())
     regressor = LinearRegression().fit(X[:30].numpy(), y[:30].numpy())
-    table = TabulatedExpert(X, y + 0.3, 0.1 * torch.ones_like(y))
-    model = kind(X[30:], y[30:], [gp, regressor, table])
-    assert len(model.experts) == 3
+    model = kind(X[30:], y[30:], [gp, regressor])
+    assert len(model.experts) == 2
     fitted = fit_fusion(model, generator=seeded())
     expected = fitted.predict(X[30:], predict_experts(model.experts, X[30:]))
     torch.testing.assert_close(fitted.predict(X[30:]).mean, expected.mean)
-    with pytest.raises(ValueError, match="not in it"):
-        fitted.predict(X[:4] + 0.5)  # the table does not know them
 
 
 def test_a_fusion_of_forecasts_needs_forecasts_to_predict():
@@ -84,9 +79,9 @@ def test_rows_that_do_not_match():
     with pytest.raises(ValueError, match=r"do not fit: \(20, 1\) and \(19,\)"):
         PBHS(X, y[:19], [good])
     with pytest.raises(ValueError, match="need the inputs X"):
-        fuse([TabulatedExpert(X, y, torch.ones_like(y))], ProductOfExperts(), space="y")
+        fuse([LinearRegression()], space="y")
     with pytest.raises(ValueError, match="are 20 rows"):
-        fuse([good, moment_forecast(y[1:], 1.0)], ProductOfExperts(), space="y")
+        fuse([good, moment_forecast(y[1:], 1.0)], space="y")
     with pytest.raises(TypeError, match="cannot serve as an expert"):
         gather_predictions(["a model"], X)
 

@@ -9,9 +9,9 @@ from gp_ensembles.papers.fusion.diagnostics import rank_rhat
 from gp_ensembles.papers.fusion.fitted import FittedFusion
 from gp_ensembles.papers.fusion.forecasts import moment_forecast
 from gp_ensembles.papers.fusion.function_priors import FourierPrior
+from gp_ensembles.papers.fusion.inference import find_modes
 from gp_ensembles.papers.fusion.laplace import covariance_factor
 from gp_ensembles.papers.fusion.leapfrog import evaluate, leapfrog
-from gp_ensembles.papers.fusion.modes import find_modes
 from tests.papers.fusion.cases import F64, fourier_prior, inputs, mcse_mean, normal, quiet, seeded
 
 
@@ -33,16 +33,18 @@ def test_steps_with_a_factor_are_steps_in_whitened_coordinates():
 
     whitened = (F * scale).mT  # theta = z @ whitened
     start = evaluate(lambda z: density(z @ whitened), theta @ torch.linalg.inv(whitened))
-    expected = leapfrog(lambda z: density(z @ whitened), start, momentum, 0.1 * torch.ones_like(scale), 5)
-    found = leapfrog(density, evaluate(density, theta), momentum, 0.1 * scale, 5, F)
-    torch.testing.assert_close(found.points.theta, expected.points.theta @ whitened)
-    torch.testing.assert_close(found.momentum, expected.momentum)
+    expected, expected_momentum = leapfrog(
+        lambda z: density(z @ whitened), start, momentum, 0.1 * torch.ones_like(scale), 5
+    )
+    found, found_momentum = leapfrog(density, evaluate(density, theta), momentum, 0.1 * scale, 5, F)
+    torch.testing.assert_close(found.theta, expected.theta @ whitened)
+    torch.testing.assert_close(found_momentum, expected_momentum)
 
 
 def test_the_factor_is_that_of_the_covariance():
     model = stacking()
-    mode = find_modes(model, 2, 500, generator=seeded()).points.theta[0]
-    precision = -torch.func.hessian(model.log_joint)(mode)
+    mode = find_modes(model, 2, 500, generator=seeded()).point[0]
+    precision = -torch.autograd.functional.hessian(model.log_joint, mode)
     values, directions = torch.linalg.eigh(precision)
     covariance = directions @ torch.diag(1.0 / values.abs().clamp(min=1.0)) @ directions.mT
     F = covariance_factor(model.log_joint, mode, model.prior_stddev)
@@ -54,9 +56,9 @@ def test_hyperparameters_are_held(prior_stddev):
     model = stacking(prior_stddev)
     found = find_modes(model, 3, 100, held_at=model.prior_mean, generator=seeded())
     if prior_stddev is not None:
-        held = model.unpack(found.points.theta)["weights_hyperparameters"]
-        torch.testing.assert_close(held, model.functions["weights"].prior.log_hyperparameters.expand_as(held))
-    assert float(found.points.log_density.amax() - found.points.log_density.amin()) < 1e-3
+        held = model.unpack(found.point)["weights_hyperparameters"]
+        torch.testing.assert_close(held, model.priors["weights"].log_hyperparameters.expand_as(held))
+    assert float(found.value.amax() - found.value.amin()) < 1e-3
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Pools against golden numbers, extremes from 60-digit arithmetic, numerical integration, and bad input."""
+"""Pools, products and constant weights: golden numbers, extremes from 60-digit arithmetic, integration, bad input."""
 
 import math
 
@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
-from gp_ensembles.numerics import mixtures, normal
-from gp_ensembles.papers.fusion.pools import linear_pool, log_linear_pool
-from tests.papers.fusion.cases import F64, close, seeded, spoil
+from gp_ensembles.numerics import mixtures
+from gp_ensembles.numerics import normal as normals
+from gp_ensembles.papers.fusion.experts import ExpertPredictions
+from gp_ensembles.papers.fusion.pools import entropy_weights, fuse, linear_pool, log_linear_pool, stacking_weights
+from tests.papers.fusion.cases import F64, close, normal, seeded, spoil, without_noise
 
 
 def experts_first(numbers):
@@ -81,7 +83,7 @@ def test_log_linear_density_is_the_normalized_product():
     mean, variance, log_weights = some_experts()
     pool = log_linear_pool(mean, variance, log_weights)
     y = torch.linspace(-3, 3, 7, dtype=F64).unsqueeze(-1)
-    product = (log_weights.exp() * normal.log_prob(y.unsqueeze(-2), mean, variance)).sum(-2)
+    product = (log_weights.exp() * normals.log_prob(y.unsqueeze(-2), mean, variance)).sum(-2)
     close(pool.log_prob(y), product + pool.log_c)
     grid = torch.linspace(-60, 60, 200001, dtype=F64).unsqueeze(-1)
     mass = torch.trapezoid(pool.log_prob(grid).exp(), grid, dim=0)
@@ -178,3 +180,105 @@ def test_bad_input():
         for pool in (linear_pool, log_linear_pool):
             with pytest.raises(ValueError, match=message):
                 pool(*change(*some_experts()))
+
+
+def number(value):
+    return torch.tensor(value, dtype=F64)
+
+
+def some_predictions(K=3, N=5, seed=0):
+    """Experts with variances that rise from first to last, none above the prior variance of 2."""
+    generator = seeded(seed)
+    mean = torch.randn(K, N, dtype=F64, generator=generator)
+    variance = 1.5 - torch.rand(K, N, dtype=F64, generator=generator).cumsum(0) * 1.4 / K
+    return ExpertPredictions(mean, variance, torch.full((K, 1), 0.2, dtype=F64))
+
+
+def test_golden_products(archive):
+    numbers = archive("fusion_fixed_weight_rules")
+    predictions, prior = without_noise(numbers["mu"].mT, numbers["var"].mT), numbers["prior_var"]
+    for name, log_weights in {
+        "poe": 0.0,
+        "gpoe_uniform": None,
+        "gpoe_diff_entropy": entropy_weights(predictions.variance, prior),
+        "gpoe_diff_entropy_normalised": entropy_weights(predictions.variance, prior, normalized=True),
+    }.items():
+        for space in ("f", "y"):
+            found = fuse(predictions, log_weights, space=space)
+            close(found.mean, numbers[f"{name}_mean"])
+            close(found.variance, numbers[f"{name}_var"])
+
+
+def test_entropy_weights_return_to_the_prior_far_from_the_data():
+    far, mean = torch.full((3, 2), 2.0, dtype=F64), torch.full((3, 2), 0.5, dtype=F64)
+    weights = entropy_weights(far * (1 + 1e-9), number(2.0), normalized=True)  # round-off is no error
+    found = fuse(without_noise(mean, far), weights, space="f")
+    close(found.variance, far[0], 1e-8)
+    close(found.mean, mean[0], 1e-8)
+    with pytest.raises(ValueError, match="a row has no expert left"):
+        fuse(without_noise(mean, far), entropy_weights(far, number(2.0)), space="f")
+    for prior, message in ((-1.0, "variance must be positive"), (0.1, r"of expert 0 at row \d.* above the prior's")):
+        with pytest.raises(ValueError, match=message):
+            entropy_weights(some_predictions().variance, number(prior))
+
+
+def test_functions_get_the_noise_after_their_product_and_targets_before():
+    predictions = some_predictions()
+    f, y = (fuse(predictions, 0.0, space=space) for space in ("f", "y"))
+    close(f.variance, 1 / (1 / predictions.variance).sum(0) + 0.2)
+    close(y.variance, 1 / (1 / (predictions.variance + 0.2)).sum(0))
+    close(fuse(predictions, 0.0, space="f", noise=number(1.0)).variance, f.variance + 0.8)
+    noises = predictions._replace(noise=number([[0.1], [0.2], [0.6]]))
+    close(fuse(noises, 0.0, space="f").variance, f.variance + 0.1)
+    log_weights = number([-1.0, 0.5, -0.3])
+    for weights in (log_weights, log_weights[:, None] + torch.arange(5, dtype=F64)):
+        pool = log_linear_pool(predictions.mean, predictions.target_variance, weights)
+        fused = fuse(predictions, weights, space="y")
+        close(fused.log_prob(torch.zeros(5, dtype=F64)), pool.log_prob(torch.zeros(5, dtype=F64)))
+    alone = some_predictions(1)
+    for space in ("f", "y"):
+        close(fuse(alone, space=space).variance, alone.target_variance[0])
+
+
+def test_bad_products():
+    good = some_predictions()
+    batch = ExpertPredictions(*(part.expand(2, *part.shape) for part in good))
+    for predictions, choices, message in [
+        (good._replace(variance=spoil(good.variance, (0, 3), -0.1)), {}, "expert 0 has -0.1 at row 3"),
+        (good._replace(noise=-good.noise), {}, "noise variances must be finite and not negative"),
+        (good._replace(noise=good.noise[:2]), {}, r"one per expert has shape \(K, 1\)"),
+        (batch, {}, r"shape \(K, N\)"),
+        (good, {"space": "latent"}, '"f", the function, or "y"'),
+        (good, {"log_weights": torch.zeros(3, 4, dtype=F64)}, "log weights must have shape"),
+        (good, {"noise": number([[1.0]])}, r"must have shape \(\) or \(N,\)"),
+        (good, {"noise": number(1.0), "space": "y"}, "leave noise out"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            fuse(predictions, **({"space": "f"} | choices))
+
+
+def test_golden_stacking(archive):
+    numbers = archive("fusion_stacking")
+    log_prob = numbers["lpd"].mT
+    log_weights = stacking_weights(log_prob)
+    torch.testing.assert_close(log_weights.exp(), numbers["weights"], rtol=0, atol=1e-6)
+    score = (log_weights[:, None] + log_prob).logsumexp(0).mean()
+    assert float(score) == pytest.approx(float(numbers["mean_log_score"]), abs=1e-9)
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 10**6), K=st.integers(1, 6))
+def test_stacking_meets_its_optimality_conditions(seed, K):
+    log_prob = normal(K, 30, seed=seed) - 1
+    log_weights = stacking_weights(log_prob)
+    gradient = (log_prob - (log_weights[:, None] + log_prob).logsumexp(0)).exp().mean(1)
+    assert float(log_weights.logsumexp(0)) == pytest.approx(0, abs=1e-12)
+    assert float(gradient.amax()) <= 1 + 1e-8
+    used = log_weights > math.log(1e-3)
+    assert bool(((gradient - 1).abs()[used] < 1e-4).all())
+
+
+def test_stacking_needs_experts_and_targets():
+    for shape in ((3,), (0, 4), (3, 0), (2, 3, 4)):
+        with pytest.raises(ValueError, match="at least one expert and one target"):
+            stacking_weights(torch.zeros(shape, dtype=F64))

@@ -13,7 +13,6 @@ from sklearn.preprocessing import StandardScaler
 
 from gp_ensembles.papers.fusion import PBHS, fit_fusion, fuse, predict_experts
 from gp_ensembles.papers.fusion.regressors import cross_fit, log_linear, scale_regressors
-from gp_ensembles.papers.fusion.rules import EqualWeights, ProductOfExperts
 from tests.papers.fusion.cases import inputs, normal, seeded
 
 
@@ -40,7 +39,7 @@ def test_a_constant_scale_is_the_error_of_held_out_rows():
 def test_a_scale_depends_on_the_input_where_errors_do():
     X, y = rows(400, 1, uneven=True)
     expert = scale_regressors([line(X[:200], y[:200])], X[200:], y[200:]).experts[0]
-    assert bool(expert.scale.slope.abs().max() > 0)
+    assert bool(expert.slope.abs().max() > 0)
     grid = torch.tensor([[-0.8, 0.0], [0.8, 0.0]], dtype=torch.float64)
     low, high = expert.predict(grid).target_variance[0].sqrt().tolist()
     # The truth is 0.2 exp(2 x): 0.040 and 0.99; the slopes have a prior that makes them smaller.
@@ -105,7 +104,7 @@ def test_fitted_regressors_go_straight_into_a_fusion():
     alone = -predict_experts(experts, test_X).log_prob(test_y).mean(1)
     assert nlpd < float(alone.min()) + 0.1
     torch.testing.assert_close(fitted.predict(test_X, experts).mean, fitted.predict(test_X).mean)
-    assert fuse([*experts], ProductOfExperts(EqualWeights()), space="y", X=test_X).mean.shape == (100,)
+    assert fuse([*experts], space="y", X=test_X).mean.shape == (100,)
 
 
 def test_bad_regressors_and_rows():
@@ -117,7 +116,7 @@ def test_bad_regressors_and_rows():
         (lambda: scale_regressors([good], X, y[:39]), ValueError, r"shape \(40,\) as the inputs, got \(39,\)"),
         (lambda: scale_regressors([], X, y), ValueError, "at least one regressor"),
         (lambda: cross_fit([good], X, y, torch.zeros(40)), ValueError, "at least two values"),
-        (lambda: fuse([good], ProductOfExperts(), space="y", X=X), TypeError, "scale_regressors"),
+        (lambda: fuse([good], space="y", X=X), TypeError, "scale_regressors"),
         (lambda: scale_regressors([exact], X, y), ValueError, "expert 0, a KNeighborsRegressor, makes no errors"),
     ]:
         with pytest.raises(error, match=message):

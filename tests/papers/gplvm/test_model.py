@@ -16,9 +16,8 @@ from gp_ensembles.meta_learners.switching import sticky_transition
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.papers.gplvm import IEGPLVM, LatentSettings
 from gp_ensembles.papers.gplvm import model as model_module
-from gp_ensembles.papers.gplvm.embed import LatentModel, embed_rows
+from gp_ensembles.papers.gplvm.embed import LatentModel, WeightPosterior, embed_rows
 from gp_ensembles.papers.gplvm.neighbors import nearest_rows
-from gp_ensembles.papers.gplvm.posterior import WeightPosterior
 from gp_ensembles.papers.gplvm.presets import rbf_features
 
 EXPERTS, LATENT, START = 3, 2, 25
@@ -193,7 +192,7 @@ def test_a_row_that_fails_leaves_the_state_as_it_was(model, monkeypatch):
         found = embed_rows(*arguments, **options)
         return found._replace(log_prob=found.log_prob * torch.nan) if next(calls) == 4 else found
 
-    monkeypatch.setattr("gp_ensembles.papers.gplvm.step.embed_rows", failing)
+    monkeypatch.setattr("gp_ensembles.papers.gplvm.embed.embed_rows", failing)
     with refused(model, NumericalError, "row 3 has a log density of nan under expert 0"):
         model.update(surface(40)[START:])
 

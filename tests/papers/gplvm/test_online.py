@@ -11,13 +11,17 @@ from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.papers.gplvm.embed import (
     LatentModel,
     ObservedRows,
+    WeightPosterior,
     embed_rows,
     embedding_density,
     embedding_derivatives,
+    learn_rows,
     observed_rows,
+    predict_rows,
+    walk,
+    weight_prior,
 )
 from gp_ensembles.papers.gplvm.neighbors import keep_rows, nearest_rows, restore_rows, row_store
-from gp_ensembles.papers.gplvm.posterior import WeightPosterior, learn_rows, predict_rows, walk, weight_prior
 
 
 def normals(generator, *shape):

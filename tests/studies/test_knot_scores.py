@@ -1,4 +1,4 @@
-"""Divergences against quadrature and torch, the paper's averages by their definitions, medians against numpy."""
+"""The divergence of knots from the exact model, against quadrature and torch."""
 
 import math
 
@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributions import Normal, kl_divergence
 
-from gp_ensembles import metrics
-from gp_ensembles.metrics.scores import aukl
+from studies.knots.scores import aukl
 
 SEEDS = st.integers(0, 10_000)
 
@@ -80,36 +79,3 @@ def test_variances_that_are_not_positive_are_refused(which, value):
     given_moments[which][2] = value
     with pytest.raises(ValueError, match="positive variances"):
         aukl(*given_moments)
-
-
-@pytest.mark.parametrize("num_rows", [1, 2, 7, 30])
-def test_the_median_is_numpy_s_over_observed_rows(num_rows):
-    rng = np.random.default_rng(num_rows)
-    log_prob, y = rng.normal(size=(3, num_rows)), rng.normal(size=num_rows)
-    if num_rows > 2:
-        y[1] = np.nan
-    found = metrics.median_mnlp(torch.tensor(log_prob), torch.tensor(y))
-    np.testing.assert_allclose(found.numpy(), np.median(-log_prob[:, ~np.isnan(y)], axis=-1), rtol=1e-12)
-
-
-def test_a_median_of_nothing_is_missing_and_outliers_do_not_move_it():
-    log_prob = torch.tensor([-1.0, -2.0, -3.0], dtype=torch.float64)
-    assert math.isnan(float(metrics.median_mnlp(log_prob, torch.full_like(log_prob, torch.nan))))
-    missed = torch.tensor([-1.0, -2.0, -1e9], dtype=torch.float64)
-    y = torch.zeros_like(log_prob)
-    assert float(metrics.median_mnlp(log_prob, y)) == float(metrics.median_mnlp(missed, y)) == 2.0
-    assert float(metrics.log_score(missed, y)) < -1e8
-
-
-def test_errors_are_standardized_by_the_sample_deviation():
-    rng = np.random.default_rng(4)
-    mean, y = rng.normal(size=(2, 9)), rng.normal(size=9) + 3
-    found = metrics.sample_srmse(torch.tensor(mean), torch.tensor(y))
-    exact = np.sqrt(np.mean((y - mean) ** 2, axis=-1)) / np.std(y, ddof=1)
-    np.testing.assert_allclose(found.numpy(), exact, rtol=1e-13)
-    ratio = metrics.nmse(torch.tensor(mean), torch.tensor(y)).sqrt() / found
-    np.testing.assert_allclose(ratio.numpy(), math.sqrt(9 / 8), rtol=1e-13)
-    missing = torch.tensor(np.append(y, np.nan))
-    longer = torch.tensor(np.append(mean, np.full((2, 1), 1e6), axis=-1))
-    torch.testing.assert_close(metrics.sample_srmse(longer, missing), found)
-    assert math.isnan(float(metrics.sample_srmse(torch.zeros(1), torch.zeros(1))))
