@@ -3,7 +3,13 @@
 import torch
 from torch import Tensor, nn
 
-from gp_ensembles.cli.predictions import DiscreteRows, rows_of_classes, rows_of_mixture, rows_of_rates
+from gp_ensembles.cli.predictions import (
+    PredictedRows,
+    rows_of_classes,
+    rows_of_mixture,
+    rows_of_numbers,
+    rows_of_rates,
+)
 from gp_ensembles.distributions import StudentTMixture
 from gp_ensembles.distributions.latent_mixture import LatentMixture
 from gp_ensembles.engine.ensemble import Ensemble
@@ -15,10 +21,10 @@ from gp_ensembles.features.linear import LinearFeatures
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.innovations.bank import InnovationBank, InnovationState
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
+from gp_ensembles.streaming.scales import Standardizer
 
 NAMES = ("previous value", "warm-up mean", "recursive linear regression")
-
-
+DISCRETE_NAMES = ("previous value", "warm-up frequencies", "recursive linear regression")
 # Bands with heavy tails and a scale that follows recent errors.
 _BAND = InnovationBank([InnovationModel(degrees_of_freedom=4, rate=0.05, autoregressive=False)])
 
@@ -58,8 +64,8 @@ class Baselines(nn.Module):
         return InnovationState(*(getattr(self, f"band_{name}") for name in InnovationState._fields))
 
     @torch.no_grad()
-    def observe(self, X: Tensor, y: Tensor) -> dict[str, StudentTMixture]:
-        """Predict each target of rows ``X`` (B, D), ``y`` (B,), then learn it."""
+    def observe(self, X: Tensor, y: Tensor, targets: Tensor, scales: Standardizer) -> dict[str, PredictedRows]:
+        """Predict each target of rows ``X`` (B, D), ``y`` (B,), then learn it; ``targets`` are y in their units."""
         linear = self.linear.observe(X, y)
         previous = fill_forward(torch.cat([self.last.unsqueeze(0), y]))
         self.last.copy_(previous[-1])
@@ -70,16 +76,17 @@ class Baselines(nn.Module):
             old.copy_(new)
         certain = y.new_zeros(1)
         parts = zip(NAMES, found.mean, found.variance, found.degrees_of_freedom, strict=True)
-        return {name: StudentTMixture(certain, *moments) for name, *moments in parts}
+        shift, scale = scales.y_mean.cpu(), scales.y_scale.cpu()
+        return {
+            name: rows_of_numbers(StudentTMixture(certain, *moments).rescale(shift, scale), targets, float(scale))
+            for name, *moments in parts
+        }
 
 
 def fill_forward(values: Tensor) -> Tensor:
     """Replace each NaN by the last number before it; values (N,), the first of which is a number."""
     places = torch.arange(values.shape[0], device=values.device)
     return values[torch.where(torch.isnan(values), 0, places).cummax(0).values]
-
-
-DISCRETE_NAMES = ("previous value", "warm-up frequencies", "recursive linear regression")
 
 
 class DiscreteBaselines(nn.Module):
@@ -119,8 +126,8 @@ class DiscreteBaselines(nn.Module):
         self.linear: OnlineEnsemble = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
         self.linear.observe(X, y)
 
-    def observe(self, X: Tensor, y: Tensor) -> dict[str, DiscreteRows]:
-        """Predict each target (B,), then learn it; the predictions of each baseline, by name."""
+    def observe(self, X: Tensor, y: Tensor, targets: Tensor, scales: Standardizer) -> dict[str, PredictedRows]:
+        """As :meth:`Baselines.observe`; discrete targets have no units."""
         linear = self.linear.observe(X, y).mixture
         assert isinstance(linear, LatentMixture)
         previous = fill_forward(torch.cat([self.last.unsqueeze(0), y]))
@@ -133,7 +140,7 @@ class DiscreteBaselines(nn.Module):
             simple = [self._rows(table, y) for table in tables]
         return dict(zip(DISCRETE_NAMES, [*simple, rows_of_mixture(linear, y)], strict=True))
 
-    def _rows(self, probabilities: Tensor, y: Tensor) -> DiscreteRows:
+    def _rows(self, probabilities: Tensor, y: Tensor) -> PredictedRows:
         seen = ~torch.isnan(y)
         label = torch.where(seen, y, 0.0).long().unsqueeze(-1)
         log_prob = torch.where(seen, probabilities.gather(-1, label).squeeze(-1).log(), torch.nan)

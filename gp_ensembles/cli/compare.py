@@ -9,10 +9,9 @@ from statistics import mean, stdev
 from typing import Any
 
 from gp_ensembles.cli.config import load_config
-from gp_ensembles.cli.error_messages import EXPECTED, one_sentence
 from gp_ensembles.cli.named_configs import find_config
 from gp_ensembles.cli.out_folder import make_writable
-from gp_ensembles.cli.running import progress_bar
+from gp_ensembles.cli.running import EXPECTED, one_sentence, progress_bar
 from gp_ensembles.cli.scored_stream import ScoredStream, take_warm_up
 from gp_ensembles.cli.summary import format_table, summarize_run
 from gp_ensembles.cli.text_tables import as_csv

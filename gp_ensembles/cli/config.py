@@ -8,8 +8,8 @@ from typing import Literal
 import yaml
 from jsonargparse import ArgumentParser, Namespace
 
-from gp_ensembles.cli.error_messages import one_sentence
 from gp_ensembles.cli.named_configs import refuse_odd_yaml
+from gp_ensembles.cli.running import one_sentence
 from gp_ensembles.ensembles.presets import auto
 from gp_ensembles.ensembles.records import spec_from_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec

@@ -1,18 +1,27 @@
-"""Data drawn from known distributions, each with the noise-free truth, in float64."""
+"""Data drawn from known distributions, each with the noise-free truth, in float64, and the messy table of the demo."""
 
 import math
 from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gp_ensembles.data.table import Table
+from gp_ensembles.files.replacing import write_text
 from gp_ensembles.numerics.display import record_text
 
 # It keeps a float64 RBF covariance positive definite, and is part of the distribution.
 _NUGGET = 1e-9
 _FRIEDMAN2_RANGES = ((0.0, 100.0), (40 * math.pi, 560 * math.pi), (0.0, 1.0), (1.0, 11.0))
+TARGET = "load"
+_HEADER = ("time", "weather", "temperature", "solar", "holiday", TARGET)
+_WEATHER = ("sunny", "cloudy", "rain")
+_NEW_WEATHER = "fog"  # first occurs late
+_START = datetime(2024, 1, 1)
 
 
 class FunctionDraw(NamedTuple):
@@ -315,3 +324,46 @@ def _observe(name: str, X: Tensor, truth: Tensor, noise: float, generator: torch
     y = truth + noise * _normal(X, generator)
     names = tuple(f"x{j + 1}" for j in range(X.shape[1]))
     return FunctionDraw(Table(X, y, names, "y", name), truth, noise**2)
+
+
+def messy_load(num_rows: int = 2500, *, seed: int = 0) -> str:
+    """An hourly load as text in a European dialect: semicolons, decimal commas, day first."""
+    generator = np.random.default_rng(seed)
+    hours = np.arange(num_rows) + 8 * (np.arange(num_rows) >= num_rows // 4)
+    times = [_START + timedelta(hours=int(hour)) for hour in hours]
+    day, year = 2 * np.pi * (hours % 24) / 24, 2 * np.pi * hours / (365.25 * 24)
+    working = np.array([time.weekday() < 5 for time in times])
+    kinds = np.repeat(generator.integers(0, len(_WEATHER), num_rows // 12 + 1), 12)[:num_rows]
+    weather = np.array(_WEATHER, dtype=object)[kinds]
+    weather[(kinds == 2) & (np.arange(num_rows) > 3 * num_rows // 4)] = _NEW_WEATHER
+    temperature = 10 - 8 * np.cos(year) - 4 * np.cos(day - 0.5) + np.cumsum(generator.normal(0, 0.15, num_rows))
+    solar = np.maximum(-np.cos(day), 0) * np.array([30.0, 12.0, 5.0])[kinds] * (np.arange(num_rows) >= num_rows // 2)
+    holiday = np.isin([time.date().toordinal() % 37 for time in times], [0])
+    level = 200 + np.cumsum(generator.normal(0, 0.15, num_rows)) + 15 * (np.arange(num_rows) >= 2 * num_rows // 3)
+    busy = working & ~holiday
+    shape = -30 * np.cos(day - 0.6) + 25 * busy * np.maximum(np.sin(day - np.pi / 2), 0)
+    load = level + shape + 1.5 * np.abs(temperature - 16) - 0.8 * solar + generator.normal(0, 3, num_rows)
+    cold = generator.random(num_rows) < 0.04
+    cold[num_rows // 3 : num_rows // 3 + 48] = True
+    silent = generator.random(num_rows) < 0.01
+    lines = [";".join(_HEADER)]
+    for row, time in enumerate(times):
+        cells = (
+            f"{time:%d.%m.%Y %H:%M}",
+            weather[row],
+            "" if cold[row] else _decimal(temperature[row]),
+            _decimal(solar[row]),
+            "yes" if holiday[row] else "no",
+            "NA" if silent[row] else _decimal(load[row]),
+        )
+        lines.append(";".join(cells))
+    return "\n".join(lines) + "\n"
+
+
+def write_messy_load(path: Path, num_rows: int = 2500, *, seed: int = 0) -> None:
+    """Write :func:`messy_load` to a file."""
+    write_text(path, messy_load(num_rows, seed=seed))
+
+
+def _decimal(number: float) -> str:
+    return f"{number:.2f}".replace(".", ",")

@@ -8,13 +8,11 @@ import numpy as np
 import torch
 
 from gp_ensembles.tables.clock import Clock, Times, clock_of, find_clock, refuse_newest_first
-from gp_ensembles.tables.columns import ColumnEncoder, DroppedColumn, column_from_plain
-from gp_ensembles.tables.kinds import fit_column, refuse_text
-from gp_ensembles.tables.notes import notes_of, notes_of_target
+from gp_ensembles.tables.columns import ColumnEncoder, DroppedColumn, TargetColumn, column_from_plain
+from gp_ensembles.tables.kinds import fit_column, notes_of, notes_of_target, refuse_text
 from gp_ensembles.tables.options import TableOptions
 from gp_ensembles.tables.raw import CellError, Cells, RawRows, texts_of, without
 from gp_ensembles.tables.rows import Rows
-from gp_ensembles.tables.target import TargetColumn
 
 
 class TableError(ValueError):

@@ -10,7 +10,7 @@ import torch
 
 from gp_ensembles.cli import scored_stream
 from gp_ensembles.cli.__main__ import main
-from gp_ensembles.cli.checkpoint import load_checkpoint
+from gp_ensembles.cli.scored_stream import load_checkpoint
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.files.checkpoint import Kind, write_checkpoint
 from gp_ensembles.numerics.cholesky import NumericalError

@@ -14,7 +14,7 @@ from scipy import stats
 
 from gp_ensembles.cli import commands, scored_stream
 from gp_ensembles.cli.running import normalized_arguments
-from gp_ensembles.data.messy import write_messy_load
+from gp_ensembles.data.synthetic import write_messy_load
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import oebe

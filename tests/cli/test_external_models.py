@@ -11,9 +11,9 @@ import torch
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import LinearRegression
 
-from gp_ensembles.cli.checkpoint import load_checkpoint
 from gp_ensembles.cli.commands import Output, stream
 from gp_ensembles.cli.config import load_config
+from gp_ensembles.cli.scored_stream import load_checkpoint
 from gp_ensembles.cli.tables import open_table
 from gp_ensembles.data import Table
 from gp_ensembles.ensembles.bases import LinearBasis

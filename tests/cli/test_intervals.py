@@ -6,9 +6,8 @@ from operator import attrgetter
 import pytest
 import torch
 
-from gp_ensembles.cli.checkpoint import load_checkpoint, save_checkpoint
 from gp_ensembles.cli.predictions import interval_columns, interval_table
-from gp_ensembles.cli.scored_stream import ScoredStream
+from gp_ensembles.cli.scored_stream import ScoredStream, load_checkpoint, save_checkpoint
 from gp_ensembles.cli.summary import interval_lines, summarize_run, summary_table
 from gp_ensembles.cli.tables import open_table
 from gp_ensembles.data import Table

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gp_ensembles.cli.checkpoint import load_checkpoint
+from gp_ensembles.cli.scored_stream import load_checkpoint
 from tests.cli.commands import resume, run, summary_of, tables_of
 from tests.cli.commands import stream as stream_with
 

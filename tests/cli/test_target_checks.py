@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from gp_ensembles.cli import scored_stream
 from gp_ensembles.cli.bad_rows import BadRows
-from gp_ensembles.cli.checkpoint import load_checkpoint
-from gp_ensembles.cli.scored_stream import ScoredStream
+from gp_ensembles.cli.scored_stream import ScoredStream, load_checkpoint
 from gp_ensembles.cli.tables import open_table
 from gp_ensembles.data import Table
 from gp_ensembles.ensembles.bases import LinearBasis

@@ -1,17 +1,30 @@
-"""Frames with dates, categories and truth values as inputs of an estimator, encoded as tables of the command line."""
+"""Inputs of an estimator as tensors: arrays, and frames with dates and categories, encoded as in the command line."""
 
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.utils.validation import validate_data
+from torch import Tensor
 
-from gp_ensembles.estimators.arrays import Array
 from gp_ensembles.tables.columns import ColumnEncoder
 from gp_ensembles.tables.frames import FrameSource, has_numbers_only, is_frame
 from gp_ensembles.tables.kinds import fit_column, refuse_text
 from gp_ensembles.tables.raw import CellError, RawRows, join
 
 Columns = tuple[ColumnEncoder, ...]
+Array = np.ndarray[Any, Any]
+
+
+def as_tensor(values: Array) -> Tensor:
+    """A float64 copy as a tensor: the user's memory may be read-only, or change later."""
+    return torch.from_numpy(np.array(values, dtype=np.float64))
+
+
+def as_array(values: Tensor) -> Array:
+    """A float64 array on the host."""
+    result: Array = values.cpu().double().numpy()
+    return result
 
 
 def fit_frame(X: Any, num_rows: int) -> Columns | None:

@@ -1,4 +1,4 @@
-"""A model that answers line by line: a warm-up on the first rows, then a prediction for each row."""
+"""A model that answers line by line: the protocol, a warm-up on the first rows, then a prediction for each row."""
 
 import hashlib
 import json
@@ -12,17 +12,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from gp_ensembles.cli.lines.protocol import Line, LineError
 from gp_ensembles.distributions import LatentMixture
 from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoint
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.late import LateTargets
 from gp_ensembles.streaming.predictions import StreamDistribution
 from gp_ensembles.tables import TableOptions, open_rows
+from gp_ensembles.tables.columns import TargetColumn
 from gp_ensembles.tables.encoder import ColumnsError, TableEncoder, TableError
 from gp_ensembles.tables.frames import cells_of_records
 from gp_ensembles.tables.raw import RawRows
-from gp_ensembles.tables.target import TargetColumn
 
 _KIND = Kind(
     "gp_ensembles lines",
@@ -32,13 +31,68 @@ _KIND = Kind(
     ("config", "model/warm_X", "model/warm_y"),
 )
 _FARTHEST = 1e100
-PATH = "the lines"
-
-
 WINDOW = 100  # most rows pending without a target
 PATIENCE = 5  # later rows with targets after which a pending row is dropped
 _REMEMBERED = 2  # times the window: ids of learned rows, which may not be used again
 _ODD = 0.1  # largest share of warm-up rows that may be left out as malformed
+_LARGEST = 10**300
+Identity = str | int | float  # whole numbers are whole: 7.0 is 7
+
+
+class LineError(ValueError):
+    """A line that cannot be used."""
+
+
+class Line(NamedTuple):
+    """The content of a line.
+
+    Attributes:
+        identity: The id of its row; ``None`` without one.
+        record: Inputs by column, if it has any.
+        target: The target as written; ``None`` without one.
+        is_lost: Whether it says that the target of an earlier row will never arrive.
+    """
+
+    identity: Identity | None
+    record: dict[str, Any]
+    target: Any
+    is_lost: bool = False
+
+
+def read_line(text: str, target: str, identity: str, features: Sequence[str] | None = None) -> Line:
+    """Read a line of JSON.
+
+    Raises:
+        LineError: If it is no JSON object, a value is no number, text or Boolean, or inputs and target are missing.
+    """
+    try:
+        found = json.loads(text.lstrip("\ufeff"))
+    except json.JSONDecodeError as error:
+        raise LineError(f"not JSON: {error.msg} at character {error.pos + 1}") from None
+    except ValueError:  # Python limits the number of digits
+        raise LineError("not usable JSON: a number has thousands of digits") from None
+    except RecursionError:
+        raise LineError("not usable JSON: it is nested too deeply") from None
+    if not isinstance(found, dict):
+        raise LineError(f'not a JSON object such as {{"{identity}": 1, ...}}, but {type(found).__name__}')
+    for name, value in found.items():
+        if isinstance(value, list | dict):
+            raise LineError(f"{name} is a {type(value).__name__}; values are numbers, text, true, false or null")
+        if isinstance(value, int) and abs(value) > _LARGEST:
+            raise LineError(f"{name} is a whole number beyond 1e300")
+    own = found.pop(identity, None)
+    if isinstance(own, bool):
+        raise LineError(f"the {identity} is {own}; it must be a number or text")
+    if isinstance(own, float):
+        if not math.isfinite(own):
+            raise LineError(f"the {identity} is {own}; it must be a number or text")
+        own = int(own) if own.is_integer() else own
+    has_target = target in found
+    value = found.pop(target, None)
+    record = found if features is None else {name: found[name] for name in features if name in found}
+    if not record and (own is None or not has_target):
+        raise LineError(f"neither inputs of a row nor an {identity} with a {target}")
+    return Line(own, record, value, is_lost=not record and value is None)
 
 
 class _WarmRow(NamedTuple):
@@ -77,7 +131,7 @@ class LineSession:
     """Reads lines and answers rows, of which ``window`` may be pending; older ones are learned as missing.
 
     Raises:
-        ValueError: If the window is not at least one row.
+        ValueError: If no target is named, the config predicts several targets or counts, or the window is not positive.
     """
 
     window: int
@@ -85,8 +139,14 @@ class LineSession:
     has_just_started: bool
 
     def __init__(
-        self, config: StreamConfig, target: str, options: TableOptions | None = None, window: int = WINDOW
+        self, config: StreamConfig, target: str | None, options: TableOptions | None = None, window: int = WINDOW
     ) -> None:
+        if target is None:
+            raise ValueError("name the value to predict with --target")
+        kind = config.ensemble.target
+        if kind.num_outputs is not None or not (kind.is_real or kind.num_labels is not None):
+            raise ValueError(f"a stream of lines predicts one number or classes, not {kind}")
+        config.to_plain()  # what cannot be saved is refused
         self.config = config
         self.target = target
         self.options: TableOptions = TableOptions() if options is None else options
@@ -100,23 +160,6 @@ class LineSession:
         self._next_fit = config.warmup  # rows with targets at which a fit is tried
         self._intervals: dict[str, tuple[float, float]] = {}
         self._known: dict[str, None] = {}  # keys of the last rows, in their order
-
-    @classmethod
-    def for_target(
-        cls, config: StreamConfig, target: str | None, options: TableOptions, window: int = WINDOW
-    ) -> "LineSession":
-        """A new session.
-
-        Raises:
-            ValueError: If no target is named, or the config predicts several targets, or counts.
-        """
-        if target is None:
-            raise ValueError("name the value to predict with --target")
-        kind = config.ensemble.target
-        if kind.num_outputs is not None or not (kind.is_real or kind.num_labels is not None):
-            raise ValueError(f"a stream of lines predicts one number or classes, not {kind}")
-        config.to_plain()
-        return cls(config, target, options, window)
 
     def set_window(self, window: int) -> None:
         """Change the largest number of pending rows, at least one."""
@@ -143,7 +186,6 @@ class LineSession:
 
         Raises:
             LineError: If the line cannot be used; it changes nothing.
-            NumericalError: If an expert fails.
         """
         began = time.perf_counter()
         answer = None
@@ -222,11 +264,7 @@ class LineSession:
 
     @classmethod
     def load(cls, path: Path) -> "LineSession":
-        """Read a session, to continue where it was saved.
-
-        Raises:
-            ValueError: If it is no session, or of another version.
-        """
+        """Read a session, to continue where it was saved."""
         content = read_checkpoint(path, _KIND)
         options = TableOptions(**content["options"])
         session = cls(StreamConfig.from_plain(content["config"]), content["target"], options, content["window"])
@@ -291,11 +329,7 @@ class LineSession:
             )
 
     def _number(self, column: TargetColumn, target: Any) -> float:
-        """A target as a number; NaN if missing.
-
-        Raises:
-            LineError: If it is no number, or no class.
-        """
+        """A target as a number; NaN if missing."""
         if isinstance(target, bool) and column.classes is None:
             raise LineError(f"the target is {target!r}, not a number; name classes with --classes")
         cells = np.array([str(target).lower() if isinstance(target, bool) else str(target)], dtype=object)
@@ -320,7 +354,7 @@ class LineSession:
 
     def _encoded(self, encoder: TableEncoder, record: Mapping[str, Any]) -> tuple[TableEncoder, torch.Tensor, float]:
         raw = RawRows(cells_of_records([record], encoder.input_columns), None)
-        encoder, rows = encoder.encode(raw, ".", PATH, self.tally.num_rows + 1)
+        encoder, rows = encoder.encode(raw, ".", "the lines", self.tally.num_rows + 1)
         return encoder, rows.X[0], 1.0 if rows.steps is None else float(rows.steps[0])
 
     def _end_warm_up(self) -> None:
