@@ -42,24 +42,14 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Output:
-    """Output settings of a run.
+    """Output settings of a run."""
 
-    Attributes:
-        out: Folder of the results.
-        pictures: Draw pictures.
-        progress: Show a progress bar with the running score.
-        checkpoint_seconds: Seconds between checkpoints while the stream is read.
-        on_bad_row: Treatment of rows that cannot be learned, see
-            :class:`~gp_ensembles.cli.bad_rows.BadRows`.
-        report: Write ``report.html``.
-    """
-
-    out: Path
+    out: Path  # folder of the results
     pictures: bool = True
-    progress: bool = True
-    checkpoint_seconds: float = 30.0
-    on_bad_row: Policy = "missing"
-    report: bool = True
+    progress: bool = True  # show a progress bar with the running score
+    checkpoint_seconds: float = 30.0  # seconds between checkpoints while the stream is read
+    on_bad_row: Policy = "missing"  # see :class:`~gp_ensembles.cli.bad_rows.BadRows`
+    report: bool = True  # write ``report.html``
 
 
 def stream(rows: RowStream, config: StreamConfig, output: Output) -> dict[str, object]:

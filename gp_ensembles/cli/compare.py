@@ -28,11 +28,7 @@ _FILES = ("compare.json", "compare.csv")
 
 
 def load_named_configs(paths: Sequence[Path], given: Mapping[str, Any]) -> dict[str, StreamConfig]:
-    """Configs by name or file, under the stems of their files; settings that are given override all of them.
-
-    Raises:
-        ValueError: If two files have the same stem, or the configs differ in warm-up.
-    """
+    """Configs by name or file, under the stems of their files; settings that are given override all of them."""
     overrides = {name: value for name, value in given.items() if value is not None}
     configs: dict[str, StreamConfig] = {}
     for path in map(find_config, paths):

@@ -48,11 +48,7 @@ def add_config(parser: ArgumentParser) -> None:
 
 
 def load_config(path: str | Path) -> StreamConfig:
-    """Read a config from a YAML file; an unknown key is an error.
-
-    Raises:
-        ValueError: If a key is unknown or appears twice, a value has the wrong type, or the file is empty.
-    """
+    """Read a config from a YAML file; an unknown key is an error."""
     return _parsed(path)[0]
 
 

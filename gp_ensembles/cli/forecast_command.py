@@ -19,7 +19,7 @@ from gp_ensembles.streaming.forecasting.backtest import Backtest, backtest
 from gp_ensembles.streaming.forecasting.forecast import Forecast
 from gp_ensembles.tables.encoder import TableEncoder
 from gp_ensembles.tables.raw import RawRows
-from gp_ensembles.tables.rows import InMemoryRows, Rows
+from gp_ensembles.tables.rows import Rows
 
 LEVELS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 _BANDS = (0, 2, 3, 4, 6)
@@ -54,7 +54,7 @@ def run_command(name: str, values: Namespace) -> int:
     if values.out.resolve() == checkpoint.resolve().parent:
         raise ValueError(f"{values.out} holds the run, whose summary would be overwritten; choose another --out")
     stream = load_checkpoint(checkpoint, device=values.device)
-    for _ in stream.chunks(InMemoryRows(stream.progress.pending.part(slice(0, 0))), repeat_pending=True):
+    for _ in stream.chunks(None, repeat_pending=True):
         pass  # rows since the last boundary, learned on a copy of the run
     generator = torch.Generator().manual_seed(values.seed)
     if values.backtest is not None:

@@ -44,27 +44,16 @@ class LineError(ValueError):
 
 
 class Line(NamedTuple):
-    """The content of a line.
+    """The content of a line."""
 
-    Attributes:
-        identity: The id of its row; ``None`` without one.
-        record: Inputs by column, if it has any.
-        target: The target as written; ``None`` without one.
-        is_lost: Whether it says that the target of an earlier row will never arrive.
-    """
-
-    identity: Identity | None
-    record: dict[str, Any]
-    target: Any
-    is_lost: bool = False
+    identity: Identity | None  # the id of its row; ``None`` without one
+    record: dict[str, Any]  # inputs by column, if it has any
+    target: Any  # the target as written; ``None`` without one
+    is_lost: bool = False  # whether it says that the target of an earlier row will never arrive
 
 
 def read_line(text: str, target: str, identity: str, features: Sequence[str] | None = None) -> Line:
-    """Read a line of JSON.
-
-    Raises:
-        LineError: If it is no JSON object, a value is no number, text or Boolean, or inputs and target are missing.
-    """
+    """Read a line of JSON."""
     try:
         found = json.loads(text.lstrip("\ufeff"))
     except json.JSONDecodeError as error:
@@ -104,35 +93,20 @@ class _WarmRow(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """Counts so far.
+    """Counts so far."""
 
-    Attributes:
-        num_rows: Rows that were predicted.
-        num_scored: Targets that arrived for them after the warm-up.
-        log_prob: Sum of their log densities under their predictions, in nats.
-        num_covered: How many lay between ``q05`` and ``q95``.
-        num_malformed: Lines that could not be used.
-        seconds: Time spent on answering.
-        num_lines: Lines read from the current source.
-        first_line: A checksum of the first of them.
-    """
-
-    num_rows: int = 0
-    num_scored: int = 0
-    log_prob: float = 0.0
-    num_covered: int = 0
-    num_malformed: int = 0
-    seconds: float = 0.0
-    num_lines: int = 0
-    first_line: str = ""
+    num_rows: int = 0  # rows that were predicted
+    num_scored: int = 0  # targets that arrived for them after the warm-up
+    log_prob: float = 0.0  # sum of their log densities under their predictions, in nats
+    num_covered: int = 0  # how many lay between ``q05`` and ``q95``
+    num_malformed: int = 0  # lines that could not be used
+    seconds: float = 0.0  # time spent on answering
+    num_lines: int = 0  # lines read from the current source
+    first_line: str = ""  # a checksum of the first of them
 
 
 class LineSession:
-    """Reads lines and answers rows, of which ``window`` may be pending; older ones are learned as missing.
-
-    Raises:
-        ValueError: If no target is named, the config predicts several targets or counts, or the window is not positive.
-    """
+    """Reads lines and answers rows, of which ``window`` may be pending; older ones are learned as missing."""
 
     window: int
     tally: Tally
@@ -182,11 +156,7 @@ class LineSession:
         return len(self._late.waiting)
 
     def take(self, line: Line) -> dict[str, Any] | None:
-        """Process a line; returns the answer to a row, ``None`` to a target alone.
-
-        Raises:
-            LineError: If the line cannot be used; it changes nothing.
-        """
+        """Process a line; returns the answer to a row, ``None`` to a target alone."""
         began = time.perf_counter()
         answer = None
         row = f"row {self.tally.num_rows + 1}"

@@ -149,11 +149,7 @@ def progress_bar(name: str, num_rows: int | None, progress: bool, num_done: int 
 
 
 def read_arguments(given: Sequence[str]) -> list[str]:
-    """A command line, :func:`normalized_arguments`, checked for slips that a parser would accept.
-
-    Raises:
-        ValueError: If an option has an empty value, or a key appears twice in a config.
-    """
+    """A command line, :func:`normalized_arguments`, checked for slips that a parser would accept."""
     arguments = normalized_arguments(given)
     for option, value in pairwise([*arguments, "--"]):
         if option.startswith("--") and (option.endswith("=") or not value.strip()):

@@ -34,7 +34,7 @@ from gp_ensembles.streaming.checks import illegal_target
 from gp_ensembles.streaming.reports import AnomalyCounts
 from gp_ensembles.tables import RowStream
 from gp_ensembles.tables.encoder import TableEncoder
-from gp_ensembles.tables.rows import RowReader, Rows
+from gp_ensembles.tables.rows import Rows
 
 _FIRST_ROWS = 1000
 CHUNK_ROWS = 256  # rows predicted, scored and returned at once, about
@@ -48,23 +48,14 @@ _KIND = Kind(
 
 
 class Timings(NamedTuple):
-    """Seconds spent so far.
+    """Seconds spent so far."""
 
-    Attributes:
-        fit: Building, fitting and conditioning on the warm-up rows.
-        stream: Predicting and learning after them; scores, baselines and files are not counted.
-        first: The same of the first thousand rows or slightly more.
-        first_rows: How many these are.
-        last: The same of the last block of rows.
-        last_rows: How many these are.
-    """
-
-    fit: float
-    stream: float
-    first: float = 0.0
-    first_rows: int = 0
-    last: float = 0.0
-    last_rows: int = 0
+    fit: float  # building, fitting and conditioning on the warm-up rows
+    stream: float  # predicting and learning after them; scores, baselines and files are not counted
+    first: float = 0.0  # the same of the first thousand rows or slightly more
+    first_rows: int = 0  # how many these are
+    last: float = 0.0  # the same of the last block of rows
+    last_rows: int = 0  # how many these are
 
     def after(self, seconds: float, num_rows: int) -> "Timings":
         """The timings after rows that took this many seconds."""
@@ -74,21 +65,13 @@ class Timings(NamedTuple):
 
 
 class StreamProgress(NamedTuple):
-    """Position of a stream: the last chunk boundary, and the rows read since.
+    """Position of a stream: the last chunk boundary, and the rows read since."""
 
-    Attributes:
-        num_rows: Rows learned for good, warm-up included.
-        scores: Scores up to there.
-        coverages: Coverage counts of adaptive intervals up to there.
-        pending: Rows read since, in the user's units.
-        last_row: Inputs and target of the last row read, shape (D + 1,), which a file can be compared with.
-    """
-
-    num_rows: int
-    scores: Scores
-    coverages: Coverages
-    pending: Rows
-    last_row: Tensor
+    num_rows: int  # rows learned for good, warm-up included
+    scores: Scores  # up to there
+    coverages: Coverages  # of adaptive intervals, up to there
+    pending: Rows  # rows read since, in the user's units
+    last_row: Tensor  # inputs and target of the last row read, shape (D + 1,), which a file can be compared with
 
 
 class ScoredStream:
@@ -133,13 +116,7 @@ class ScoredStream:
     def start(
         cls, config: StreamConfig, rows: RowStream, *, on_bad_row: Policy = "missing", progress: bool = False
     ) -> "ScoredStream":
-        """Fit a model to the first ``config.warmup`` rows of a table, which are taken from it.
-
-        Raises:
-            ValueError: If rows are too few, the target or all inputs are constant in the warm-up, too few targets are
-                observed there, or one is not of the kind that the model predicts.
-            NumericalError: If the model cannot be computed on these rows.
-        """
+        """Fit a model to the first ``config.warmup`` rows of a table, which are taken from it."""
         warm, bad_rows = take_warm_up(config, rows, on_bad_row)
         stream = cls.fit(config, rows, warm, progress=progress)
         stream.bad_rows = bad_rows
@@ -185,22 +162,19 @@ class ScoredStream:
         others = [coverage for coverage in self.coverages if coverage != 0.9]
         return tuple(name for coverage in others for name in interval_columns(coverage))
 
-    def chunks(self, rows: RowReader, *, repeat_pending: bool = False) -> Iterator[Chunk]:
+    def chunks(self, rows: RowStream | None, *, repeat_pending: bool = False) -> Iterator[Chunk]:
         """Predict each row, then learn it, a chunk at a time; all chunks that were returned are learned.
 
-        Raises:
-            ValueError: If a row is malformed, its target is of another kind, or ``bad_rows`` stops at an implausibly
-                large number; the rows before it have been learned and returned.
-            NumericalError: If an expert fails; likewise.
+        The rows since the last boundary are read again if ``repeat_pending``, and alone where ``rows`` is ``None``.
         """
         is_first, problem = True, None
         while problem is None:
             pending = self.progress.pending
             known = pending.num_rows
-            taken = rows.take(self.chunk_rows - known % self.chunk_rows)
+            taken = pending.part(slice(0, 0)) if rows is None else rows.take(self.chunk_rows - known % self.chunk_rows)
             if not taken.num_rows and not (is_first and repeat_pending and known):
                 return
-            new, problem = self._legal(taken, rows)
+            new, problem = (taken, None) if rows is None else self._legal(taken, rows)
             if problem is not None and not new.num_rows:
                 break
             block = Rows.join([pending, new]) if new.num_rows else pending
@@ -221,7 +195,7 @@ class ScoredStream:
             is_first = False
         raise ValueError(problem)  # the rows before are learned and returned
 
-    def _legal(self, taken: Rows, rows: RowReader) -> tuple[Rows, str | None]:
+    def _legal(self, taken: Rows, rows: RowStream) -> tuple[Rows, str | None]:
         """Rows before the first target of another kind, and what is wrong with it."""
         wrong = illegal_target(self.model.config.ensemble.target, taken.y)
         if wrong is None:
@@ -335,11 +309,7 @@ def save_checkpoint(stream: ScoredStream, path: str | os.PathLike[str]) -> None:
 
 
 def load_checkpoint(path: str | os.PathLike[str], *, device: str | None = None) -> ScoredStream:
-    """Read a stream, to continue where it was saved.
-
-    Raises:
-        ValueError: If it is not a checkpoint of a stream, is damaged, or is of another version.
-    """
+    """Read a stream, to continue where it was saved."""
     content = read_checkpoint(Path(path), _KIND)
     try:
         return _rebuild(content, device)

@@ -43,11 +43,7 @@ _WARM_UP = 200  # rows of each series
 def stream_series(
     table: TableRequest, config: StreamConfig | None, settings: StreamConfig, warmup: int | None, output: Output
 ) -> str:
-    """Stream a table of many series; returns the text to print.
-
-    Raises:
-        ValueError: If the table or the config is unsuitable.
-    """
+    """Stream a table of many series; returns the text to print."""
     fleet = Fleet(
         SMALL if config is None else config.ensemble,
         warmup=_WARM_UP if warmup is None else warmup,
@@ -78,12 +74,7 @@ def check_started(checkpoint: Path) -> None:
 def resume_series(
     table: TableRequest, checkpoint: Path, output: Output, device: str | None = None, skip_seen: bool | None = None
 ) -> str:
-    """Continue the series of a folder: a killed run with the same table, a complete one with another.
-
-    Raises:
-        ValueError: If the table misses a column or is not the one that a killed run was reading, holds rows that were
-            read, a file is damaged, or the device does not exist.
-    """
+    """Continue the series of a folder: a killed run with the same table, a complete one with another."""
     folder = _folder(checkpoint)
     complete(folder)
     stopped = SeriesRun.load(folder, device)
@@ -128,19 +119,12 @@ def _folder(checkpoint: Path) -> Path:
 
 
 class SeriesScore(NamedTuple):
-    """Sums over the rows of a series that were predicted and have a target.
+    """Sums over the rows of a series that were predicted and have a target."""
 
-    Attributes:
-        rows: Their number.
-        log_prob: Sum of their log densities.
-        squares: Sum of their squared errors.
-        covered: Number of targets inside their intervals.
-    """
-
-    rows: int = 0
-    log_prob: float = 0.0
-    squares: float = 0.0
-    covered: float = 0.0
+    rows: int = 0  # their number
+    log_prob: float = 0.0  # sum of their log densities
+    squares: float = 0.0  # sum of their squared errors
+    covered: float = 0.0  # number of targets inside their intervals
 
     @classmethod
     def total(cls, scores: Iterable["SeriesScore"]) -> Self:
@@ -197,11 +181,7 @@ class SeriesRun:
         return run
 
     def is_unfinished(self, folder: Path) -> bool:
-        """Whether the run in a folder was interrupted, so that it resumes with the table it was reading.
-
-        Raises:
-            ValueError: If the rows that the run wrote are gone.
-        """
+        """Whether the run in a folder was interrupted, so that it resumes with the table it was reading."""
         if partial_table(folder / PREDICTIONS, self.run_id).exists():
             return True
         if is_of_run(folder / SUMMARY, self.run_id):
@@ -222,11 +202,7 @@ class SeriesRun:
         return size if in_place else None
 
     def run(self, rows: RowStream, output: Output, *, size: int | None = None) -> dict[str, object]:
-        """Predict and learn all rows, and write all results.
-
-        Raises:
-            ValueError: If a row is malformed; the run can be resumed from its last save.
-        """
+        """Predict and learn all rows, and write all results."""
         make_writable(output.out)
         partial = partial_table(output.out / PREDICTIONS, self.run_id)
         if size is None:

@@ -15,7 +15,8 @@ from gp_ensembles.streaming.config import MIN_WARM_UP
 from gp_ensembles.streaming.forecasts import forecast_places
 from gp_ensembles.streaming.scales import constant_columns
 from gp_ensembles.tables import RowStream, TableOptions, open_rows
-from gp_ensembles.tables.frames import ArraySource
+from gp_ensembles.tables.frames import array_source
+from gp_ensembles.tables.raw import RawSource
 from gp_ensembles.tables.rows import Rows
 from gp_ensembles.tables.stream import reopen_rows
 
@@ -62,7 +63,7 @@ class TableRequest:
         """Whether it can be opened more than once."""
         return self.data != "-" or self.folder is not None
 
-    def _source(self) -> tuple[str | ArraySource, str | None, str | None, TableOptions]:
+    def _source(self) -> tuple[str | RawSource, str | None, str | None, TableOptions]:
         """Source, target, name of the table, and options with its inputs."""
         if self.folder is None and not self.data.startswith(_PREFIX):
             return self.data, self.target, None, self.options
@@ -85,10 +86,10 @@ class TableRequest:
             raise ValueError(f"the target of {self.data} is {known}, not {self.target}; leave --target out")
 
 
-def source_of(table: Table) -> ArraySource:
+def source_of(table: Table) -> RawSource:
     """A table of numbers as a source of rows."""
     columns = dict(zip(table.feature_names, table.X.T.numpy(), strict=True))
-    return ArraySource({**columns, table.target_name: table.y.numpy()}, table.name)
+    return array_source({**columns, table.target_name: table.y.numpy()}, table.name)
 
 
 def open_table(table: Table, num_warm_up: int | None = None) -> RowStream:

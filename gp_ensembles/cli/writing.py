@@ -43,11 +43,7 @@ class OutputFolder:
         self._tables, self._last_row = [GrowingTable(partial) for partial in self._partials], stream.num_read
 
     def go_on(self, stream: ScoredStream) -> bool:
-        """Continue the tables of a checkpoint's run in this folder, cut after the last row learned.
-
-        Raises:
-            ValueError: If they do not reach that row.
-        """
+        """Continue the tables of a checkpoint's run in this folder, cut after the last row learned."""
         for name, partial in zip((PREDICTIONS, WEIGHTS), self._partials, strict=True):
             if not partial.exists() and (self.path / name).exists():
                 copy_file(self.path / name, partial)

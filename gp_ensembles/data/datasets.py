@@ -81,7 +81,7 @@ def trump_approval() -> Table:
     table = read_csv(_TABLES / "trump_approval.csv.gz", "five_thirty_eight", names)
     # Days since the first row: as ordinals they differ by a thousandth of their size.
     table.X[:, 0] -= table.X[0, 0].clone()
-    return table._replace(feature_names=("day", *names[1:]), source=None)
+    return table._replace(feature_names=("day", *names[1:]))
 
 
 def airline_passengers() -> Table:

@@ -25,59 +25,37 @@ _START = datetime(2024, 1, 1)
 
 
 class FunctionDraw(NamedTuple):
-    """Noisy values of a function.
+    """Noisy values of a function."""
 
-    Attributes:
-        table: Inputs (N, D) and noisy targets (N,).
-        truth: Values without noise, shape (N,).
-        noise_variance: Variance of the noise.
-    """
-
-    table: Table
-    truth: Tensor
-    noise_variance: float
+    table: Table  # inputs (N, D) and noisy targets (N,)
+    truth: Tensor  # values without noise, shape (N,)
+    noise_variance: float  # variance of the noise
 
     def __repr__(self) -> str:
         return record_text(self)
 
 
 class SwitchingDraw(NamedTuple):
-    """Noisy values of a function that switches between segments.
+    """Noisy values of a function that switches between segments."""
 
-    Attributes:
-        table: Inputs (N, D) and noisy targets (N,).
-        truth: Values without noise, shape (N,).
-        noise_variance: Variance of the noise.
-        segment: Number of the segment of each row, int64, shape (N,).
-        lengthscale: Length scale at each row, shape (N,).
-    """
-
-    table: Table
-    truth: Tensor
-    noise_variance: float
-    segment: Tensor
-    lengthscale: Tensor
+    table: Table  # inputs (N, D) and noisy targets (N,)
+    truth: Tensor  # values without noise, shape (N,)
+    noise_variance: float  # variance of the noise
+    segment: Tensor  # number of the segment of each row, int64, shape (N,)
+    lengthscale: Tensor  # length scale at each row, shape (N,)
 
     def __repr__(self) -> str:
         return record_text(self)
 
 
 class SensorDraw(NamedTuple):
-    """Readings of a drifting sensor.
+    """Readings of a drifting sensor."""
 
-    Attributes:
-        table: Inputs (N, 2) and targets (N,), NaN in the gap.
-        truth: Values without noise, shape (N,), in the gap as well.
-        noise_variance: Variance of the noise.
-        gain: The sensor's gain at each row, shape (N,).
-        offset: The sensor's offset at each row, shape (N,); it jumps once.
-    """
-
-    table: Table
-    truth: Tensor
-    noise_variance: float
-    gain: Tensor
-    offset: Tensor
+    table: Table  # inputs (N, 2) and targets (N,), NaN in the gap
+    truth: Tensor  # values without noise, shape (N,), in the gap as well
+    noise_variance: float  # variance of the noise
+    gain: Tensor  # the sensor's gain at each row, shape (N,)
+    offset: Tensor  # the sensor's offset at each row, shape (N,); it jumps once
 
     def __repr__(self) -> str:
         return record_text(self)
@@ -292,11 +270,7 @@ def _rbf(lengthscale: float) -> Callable[[Tensor, Tensor], Tensor]:
 def _function_draw(
     X: Tensor, covariance: Callable[[Tensor, Tensor], Tensor], generator: torch.Generator | None
 ) -> Tensor:
-    """A draw at X (N, D) by the Cholesky factor, a billionth of the mean diagonal added: shape (N,). Costs O(N^3).
-
-    Raises:
-        ValueError: If the covariance is not an (N, N) matrix that is finite and positive definite.
-    """
+    """A draw at X (N, D) by the Cholesky factor, a billionth of the mean diagonal added: shape (N,). Costs O(N^3)."""
     num_rows = X.shape[0]
     matrix = covariance(X, X).to(X).clone()
     if matrix.shape != (num_rows, num_rows):

@@ -35,18 +35,11 @@ Label = bool | str | int
 
 
 class RowForecast(NamedTuple):
-    """A prediction with its uncertainty, in the units of the target.
-
-    Attributes:
-        mean: Mean.
-        std: Standard deviation, noise included.
-        lower: Lower end of the 90 % interval, which follows the targets that have fallen beyond it.
-        upper: Upper end.
-    """
+    """A prediction with its uncertainty, in the units of the target."""
 
     mean: float
-    std: float
-    lower: float
+    std: float  # standard deviation, noise included
+    lower: float  # lower end of the 90 % interval, which follows the targets that have fallen beyond it
     upper: float
 
 
@@ -287,24 +280,14 @@ class RiverClassifier(MiniBatchClassifier):
 
 
 class _KeptRows(NamedTuple):
-    """The rows of the warm-up as they came.
+    """The rows of the warm-up as they came."""
 
-    Attributes:
-        names: Features that have appeared, in that order.
-        rows: The rows.
-        targets: Their targets.
-    """
-
-    names: tuple[Hashable, ...] = ()
+    names: tuple[Hashable, ...] = ()  # features that have appeared, in that order
     rows: tuple[Row, ...] = ()
     targets: tuple[Any, ...] = ()
 
     def with_row(self, x: Row, y: Any) -> "_KeptRows":
-        """The rows with one more.
-
-        Raises:
-            ValueError: If there is no feature, or one is not a number or infinite.
-        """
+        """The rows with one more."""
         if not x and not self.names:
             raise ValueError("the row has no feature; give at least one")
         row = matrix_of([x], tuple(x))

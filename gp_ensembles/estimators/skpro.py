@@ -23,11 +23,7 @@ except ImportError:
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """Holds a predictive distribution of K rows: skpro would take a bare one, a tuple, for a list of parameters.
-
-    Attributes:
-        distribution: It.
-    """
+    """Holds a predictive distribution of K rows: skpro would take a bare one, a tuple, for a list of parameters."""
 
     distribution: StreamDistribution
 

@@ -2,7 +2,7 @@
 
 A checkpoint is an archive that ``torch.load(path, weights_only=True)`` reads too: one file, without a further library.
 Besides its content it holds ``format``, ``format_version`` and a ``manifest``. The digest covers what is read, not how
-it lies in the file. Tensors of fleets are in files of the safetensors format, which other programs and languages read and
+it lies in the file. Tensors of fleets are in files of the safetensors format, which other programs read and
 map into memory; such a file has no checksum, so its digest is kept in a checkpoint.
 """
 
@@ -35,11 +35,7 @@ _LENGTH_BYTES = 8  # in front of the header
 
 
 def manifest_of(content: Mapping[str, Any], parts: Sequence[str] = ()) -> dict[str, Any]:
-    """The manifest of a checkpoint.
-
-    Raises:
-        ValueError: If something is neither a tensor nor plain, contains itself, or a view repeats what it holds.
-    """
+    """The manifest of a checkpoint."""
     tensors = {
         name: [list(value.shape), str(value.dtype).removeprefix("torch.")]
         for name, value in _walk(content)
@@ -55,11 +51,7 @@ def manifest_of(content: Mapping[str, Any], parts: Sequence[str] = ()) -> dict[s
 
 
 def digest(content: Any) -> str:
-    """SHA-256 over names, kinds, shapes and bytes of tensors and plain containers, in their order.
-
-    Raises:
-        ValueError: If something is neither a tensor nor plain, contains itself, or a view repeats what it holds.
-    """
+    """SHA-256 over names, kinds, shapes and bytes of tensors and plain containers, in their order."""
     found = hashlib.sha256()
     for name, value in _walk(content):
         if isinstance(value, Tensor):
@@ -146,30 +138,17 @@ def _version(name: str) -> str:
 
 
 class Kind(NamedTuple):
-    """A kind of checkpoint.
+    """A kind of checkpoint."""
 
-    Attributes:
-        format: Its mark in the file.
-        version: The version that is written, and the only one that is read.
-        name: Its name in messages, as in "a stream".
-        advice: What to do instead, at the end of a message.
-        parts: Names of parts that get digests of their own in the manifest, as in ``model/config``.
-    """
-
-    format: str
-    version: int
-    name: str
-    advice: str
-    parts: tuple[str, ...] = ()
+    format: str  # its mark in the file
+    version: int  # the version that is written, and the only one that is read
+    name: str  # its name in messages, as in "a stream"
+    advice: str  # what to do instead, at the end of a message
+    parts: tuple[str, ...] = ()  # names of parts that get digests of their own in the manifest, as in ``model/config``
 
 
 def write_checkpoint(path: Path, kind: Kind, content: dict[str, Any]) -> None:
-    """Write a file in one step: a reader finds the old file or the new one, never half of one.
-
-    Raises:
-        OSError: If it cannot be written.
-        ValueError: If the content is neither tensors nor plain.
-    """
+    """Write a file in one step: a reader finds the old file or the new one, never half of one."""
     content = solid(content)
     head = {"format": kind.format, "format_version": kind.version, "manifest": manifest_of(content, kind.parts)}
     whole = {**head, **content}
@@ -177,12 +156,7 @@ def write_checkpoint(path: Path, kind: Kind, content: dict[str, Any]) -> None:
 
 
 def read_checkpoint(path: Path, kind: Kind) -> dict[str, Any]:
-    """The content that :func:`write_checkpoint` has written.
-
-    Raises:
-        OSError: If there is no such file or it cannot be read.
-        ValueError: If it is a folder, damaged, or of another kind or version.
-    """
+    """The content that :func:`write_checkpoint` has written."""
     if path.is_dir():
         raise ValueError(f"{path} is a folder; give the checkpoint.pt in it")
     with path.open("rb") as file:
@@ -221,12 +195,7 @@ def fingerprint(*tensors: Tensor) -> str:
 
 
 def read_archive(file: BinaryIO) -> Any:
-    """Tensors and plain containers from an archive that ``torch.save`` wrote, on the host.
-
-    Raises:
-        ValueError: If it is no such archive, has wrong checksums, is compressed, claims more than it holds, or names
-            anything but tensors and plain containers.
-    """
+    """Tensors and plain containers from an archive that ``torch.save`` wrote, on the host."""
     size = file.seek(0, 2)
     try:
         with zipfile.ZipFile(file) as archive:
@@ -268,23 +237,14 @@ def _is_storage(name: str) -> bool:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Any) -> str:
-    """Write a file in one step: a reader finds the old file or the new one, never half of one.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
+    """Write a file in one step: a reader finds the old file or the new one, never half of one."""
     whole = safetensors.torch.save(dict(tensors), {"about": json.dumps(about)})
     replace_file(path, lambda file: file.write(whole))
     return hashlib.sha256(whole).hexdigest()
 
 
 def read_tensors(path: Path, digest: str) -> tuple[dict[str, Tensor], Any]:
-    """The tensors that :func:`write_tensors` wrote, on the host, and their metadata.
-
-    Raises:
-        OSError: If there is no such file or it cannot be read.
-        ValueError: If it is not the file of this digest, or not such a file.
-    """
+    """The tensors that :func:`write_tensors` wrote, on the host, and their metadata."""
     whole = path.read_bytes()
     if hashlib.sha256(whole).hexdigest() != digest:
         raise ValueError(f"{path} is damaged, was changed or belongs to another save: its digest does not match")

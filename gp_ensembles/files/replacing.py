@@ -17,11 +17,7 @@ _AT_ONCE = 1 << 20  # bytes that are handed over together
 
 
 def replace_file(path: Path, fill: Callable[[BinaryIO], object]) -> None:
-    """Write a temporary file, sync it, rename it to its goal, and sync the folder.
-
-    Raises:
-        OSError: If it cannot be written, naming the goal; then the old file is unchanged.
-    """
+    """Write a temporary file, sync it, rename it to its goal, and sync the folder."""
     partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
     raw: OpenFile | None = None
     try:
@@ -75,12 +71,7 @@ def copy_file(source: Path, goal: Path) -> None:
 
 @final
 class GrowingTable:
-    """An existing text file that is appended to, and is on the disk up to the last :meth:`sync`.
-
-    Raises:
-        OSError: If it cannot be opened.
-        ValueError: If it is shorter than the size; it stays as it is.
-    """
+    """An existing text file that is appended to, and is on the disk up to the last :meth:`sync`."""
 
     def __init__(self, path: Path, size: int | None = None) -> None:
         self.path = path
@@ -99,11 +90,7 @@ class GrowingTable:
         self._file.seek(0, os.SEEK_END)
 
     def append(self, text: str) -> None:
-        """Hand text to the operating system: a process that is killed now loses none of it.
-
-        Raises:
-            OSError: If it cannot be written; a part of it may stand there.
-        """
+        """Hand text to the operating system: a process that is killed now loses none of it."""
         self._is_safe = False
         try:
             self._file.write(text.encode("utf-8"))

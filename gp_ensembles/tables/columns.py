@@ -24,11 +24,7 @@ _FEW = 20
 
 @dataclass(frozen=True)
 class ColumnEncoder(ABC):
-    """Encodes the cells of one column into numbers.
-
-    Attributes:
-        name: Name of the column.
-    """
+    """Encodes the cells of one column into numbers."""
 
     kind: ClassVar[str]
     name: str
@@ -40,11 +36,7 @@ class ColumnEncoder(ABC):
 
     @abstractmethod
     def encode(self, cells: Cells, decimal: str) -> Encoded:
-        """Numbers of cells (B,), shape (B, K); NaN where missing.
-
-        Raises:
-            CellError: If a cell is not of this type.
-        """
+        """Numbers of cells (B,), shape (B, K), NaN where missing; a ``CellError`` where one is not of this type."""
 
     @abstractmethod
     def describe(self) -> str:
@@ -108,14 +100,10 @@ class BooleanColumn(ColumnEncoder):
 @final
 @dataclass(frozen=True)
 class CategoryColumn(ColumnEncoder):
-    """A category of few levels: 1 in the column of its level, 0 in the others.
-
-    Attributes:
-        levels: The levels of the warm-up rows; other, later ones are 0 in all columns.
-    """
+    """A category of few levels: 1 in the column of its level, 0 in the others."""
 
     kind: ClassVar[str] = "category"
-    levels: tuple[str, ...]
+    levels: tuple[str, ...]  # the levels of the warm-up rows; other, later ones are 0 in all columns
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "levels", tuple(self.levels))
@@ -144,11 +132,7 @@ class CategoryColumn(ColumnEncoder):
 @final
 @dataclass(frozen=True)
 class HashedColumn(ColumnEncoder):
-    """A category of many levels: +1 or -1 in one of a few columns, by scikit-learn's ``FeatureHasher``.
-
-    Attributes:
-        num_columns: How many columns.
-    """
+    """A category of many levels: +1 or -1 in one of a few columns, by scikit-learn's ``FeatureHasher``."""
 
     kind: ClassVar[str] = "hashed"
     num_columns: int = NUM_HASHES
@@ -178,22 +162,15 @@ class HashedColumn(ColumnEncoder):
 @final
 @dataclass(frozen=True)
 class DateColumn(ColumnEncoder):
-    r"""Dates as calendar features: time that passed, and for each period :math:`\sin` and :math:`\cos` of the phase.
-
-    Attributes:
-        style: The format of its text.
-        origin: Seconds since 1970 of the first row.
-        periods: Those of ``day``, ``week`` and ``year`` that are encoded, in local time; ``week`` adds an indicator of
-            weekends.
-        has_elapsed: Whether the days since the first row are a column.
-        zone: Least and greatest offset from UTC in the first rows, in seconds; empty without offsets.
-    """
+    r"""Dates as calendar features: time that passed, and for each period :math:`\sin` and :math:`\cos` of the phase."""
 
     kind: ClassVar[str] = "date"
-    style: str
-    origin: float
+    style: str  # the format of its text
+    origin: float  # seconds since 1970 of the first row
+    # Those of ``day``, ``week`` and ``year`` that are encoded, in local time; ``week`` adds an indicator of weekends
     periods: tuple[str, ...]
-    has_elapsed: bool = True
+    has_elapsed: bool = True  # whether the days since the first row are a column
+    # Least and greatest offset from UTC in the first rows, in seconds; empty without offsets
     zone: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -260,11 +237,7 @@ def column_from_plain(plain: dict[str, Any]) -> ColumnEncoder:
 
 
 def to_numbers(cells: Cells, decimal: str) -> NDArray[np.float64]:
-    """Cells of numbers, shape (B,).
-
-    Raises:
-        CellError: If one is text, or infinite.
-    """
+    """Cells of numbers, shape (B,)."""
     if cells.dtype.kind == "f":
         values: NDArray[np.float64] = cells.astype(np.float64)
     elif cells.dtype.kind == "M":
@@ -290,28 +263,18 @@ def _phase(wall: NDArray[np.float64], period: str) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class TargetColumn:
-    """Encodes the cells of a target as numbers.
+    """Encodes the cells of a target as numbers."""
 
-    Attributes:
-        name: Its column.
-        classes: Names of the classes 0, 1, ...; ``None`` for numbers.
-        has_words: Whether the first rows hold true and false, read as 1 and 0.
-    """
-
-    name: str
-    classes: tuple[str, ...] | None = None
-    has_words: bool = False
+    name: str  # its column
+    classes: tuple[str, ...] | None = None  # names of the classes 0, 1, ...; ``None`` for numbers
+    has_words: bool = False  # whether the first rows hold true and false, read as 1 and 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "classes", None if self.classes is None else tuple(self.classes))
 
     @classmethod
     def fit(cls, name: str, cells: Cells, decimal: str, classes: Sequence[str] | None) -> "TargetColumn":
-        """From the cells (N,) of the warm-up rows.
-
-        Raises:
-            CellError: If they are text and no classes are named.
-        """
+        """From the cells (N,) of the warm-up rows."""
         if classes is not None:
             return cls(name, tuple(classes))
         if cells.dtype.kind == "f":
@@ -338,11 +301,7 @@ class TargetColumn:
         raise CellError(wrong, f"the target {texts[wrong]!r} is not a number; fix it, or choose another target")
 
     def encode(self, cells: Cells, decimal: str) -> NDArray[np.float64]:
-        """Targets (B,); NaN where missing.
-
-        Raises:
-            CellError: If a cell is neither number nor class, or infinite.
-        """
+        """Targets (B,); NaN where missing."""
         if self.classes is not None:
             values = np.full(len(cells), np.nan)
             codes = {name: float(place) for place, name in enumerate(self.classes)}

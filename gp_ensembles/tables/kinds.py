@@ -32,11 +32,7 @@ _SHARE = 0.005
 
 
 def fit_column(name: str, cells: Cells, decimal: str, given: str | None = None) -> ColumnEncoder:
-    """The encoder of a column.
-
-    Raises:
-        CellError: If the cells are of several types, or are text that rarely repeats.
-    """
+    """The encoder of a column."""
     if given == "drop":
         return DroppedColumn(name)
     if given == "number" or (given is None and cells.dtype.kind == "f"):

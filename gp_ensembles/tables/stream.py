@@ -11,11 +11,18 @@ import numpy as np
 from gp_ensembles.tables.clock import Times
 from gp_ensembles.tables.encoder import TableEncoder, TableError
 from gp_ensembles.tables.explain import ColumnSummary, column_summaries
-from gp_ensembles.tables.frames import ArraySource, FrameSource, ParquetSource, cells_of_records, is_parquet, with_index
+from gp_ensembles.tables.frames import (
+    array_source,
+    cells_of_records,
+    frame_source,
+    is_parquet,
+    parquet_source,
+    with_index,
+)
 from gp_ensembles.tables.options import TableOptions
 from gp_ensembles.tables.raw import Cells, RawRows, RawSource, join
 from gp_ensembles.tables.rows import Rows
-from gp_ensembles.tables.text import TextSource
+from gp_ensembles.tables.text import text_source
 
 USUAL_WARM_UP = 1000
 LEAST_WARM_UP = 10
@@ -302,7 +309,7 @@ def open_rows(
     warm = join(ready).part(slice(0, num_warm_up))
     encoder = TableEncoder.fit(warm, features, target, options, raw_source.decimal, raw_source.path)
     rows = RowStream(raw_source, encoder, ready, rest, num_warm_up, total)
-    if not (isinstance(raw_source, TextSource) and raw_source.is_pipe):
+    if not raw_source.is_pipe:
         rows.look_ahead()
     return rows
 
@@ -344,12 +351,12 @@ def _open(source: Any, options: TableOptions) -> RawSource:
         return source
     if isinstance(source, str | Path):
         path = str(source)
-        return ParquetSource(path) if path != "-" and is_parquet(path) else TextSource(path, options)
+        return parquet_source(path) if path != "-" and is_parquet(path) else text_source(path, options)
     if isinstance(source, Sequence) and all(isinstance(row, Mapping) for row in source):
         header = list(dict.fromkeys(str(name) for row in source for name in row))
-        return ArraySource(cells_of_records(source, header), "rows")
+        return array_source(cells_of_records(source, header), "rows")
     try:
-        return FrameSource(with_index(source))
+        return frame_source(with_index(source))
     except TypeError:
         raise TypeError(
             f"a table is a path, a frame of pandas, polars or pyarrow, or a list of dictionaries, not {source!r}"

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, BinaryIO, NamedTuple, final
+from typing import IO, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -54,25 +54,15 @@ codecs.register_error(BYTE_BY_BYTE, _byte_by_byte)
 
 
 class Dialect(NamedTuple):
-    """The dialect of a text table.
+    """The dialect of a text table."""
 
-    Attributes:
-        delimiter: The field separator; a blank means any number of blanks.
-        decimal: The decimal mark.
-        encoding: The character encoding.
-        header: Whether the first row holds names.
-        skip: Lines before the table: ``sep=;``, remarks, a title.
-        quote: The quotation mark.
-        num_empty: Empty columns at the end, from separators at the end of lines.
-    """
-
-    delimiter: str
+    delimiter: str  # the field separator; a blank means any number of blanks
     decimal: str
     encoding: str
-    header: bool
-    skip: int = 0
+    header: bool  # whether the first row holds names
+    skip: int = 0  # lines before the table: ``sep=;``, remarks, a title
     quote: str = '"'
-    num_empty: int = 0
+    num_empty: int = 0  # empty columns at the end, from separators at the end of lines
 
 
 def find_encoding(start: bytes, is_whole: bool) -> str:
@@ -183,19 +173,19 @@ def _kind(cell: str, decimal: str) -> str:
     return "date" if has_date else ""
 
 
-@final
-class TextSource(RawSource):
-    """A text table, a file or ``-`` for the standard input, read once from start to end.
+def text_source(path: str, options: TableOptions) -> RawSource:
+    """A text table, a file or ``-`` for the standard input, read once from start to end."""
+    name, place = ("stdin", "the standard input") if path == "-" else (table_name(path), path)
+    text = _TextReader(path, place, options)
+    is_pipe, decimal = not Path(path).is_file(), text.dialect.decimal
+    return RawSource(name, place, text.header, text.rows, notes=text.notes, decimal=decimal, is_pipe=is_pipe)
 
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is empty or no text.
-    """
 
-    def __init__(self, path: str, options: TableOptions) -> None:
-        name, place = ("stdin", "the standard input") if path == "-" else (table_name(path), path)
-        super().__init__(name, path=place)
-        self.is_pipe: bool = not Path(path).is_file()
+class _TextReader:
+    """Rows of a text table, which is ``place`` in messages."""
+
+    def __init__(self, path: str, place: str, options: TableOptions) -> None:
+        self.path = place
         binary = open_binary(path)
         weakref.finalize(self, _close, binary)
         try:
@@ -221,9 +211,9 @@ class TextSource(RawSource):
             raise ValueError(f"{self.path} is not a text table: it holds binary data")
         self.dialect: Dialect = find_dialect(text, encoding, options)
         binary = _rejoined(start, binary)
-        self.decimal = self.dialect.decimal
         errors = BYTE_BY_BYTE if options.encoding is None and (start.isascii() or encoding == "cp1252") else "strict"
-        self._lines = _NumberedLines(io.TextIOWrapper(binary, encoding=encoding, errors=errors, newline=""))
+        self._line = 0  # the number of the last line read
+        self._lines = self._numbered(io.TextIOWrapper(binary, encoding=encoding, errors=errors, newline=""))
         self._cells: Iterator[tuple[int, list[str]]] = self._read(self.dialect)
         first = self._next()
         if first is None:
@@ -237,12 +227,7 @@ class TextSource(RawSource):
         self.header, self.notes = unique_names(names[: len(names) - self.dialect.num_empty])
 
     def rows(self, columns: Sequence[str]) -> Iterator[RawRows]:
-        """All rows of some columns, in batches.
-
-        Raises:
-            ValueError: If a row has another number of cells than the header, or the file is damaged; the rows before it
-                come first.
-        """
+        """All rows of some columns, in batches."""
         places = [self.header.index(name) for name in columns]
         while True:
             batch, problem = self._next_batch()
@@ -281,18 +266,25 @@ class TextSource(RawSource):
             batch.append(found)
         return batch, None
 
+    def _numbered(self, file: IO[str]) -> Iterator[str]:
+        while line := file.readline(LONGEST):
+            self._line += 1
+            if len(line) == LONGEST:
+                raise csv.Error(f"line {self._line} has more than {LONGEST - 1} characters")
+            yield line
+
     def _read(self, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
         for _ in range(dialect.skip):
             next(self._lines, None)
         if dialect.delimiter == " ":
             for line in self._lines:
                 for cells in split_rows([line], " ", dialect.quote):  # one, or none in a line of separators
-                    yield self._lines.number, cells
+                    yield self._line, cells
             return
         reader = csv.reader(self._lines, delimiter=dialect.delimiter, quotechar=dialect.quote, skipinitialspace=True)
         for cells in reader:
             if any(cell.strip() for cell in cells):
-                yield self._lines.number, cells
+                yield self._line, cells
 
     def _next(self) -> tuple[int, list[str]] | None:
         try:
@@ -301,29 +293,9 @@ class TextSource(RawSource):
             why = str(error)
             if "field limit" in why:
                 why = "a cell is too long: is a quotation mark left open?"
-            raise ValueError(f"{self.path}, after line {self._lines.number}: not a text table: {why}") from None
+            raise ValueError(f"{self.path}, after line {self._line}: not a text table: {why}") from None
         except _UNREADABLE as error:
-            raise ValueError(f"{self.path}, after line {self._lines.number}: not a text table: {error}") from None
-
-
-class _NumberedLines:
-    """Lines of a file, counted from 1."""
-
-    def __init__(self, file: IO[str]) -> None:
-        self._file = file
-        self.number = 0
-
-    def __iter__(self) -> "_NumberedLines":
-        return self
-
-    def __next__(self) -> str:
-        line = self._file.readline(LONGEST)
-        if not line:
-            raise StopIteration
-        self.number += 1
-        if len(line) == LONGEST:
-            raise csv.Error(f"line {self.number} has more than {LONGEST - 1} characters")
-        return line
+            raise ValueError(f"{self.path}, after line {self._line}: not a text table: {error}") from None
 
 
 class _Rejoined(io.RawIOBase):
@@ -355,11 +327,7 @@ class _Rejoined(io.RawIOBase):
 
 
 def open_binary(path: str) -> BinaryIO:
-    """The bytes of a file or of the standard input, decompressed if they are gzipped, whatever the name.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-    """
+    """The bytes of a file or of the standard input, decompressed if they are gzipped, whatever the name."""
     if path == "-":
         raw: BinaryIO = sys.stdin.buffer
     else:

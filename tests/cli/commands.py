@@ -38,3 +38,17 @@ def summary_of(out: Path) -> dict[str, Any]:
 def tables_of(out: Path) -> list[bytes]:
     """Predictions and weights, to the bit."""
     return [(out / name).read_bytes() for name in ("predictions.csv", "weights.csv")]
+
+
+class InMemoryRows:
+    """Rows in memory, with what a stream of chunks asks of a table."""
+
+    def __init__(self, rows):
+        self._rows = rows
+
+    def take(self, num_rows):
+        taken, self._rows = self._rows.part(slice(0, num_rows)), self._rows.part(slice(num_rows, None))
+        return taken
+
+    def where(self, rows, place, column):
+        return f"row {rows.first_row + place}, column {column}"

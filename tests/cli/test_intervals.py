@@ -17,9 +17,9 @@ from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.targets import CountTarget
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.streaming import StreamConfig
-from gp_ensembles.tables.rows import InMemoryRows, Rows
+from gp_ensembles.tables.rows import Rows
+from tests.cli.commands import InMemoryRows, summary_of
 from tests.cli.commands import stream as stream_with
-from tests.cli.commands import summary_of
 
 SMALL = replace(oebe, bases=(LinearBasis(),), fit_settings=FitSettings(LBFGS(max_iterations=5), num_samples=1))
 

@@ -20,8 +20,8 @@ from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget, CountTarge
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.streaming import StreamConfig
 from gp_ensembles.streaming.checks import illegal_target
-from gp_ensembles.tables.rows import InMemoryRows, Rows
-from tests.cli.commands import resume, run, summary_of
+from gp_ensembles.tables.rows import Rows
+from tests.cli.commands import InMemoryRows, resume, run, summary_of
 
 FIT = FitSettings(LBFGS(max_iterations=3), num_samples=1)
 SPEC = replace(oebe, bases=(LinearBasis(),), fit_settings=FIT, target=BinaryTarget())

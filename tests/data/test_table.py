@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gp_ensembles.data import read_csv
+from gp_ensembles.tables import open_rows
 
 GOOD = "time,load,price\n0,1.5,7\n1,,8\n2,2.25,9e-3\n"
 
@@ -62,15 +63,14 @@ def test_true_and_false_are_targets_in_any_case(tmp_path):
     table = read_csv(written(tmp_path, "time,load\n0,true\n1,FALSE\n2,\n3, False \n4,1\n"), "load")
     assert table.y[[0, 1, 3, 4]].tolist() == [1.0, 0.0, 0.0, 1.0]
     assert math.isnan(table.y[2])
-    assert table.source.has_words
-    assert not read_csv(written(tmp_path, GOOD), "load").source.has_words
 
 
-def test_a_table_knows_the_lines_of_its_rows(tmp_path):
+def test_rows_know_their_lines(tmp_path):
     path = written(tmp_path, "\n\ntime,load\n\n1,2\n\n\n3,4\n")
-    table = read_csv(path, "load")
-    assert table.source.lines.tolist() == [5, 8]
-    assert table.where(1) == f"{path}, data row 2 (line 8)"
+    rows = open_rows(str(path), "load")
+    taken = rows.take(2)
+    assert taken.lines.tolist() == [5, 8]
+    assert rows.where(taken, 1, "load") == f"{path}, data row 2 (line 8), column load"
 
 
 def test_files_that_are_not_there(tmp_path):

@@ -28,26 +28,18 @@ class Best(float):
     __slots__ = ()
 
 
-class Column(NamedTuple):
-    """A column of a table: its title, the note below it, and whether it holds numbers."""
-
-    title: str
-    note: str = ""
-    is_number: bool = True
-
-
 _NEUTRAL = ("coverage_90", "mean_squared_z")  # neither more nor less is better
 _SCORES = {
-    "log_score": Column("log score", "nats per row, more is better"),
-    "log_loss": Column("log loss", "nats per row, less is better"),
-    "error_rate": Column("error rate", "less is better"),
-    "brier": Column("Brier score", "less is better"),
-    "calibration_error": Column("calibration error", "0 is calibrated"),
-    "crps": Column("CRPS", "units of the target, less is better"),
-    "mean_absolute_error": Column("mean absolute error", "units of the target"),
-    "nmse": Column("NMSE", "squared error over the variance"),
-    "coverage_90": Column("coverage", "of 90 % intervals"),
-    "mean_squared_z": Column("mean squared z", "1 is calibrated"),
+    "log_score": ("log score", "nats per row, more is better"),
+    "log_loss": ("log loss", "nats per row, less is better"),
+    "error_rate": ("error rate", "less is better"),
+    "brier": ("Brier score", "less is better"),
+    "calibration_error": ("calibration error", "0 is calibrated"),
+    "crps": ("CRPS", "units of the target, less is better"),
+    "mean_absolute_error": ("mean absolute error", "units of the target"),
+    "nmse": ("NMSE", "squared error over the variance"),
+    "coverage_90": ("coverage", "of 90 % intervals"),
+    "mean_squared_z": ("mean squared z", "1 is calibrated"),
 }
 
 
@@ -67,20 +59,21 @@ def escaped(value: object) -> str:
     return (f"{value:.4f}" if is_plain else f"{value:.3e}").replace("-", "−")
 
 
-def table(caption: str, entries: Sequence[Mapping[str, Any]], columns: Mapping[str, Column] | None = None) -> str:
-    """A table of entries, a row each, by default of all their keys."""
+def table(
+    caption: str, entries: Sequence[Mapping[str, Any]], columns: Mapping[str, tuple[str, str]] | None = None
+) -> str:
+    """A table of entries, a row each, with titles and notes of the columns; by default of all keys."""
     if columns is None:
-        texts = {key for entry in entries for key, value in entry.items() if isinstance(value, str | bool | list)}
-        titles = {key: key.replace("_", " ").removeprefix("num ") for entry in entries for key in entry}
-        columns = {key: Column(title, is_number=key not in texts) for key, title in titles.items()}
-    kinds = [' class="number"' if column.is_number else "" for column in columns.values()]
+        columns = {key: (key.replace("_", " ").removeprefix("num "), "") for entry in entries for key in entry}
+    texts = {key for entry in entries for key, value in entry.items() if isinstance(value, str | bool | list)}
+    kinds = ["" if key in texts else ' class="number"' for key in columns]
     rows = []
     for entry in entries:
         first, *rest = (f"{kind}>{escaped(entry.get(key))}" for key, kind in zip(columns, kinds, strict=True))
         rows.append(f'<th scope="row"{first}</th>' + "".join(f"<td{cell}</td>" for cell in rest))
     head = "".join(
-        f'<th scope="col"{kind}>{escaped(column.title)}<small>{escaped(column.note)}</small></th>'
-        for column, kind in zip(columns.values(), kinds, strict=True)
+        f'<th scope="col"{kind}>{escaped(title)}<small>{escaped(note)}</small></th>'
+        for (title, note), kind in zip(columns.values(), kinds, strict=True)
     )
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{escaped(caption)}"><table>'
@@ -216,7 +209,7 @@ def _scores(summary: Summary) -> Section:
             entry[key] = Best(best) if entry[key] == best else entry[key]
     won = sum(isinstance(entries[0][key], Best) for key in ranked)
     heading = f"Best of {len(entries)} predictors by {won} of {len(ranked)} scores"
-    columns = {"predictor": Column("predictor", is_number=False), **{key: _SCORES[key] for key in keys}}
+    columns = {"predictor": ("predictor", ""), **{key: _SCORES[key] for key in keys}}
     body = table(f"Scores of {summary['rows_scored']} targets; ★ marks the best", entries, columns)
     return Section("table", "Scores", heading, body)
 
