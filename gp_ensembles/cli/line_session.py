@@ -5,7 +5,7 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from gp_ensembles.streaming.late import LateTargets
 from gp_ensembles.streaming.predictions import StreamDistribution
 from gp_ensembles.tables import TableOptions, open_rows
 from gp_ensembles.tables.columns import TargetColumn
-from gp_ensembles.tables.encoder import ColumnsError, TableEncoder, TableError
+from gp_ensembles.tables.encoder import TableEncoder, TableError
 from gp_ensembles.tables.frames import cells_of_records
 from gp_ensembles.tables.raw import RawRows
 
@@ -92,7 +92,8 @@ class _WarmRow(NamedTuple):
     is_settled: bool = False
 
 
-class Tally(NamedTuple):
+@dataclass
+class Tally:
     """Counts so far."""
 
     num_rows: int = 0  # rows that were predicted
@@ -164,7 +165,7 @@ class LineSession:
         try:
             if line.record:
                 answer = self._predict(key, line)
-                self.tally = self.tally._replace(num_rows=self.tally.num_rows + 1)
+                self.tally.num_rows += 1
             elif not self._is_waiting(key):
                 raise LineError(f"no row {line.identity!r} is pending")
             if line.target is not None:
@@ -174,26 +175,18 @@ class LineSession:
             if answer is None:
                 raise LineError(problem) from None
             answer["refused"] = problem  # the row was answered, its target cannot be used
-            self.refuse()
+            self.tally.num_malformed += 1
         if line.is_lost or (line.identity is None and self._is_waiting(key)):
             self._give_up(key)
-        self.tally = self.tally._replace(seconds=self.tally.seconds + time.perf_counter() - began)
+        self.tally.seconds += time.perf_counter() - began
         return answer
 
     def open_source(self, first_line: str) -> int:
         """Begin a source with this first line; returns how many of its lines were read before."""
         checksum = hashlib.sha256(first_line.strip().encode()).hexdigest()
         seen = self.tally.num_lines if checksum == self.tally.first_line else 0
-        self.tally = self.tally._replace(num_lines=seen, first_line=checksum)
+        self.tally.num_lines, self.tally.first_line = seen, checksum
         return seen
-
-    def count_line(self) -> None:
-        """Count a line."""
-        self.tally = self.tally._replace(num_lines=self.tally.num_lines + 1)
-
-    def refuse(self) -> None:
-        """Count a line that cannot be used."""
-        self.tally = self.tally._replace(num_malformed=self.tally.num_malformed + 1)
 
     def summary(self) -> dict[str, object]:
         """Results so far, as plain containers."""
@@ -221,7 +214,7 @@ class LineSession:
             "target": self.target,
             "options": asdict(self.options),
             "window": self.window,
-            "tally": list(self.tally),
+            "tally": list(astuple(self.tally)),
             "encoder": None if self.encoder is None else self.encoder.to_plain(),
             "next_fit": self._next_fit,
             "warm": [[key, *row] for key, row in self._warm.items()],
@@ -291,12 +284,9 @@ class LineSession:
         ends = self._intervals.pop(key, None)
         if not math.isnan(scored.log_prob):
             inside = ends is not None and ends[0] <= y <= ends[1]
-            tally = self.tally
-            self.tally = tally._replace(
-                num_scored=tally.num_scored + 1,
-                log_prob=tally.log_prob + scored.log_prob,
-                num_covered=tally.num_covered + inside,
-            )
+            self.tally.num_scored += 1
+            self.tally.log_prob += scored.log_prob
+            self.tally.num_covered += inside
 
     def _number(self, column: TargetColumn, target: Any) -> float:
         """A target as a number; NaN if missing."""
@@ -363,12 +353,12 @@ class LineSession:
         while True:
             try:
                 return self._fit(left, num_warm)
-            except (TableError, ColumnsError) as error:
-                place = None if error.odd_row is None else error.odd_row - 1
+            except TableError as error:
+                place = error.row - 1 if error.row is not None and error.is_odd else None
                 if place is None or len(rows) - len(left) >= most:
                     raise
                 self.problem = " ".join(str(error).split())
-                self.refuse()
+                self.tally.num_malformed += 1
                 num_warm -= place < num_warm
                 del left[place]
 
@@ -381,7 +371,7 @@ class LineSession:
             try:
                 table.take(1)
             except TableError as error:
-                raise TableError(str(error), warm.num_rows + 1) from None
+                raise TableError(str(error), warm.num_rows + 1, is_odd=True) from None
         model = OnlineModel(self.config, table.feature_names).fit(warm.X, warm.y)
         self._late, self.encoder, self._warm = LateTargets(model, self.window, PATIENCE), table.encoder, {}
         for key, row in rows[num_warm:]:

@@ -83,11 +83,11 @@ def run_lines(
         names = tuple(dict.fromkeys((*names, session.options.time)))
     try:
         for number, text in _unread(session, lines, from_start):
-            session.count_line()
+            session.tally.num_lines += 1
             try:
                 answer = session.take(read_line(text, session.target, identity, names))
             except LineError as error:
-                session.refuse()
+                session.tally.num_malformed += 1
                 _report(session.tally.num_malformed, number, str(error))
                 continue
             if session.problem not in (None, reported):

@@ -90,12 +90,10 @@ def exit_code(program: str, given: Sequence[str], run: Callable[[Sequence[str]],
     except BrokenPipeError:  # the reader of our output has left; everything is written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except _AskedToEndError:
-        print(f"{program}: terminated; {kept}", file=sys.stderr)
-        return 143
-    except KeyboardInterrupt:
-        print(f"{program}: interrupted; {kept}", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as error:
+        is_terminated = error.args == (signal.SIGTERM,)
+        print(f"{program}: {'terminated' if is_terminated else 'interrupted'}; {kept}", file=sys.stderr)
+        return 143 if is_terminated else 130
     except Exception as error:
         if "--traceback" in given or "--traceback=true" in given:
             traceback.print_exc()
@@ -107,10 +105,6 @@ def exit_code(program: str, given: Sequence[str], run: Callable[[Sequence[str]],
         return 2 if isinstance(error, EXPECTED) or is_memory_full(error) else 1
 
 
-class _AskedToEndError(KeyboardInterrupt):
-    """SIGTERM arrived; no handler of ordinary errors may catch it."""
-
-
 @contextmanager
 def _ends_on_request() -> Iterator[None]:
     """Let SIGTERM end the work as an interruption does; only a main thread can install that."""
@@ -119,7 +113,7 @@ def _ends_on_request() -> Iterator[None]:
         return
 
     def end(number: int, frame: FrameType | None) -> None:
-        raise _AskedToEndError
+        raise KeyboardInterrupt(signal.SIGTERM)  # which no handler of ordinary errors catches
 
     before = signal.signal(signal.SIGTERM, end)
     try:

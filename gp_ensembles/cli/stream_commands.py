@@ -27,7 +27,7 @@ from gp_ensembles.files.transaction import complete
 from gp_ensembles.streaming import StreamConfig
 from gp_ensembles.streaming.config import MIN_WARM_UP
 from gp_ensembles.tables import RowStream, TableOptions, explain
-from gp_ensembles.tables.encoder import ColumnsError
+from gp_ensembles.tables.encoder import TableError
 from gp_ensembles.tables.options import KINDS
 
 _CONFIG = "a config's name (gp-ensembles configs lists them) or a YAML file"
@@ -182,7 +182,9 @@ def _explain(table: TableRequest, num_warm_up: int | None, forecasts: Sequence[s
     """Print how columns are encoded once the whole table is read; refused columns come last."""
     try:
         rows = table.open(num_warm_up, forecasts)
-    except ColumnsError as error:
+    except TableError as error:
+        if not error.names:
+            raise
         kinds = {**table.options.kinds, **dict.fromkeys(error.names, "drop")}
         with suppress(ValueError):  # others may be left, or the target
             _explain(replace(table, options=replace(table.options, kinds=kinds)), num_warm_up, forecasts)

@@ -17,33 +17,27 @@ from gp_ensembles.tables.rows import Rows
 
 
 class TableError(ValueError):
-    """A malformed cell of a table; the message names the file, the line and the column.
+    """A malformed cell, or columns that cannot be encoded; the message names the file, the line and the column.
 
     Attributes:
-        odd_row: The number of its data row, counted from 1, if the column is valid without it; else ``None``.
+        row: The number of the data row, counted from 1; ``None`` where it is not about a cell.
+        is_odd: Whether the column is valid without that row.
+        names: The columns that cannot be encoded.
     """
 
-    def __init__(self, message: str, odd_row: int | None = None) -> None:
+    def __init__(
+        self, message: str, row: int | None = None, *, is_odd: bool = False, names: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(message)
-        self.odd_row = odd_row
+        self.row, self.is_odd, self.names = row, is_odd, names
 
-
-class ColumnsError(ValueError):
-    """Columns that cannot be encoded; the message is that of the first, and names the others.
-
-    Attributes:
-        names: The columns.
-        odd_row: The number of the first data row, counted from 1, without which its column is valid.
-    """
-
-    def __init__(self, refused: Mapping[str, TableError]) -> None:
+    @classmethod
+    def of_columns(cls, refused: Mapping[str, "TableError"]) -> "TableError":
+        """That of the first column, naming the others; the row is the first without which its column is valid."""
         first, *others = refused
         rest = f"; likewise {', '.join(others)}" if others else ""
-        super().__init__(f"{refused[first]}{rest}")
-        self.names: tuple[str, ...] = tuple(refused)
-        self.odd_row: int | None = next(
-            (error.odd_row for error in refused.values() if error.odd_row is not None), None
-        )
+        row = next((error.row for error in refused.values() if error.is_odd), None)
+        return cls(f"{refused[first]}{rest}", row, is_odd=row is not None, names=tuple(refused))
 
 
 @dataclass(frozen=True)
@@ -90,7 +84,7 @@ class TableEncoder:
             else:
                 columns.append(column)
         if refused:
-            raise ColumnsError(refused)
+            raise TableError.of_columns(refused)
         with _named(path, target, raw):
             target_column = TargetColumn.fit(target, raw.columns[target], decimal, options.classes)
         if options.series is not None:
@@ -211,7 +205,7 @@ def _named(path: str, column: str, raw: RawRows, first_row: int = 1) -> Iterator
         line = "" if raw.lines is None else f" (line {int(raw.lines[error.place])})"
         row = first_row + error.place
         message = f"{path}, data row {row}{line}, column {column}: {error.problem}"
-        raise TableError(message, row if error.is_odd else None) from None
+        raise TableError(message, row, is_odd=error.is_odd) from None
 
 
 def _share_missing(column: ColumnEncoder, raw: RawRows, decimal: str) -> float:

@@ -120,14 +120,7 @@ class RowStream:
         if not self._ready and self._problem is not None:
             raise self._problem
         whole = join(self._ready) if self._ready else self._empty()
-        part = whole.part(slice(0, num_rows))
-        try:
-            encoder, rows = self._encode(part)
-        except TableError:
-            num_good = self._num_good(part)
-            if not num_good:
-                raise
-            encoder, rows = self._encode(part.part(slice(0, num_good)))
+        encoder, rows = self._encode_sound(whole.part(slice(0, num_rows)))
         rest = whole.part(slice(rows.num_rows, None))
         self._ready = [rest] if rest.num_rows else []
         self.encoder, self.num_given = encoder, self.num_given + rows.num_rows
@@ -221,25 +214,23 @@ class RowStream:
     def _encode(self, raw: RawRows) -> tuple[TableEncoder, Rows]:
         return self.encoder.encode(raw, self._source.decimal, self.path, self.num_given + 1)
 
+    def _encode_sound(self, raw: RawRows) -> tuple[TableEncoder, Rows]:
+        """The rows before the first malformed one; an error where that is the first of all."""
+        while True:
+            try:
+                return self._encode(raw)
+            except TableError as error:
+                num_sound = 0 if error.row is None else error.row - self.num_given - 1
+                if not num_sound:
+                    raise
+                raw = raw.part(slice(0, num_sound))  # other columns may have an earlier one
+
     def _times(self, raw: RawRows) -> Times | None:
         return self.encoder.times(raw, self._source.decimal, self.path, self.num_given + 1)
 
     def _without_clock(self, raw: RawRows) -> Rows:
         plain = replace(self.encoder, clock=None)
         return plain.encode(raw, self._source.decimal, self.path, max(1, self.num_given))[1]
-
-    def _num_good(self, raw: RawRows) -> int:
-        """Number of well-formed rows before the first malformed one."""
-        low, high = 0, raw.num_rows - 1  # the first `low` are; the first `high + 1` are not
-        while low < high:
-            middle = (low + high + 1) // 2
-            try:
-                self._encode(raw.part(slice(0, middle)))
-            except TableError:
-                high = middle - 1
-            else:
-                low = middle
-        return low
 
     def _empty(self) -> RawRows:
         nothing: Cells = np.zeros(0)

@@ -14,7 +14,6 @@ import torch
 from gpytorch.kernels import ScaleKernel
 from torch import Tensor
 
-from gp_ensembles.cli.text_tables import aligned
 from gp_ensembles.data.synthetic import switching_gps
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.online import OnlineEnsemble
@@ -29,6 +28,7 @@ from gp_ensembles.metrics.regret_bounds import batch_estimate, static_bound, swi
 from studies.harness.panels import Curve, Panel, panels_table, save_panels
 from studies.harness.parts import Parts, Record, Results, running
 from studies.harness.report import write_report
+from studies.harness.text import aligned
 
 NUM_ROWS = 4000
 NUM_FEATURES = 100

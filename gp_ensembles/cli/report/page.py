@@ -21,13 +21,6 @@ from gp_ensembles.cli.report.history import RECENT, RunHistory
 from gp_ensembles.cli.summary import Summary, bad_row_lines, external_lines, failure_lines, graph_lines
 from gp_ensembles.files.replacing import finite
 
-
-class Best(float):
-    """A number that is marked as the best of its column."""
-
-    __slots__ = ()
-
-
 _NEUTRAL = ("coverage_90", "mean_squared_z")  # neither more nor less is better
 _SCORES = {
     "log_score": ("log score", "nats per row, more is better"),
@@ -45,8 +38,6 @@ _SCORES = {
 
 def escaped(value: object) -> str:
     """Text, a number or a list of them as HTML."""
-    if isinstance(value, Best):
-        return f'<span class="best">{escaped(float(value))}</span>'
     if isinstance(value, list):
         return ", ".join(map(escaped, value))
     if isinstance(value, bool):
@@ -60,16 +51,21 @@ def escaped(value: object) -> str:
 
 
 def table(
-    caption: str, entries: Sequence[Mapping[str, Any]], columns: Mapping[str, tuple[str, str]] | None = None
+    caption: str,
+    entries: Sequence[Mapping[str, Any]],
+    columns: Mapping[str, tuple[str, str]] | None = None,
+    best: Mapping[str, float] = {},
 ) -> str:
-    """A table of entries, a row each, with titles and notes of the columns; by default of all keys."""
+    """A table of entries, a row each, with titles and notes of columns, by default all keys; the best are marked."""
     if columns is None:
         columns = {key: (key.replace("_", " ").removeprefix("num "), "") for entry in entries for key in entry}
     texts = {key for entry in entries for key, value in entry.items() if isinstance(value, str | bool | list)}
     kinds = ["" if key in texts else ' class="number"' for key in columns]
     rows = []
     for entry in entries:
-        first, *rest = (f"{kind}>{escaped(entry.get(key))}" for key, kind in zip(columns, kinds, strict=True))
+        cells = {key: escaped(entry.get(key)) for key in columns}
+        cells |= {key: f'<span class="best">{cells[key]}</span>' for key in best if entry.get(key) == best[key]}
+        first, *rest = (f"{kind}>{cell}" for cell, kind in zip(cells.values(), kinds, strict=True))
         rows.append(f'<th scope="row"{first}</th>' + "".join(f"<td{cell}</td>" for cell in rest))
     head = "".join(
         f'<th scope="col"{kind}>{escaped(title)}<small>{escaped(note)}</small></th>'
@@ -201,16 +197,15 @@ def _scores(summary: Summary) -> Section:
     predictors = {summary["model"]: summary, **summary["baselines"]}
     entries = [{"predictor": name, **entry} for name, entry in predictors.items()]
     keys = [key for key in _SCORES if key in summary and not ("error_rate" in summary and key == "log_score")]
-    ranked = [key for key in keys if key not in _NEUTRAL]
+    ranked, best = [key for key in keys if key not in _NEUTRAL], dict[str, float]()
     for key in ranked:
         known = [entry for entry in entries if entry.get(key) is not None]
-        best = (max if key == "log_score" else min)((entry[key] for entry in known), default=None)
-        for entry in known if len(known) > 1 else ():
-            entry[key] = Best(best) if entry[key] == best else entry[key]
-    won = sum(isinstance(entries[0][key], Best) for key in ranked)
+        if len(known) > 1:
+            best[key] = (max if key == "log_score" else min)(entry[key] for entry in known)
+    won = sum(entries[0].get(key) == value for key, value in best.items())
     heading = f"Best of {len(entries)} predictors by {won} of {len(ranked)} scores"
     columns = {"predictor": ("predictor", ""), **{key: _SCORES[key] for key in keys}}
-    body = table(f"Scores of {summary['rows_scored']} targets; ★ marks the best", entries, columns)
+    body = table(f"Scores of {summary['rows_scored']} targets; ★ marks the best", entries, columns, best)
     return Section("table", "Scores", heading, body)
 
 
