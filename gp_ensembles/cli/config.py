@@ -21,13 +21,6 @@ _ODD_YAML = (LookupError, TypeError, AttributeError, ArithmeticError, RecursionE
 _UNREADABLE = "it holds a value or key that cannot be parsed as YAML; quote text, and leave out tags (!!)"
 
 
-def config_parser() -> ArgumentParser:
-    """A parser whose keys are the fields of :class:`StreamConfig`; it raises instead of exiting."""
-    parser = ArgumentParser(exit_on_error=False)
-    add_config(parser)
-    return parser
-
-
 def add_config(parser: ArgumentParser) -> None:
     """Add the fields of :class:`StreamConfig` to a parser, none of them required."""
     start = StreamConfig()
@@ -58,7 +51,8 @@ def warmup_in(path: str | Path) -> int | None:
 
 
 def _parsed(path: str | Path) -> tuple[StreamConfig, int | None]:
-    parser = config_parser()
+    parser = ArgumentParser(exit_on_error=False)  # it raises instead of exiting
+    add_config(parser)
     refuse_odd_yaml(path)
     text = Path(path).read_text(encoding="utf-8")
     if not text.strip():

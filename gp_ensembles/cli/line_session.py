@@ -109,10 +109,6 @@ class Tally:
 class LineSession:
     """Reads lines and answers rows, of which ``window`` may be pending; older ones are learned as missing."""
 
-    window: int
-    tally: Tally
-    has_just_started: bool
-
     def __init__(
         self, config: StreamConfig, target: str | None, options: TableOptions | None = None, window: int = WINDOW
     ) -> None:

@@ -33,40 +33,24 @@ _CRPS_TOLERANCE = 1e-6  # per row, in standard deviations of the warm-up targets
 
 
 class Chunk(NamedTuple):
-    """Predictions of consecutive rows, each made before its target; float64, on the host, in the target's units.
+    """Predictions of consecutive rows, each made before its target; float64, on the host, in the target's units."""
 
-    Attributes:
-        first_row: Number of the first row, counting the data rows of the stream from one.
-        y: Targets, shape (B,); NaN where missing.
-        mean: Means, shape (B,).
-        variance: Variances, shape (B,).
-        lower: Lower ends of 90 % intervals, shape (B,); 5 % quantiles where intervals are not adaptive.
-        upper: Upper ends, shape (B,); 95 % quantiles.
-        log_prob: Log densities of the targets under the mixture, shape (B,); NaN where missing.
-        pit: Probability integral transforms, shape (B,); NaN where missing.
-        log_weights: Log weights before each target, shape (M, B).
-        baselines: Log densities of the targets under each baseline, by name, each (B,).
-        probabilities: Probabilities of the classes, shape (B, C); ``None`` for real targets and counts.
-        interval_ends: Ends of adaptive intervals of other coverages, by name of their column, each (B,).
-        inside: Whether each target lies in its 90 % interval, 0 or 1, shape (B,); NaN where missing. ``None`` for
-            classes.
-        time: Time of each row, shape (B,): seconds since 1970 (UTC) or numbers; ``None`` without a time column.
-    """
-
-    first_row: int
-    y: Tensor
-    mean: Tensor
-    variance: Tensor
-    lower: Tensor
-    upper: Tensor
-    log_prob: Tensor
-    pit: Tensor
-    log_weights: Tensor
-    baselines: dict[str, Tensor]
-    probabilities: Tensor | None = None
+    first_row: int  # number of the first row, counting the data rows of the stream from one
+    y: Tensor  # targets, shape (B,); NaN where missing
+    mean: Tensor  # shape (B,)
+    variance: Tensor  # shape (B,)
+    lower: Tensor  # lower ends of 90 % intervals, shape (B,); 5 % quantiles where intervals are not adaptive
+    upper: Tensor  # upper ends, shape (B,); 95 % quantiles
+    log_prob: Tensor  # log densities of the targets under the mixture, shape (B,); NaN where missing
+    pit: Tensor  # probability integral transforms, shape (B,); NaN where missing
+    log_weights: Tensor  # before each target, shape (M, B)
+    baselines: dict[str, Tensor]  # log densities of the targets under each baseline, by name, each (B,)
+    probabilities: Tensor | None = None  # of the classes, shape (B, C); None for real targets and counts
+    # Ends of adaptive intervals of other coverages, by name of their column, each (B,).
     interval_ends: dict[str, Tensor] = {}  # noqa: RUF012 (never written to)
+    # Whether each target lies in its 90 % interval, 0 or 1, shape (B,); NaN where missing, None for classes.
     inside: Tensor | None = None
-    time: Tensor | None = None
+    time: Tensor | None = None  # of each row, shape (B,): seconds since 1970 (UTC) or numbers
 
     def tail(self, num_skipped: int) -> "Chunk":
         """The chunk without its first rows."""

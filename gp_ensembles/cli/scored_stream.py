@@ -77,16 +77,6 @@ class StreamProgress(NamedTuple):
 class ScoredStream:
     """A model and its baselines on one table, at the position of the stream."""
 
-    progress: StreamProgress
-    encoder: TableEncoder
-    scores: dict[str, StreamScores | ClassScores]
-    coverages: dict[float, CoverageState]
-    bad_rows: BadRows
-    anomaly_counts: AnomalyCounts
-    newest: OnlineModel
-    is_whole: bool
-    clock: Timings
-
     def __init__(
         self,
         name: str,

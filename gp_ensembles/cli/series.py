@@ -141,30 +141,20 @@ class SeriesScore(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """Position in the table that a run reads or has read last.
+    """Position in the table that a run reads or has read last."""
 
-    Attributes:
-        before: Rows of earlier tables.
-        first: Its first rows, as cells.
-        last: The last row read of it, as cells.
-    """
-
-    before: int = 0
-    first: list[list[str]] = []  # noqa: RUF012  # never changed
-    last: list[str] = []  # noqa: RUF012
+    before: int = 0  # rows of earlier tables
+    first: list[list[str]] = []  # noqa: RUF012  # its first rows, as cells; never changed
+    last: list[str] = []  # noqa: RUF012  # the last row read of it, as cells
 
 
 class SeriesRun:
     """A fleet on a table, with its scores and its position after ``num_read`` rows."""
 
-    run_id: str
-    num_read: int
-    reading: Reading
-
     def __init__(self, fleet: Fleet) -> None:
         self.fleet: Fleet = fleet
         self.scores: dict[str, SeriesScore] = {}
-        self.num_read, self.run_id, self.reading = 0, new_id(), Reading()
+        self.num_read, self.run_id, self.reading = 0, uuid.uuid4().hex[:12], Reading()
 
     @classmethod
     def load(cls, folder: Path, device: str | None = None) -> "SeriesRun":
@@ -195,7 +185,7 @@ class SeriesRun:
         """Prepare the partial table of a folder for appending; returns its size in bytes at the last save, if known."""
         size: int = Fleet.notes_in(folder / FLEET)["size"]
         if with_new_table:
-            self.run_id = new_id()
+            self.run_id = uuid.uuid4().hex[:12]
             if in_place:
                 drop_other_partials(folder / PREDICTIONS, self.run_id)
                 copy_file(folder / PREDICTIONS, partial_table(folder / PREDICTIONS, self.run_id))
@@ -308,11 +298,6 @@ def _lines(rows: Rows, predicted: FleetPredictions, coverage: float | None, firs
         columns += predicted.interval(coverage)
     lists = [column.tolist() for column in (*columns, predicted.log_prob, rows.y)]
     return "".join(map(csv_line, zip(range(first_row, first_row + rows.num_rows), rows.series, *lists, strict=True)))
-
-
-def new_id() -> str:
-    """A unique id of a run."""
-    return uuid.uuid4().hex[:12]
 
 
 def partial_table(table: Path, run_id: str) -> Path:

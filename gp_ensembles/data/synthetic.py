@@ -281,8 +281,7 @@ def _function_draw(
     factor, info = torch.linalg.cholesky_ex(matrix)
     if int(info) > 0:
         raise ValueError(f"the covariance is not positive definite (leading minor {int(info)}); check the function")
-    normal = torch.randn(X.shape[:1], dtype=X.dtype, device=X.device, generator=generator)
-    drawn: Tensor = factor @ normal
+    drawn: Tensor = factor @ _normal(X, generator)
     return drawn
 
 
@@ -300,8 +299,8 @@ def _observe(name: str, X: Tensor, truth: Tensor, noise: float, generator: torch
     return FunctionDraw(Table(X, y, names, "y", name), truth, noise**2)
 
 
-def messy_load(num_rows: int = 2500, *, seed: int = 0) -> str:
-    """An hourly load as text in a European dialect: semicolons, decimal commas, day first."""
+def write_messy_load(path: Path, num_rows: int = 2500, *, seed: int = 0) -> None:
+    """Write an hourly load, raw meter readings in a European dialect: semicolons, decimal commas, day first."""
     generator = np.random.default_rng(seed)
     hours = np.arange(num_rows) + 8 * (np.arange(num_rows) >= num_rows // 4)
     times = [_START + timedelta(hours=int(hour)) for hour in hours]
@@ -331,12 +330,7 @@ def messy_load(num_rows: int = 2500, *, seed: int = 0) -> str:
             "NA" if silent[row] else _decimal(load[row]),
         )
         lines.append(";".join(cells))
-    return "\n".join(lines) + "\n"
-
-
-def write_messy_load(path: Path, num_rows: int = 2500, *, seed: int = 0) -> None:
-    """Write :func:`messy_load` to a file."""
-    write_text(path, messy_load(num_rows, seed=seed))
+    write_text(path, "\n".join(lines) + "\n")
 
 
 def _decimal(number: float) -> str:

@@ -340,11 +340,7 @@ def _fit_shard(shared: Fleet, rows: CallRows | None, folder: str) -> None:
 
 
 def import_ray() -> Any:
-    """The package.
-
-    Raises:
-        ImportError: If it is not installed.
-    """
+    """The package."""
     try:
         import ray
     except ImportError:
