@@ -307,16 +307,6 @@ def test_an_empty_out_is_refused(place, complaint):
         assert "--out is empty" in complaint(run, "stream", place / "data.csv", *out, target="y", warmup=60)
 
 
-def test_a_key_that_stands_twice_is_refused_wherever_a_config_is_read(place, small, complaint):
-    (place / "twice.yaml").write_text("warmup: 60\nwarmup: 70\n", encoding="utf-8")
-    config = str(place / "twice.yaml")
-    for command, option in (("stream", "--config"), ("compare", "--configs")):
-        usual = {"target": "y", "out": place / "never"}
-        predicted = complaint(run, command, place / "data.csv", option, config, **usual)
-        assert "twice.yaml, line 2: the key warmup repeats line 1; remove one of them" in predicted
-        assert not (place / "never").exists()
-
-
 def test_configs_are_listed_and_found_by_name(place, capsys):
     assert main(["configs"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -205,20 +205,6 @@ def test_the_warm_up_of_a_short_table_is_chosen_and_said(place, small, capsys):
     assert "a third" not in capsys.readouterr().out
 
 
-def test_classes_by_name_need_no_config(place, small, refused):
-    rows = [[a, b, "calm" if float(y) < 52 else "wild"] for a, b, y in small.rows(ROWS)]
-    small.write(place / "classes.csv", rows)
-    usual = {"target": "y", "out": place / "classes"}
-    refused(run("stream", place / "classes.csv", **usual), "give --classes calm,wild")
-    assert not (place / "classes").exists()
-    assert run("stream", place / "classes.csv", classes="calm,wild", **usual) == 0
-    summary = summary_of(place / "classes")
-    assert (summary["classes"], *summary["config"]["ensemble"]["target"]) == (["calm", "wild"], "BinaryTarget")
-    found = small.read(place / "classes" / "predictions.csv")
-    assert all(float(row["p_calm"]) + float(row["p_wild"]) == pytest.approx(1, abs=1e-9) for row in found)
-    assert [row["y"] for row in found] == [f"{float(row[2] == 'wild')}" for row in rows[43:]]
-
-
 def swapped(rows):
     rows[30], rows[31] = rows[31], rows[30]
     return rows

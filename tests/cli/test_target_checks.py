@@ -80,23 +80,6 @@ def test_a_cell_of_the_warm_up_is_named_before_it_runs(place, small, capsys, mon
     assert not (place / "out").exists()  # nothing was written
 
 
-@pytest.mark.parametrize("row", [60, 149])
-def test_a_cell_after_it_ends_the_run_there_and_what_came_before_is_kept(place, small, capsys, row):
-    rows = make_rows()
-    good, rows[row][2] = rows[row][2], "2"
-    small.write(place / "data.csv", rows)
-    assert stream(place) == 2
-    reported = capsys.readouterr().err
-    assert f"{place / 'data.csv'}, data row {row + 1} (line {row + 2}), column y: the target is 2, but the" in reported
-    assert load_checkpoint(place / "out" / "checkpoint.pt").num_read == row
-    rows[row][2] = good
-    small.write(place / "data.csv", rows)
-    assert resume(place, "data.csv", "out", "--skip-seen") == 0
-    found = (place / "out" / "predictions.csv").read_bytes()
-    assert stream(place) == 0
-    assert (place / "out" / "predictions.csv").read_bytes() == found
-
-
 def test_rows_to_go_on_with_are_checked_too(place, small, capsys):
     rows = make_rows()
     small.write(place / "data.csv", rows[:100])
