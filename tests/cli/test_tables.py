@@ -39,21 +39,6 @@ def as_text(rows, delimiter=",", decimal=".", header=("a", "b", "y")):
     return "\n".join(lines) + "\n"
 
 
-DIALECTS = {
-    "decimal commas, utf-16": lambda rows: as_text(rows, ";", ",").encode("utf-16"),
-    "tabs, latin-1": lambda rows: as_text(rows, "\t", header=("größe", "b", "y")).encode("latin-1"),
-    "gzip, a name twice": lambda rows: gzip.compress(as_text(rows, header=("a", "a", "y")).encode()),
-}
-
-
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_dialect_is_read_as_plain_numbers(place, small, dialect):
-    """A few through the command; all of them in ``tests/tables``."""
-    (place / "dialect.csv").write_bytes(DIALECTS[dialect](small.rows(ROWS)))
-    assert stream(place, "dialect.csv", "dialect") == 0
-    assert predictions(place, "dialect") == predictions(place, "plain")
-
-
 def test_the_standard_input_is_read_once(place, small, monkeypatch, capsys):
     given = io.BytesIO(as_text(small.rows(ROWS), ";", ",").encode())
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=given))

@@ -5,11 +5,8 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gp_ensembles.data import read_csv
-from gp_ensembles.tables import open_rows
 
 GOOD = "time,load,price\n0,1.5,7\n1,,8\n2,2.25,9e-3\n"
 
@@ -65,14 +62,6 @@ def test_true_and_false_are_targets_in_any_case(tmp_path):
     assert math.isnan(table.y[2])
 
 
-def test_rows_know_their_lines(tmp_path):
-    path = written(tmp_path, "\n\ntime,load\n\n1,2\n\n\n3,4\n")
-    rows = open_rows(str(path), "load")
-    taken = rows.take(2)
-    assert taken.lines.tolist() == [5, 8]
-    assert rows.where(taken, 1, "load") == f"{path}, data row 2 (line 8), column load"
-
-
 def test_files_that_are_not_there(tmp_path):
     with pytest.raises(FileNotFoundError, match="does not exist"):
         read_csv(tmp_path / "absent.csv", "load")
@@ -92,25 +81,3 @@ def test_files_that_are_no_text(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match="not a text table"):
         read_csv(tmp_path / name, "load")
-
-
-finite = st.floats(allow_nan=False, allow_infinity=False)
-
-
-@given(
-    rows=st.lists(st.tuples(finite, finite, st.none() | finite), min_size=1, max_size=8),
-    target=st.sampled_from([0, 1, 2]),
-)
-def test_a_table_survives_the_way_through_a_file(tmp_path_factory, rows, target):
-    path = tmp_path_factory.mktemp("round") / "table.csv"
-    names = ["a", "b"]
-    names.insert(target, "y")
-    cells = []
-    for a, b, y in rows:
-        row = [repr(a), repr(b)]
-        row.insert(target, "" if y is None else repr(y))
-        cells.append(",".join(row))
-    path.write_text("\n".join([",".join(names), *cells]))  # no end of the last line
-    table = read_csv(path, "y")
-    assert table.X.tolist() == [[a, b] for a, b, _ in rows]
-    assert [None if math.isnan(y) else y for y in table.y.tolist()] == [y for *_, y in rows]
