@@ -245,7 +245,12 @@ def take_warm_up(config: StreamConfig, rows: RowStream, on_bad_row: Policy = "mi
     """The warm-up rows of a table, and the count of bad ones; nothing is fitted."""
     check_table(rows, config)
     names, target = rows.feature_names, config.ensemble.target
-    warm = Rows.join(list(_taken(rows, config.warmup)))
+    parts = list[Rows]()
+    while left := config.warmup - sum(part.num_rows for part in parts):
+        parts.append(rows.take(left))  # a malformed row raises
+        if not parts[-1].num_rows:
+            raise ValueError(f"{rows.name} ends in the warm-up; choose a smaller --warmup")
+    warm = Rows.join(parts)
     bad_rows, warm = BadRows(on_bad_row).clean_warm_up(warm, names, target)
     wrong = illegal_target(target, warm.y)
     if wrong is not None:
@@ -253,16 +258,6 @@ def take_warm_up(config: StreamConfig, rows: RowStream, on_bad_row: Policy = "mi
         raise ValueError(f"{where}: the target is {wrong.problem}")
     check_warm_up_rows(warm, rows, config)
     return warm, bad_rows
-
-
-def _taken(rows: RowStream, num_rows: int) -> Iterator[Rows]:
-    """This many rows of a table; a malformed one raises."""
-    while num_rows:
-        part = rows.take(num_rows)
-        if not part.num_rows:
-            raise ValueError(f"{rows.name} ends in the warm-up; choose a smaller --warmup")
-        num_rows -= part.num_rows
-        yield part
 
 
 def build_baselines(model: OnlineModel, *, is_fitted: bool) -> Baselines | DiscreteBaselines:

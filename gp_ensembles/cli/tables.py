@@ -92,11 +92,6 @@ def source_of(table: Table) -> RawSource:
     return array_source({**columns, table.target_name: table.y.numpy()}, table.name)
 
 
-def open_table(table: Table, num_warm_up: int | None = None) -> RowStream:
-    """Rows of a table of numbers, from the first."""
-    return open_rows(source_of(table), table.target_name, num_warm_up=num_warm_up)
-
-
 def split_names(names: str | None) -> tuple[str, ...] | None:
     """Names that are separated by commas."""
     return None if names is None else tuple(name for part in names.split(",") if (name := part.strip()))

@@ -8,7 +8,6 @@ import torch
 from gp_ensembles.cli.predictions import interval_columns, interval_table
 from gp_ensembles.cli.scored_stream import ScoredStream
 from gp_ensembles.cli.summary import interval_lines, summarize_run, summary_table
-from gp_ensembles.cli.tables import open_table
 from gp_ensembles.data import Table
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
@@ -17,7 +16,7 @@ from gp_ensembles.ensembles.targets import CountTarget
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.streaming import StreamConfig
 from gp_ensembles.tables.rows import Rows
-from tests.cli.commands import InMemoryRows, summary_of
+from tests.cli.commands import InMemoryRows, open_table, summary_of
 from tests.cli.commands import stream as stream_with
 
 SMALL = replace(oebe, bases=(LinearBasis(),), fit_settings=FitSettings(LBFGS(max_iterations=5), num_samples=1))

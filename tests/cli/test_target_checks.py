@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from gp_ensembles.cli import scored_stream
 from gp_ensembles.cli.bad_rows import BadRows
 from gp_ensembles.cli.scored_stream import ScoredStream, load_checkpoint
-from gp_ensembles.cli.tables import open_table
 from gp_ensembles.data import Table
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
@@ -21,7 +20,7 @@ from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.streaming import StreamConfig
 from gp_ensembles.streaming.checks import illegal_target
 from gp_ensembles.tables.rows import Rows
-from tests.cli.commands import InMemoryRows, resume, run, summary_of
+from tests.cli.commands import InMemoryRows, open_table, resume, run, summary_of
 
 FIT = FitSettings(LBFGS(max_iterations=3), num_samples=1)
 SPEC = replace(oebe, bases=(LinearBasis(),), fit_settings=FIT, target=BinaryTarget())
