@@ -80,16 +80,16 @@ def resume_series(
     stopped = SeriesRun.load(folder, device)
     rows = table.reopen(Fleet.notes_in(folder / FLEET)["columns"])
     in_place = output.out.resolve() == folder.resolve()
-    is_unfinished, reading = stopped.is_unfinished(folder), stopped.reading
+    is_unfinished = stopped.is_unfinished(folder)
     if is_unfinished or skip_seen:
-        skip_rows(rows, stopped.num_read - reading.before, reading.last)
-    elif skip_seen is None and reading.first and starts_with(rows, reading.first):
+        skip_rows(rows, stopped.num_read - stopped.num_before, stopped.last)
+    elif skip_seen is None and stopped.first and starts_with(rows, stopped.first):
         raise ValueError(
             f"{rows.name} starts with the rows that the run has read; give --skip-seen to skip them, or "
             f"--skip-seen=false to learn them again"
         )
     else:
-        stopped.reading = Reading(before=stopped.num_read)
+        stopped.num_before, stopped.first, stopped.last = stopped.num_read, [], []
     if not is_unfinished and rows.is_at_end:
         raise ValueError(f"{rows.name} has no rows that the run has not read; there is nothing to add")
     size = stopped.reopen_table(folder, in_place=in_place, with_new_table=not is_unfinished)
@@ -140,21 +140,16 @@ class SeriesScore(NamedTuple):
         return {"rows": self.rows, **{name: value if self.rows else None for name, value in means.items()}}
 
 
-class Reading(NamedTuple):
-    """Position in the table that a run reads or has read last."""
-
-    before: int = 0  # rows of earlier tables
-    first: list[list[str]] = []  # noqa: RUF012  # its first rows, as cells; never changed
-    last: list[str] = []  # noqa: RUF012  # the last row read of it, as cells
-
-
 class SeriesRun:
     """A fleet on a table, with its scores and its position after ``num_read`` rows."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet: Fleet = fleet
         self.scores: dict[str, SeriesScore] = {}
-        self.num_read, self.run_id, self.reading = 0, uuid.uuid4().hex[:12], Reading()
+        self.num_read, self.run_id = 0, uuid.uuid4().hex[:12]
+        self.num_before = 0  # rows of earlier tables; of this one the first rows and the last, as cells:
+        self.first: list[list[str]] = []
+        self.last: list[str] = []
 
     @classmethod
     def load(cls, folder: Path, device: str | None = None) -> "SeriesRun":
@@ -167,7 +162,8 @@ class SeriesRun:
         notes = Fleet.notes_in(folder / FLEET)
         run = cls(Fleet.load(folder / FLEET, device=notes["device"] if device is None else device))
         run.scores = {name: SeriesScore(int(sums[0]), *sums[1:]) for name, sums in notes["scores"].items()}
-        run.num_read, run.run_id, run.reading = notes["num_read"], notes["run_id"], Reading(**notes["reading"])
+        run.num_read, run.run_id, reading = notes["num_read"], notes["run_id"], notes["reading"]
+        run.num_before, run.first, run.last = reading["before"], reading["first"], reading["last"]
         return run
 
     def is_unfinished(self, folder: Path) -> bool:
@@ -206,7 +202,8 @@ class SeriesRun:
                 while (part := rows.take(BATCH_ROWS)).num_rows:
                     table.append(self._learn(part))
                     self.num_read += part.num_rows
-                    self._note(part)
+                    self.first = self.first or as_cells(part.part(slice(0, NUM_FIRST)))
+                    self.last = as_cells(part.part(slice(part.num_rows - 1, None)))[0]
                     bar.update(part.num_rows)
                     if part.num_rows == BATCH_ROWS and time.monotonic() - saved >= output.checkpoint_seconds:
                         self._save(rows, table, output.out)
@@ -219,12 +216,6 @@ class SeriesRun:
             write_json(place / SUMMARY, summary)
             write_text(place / SERIES, self._series_table())
         return summary
-
-    def _note(self, rows: Rows) -> None:
-        if rows.num_rows:
-            first = self.reading.first or as_cells(rows.part(slice(0, NUM_FIRST)))
-            last = as_cells(rows.part(slice(rows.num_rows - 1, None)))[0]
-            self.reading = self.reading._replace(first=first, last=last)
 
     @property
     def _coverage(self) -> float | None:
@@ -254,7 +245,7 @@ class SeriesRun:
         table.sync()
         notes: dict[str, Any] = {
             "run_id": self.run_id,
-            "reading": self.reading._asdict(),
+            "reading": {"before": self.num_before, "first": self.first, "last": self.last},
             "num_read": self.num_read,
             "size": table.path.stat().st_size,
             "scores": {name: list(score) for name, score in self.scores.items()},

@@ -1,7 +1,7 @@
 """Data drawn from known distributions, each with the noise-free truth, in float64, and the messy table of the demo."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gp_ensembles.data.table import Table
 from gp_ensembles.files.replacing import write_text
-from gp_ensembles.numerics.display import record_text
+from gp_ensembles.numerics.display import fields_text
 
 # It keeps a float64 RBF covariance positive definite, and is part of the distribution.
 _NUGGET = 1e-9
@@ -24,44 +24,20 @@ _NEW_WEATHER = "fog"  # first occurs late
 _START = datetime(2024, 1, 1)
 
 
-class FunctionDraw(NamedTuple):
-    """Noisy values of a function."""
+class Draw(NamedTuple):
+    """Rows drawn from a known distribution."""
 
-    table: Table  # inputs (N, D) and noisy targets (N,)
-    truth: Tensor  # values without noise, shape (N,)
+    table: Table  # inputs (N, D) and noisy targets (N,), NaN in a gap
+    truth: Tensor  # values without noise, shape (N,), in a gap as well
     noise_variance: float  # variance of the noise
+    parts: Mapping[str, Tensor] = {}  # what the truth hangs on at each row, by name, each (N,)
 
     def __repr__(self) -> str:
-        return record_text(self)
+        own = {"table": self.table, "truth": self.truth, "noise_variance": self.noise_variance}
+        return fields_text("Draw", {**own, **self.parts})
 
 
-class SwitchingDraw(NamedTuple):
-    """Noisy values of a function that switches between segments."""
-
-    table: Table  # inputs (N, D) and noisy targets (N,)
-    truth: Tensor  # values without noise, shape (N,)
-    noise_variance: float  # variance of the noise
-    segment: Tensor  # number of the segment of each row, int64, shape (N,)
-    lengthscale: Tensor  # length scale at each row, shape (N,)
-
-    def __repr__(self) -> str:
-        return record_text(self)
-
-
-class SensorDraw(NamedTuple):
-    """Readings of a drifting sensor."""
-
-    table: Table  # inputs (N, 2) and targets (N,), NaN in the gap
-    truth: Tensor  # values without noise, shape (N,), in the gap as well
-    noise_variance: float  # variance of the noise
-    gain: Tensor  # the sensor's gain at each row, shape (N,)
-    offset: Tensor  # the sensor's offset at each row, shape (N,); it jumps once
-
-    def __repr__(self) -> str:
-        return record_text(self)
-
-
-def friedman1(num_rows: int, noise: float = 1.0, *, generator: torch.Generator | None = None) -> FunctionDraw:
+def friedman1(num_rows: int, noise: float = 1.0, *, generator: torch.Generator | None = None) -> Draw:
     r"""Friedman's first function: ten uniform inputs, of which five matter.
 
     ``y = 10 sin(pi x1 x2) + 20 (x3 - 1/2)^2 + 10 x4 + 5 x5 + e`` on the unit cube (Friedman 1991, section 4.3).
@@ -88,7 +64,7 @@ def friedman1(num_rows: int, noise: float = 1.0, *, generator: torch.Generator |
     return _observe("friedman1", X, truth, noise, generator)
 
 
-def friedman2(num_rows: int, noise: float = 125.0, *, generator: torch.Generator | None = None) -> FunctionDraw:
+def friedman2(num_rows: int, noise: float = 125.0, *, generator: torch.Generator | None = None) -> Draw:
     r"""Friedman's second function: the impedance of a circuit, from four inputs of very different scales.
 
     ``y = sqrt(x1^2 + (x2 x3 - 1 / (x2 x4))^2) + e`` with inputs uniform on [0, 100], [40 pi, 560 pi], [0, 1] and
@@ -124,7 +100,7 @@ def gp_draw(
     noise: float = 0.1,
     *,
     generator: torch.Generator | None = None,
-) -> FunctionDraw:
+) -> Draw:
     r"""An exact draw of a Gaussian process at the given inputs.
 
     ``f ~ N(0, K)`` by the Cholesky factor of K, with a billionth of its mean diagonal added (Rasmussen and Williams
@@ -164,7 +140,7 @@ def switching_gps(
     lengthscales: Sequence[float] = (1.0, 0.1, 1.0, 0.1),
     noise: float = 0.1,
     generator: torch.Generator | None = None,
-) -> SwitchingDraw:
+) -> Draw:
     r"""A stream cut into equal segments, each drawn from a GP of its own length scale and unit variance.
 
     No single kernel fits all of it; an ensemble that forgets which expert was best follows it (after the synthetic
@@ -178,13 +154,13 @@ def switching_gps(
         generator: Source of randomness.
 
     Returns:
-        X (N, 1) and y (N,), with segments and length scales.
+        X (N, 1) and y (N,), with the parts ``segment``, its number at each row, and ``lengthscale``.
 
     Raises:
         ValueError: If there are fewer rows than segments, or a scale is not positive.
 
     Example:
-        >>> switching_gps(8, generator=torch.Generator().manual_seed(0)).segment
+        >>> switching_gps(8, generator=torch.Generator().manual_seed(0)).parts["segment"]
         tensor([0, 0, 1, 1, 2, 2, 3, 3])
     """
     if not lengthscales or any(scale <= 0 for scale in lengthscales):
@@ -198,7 +174,7 @@ def switching_gps(
     truth = torch.cat([_function_draw(part, _rbf(scale), generator) for part, scale in pairs])
     segment = torch.cat([part.new_full(part.shape[:1], i).long() for i, part in enumerate(parts)])
     drawn = _observe("switching_gps", X, truth, noise, generator)
-    return SwitchingDraw(*drawn, segment, X.new_tensor(lengthscales)[segment])
+    return drawn._replace(parts={"segment": segment, "lengthscale": X.new_tensor(lengthscales)[segment]})
 
 
 def drifting_sensor(
@@ -208,7 +184,7 @@ def drifting_sensor(
     gap: tuple[int, int] | None = None,
     noise: float = 0.1,
     generator: torch.Generator | None = None,
-) -> SensorDraw:
+) -> Draw:
     r"""A sensor whose gain drifts slowly, whose offset jumps once, and that is silent for a while.
 
     ``y_t = gain_t (sin(2 pi load_t) + load_t temperature_t) + offset_t + e_t``; the gain rises by half along the
@@ -223,7 +199,7 @@ def drifting_sensor(
         generator: Source of randomness.
 
     Returns:
-        X (N, 2) and y (N,) with NaN in the gap, and the truth at every row.
+        X (N, 2) and y (N,) with NaN in the gap, the truth at every row, and the parts ``gain`` and ``offset``.
 
     Raises:
         ValueError: If the jump or the gap lies outside the rows.
@@ -232,7 +208,7 @@ def drifting_sensor(
         >>> draw = drifting_sensor(
         ...     100, jump_at=60, gap=(20, 30), generator=torch.Generator().manual_seed(0)
         ... )
-        >>> int(draw.table.y.isnan().sum()), float(draw.offset[59]), float(draw.offset[60])
+        >>> int(draw.table.y.isnan().sum()), *draw.parts["offset"][[59, 60]].tolist()
         (10, 0.0, 2.0)
     """
     _check(num_rows, noise)
@@ -251,7 +227,7 @@ def drifting_sensor(
     y = drawn.table.y.clone()
     y[start:stop] = math.nan
     table = drawn.table._replace(y=y, feature_names=("load", "temperature"), target_name="reading")
-    return SensorDraw(table, truth, drawn.noise_variance, gain, offset)
+    return drawn._replace(table=table, parts={"gain": gain, "offset": offset})
 
 
 def _check(num_rows: int, noise: float) -> None:
@@ -293,10 +269,10 @@ def _normal(like: Tensor, generator: torch.Generator | None) -> Tensor:
     return torch.randn(like.shape[:1], dtype=like.dtype, device=like.device, generator=generator)
 
 
-def _observe(name: str, X: Tensor, truth: Tensor, noise: float, generator: torch.Generator | None) -> FunctionDraw:
+def _observe(name: str, X: Tensor, truth: Tensor, noise: float, generator: torch.Generator | None) -> Draw:
     y = truth + noise * _normal(X, generator)
     names = tuple(f"x{j + 1}" for j in range(X.shape[1]))
-    return FunctionDraw(Table(X, y, names, "y", name), truth, noise**2)
+    return Draw(Table(X, y, names, "y", name), truth, noise**2)
 
 
 def write_messy_load(path: Path, num_rows: int = 2500, *, seed: int = 0) -> None:

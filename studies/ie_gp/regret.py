@@ -136,7 +136,7 @@ def _kernels_in_turn(
 ) -> tuple[Tensor, Tensor]:
     """A function of another length scale in each segment; inputs, of a range of 5, move on by the shift with each."""
     drawn = switching_gps(num_rows, lengthscales=lengthscales, noise=_NOISE, generator=generator)
-    return drawn.table.X + shift * drawn.segment.unsqueeze(-1), drawn.table.y
+    return drawn.table.X + shift * drawn.parts["segment"].unsqueeze(-1), drawn.table.y
 
 
 # Where the inputs stay, what every static expert has learned is wrong after a switch, and even the best sequence of
