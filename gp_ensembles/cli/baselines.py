@@ -15,6 +15,7 @@ from gp_ensembles.distributions.latent_mixture import LatentMixture
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.ensembles.targets import Target
+from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.empirical_bayes import fit_empirical_bayes
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.features.linear import LinearFeatures
@@ -53,11 +54,7 @@ class Baselines(nn.Module):
         self.register_buffer("step", seen.diff().square().mean())
         for name, value in _BAND.init(len(NAMES), y)._asdict().items():
             self.register_buffer(f"band_{name}", value)
-        expert = GaussianExpert(LinearFeatures.from_data(X))
-        if not structure_only:
-            fit_empirical_bayes(expert, X, y)
-        self.linear: OnlineEnsemble = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
-        self.linear.observe(X, y)
+        self.linear: OnlineEnsemble = _linear(GaussianExpert(LinearFeatures.from_data(X)), X, y, structure_only)
 
     @property
     def _band(self) -> InnovationState:
@@ -81,6 +78,15 @@ class Baselines(nn.Module):
             name: rows_of_numbers(StudentTMixture(certain, *moments).rescale(shift, scale), targets, float(scale))
             for name, *moments in parts
         }
+
+
+def _linear(expert: Expert, X: Tensor, y: Tensor, structure_only: bool) -> OnlineEnsemble:
+    """Recursive linear regression that has learned the warm-up rows."""
+    if not structure_only:
+        fit_empirical_bayes(expert, X, y)
+    linear = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
+    linear.observe(X, y)
+    return linear
 
 
 def fill_forward(values: Tensor) -> Tensor:
@@ -120,11 +126,7 @@ class DiscreteBaselines(nn.Module):
             table = pairs.reshape(self.num_classes, self.num_classes).to(y) + counts / counts.sum()
             self.register_buffer("frequencies", counts / counts.sum())
             self.register_buffer("transitions", table / table.sum(-1, keepdim=True))
-        expert = target.expert(LinearFeatures.from_data(X))
-        if not structure_only:
-            fit_empirical_bayes(expert, X, y)
-        self.linear: OnlineEnsemble = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
-        self.linear.observe(X, y)
+        self.linear: OnlineEnsemble = _linear(target.expert(LinearFeatures.from_data(X)), X, y, structure_only)
 
     def observe(self, X: Tensor, y: Tensor, targets: Tensor, scales: Standardizer) -> dict[str, PredictedRows]:
         """As :meth:`Baselines.observe`; discrete targets have no units."""

@@ -66,10 +66,7 @@ def resume(stopped: ScoredStream, rows: RowStream, checkpoint: Path, output: Out
     """Continue from a checkpoint."""
     folder = OutputFolder(output.out)
     in_place = output.out.resolve() == checkpoint.resolve().parent
-    in_place = in_place and folder.go_on(stopped)
-    if not in_place:
-        return run(stopped, rows, folder, output)
-    return run(stopped, rows, folder, output, repeat_pending=True)
+    return run(stopped, rows, folder, output, repeat_pending=in_place and folder.go_on(stopped))
 
 
 def demo(output: Output) -> dict[str, object]:

@@ -100,9 +100,8 @@ class RiverRegressor(MiniBatchRegressor):
                 raise ValueError(wrong.message(len(self._rows.rows) + 1, ()))
         rows = self._rows.with_row(x, target)
         if rows.is_enough(self.warmup):
-            config = _config(self._ensemble, self.warmup, self.seed)
-            self._model = OnlineModel(config, [str(name) for name in rows.names]).fit(rows.X, _column(rows.targets))
-            rows = rows.names_only()
+            self._model = rows.fit(self._ensemble, self.warmup, self.seed, _column(rows.targets))
+            rows = _KeptRows(rows.names)
         self._rows = rows
 
     def learn_many(self, X: "pd.DataFrame", y: "pd.Series") -> None:
@@ -210,10 +209,9 @@ class RiverClassifier(MiniBatchClassifier):
         rows = self._rows.with_row(x, y)
         if rows.is_enough(self.warmup):
             labels = _sorted({label for label in rows.targets if not _is_missing(label)})
-            config = _config(self._spec_for(len(labels)), self.warmup, self.seed)
-            model = OnlineModel(config, [str(name) for name in rows.names])
-            self._model = model.fit(rows.X, _codes(rows.targets, labels))
-            self._labels, rows = labels, rows.names_only()
+            spec = self._spec_for(len(labels))
+            self._model = rows.fit(spec, self.warmup, self.seed, _codes(rows.targets, labels))
+            self._labels, rows = labels, _KeptRows(rows.names)
         self._rows = rows
         self._count([y])
 
@@ -303,18 +301,15 @@ class _KeptRows(NamedTuple):
         is_long = len(self.rows) >= warmup and len(seen) >= MIN_WARM_UP and len(set(seen)) > 1
         return is_long and len(constant_columns(self.X)) < len(self.names)
 
-    def names_only(self) -> "_KeptRows":
-        """What is needed of them after the fit."""
-        return _KeptRows(self.names)
+    def fit(self, spec: EnsembleSpec, warmup: int, seed: int, y: Tensor) -> OnlineModel:
+        """A model of them; only their names are needed afterwards."""
+        config = StreamConfig(spec, warmup=warmup, seed=seed)
+        return OnlineModel(config, [str(name) for name in self.names]).fit(self.X, y)
 
     @property
     def X(self) -> Tensor:
         """The rows as a matrix (N, D), NaN where a feature was missing."""
         return matrix_of(self.rows, self.names)
-
-
-def _config(spec: EnsembleSpec, warmup: int, seed: int) -> StreamConfig:
-    return StreamConfig(spec, warmup=warmup, seed=seed)
 
 
 def _check_warm_up(warmup: int) -> None:
