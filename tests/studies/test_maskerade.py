@@ -278,16 +278,6 @@ def test_the_authors_choices_are_labelled(folder, tmp_path):
         maskerade.run(SERIES, choices._replace(methods=["rbf"]), 8)
 
 
-def test_a_table_of_ones_own_stands_in_without_printed_numbers(folder, tmp_path):
-    path = tmp_path / "mine.csv"
-    path.write_text("a,b,y\n" + "".join(f"{t / 30},{t * t % 11},{math.sin(t)}\n" for t in range(30)))
-    choices = choices_of(None, tmp_path, trials=1, methods=["sobol"])
-    text = maskerade.run(SERIES, choices._replace(sources=Sources(None, [f"airline={path}:y"])), 8)
-    assert "airline: mine.csv, target y, in its place" in text
-    assert "printed in the paper" not in text
-    assert "\nsobol" in text
-
-
 def test_a_search_cut_short_is_no_finished_part(monkeypatch):
     def cut(problem, budget, search, **options):
         return marginalize(problem, Budget(budget.evaluations - 3, draws=0), Search(num_ascents=0), **options)
