@@ -12,7 +12,7 @@ import torch
 
 from gp_ensembles.cli import scored_stream
 from gp_ensembles.cli.__main__ import main
-from gp_ensembles.cli.lines.session import LineSession
+from gp_ensembles.cli.line_session import LineSession
 from gp_ensembles.cli.out_folder import run_folder
 from gp_ensembles.cli.running import exit_code
 from studies.arena.storage import save_arrays

@@ -2,7 +2,7 @@
 
 ``python -m attacks mutants`` draws places in each package by a stated seed, changes one operator, number or decision
 there as cosmic-ray does, and runs the tests that reach the line, the quickest first, until one fails. What nobody
-notices is printed. ``--packages`` names others, such as ``papers/fusion`` or ``cli/lines``; their tests are in a
+notices is printed. ``--packages`` names others, such as ``papers/fusion`` or ``cli/report``; their tests are in a
 folder of the same name. It needs the packages cosmic-ray and coverage, and a first run takes the time of the tests,
 traced.
 """

@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 import torch
 
-from gp_ensembles.cli.checkpoint import load_checkpoint
 from gp_ensembles.cli.config import load_config
-from gp_ensembles.cli.lines.protocol import LineError, read_line
-from gp_ensembles.cli.lines.session import LineSession
+from gp_ensembles.cli.line_session import LineError, LineSession, read_line
+from gp_ensembles.cli.scored_stream import load_checkpoint
 from gp_ensembles.files.checkpoint import Kind, read_checkpoint
 from gp_ensembles.papers.quadrature import RegressionProblem, Search
 from gp_ensembles.papers.quadrature.marginalization import load_search

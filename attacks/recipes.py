@@ -10,10 +10,8 @@ from typing import NamedTuple
 
 import torch
 
-from gp_ensembles.cli.checkpoint import load_checkpoint, save_checkpoint
-from gp_ensembles.cli.lines.protocol import read_line
-from gp_ensembles.cli.lines.session import LineSession
-from gp_ensembles.cli.scored_stream import ScoredStream
+from gp_ensembles.cli.line_session import LineSession, read_line
+from gp_ensembles.cli.scored_stream import ScoredStream, load_checkpoint, save_checkpoint
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.papers.fusion.fitted import FittedFusion, fit_fusion

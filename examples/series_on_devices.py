@@ -22,9 +22,8 @@ import torch
 from tqdm import tqdm
 
 from gp_ensembles import Fleet
-from gp_ensembles.files.growing import GrowingTable
 from gp_ensembles.files.operations import make_folder
-from gp_ensembles.files.replacing import write_text
+from gp_ensembles.files.replacing import GrowingTable, write_text
 from gp_ensembles.tables import RowStream, TableOptions, open_rows
 from gp_ensembles.tables.rows import Rows
 

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from gp_ensembles.cli.text_tables import aligned
 from studies.doebe.experiments import PAPER as DOEBE
 from studies.follow_ups.experiments import PAPER as FOLLOW_UPS
 from studies.fusion.experiments import PAPER as FUSION
 from studies.harness.experiment import Experiment, Paper
 from studies.harness.sources import PaperSet, Sources
+from studies.harness.text import aligned
 from studies.ie_gp.experiments import PAPER as IE_GP
 from studies.knots.experiments import PAPER as KNOTS
 from studies.maskerade.experiments import PAPER as MASKERADE

@@ -63,7 +63,7 @@ try:
     data.read_csv("dates.csv", "load")
 except MissingExtraError as error:
     print(error)
-from gp_ensembles.estimators.frames import fit_frame
+from gp_ensembles.estimators.inputs import fit_frame
 sys.modules["narwhals.stable.v1"] = None  # as where scikit-learn does not bring it
 class Frame:
     columns = ("load",)
@@ -90,8 +90,7 @@ def test_a_command_is_one_sentence():
 
 
 def test_what_lacks_inside_a_command_is_one_sentence(capsys):
-    from gp_ensembles.cli.error_messages import drawn_if_possible
-    from gp_ensembles.cli.running import exit_code
+    from gp_ensembles.cli.running import drawn_if_possible, exit_code
 
     def lacks(given=()):
         raise ModuleNotFoundError("No module named 'plotly'", name="plotly")

@@ -1,5 +1,6 @@
 """Rows that cannot be learned: infinite or implausibly large numbers, and the policy for them."""
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
@@ -29,26 +30,33 @@ class BadRows(NamedTuple):
 
     def clean_warm_up(self, rows: Rows, names: tuple[str, ...], target: Target) -> tuple["BadRows", Rows]:
         """The count after the warm-up rows, and these without numbers that cannot be squared."""
-        bad, last, X, y = self, -1, rows.X, rows.y
-        while bad.policy != "stop" and target.is_real:
-            wrong = too_large(X, y)
-            if wrong is None:
-                break
-            X, y = bad._without(X, y, wrong)
-            if wrong.row != last:
-                bad, last = bad._with(wrong.message(1, names)), wrong.row
+        bad, X, y = self._clean(rows.X, rows.y, 1, names, lambda X, y: too_large(X, y) if target.is_real else None)
         return bad, rows._replace(X=X, y=y)
 
     def clean(self, model: OnlineModel, X: Tensor, y: Tensor, first_row: int) -> tuple["BadRows", Tensor, Tensor]:
         """The count after rows ``X`` (N, D), ``y`` (N,), and these without numbers that cannot be learned."""
-        bad, last = self, -1
-        while bad.policy != "stop":
+
+        def find(X: Tensor, y: Tensor) -> IllegalRow | None:
             wrong = model.first_illegal(X, y)
-            if wrong is None or (wrong.column is None and not model.config.ensemble.target.is_real):
-                break  # an unknown class or half a count is a mistake about the table
+            # An unknown class or half a count is a mistake about the table.
+            is_other = wrong is not None and wrong.column is None and not model.config.ensemble.target.is_real
+            return None if is_other else wrong
+
+        return self._clean(X, y, first_row, model.feature_names or (), find)
+
+    def _clean(
+        self,
+        X: Tensor,
+        y: Tensor,
+        first_row: int,
+        names: tuple[str, ...],
+        find: Callable[[Tensor, Tensor], IllegalRow | None],
+    ) -> tuple["BadRows", Tensor, Tensor]:
+        bad, last = self, -1
+        while bad.policy != "stop" and (wrong := find(X, y)) is not None:
             X, y = bad._without(X, y, wrong)
             if wrong.row != last:
-                bad, last = bad._with(wrong.message(first_row, model.feature_names or ())), wrong.row
+                bad, last = bad._with(wrong.message(first_row, names)), wrong.row
         return bad, X, y
 
     def _with(self, message: str) -> "BadRows":

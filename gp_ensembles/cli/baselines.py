@@ -3,22 +3,29 @@
 import torch
 from torch import Tensor, nn
 
-from gp_ensembles.cli.predictions import DiscreteRows, rows_of_classes, rows_of_mixture, rows_of_rates
+from gp_ensembles.cli.predictions import (
+    PredictedRows,
+    rows_of_classes,
+    rows_of_mixture,
+    rows_of_numbers,
+    rows_of_rates,
+)
 from gp_ensembles.distributions import StudentTMixture
 from gp_ensembles.distributions.latent_mixture import LatentMixture
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.ensembles.targets import Target
+from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.empirical_bayes import fit_empirical_bayes
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.features.linear import LinearFeatures
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.innovations.bank import InnovationBank, InnovationState
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
+from gp_ensembles.streaming.scales import Standardizer
 
 NAMES = ("previous value", "warm-up mean", "recursive linear regression")
-
-
+DISCRETE_NAMES = ("previous value", "warm-up frequencies", "recursive linear regression")
 # Bands with heavy tails and a scale that follows recent errors.
 _BAND = InnovationBank([InnovationModel(degrees_of_freedom=4, rate=0.05, autoregressive=False)])
 
@@ -47,19 +54,15 @@ class Baselines(nn.Module):
         self.register_buffer("step", seen.diff().square().mean())
         for name, value in _BAND.init(len(NAMES), y)._asdict().items():
             self.register_buffer(f"band_{name}", value)
-        expert = GaussianExpert(LinearFeatures.from_data(X))
-        if not structure_only:
-            fit_empirical_bayes(expert, X, y)
-        self.linear: OnlineEnsemble = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
-        self.linear.observe(X, y)
+        self.linear: OnlineEnsemble = _linear(GaussianExpert(LinearFeatures.from_data(X)), X, y, structure_only)
 
     @property
     def _band(self) -> InnovationState:
         return InnovationState(*(getattr(self, f"band_{name}") for name in InnovationState._fields))
 
     @torch.no_grad()
-    def observe(self, X: Tensor, y: Tensor) -> dict[str, StudentTMixture]:
-        """Predict each target of rows ``X`` (B, D), ``y`` (B,), then learn it."""
+    def observe(self, X: Tensor, y: Tensor, targets: Tensor, scales: Standardizer) -> dict[str, PredictedRows]:
+        """Predict each target of rows ``X`` (B, D), ``y`` (B,), then learn it; ``targets`` are y in their units."""
         linear = self.linear.observe(X, y)
         previous = fill_forward(torch.cat([self.last.unsqueeze(0), y]))
         self.last.copy_(previous[-1])
@@ -70,16 +73,26 @@ class Baselines(nn.Module):
             old.copy_(new)
         certain = y.new_zeros(1)
         parts = zip(NAMES, found.mean, found.variance, found.degrees_of_freedom, strict=True)
-        return {name: StudentTMixture(certain, *moments) for name, *moments in parts}
+        shift, scale = scales.y_mean.cpu(), scales.y_scale.cpu()
+        return {
+            name: rows_of_numbers(StudentTMixture(certain, *moments).rescale(shift, scale), targets, float(scale))
+            for name, *moments in parts
+        }
+
+
+def _linear(expert: Expert, X: Tensor, y: Tensor, structure_only: bool) -> OnlineEnsemble:
+    """Recursive linear regression that has learned the warm-up rows."""
+    if not structure_only:
+        fit_empirical_bayes(expert, X, y)
+    linear = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
+    linear.observe(X, y)
+    return linear
 
 
 def fill_forward(values: Tensor) -> Tensor:
     """Replace each NaN by the last number before it; values (N,), the first of which is a number."""
     places = torch.arange(values.shape[0], device=values.device)
     return values[torch.where(torch.isnan(values), 0, places).cummax(0).values]
-
-
-DISCRETE_NAMES = ("previous value", "warm-up frequencies", "recursive linear regression")
 
 
 class DiscreteBaselines(nn.Module):
@@ -113,14 +126,10 @@ class DiscreteBaselines(nn.Module):
             table = pairs.reshape(self.num_classes, self.num_classes).to(y) + counts / counts.sum()
             self.register_buffer("frequencies", counts / counts.sum())
             self.register_buffer("transitions", table / table.sum(-1, keepdim=True))
-        expert = target.expert(LinearFeatures.from_data(X))
-        if not structure_only:
-            fit_empirical_bayes(expert, X, y)
-        self.linear: OnlineEnsemble = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
-        self.linear.observe(X, y)
+        self.linear: OnlineEnsemble = _linear(target.expert(LinearFeatures.from_data(X)), X, y, structure_only)
 
-    def observe(self, X: Tensor, y: Tensor) -> dict[str, DiscreteRows]:
-        """Predict each target (B,), then learn it; the predictions of each baseline, by name."""
+    def observe(self, X: Tensor, y: Tensor, targets: Tensor, scales: Standardizer) -> dict[str, PredictedRows]:
+        """As :meth:`Baselines.observe`; discrete targets have no units."""
         linear = self.linear.observe(X, y).mixture
         assert isinstance(linear, LatentMixture)
         previous = fill_forward(torch.cat([self.last.unsqueeze(0), y]))
@@ -133,7 +142,7 @@ class DiscreteBaselines(nn.Module):
             simple = [self._rows(table, y) for table in tables]
         return dict(zip(DISCRETE_NAMES, [*simple, rows_of_mixture(linear, y)], strict=True))
 
-    def _rows(self, probabilities: Tensor, y: Tensor) -> DiscreteRows:
+    def _rows(self, probabilities: Tensor, y: Tensor) -> PredictedRows:
         seen = ~torch.isnan(y)
         label = torch.where(seen, y, 0.0).long().unsqueeze(-1)
         log_prob = torch.where(seen, probabilities.gather(-1, label).squeeze(-1).log(), torch.nan)

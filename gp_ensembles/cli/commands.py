@@ -1,50 +1,55 @@
 """The commands ``stream``, ``resume`` and ``demo`` as plain functions."""
 
+import re
 import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from gp_ensembles.cli.bad_rows import Policy
-from gp_ensembles.cli.error_messages import drawn_if_possible
 from gp_ensembles.cli.out_folder import make_writable
-from gp_ensembles.cli.pictures import PICTURES, save_pictures
 from gp_ensembles.cli.predictions import MODEL, score_table
-from gp_ensembles.cli.report.events import count_events, new_history
+from gp_ensembles.cli.report.figures import PICTURES, save_pictures
 from gp_ensembles.cli.report.history import RunHistory
 from gp_ensembles.cli.report.page import report_html
-from gp_ensembles.cli.running import progress_bar
+from gp_ensembles.cli.running import drawn_if_possible, progress_bar
 from gp_ensembles.cli.scored_stream import ScoredStream, take_warm_up
 from gp_ensembles.cli.summary import summarize_run, summary_table
 from gp_ensembles.cli.writing import CHECKPOINT, OutputFolder
-from gp_ensembles.data.messy import TARGET, write_messy_load
+from gp_ensembles.data.synthetic import TARGET, write_messy_load
+from gp_ensembles.engine.external_counts import ExternalCounts
 from gp_ensembles.files.replacing import write_text
 from gp_ensembles.streaming import StreamConfig
+from gp_ensembles.streaming.health import failures
 from gp_ensembles.tables import RowStream, explain, open_rows
 
 REPORT = "report.html"
+_ANOMALIES = {
+    "inputs_moved": "inputs far outside the range seen before, clipped",
+    "targets_discounted": "targets far outside all predictions, down-weighted",
+    "targets_left_out": "outliers among the warm-up targets, treated as missing",
+    "inputs_imputed": "imputed inputs",
+}
+_WORDS = {
+    "rff": "Fourier features",
+    "hsgp": "Hilbert features",
+    "rbf kernel": "Gaussian kernel",
+    "rbf": "radial functions",
+}
 
 
 @dataclass(frozen=True)
 class Output:
-    """Output settings of a run.
+    """Output settings of a run."""
 
-    Attributes:
-        out: Folder of the results.
-        pictures: Draw pictures.
-        progress: Show a progress bar with the running score.
-        checkpoint_seconds: Seconds between checkpoints while the stream is read.
-        on_bad_row: Treatment of rows that cannot be learned, see
-            :class:`~gp_ensembles.cli.bad_rows.BadRows`.
-        report: Write ``report.html``.
-    """
-
-    out: Path
+    out: Path  # folder of the results
     pictures: bool = True
-    progress: bool = True
-    checkpoint_seconds: float = 30.0
-    on_bad_row: Policy = "missing"
-    report: bool = True
+    progress: bool = True  # show a progress bar with the running score
+    checkpoint_seconds: float = 30.0  # seconds between checkpoints while the stream is read
+    on_bad_row: Policy = "missing"  # see :class:`~gp_ensembles.cli.bad_rows.BadRows`
+    report: bool = True  # write ``report.html``
 
 
 def stream(rows: RowStream, config: StreamConfig, output: Output) -> dict[str, object]:
@@ -61,10 +66,7 @@ def resume(stopped: ScoredStream, rows: RowStream, checkpoint: Path, output: Out
     """Continue from a checkpoint."""
     folder = OutputFolder(output.out)
     in_place = output.out.resolve() == checkpoint.resolve().parent
-    in_place = in_place and folder.go_on(stopped)
-    if not in_place:
-        return run(stopped, rows, folder, output)
-    return run(stopped, rows, folder, output, repeat_pending=True)
+    return run(stopped, rows, folder, output, repeat_pending=in_place and folder.go_on(stopped))
 
 
 def demo(output: Output) -> dict[str, object]:
@@ -117,7 +119,7 @@ def _feed(scored: ScoredStream, rows: RowStream, folder: OutputFolder, output: O
     total = None if rows.num_rows is None else rows.num_rows - rows.num_given + again
     with progress_bar("stream", total, output.progress) as bar:
         for chunk in scored.chunks(rows, repeat_pending=repeat_pending):
-            folder.append(chunk.tail(max(0, first_row - chunk.first_row)), scored.table.encoder.clock)
+            folder.append(chunk.tail(max(0, first_row - chunk.first_row)), scored.encoder.clock)
             history.add(chunk, count_events(scored))
             if time.monotonic() - saved >= output.checkpoint_seconds:
                 folder.checkpoint(scored)
@@ -154,3 +156,37 @@ def report(summary: dict[str, object], output: Output) -> str:
         str(output.out / CHECKPOINT),
     ]
     return "\n".join(lines)
+
+
+def new_history(scored: ScoredStream) -> RunHistory:
+    """An empty history for the next rows of a stream."""
+    name, families = scored.model.config.ensemble.name, [family_of(name) for name in scored.model.names]
+    history = RunHistory(name, scored.target_name, families, scored.baselines.names, count_events(scored))
+    history.first_row = scored.num_read + 1
+    return history
+
+
+@torch.no_grad()
+def count_events(scored: ScoredStream) -> dict[str, int]:
+    """Event counts of a stream: every field of ``AnomalyCounts``, bad rows, failures, external models."""
+    counts = {_ANOMALIES[name]: int(number) for name, number in scored.anomaly_counts._asdict().items()}
+    counts["rows with an infinite or implausibly large number"] = scored.bad_rows.num_rows
+    counts["experts quarantined after a failure"] = sum(failure.times for failure in failures(scored.newest))
+    activated = [column.activated_at > 0 for column in scored.newest.columns]
+    counts["inputs constant during warm-up that have varied since"] = sum(activated)
+    online = scored.newest.online
+    assert online is not None
+    if online.state.external_models is not None:
+        absent = ExternalCounts(*online.state.external_models).num_absent.tolist()
+        for place, number in zip(online.ensemble.layers.external_models, absent, strict=True):
+            counts[f"rows without a prediction of {online.ensemble.expert_names[place]}"] = int(number)
+    return counts
+
+
+def family_of(name: str) -> str:
+    """Family of an expert: its name in ``weights.csv`` without numbers, in words."""
+    base, _, variance = re.sub(r"(/static)?(/\d+)?$", "", name).partition("/dynamic ")
+    base = re.sub("^(rff|hsgp|rbf kernel|rbf)\\b", lambda found: _WORDS[found[0]], base)
+    if not variance:
+        return base
+    return f"{base}, {'slow' if float(variance) < 3e-4 else 'medium' if float(variance) < 3e-3 else 'fast'} random walk"

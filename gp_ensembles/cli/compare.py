@@ -9,10 +9,9 @@ from statistics import mean, stdev
 from typing import Any
 
 from gp_ensembles.cli.config import load_config
-from gp_ensembles.cli.error_messages import EXPECTED, one_sentence
 from gp_ensembles.cli.named_configs import find_config
 from gp_ensembles.cli.out_folder import make_writable
-from gp_ensembles.cli.running import progress_bar
+from gp_ensembles.cli.running import EXPECTED, one_sentence, progress_bar
 from gp_ensembles.cli.scored_stream import ScoredStream, take_warm_up
 from gp_ensembles.cli.summary import format_table, summarize_run
 from gp_ensembles.cli.text_tables import as_csv
@@ -29,11 +28,7 @@ _FILES = ("compare.json", "compare.csv")
 
 
 def load_named_configs(paths: Sequence[Path], given: Mapping[str, Any]) -> dict[str, StreamConfig]:
-    """Configs by name or file, under the stems of their files; settings that are given override all of them.
-
-    Raises:
-        ValueError: If two files have the same stem, or the configs differ in warm-up.
-    """
+    """Configs by name or file, under the stems of their files; settings that are given override all of them."""
     overrides = {name: value for name, value in given.items() if value is not None}
     configs: dict[str, StreamConfig] = {}
     for path in map(find_config, paths):

@@ -8,8 +8,8 @@ from typing import Literal
 import yaml
 from jsonargparse import ArgumentParser, Namespace
 
-from gp_ensembles.cli.error_messages import one_sentence
 from gp_ensembles.cli.named_configs import refuse_odd_yaml
+from gp_ensembles.cli.running import one_sentence
 from gp_ensembles.ensembles.presets import auto
 from gp_ensembles.ensembles.records import spec_from_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec
@@ -19,13 +19,6 @@ _WARM_UP = "warm-up rows, to which the model is fitted; 1000 by default, or a th
 # What PyYAML raises for values such as "!!int" besides its own errors.
 _ODD_YAML = (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 _UNREADABLE = "it holds a value or key that cannot be parsed as YAML; quote text, and leave out tags (!!)"
-
-
-def config_parser() -> ArgumentParser:
-    """A parser whose keys are the fields of :class:`StreamConfig`; it raises instead of exiting."""
-    parser = ArgumentParser(exit_on_error=False)
-    add_config(parser)
-    return parser
 
 
 def add_config(parser: ArgumentParser) -> None:
@@ -48,11 +41,7 @@ def add_config(parser: ArgumentParser) -> None:
 
 
 def load_config(path: str | Path) -> StreamConfig:
-    """Read a config from a YAML file; an unknown key is an error.
-
-    Raises:
-        ValueError: If a key is unknown or appears twice, a value has the wrong type, or the file is empty.
-    """
+    """Read a config from a YAML file; an unknown key is an error."""
     return _parsed(path)[0]
 
 
@@ -62,7 +51,8 @@ def warmup_in(path: str | Path) -> int | None:
 
 
 def _parsed(path: str | Path) -> tuple[StreamConfig, int | None]:
-    parser = config_parser()
+    parser = ArgumentParser(exit_on_error=False)  # it raises instead of exiting
+    add_config(parser)
     refuse_odd_yaml(path)
     text = Path(path).read_text(encoding="utf-8")
     if not text.strip():

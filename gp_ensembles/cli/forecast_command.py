@@ -7,11 +7,10 @@ import torch
 from jsonargparse import ArgumentParser, Namespace
 from torch import Tensor
 
-from gp_ensembles.cli.checkpoint import load_checkpoint
-from gp_ensembles.cli.error_messages import drawn_if_possible
 from gp_ensembles.cli.out_folder import make_writable
-from gp_ensembles.cli.scored_stream import ScoredStream
-from gp_ensembles.cli.tables import TableName, TableRequest
+from gp_ensembles.cli.running import drawn_if_possible
+from gp_ensembles.cli.scored_stream import ScoredStream, load_checkpoint
+from gp_ensembles.cli.tables import TableRequest
 from gp_ensembles.cli.text_tables import as_csv
 from gp_ensembles.cli.writing import CHECKPOINT, SUMMARY
 from gp_ensembles.files.replacing import write_json, write_text
@@ -20,7 +19,7 @@ from gp_ensembles.streaming.forecasting.backtest import Backtest, backtest
 from gp_ensembles.streaming.forecasting.forecast import Forecast
 from gp_ensembles.tables.encoder import TableEncoder
 from gp_ensembles.tables.raw import RawRows
-from gp_ensembles.tables.rows import InMemoryRows, Rows
+from gp_ensembles.tables.rows import Rows
 
 LEVELS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 _BANDS = (0, 2, 3, 4, 6)
@@ -55,7 +54,7 @@ def run_command(name: str, values: Namespace) -> int:
     if values.out.resolve() == checkpoint.resolve().parent:
         raise ValueError(f"{values.out} holds the run, whose summary would be overwritten; choose another --out")
     stream = load_checkpoint(checkpoint, device=values.device)
-    for _ in stream.chunks(InMemoryRows(stream.progress.pending.part(slice(0, 0))), repeat_pending=True):
+    for _ in stream.chunks(None, repeat_pending=True):
         pass  # rows since the last boundary, learned on a copy of the run
     generator = torch.Generator().manual_seed(values.seed)
     if values.backtest is not None:
@@ -67,22 +66,21 @@ def run_command(name: str, values: Namespace) -> int:
     return 0
 
 
-def next_rows(table: TableName, horizon: int) -> Rows:
+def next_rows(encoder: TableEncoder, horizon: int) -> Rows:
     """The next rows of a table as far as known: time and calendar at the usual step, all else missing."""
     if horizon < 1:
         raise ValueError(f"--horizon must be at least one row, got {horizon}")
-    encoder = table.encoder
     cells, _ = encoder.ahead(horizon)
     return encoder.encode(RawRows(cells, None), ".", "the future rows", 1)[1]
 
 
 def _future_rows(stream: ScoredStream, values: Namespace) -> Rows:
     if values.inputs is None:
-        return next_rows(stream.table, values.horizon)
-    return with_rows_between(_all_rows(values.inputs, stream), stream.table)
+        return next_rows(stream.encoder, values.horizon)
+    return with_rows_between(_all_rows(values.inputs, stream), stream.encoder)
 
 
-def with_rows_between(rows: Rows, table: TableName) -> Rows:
+def with_rows_between(rows: Rows, encoder: TableEncoder) -> Rows:
     """Future rows with the skipped ones between them, as forecasts advance by the usual step."""
     if rows.steps is None or rows.time is None:
         return rows
@@ -94,7 +92,7 @@ def with_rows_between(rows: Rows, table: TableName) -> Rows:
         raise ValueError(
             f"the future rows reach {int(places[-1]) + 1} usual steps ahead; at most {_MOST_STEPS} can be forecast"
         )
-    between = next_rows(table, int(places[-1]) + 1)
+    between = next_rows(encoder, int(places[-1]) + 1)
     assert between.time is not None
     return between._replace(
         X=between.X.index_copy(0, places, rows.X),
@@ -105,7 +103,7 @@ def with_rows_between(rows: Rows, table: TableName) -> Rows:
 
 def _all_rows(data: str, stream: ScoredStream) -> Rows:
     """The rows of a table that follow the run."""
-    rows = TableRequest(data).reopen(stream.table)
+    rows = TableRequest(data).reopen(stream.encoder.to_plain())
     if rows.is_at_end:
         raise ValueError(f"{rows.path} has a header but no data rows")
     return Rows.join(list(rows))
@@ -113,7 +111,7 @@ def _all_rows(data: str, stream: ScoredStream) -> Rows:
 
 def _write_forecast(stream: ScoredStream, rows: Rows, forecast: Forecast, values: Namespace) -> str:
     """Write tables, picture and summary; returns the text to print."""
-    clock, num_steps = stream.table.encoder.clock, forecast.num_steps
+    clock, num_steps = stream.encoder.clock, forecast.num_steps
     times = None if clock is None or rows.time is None else clock.format(rows.time.tolist())
     quantiles = forecast.quantile(LEVELS)
     head = ["step", *([] if times is None else ["time"]), "mean", "std", *(f"q{100 * level:02.0f}" for level in LEVELS)]
@@ -147,7 +145,7 @@ def _write_forecast(stream: ScoredStream, rows: Rows, forecast: Forecast, values
         [
             f"{stream.target_name}: {num_steps} rows ahead of the {stream.num_read} learned{until}",
             f"the last row: median {median}, 90 % interval {low} to {high}",
-            *_unknown_inputs(stream.table.encoder, rows),
+            *_unknown_inputs(stream.encoder, rows),
             str(values.out / "forecast.csv"),
         ]
     )
@@ -168,7 +166,7 @@ def _draw(stream: ScoredStream, rows: Rows, forecast: Forecast, path: Path) -> N
 
     recent = _recent_targets(stream, _RECENT * forecast.num_steps)
     bands = forecast.quantile([LEVELS[place] for place in _BANDS])
-    clock, x = stream.table.encoder.clock, None
+    clock, x = stream.encoder.clock, None
     if clock is not None and rows.time is not None:
         before = float(rows.time[0]) - clock.step * np.arange(len(recent), 0, -1)
         x = np.concatenate([before, rows.time.numpy()])
@@ -193,7 +191,7 @@ def _backtest(stream: ScoredStream, values: Namespace, generator: torch.Generato
     horizon, every = values.backtest, values.every
     if horizon < 1 or every < 1:
         raise ValueError(f"--backtest and --every must be at least one row, got {horizon} and {every}")
-    rows = with_rows_between(_all_rows(values.inputs, stream), stream.table)
+    rows = with_rows_between(_all_rows(values.inputs, stream), stream.encoder)
     if not bool((~rows.y.isnan()).any()):
         raise ValueError(f"--backtest needs targets, and {values.inputs} has no column {stream.target_name} with any")
     origins = range(0, rows.num_rows - horizon + 1, every)

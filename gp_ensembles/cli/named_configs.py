@@ -10,11 +10,7 @@ _MOST_BYTES, _MOST_NODES = 1_000_000, 100_000  # of a config
 
 
 def configs_folder() -> Path:
-    """The folder of the configs: inside an installed package, next to the package in a checkout.
-
-    Raises:
-        FileNotFoundError: If it is in neither.
-    """
+    """The folder of the configs: inside an installed package, next to the package in a checkout."""
     package = Path(__file__).parents[1]
     for folder in (package / "configs", package.parent / "configs"):
         if (folder / "auto.yaml").is_file():
@@ -29,11 +25,7 @@ def config_titles() -> dict[str, str]:
 
 
 def find_config(given: str | Path) -> Path:
-    """The file of a config given by name or by path; a known name goes before a file of that name.
-
-    Raises:
-        ValueError: If it is neither a known name nor a file.
-    """
+    """The file of a config given by name or by path; a known name goes before a file of that name."""
     path, names = Path(given), config_titles()
     if str(given) in names:
         return configs_folder() / f"{given}.yaml"

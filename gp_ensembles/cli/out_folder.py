@@ -11,11 +11,7 @@ from gp_ensembles.files.transaction import complete
 
 @contextmanager
 def run_folder(path: Path) -> Iterator[None]:
-    """Own the folder of results inside; one that was created for it and stays empty is removed.
-
-    Raises:
-        FolderInUseError: If another run writes into it.
-    """
+    """Own the folder of results inside; one that was created for it and stays empty is removed."""
     made = [place for place in (path, *path.parents) if not place.exists()]
     try:
         with ExitStack() as stack:

@@ -1,6 +1,7 @@
 """Predictions of rows as plain numbers in the units of the target, and their scores."""
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -26,47 +27,30 @@ from gp_ensembles.metrics.scores import covered, crps_mixture
 from gp_ensembles.metrics.streaming import RowScores, StreamScores, count_scores, init_scores, summarize
 from gp_ensembles.numerics.reductions import logsumexp_over_experts
 from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution
-from gp_ensembles.streaming.scales import Standardizer
 
 MODEL = "model"
 _CRPS_TOLERANCE = 1e-6  # per row, in standard deviations of the warm-up targets
 
 
 class Chunk(NamedTuple):
-    """Predictions of consecutive rows, each made before its target; float64, on the host, in the target's units.
+    """Predictions of consecutive rows, each made before its target; float64, on the host, in the target's units."""
 
-    Attributes:
-        first_row: Number of the first row, counting the data rows of the stream from one.
-        y: Targets, shape (B,); NaN where missing.
-        mean: Means, shape (B,).
-        variance: Variances, shape (B,).
-        lower: Lower ends of 90 % intervals, shape (B,); 5 % quantiles where intervals are not adaptive.
-        upper: Upper ends, shape (B,); 95 % quantiles.
-        log_prob: Log densities of the targets under the mixture, shape (B,); NaN where missing.
-        pit: Probability integral transforms, shape (B,); NaN where missing.
-        log_weights: Log weights before each target, shape (M, B).
-        baselines: Log densities of the targets under each baseline, by name, each (B,).
-        probabilities: Probabilities of the classes, shape (B, C); ``None`` for real targets and counts.
-        interval_ends: Ends of adaptive intervals of other coverages, by name of their column, each (B,).
-        inside: Whether each target lies in its 90 % interval, 0 or 1, shape (B,); NaN where missing. ``None`` for
-            classes.
-        time: Time of each row, shape (B,): seconds since 1970 (UTC) or numbers; ``None`` without a time column.
-    """
-
-    first_row: int
-    y: Tensor
-    mean: Tensor
-    variance: Tensor
-    lower: Tensor
-    upper: Tensor
-    log_prob: Tensor
-    pit: Tensor
-    log_weights: Tensor
-    baselines: dict[str, Tensor]
-    probabilities: Tensor | None = None
+    first_row: int  # number of the first row, counting the data rows of the stream from one
+    y: Tensor  # targets, shape (B,); NaN where missing
+    mean: Tensor  # shape (B,)
+    variance: Tensor  # shape (B,)
+    lower: Tensor  # lower ends of 90 % intervals, shape (B,); 5 % quantiles where intervals are not adaptive
+    upper: Tensor  # upper ends, shape (B,); 95 % quantiles
+    log_prob: Tensor  # log densities of the targets under the mixture, shape (B,); NaN where missing
+    pit: Tensor  # probability integral transforms, shape (B,); NaN where missing
+    log_weights: Tensor  # before each target, shape (M, B)
+    baselines: dict[str, Tensor]  # log densities of the targets under each baseline, by name, each (B,)
+    probabilities: Tensor | None = None  # of the classes, shape (B, C); None for real targets and counts
+    # Ends of adaptive intervals of other coverages, by name of their column, each (B,).
     interval_ends: dict[str, Tensor] = {}  # noqa: RUF012 (never written to)
+    # Whether each target lies in its 90 % interval, 0 or 1, shape (B,); NaN where missing, None for classes.
     inside: Tensor | None = None
-    time: Tensor | None = None
+    time: Tensor | None = None  # of each row, shape (B,): seconds since 1970 (UTC) or numbers
 
     def tail(self, num_skipped: int) -> "Chunk":
         """The chunk without its first rows."""
@@ -82,80 +66,95 @@ class Chunk(NamedTuple):
         return self._replace(first_row=first_row, baselines=baselines, interval_ends=ends, **rows)
 
 
-class DiscreteRows(NamedTuple):
-    """Predictions of a block of discrete targets, each made before its target; float64, on the host.
+class PredictedRows(NamedTuple):
+    """Predictions of a block and their scores, each made before its target; float64, on the host.
 
-    Attributes:
-        mean: Mean of the target, shape (B,): the probability of class 1 of two, the mean level or count; the most
-            probable class where classes have no order.
-        variance: Variance of the target, shape (B,); NaN where classes have no order.
-        lower: 5 % quantile, shape (B,); NaN where classes have no order.
-        upper: 95 % quantile, shape (B,); NaN where classes have no order.
-        log_prob: Log probability of the target, shape (B,); NaN where it is missing.
-        crps: Ranked probability score, shape (B,); NaN where the target is missing or classes have no order.
-        probabilities: Probabilities of the classes, shape (B, C); C is zero for counts.
+    The first five fields are those of :class:`~gp_ensembles.metrics.streaming.RowScores`, each (B,): ``mean`` is the
+    probability of class 1 of two, the mean level or count, and the most probable class where classes have no order.
+    What a predictor does not have is NaN: ends (B,), probabilities (B, 0), probability integral transforms (B,).
     """
 
     mean: Tensor
     variance: Tensor
-    lower: Tensor
-    upper: Tensor
     log_prob: Tensor
     crps: Tensor
+    inside: Tensor
+    lower: Tensor
+    upper: Tensor
     probabilities: Tensor
+    pit: Tensor
 
 
-def rows_of_classes(probabilities: Tensor, log_prob: Tensor, y: Tensor, *, is_ordered: bool) -> DiscreteRows:
+def rows_of_classes(probabilities: Tensor, log_prob: Tensor, y: Tensor, *, is_ordered: bool) -> PredictedRows:
     """Rows from class probabilities (B, C) and the log probabilities of the targets (B,)."""
     if not is_ordered:
         nothing = torch.full_like(y, torch.nan)
         best = probabilities.argmax(-1).to(y.dtype)
-        return DiscreteRows(best, nothing, nothing, nothing, log_prob, nothing, probabilities)
+        return _discrete_rows(y, best, nothing, (nothing, nothing), log_prob, nothing, probabilities)
     numbers = torch.arange(probabilities.shape[-1], dtype=y.dtype, device=y.device)
     mean = (probabilities * numbers).sum(-1)
     variance = (probabilities * (numbers - mean.unsqueeze(-1)).square()).sum(-1)
     cdf = probabilities.cumsum(-1)
-    lower, upper = ((cdf < level - 1e-12).sum(-1).to(y.dtype) for level in (0.05, 0.95))
-    crps = ranked_probability_score(cdf, y)
-    return DiscreteRows(mean, variance, lower, upper, log_prob, crps, probabilities)
+    ends = tuple((cdf < level - 1e-12).sum(-1).to(y.dtype) for level in (0.05, 0.95))
+    return _discrete_rows(y, mean, variance, ends, log_prob, ranked_probability_score(cdf, y), probabilities)
 
 
-def rows_of_mixture(mixture: LatentMixture, y: Tensor, block_size: int | None = None) -> DiscreteRows:
+def rows_of_mixture(mixture: LatentMixture, y: Tensor, block_size: int | None = None) -> PredictedRows:
     """Rows from an ensemble's mixture; y (B,) has its dtype and device."""
     if block_size is not None:
         parts = torch.arange(y.shape[0], device=y.device).split(block_size)
         blocks = [rows_of_mixture(mixture.take(part), y[part]) for part in parts]
-        return DiscreteRows(*(torch.cat(field) for field in zip(*blocks, strict=True)))
+        return PredictedRows(*(torch.cat(field) for field in zip(*blocks, strict=True)))
     likelihood = mixture.responses[0].likelihood
     if num_classes(likelihood) is not None:
         probabilities, log_prob = mixture.class_probabilities.double().cpu(), mixture.log_prob(y).double().cpu()
         is_ordered = not isinstance(likelihood, MulticlassLikelihood)
         return rows_of_classes(probabilities, log_prob, y.double().cpu(), is_ordered=is_ordered)
-    mean, variance = mixture.moments()
     counts = mixture.counts()
-    lower, upper = counts.quantile(y.new_tensor([[0.05], [0.95]]).expand(-1, y.shape[0]))
+    ends = counts.quantile(y.new_tensor([[0.05], [0.95]]).expand(-1, y.shape[0]))
     crps = ranked_probability_of_counts(counts.cdf, counts.reach, y.double(), counts.lower, counts.upper)
-    rows = mean, variance, lower, upper, mixture.log_prob(y), crps, y.new_empty(y.shape[0], 0)
-    return DiscreteRows(*(part.double().cpu() for part in rows))
+    rows = *mixture.moments(), *ends, mixture.log_prob(y), crps, y
+    mean, variance, lower, upper, log_prob, crps, y = (part.double().cpu() for part in rows)
+    return _discrete_rows(y, mean, variance, (lower, upper), log_prob, crps)
 
 
-def rows_of_rates(rate: Tensor, y: Tensor) -> DiscreteRows:
+def rows_of_rates(rate: Tensor, y: Tensor) -> PredictedRows:
     """Rows from Poisson rates (B,)."""
     rate = rate.clamp_min(1e-6)
     counts = PoissonCounts(rate.new_zeros(1), rate.log().unsqueeze(0), torch.zeros_like(rate).unsqueeze(0))
-    lower, upper = counts.quantile(y.new_tensor([[0.05], [0.95]]).expand(-1, y.shape[0]))
+    ends = counts.quantile(y.new_tensor([[0.05], [0.95]]).expand(-1, y.shape[0]))
     log_prob = torch.xlogy(y, rate) - rate - torch.lgamma(y + 1)
-    return DiscreteRows(
-        rate, rate, lower, upper, log_prob, ranked_probability_of_poisson(rate, y), y.new_empty(len(y), 0)
-    )
+    return _discrete_rows(y, rate, rate, ends, log_prob, ranked_probability_of_poisson(rate, y))
 
 
-def update_discrete(state: StreamScores | ClassScores, y: Tensor, rows: DiscreteRows) -> StreamScores | ClassScores:
-    """Score a block of predictions of discrete targets."""
-    if isinstance(state, ClassScores):
-        return update_class_scores(state, y, rows.probabilities, rows.log_prob)
-    inside = ((rows.lower <= y) & (y <= rows.upper)).double()
-    return count_scores(state, y, RowScores(rows.mean, rows.variance, rows.log_prob, rows.crps, inside))
+def rows_of_numbers(distribution: Mixture | StudentTMixture | Recalibrated, y: Tensor, scale: float) -> PredictedRows:
+    """Rows from densities of numbers y (B,) with a deviation of about ``scale``, without ends of intervals."""
+    mean, variance, crps = _moments_and_crps(distribution, y, _CRPS_TOLERANCE * scale)
+    cdf, nothing = distribution.cdf(y), torch.full_like(y, torch.nan)
+    scores = mean, variance, distribution.log_prob(y), crps, covered(cdf, 0.9)
+    return PredictedRows(*scores, nothing, nothing, y.new_empty(y.shape[0], 0), cdf)
+
+
+def rows_of_model(
+    predictions: OnlinePredictions, y: Tensor, scale: float, block_size: int
+) -> tuple[PredictedRows, dict[str, Tensor]]:
+    """Rows of the model for targets (B,), and the ends of adaptive intervals of other coverages than 90 % by column."""
+    if isinstance(predictions.distribution, LatentMixture):
+        return rows_of_mixture(predictions.distribution, y.to(predictions.distribution.latent_mean), block_size), {}
+    distribution = _on_host(predictions.distribution)
+    rows = rows_of_numbers(distribution, y, scale)
+    lower, upper = distribution.quantile(y.new_tensor([[0.05], [0.95]]))
+    rows = rows._replace(lower=lower, upper=upper)
+    interval_ends: dict[str, Tensor] = {}
+    intervals = predictions.intervals
+    for place, coverage in enumerate(() if intervals is None else intervals.coverages):
+        assert intervals is not None
+        lower, upper = distribution.quantile(intervals.levels[:, place].cpu())
+        if coverage == 0.9:
+            rows = rows._replace(lower=lower, upper=upper, inside=intervals.covered[place].cpu())
+        else:
+            interval_ends.update(zip(interval_columns(coverage), (lower, upper), strict=True))
+    return rows, interval_ends
 
 
 Scores = dict[str, StreamScores | ClassScores]
@@ -167,76 +166,35 @@ def empty_scores(like: Tensor, names: tuple[str, ...], *, is_class: bool = False
     return {name: init_class_scores(like) if is_class else init_scores(like) for name in (MODEL, *names)}
 
 
-def score_discrete_block(
-    scores: Scores,
-    first_row: int,
-    y: Tensor,
-    predictions: OnlinePredictions,
-    baselines: dict[str, DiscreteRows],
-    block_size: int,
-) -> tuple[Scores, Chunk]:
-    """Score a block of predicted classes, levels or counts; targets ``y`` (B,)."""
-    mixture = predictions.distribution
-    assert isinstance(mixture, LatentMixture)
-    rows = rows_of_mixture(mixture, y.to(mixture.latent_mean), block_size)
-    after = {MODEL: update_discrete(scores[MODEL], y, rows)}
-    for name, simple in baselines.items():
-        after[name] = update_discrete(scores[name], y, simple)
-    nothing = torch.full_like(y, torch.nan)
-    log_weights = predictions.log_weights.double().cpu()
-    probabilities = rows.probabilities if rows.probabilities.shape[1] else None
-    densities = {name: simple.log_prob for name, simple in baselines.items()}
-    inside = None if isinstance(after[MODEL], ClassScores) else _inside(y, rows.lower, rows.upper)
-    chunk = Chunk(
-        first_row, y, rows.mean, rows.variance, rows.lower, rows.upper, rows.log_prob, nothing,
-        log_weights - logsumexp_over_experts(log_weights), densities, probabilities, inside=inside,
-    )  # fmt: skip
-    return after, chunk
-
-
 def score_block(
     scores: Scores,
     first_row: int,
     y: Tensor,
     predictions: OnlinePredictions,
-    baselines: dict[str, StudentTMixture],
-    scales: Standardizer,
+    baselines: dict[str, PredictedRows],
+    scale: float,
+    block_size: int,
 ) -> tuple[Scores, Chunk]:
-    """Score a block of predicted numbers; targets ``y`` (B,)."""
-    distribution = _on_host(predictions.distribution)
-    state = scores[MODEL]
-    assert isinstance(state, StreamScores)
-    mean, variance, crps = _moments_and_crps(distribution, y, _CRPS_TOLERANCE * float(scales.y_scale))
-    density, lower_tail = distribution.log_prob(y), distribution.cdf(y)
-    lower, upper = distribution.quantile(y.new_tensor([[0.05], [0.95]]))
-    inside = covered(lower_tail, 0.9)
-    interval_ends: dict[str, Tensor] = {}
-    intervals = predictions.intervals
-    for place, coverage in enumerate(() if intervals is None else intervals.coverages):
-        assert intervals is not None
-        levels = intervals.levels[:, place].cpu()
-        ends = distribution.quantile(levels)
-        if coverage == 0.9:
-            (lower, upper), inside = ends, intervals.covered[place].cpu()
-        else:
-            interval_ends.update(zip(interval_columns(coverage), ends, strict=True))
-    rows = RowScores(mean, variance, density, crps, inside)
-    after: Scores = {MODEL: count_scores(state, y, rows)}
-    densities = {}
-    for name, standardized in baselines.items():
-        simple, state = standardized.rescale(scales.y_mean.cpu(), scales.y_scale.cpu()), scores[name]
-        assert isinstance(state, StreamScores)
-        moments = _moments_and_crps(simple, y, _CRPS_TOLERANCE * float(scales.y_scale))
-        densities[name] = simple.log_prob(y)
-        rows = RowScores(moments[0], moments[1], densities[name], moments[2], covered(simple.cdf(y), 0.9))
-        after[name] = count_scores(state, y, rows)
+    """Score a block of predictions of targets ``y`` (B,), which have a deviation of about ``scale``."""
+    rows, interval_ends = rows_of_model(predictions, y, scale, block_size)
+    after = {name: _counted(scores[name], y, found) for name, found in {MODEL: rows, **baselines}.items()}
     log_weights = predictions.log_weights.double().cpu()
-    log_weights = log_weights - logsumexp_over_experts(log_weights)
-    inside = torch.where(torch.isnan(y), torch.nan, inside.double())
+    is_class = isinstance(after[MODEL], ClassScores)
     return after, Chunk(
-        first_row, y, mean, variance, lower, upper, density, lower_tail, log_weights, densities,
-        interval_ends=interval_ends, inside=inside,
-    )  # fmt: skip
+        first_row=first_row,
+        y=y,
+        mean=rows.mean,
+        variance=rows.variance,
+        lower=rows.lower,
+        upper=rows.upper,
+        log_prob=rows.log_prob,
+        pit=rows.pit,
+        log_weights=log_weights - logsumexp_over_experts(log_weights),
+        baselines={name: found.log_prob for name, found in baselines.items()},
+        probabilities=rows.probabilities if rows.probabilities.shape[1] else None,
+        interval_ends=interval_ends,
+        inside=None if is_class else torch.where(torch.isnan(y), torch.nan, rows.inside.double()),
+    )
 
 
 def interval_columns(coverage: float) -> tuple[str, str]:
@@ -260,9 +218,27 @@ def count_intervals(state: Coverages, chunk: Chunk, predictions: OnlinePredictio
     return after
 
 
-def _inside(y: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    """Whether targets (B,) lie between two ends, 0 or 1; NaN where missing."""
-    return torch.where(torch.isnan(y), torch.nan, ((lower <= y) & (y <= upper)).double())
+def _counted(state: StreamScores | ClassScores, y: Tensor, rows: PredictedRows) -> StreamScores | ClassScores:
+    """Scores after a block."""
+    if isinstance(state, ClassScores):
+        return update_class_scores(state, y, rows.probabilities, rows.log_prob)
+    return count_scores(state, y, RowScores(*rows[: len(RowScores._fields)]))
+
+
+def _discrete_rows(
+    y: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    ends: Iterable[Tensor],
+    log_prob: Tensor,
+    crps: Tensor,
+    probabilities: Tensor | None = None,
+) -> PredictedRows:
+    """Rows of discrete targets (B,), which lie inside their intervals where they equal an end."""
+    lower, upper = ends
+    inside = ((lower <= y) & (y <= upper)).double()
+    shares = y.new_empty(y.shape[0], 0) if probabilities is None else probabilities
+    return PredictedRows(mean, variance, log_prob, crps, inside, lower, upper, shares, torch.full_like(y, torch.nan))
 
 
 def _on_host(distribution: StreamDistribution) -> Mixture | StudentTMixture | Recalibrated:

@@ -1,6 +1,8 @@
 """Execution of a command: order of its arguments, threads, and an exit code with one sentence whatever happens."""
 
+import argparse
 import os
+import re
 import signal
 import sys
 import threading
@@ -14,13 +16,70 @@ from typing import Never
 import torch
 from tqdm import tqdm
 
-from gp_ensembles.cli.error_messages import EXPECTED, is_memory_full, one_sentence
 from gp_ensembles.cli.named_configs import refuse_odd_yaml
 from gp_ensembles.extras import needs_cli
+from gp_ensembles.numerics.cholesky import NumericalError
 
 THREADS = "CPU threads; one is fastest for matrices this small, and several are far slower on a busy machine"
 _FLAGS = ("as_published", "explain", "follow", "header", "limit_inputs",
           "quick", "recalibrate", "skip_seen", "strict", "traceback")  # fmt: skip
+# What bad input, a bad machine or a bad file raise; anything else is a defect of this library.
+_LONGEST = 400
+EXPECTED = (ValueError, TypeError, OSError, NumericalError, ImportError, argparse.ArgumentError, MemoryError)
+
+
+def is_memory_full(error: BaseException) -> bool:
+    """Whether an error of torch means that memory is exhausted."""
+    return isinstance(error, RuntimeError) and ("allocate memory" in str(error) or "out of memory" in str(error))
+
+
+def one_sentence(error: BaseException) -> str:
+    """An error's message on one line."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, argparse.ArgumentError):
+        return _short(_from_parser(str(error.message)))
+    if str(error).startswith("Does not validate"):  # the parser's words in another exception
+        return _short(_from_parser(str(error)))
+    if is_memory_full(error) or isinstance(error, MemoryError):
+        return "not enough memory; use fewer features or experts, or smaller blocks (--block_size)"
+    text = " ".join(str(error).split())
+    return _short(text) or type(error).__name__
+
+
+def drawn_if_possible(what: str, draw: Callable[[], object]) -> None:
+    """Draw, or report on the standard error why not: results must not be lost with their picture."""
+    try:
+        with needs_cli(what):
+            draw()
+    except ImportError as error:
+        print(f"no {what}: {error}", file=sys.stderr)
+    except Exception as error:
+        kind = "" if isinstance(error, EXPECTED) else f"{type(error).__name__}: "
+        print(f"no {what}: {kind}{one_sentence(error)}; all results are in the folder", file=sys.stderr)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
+
+
+def _from_parser(message: str) -> str:
+    """The nested message of a parser as the path of the key and what is wrong with it."""
+    lines = [line.strip().removeprefix("- ") for line in message.splitlines()]
+    keys = [found[1] for line in lines if (found := re.match(r'Parser key "(.+)":', line))]
+    seen: list[str] = []
+    for key in keys:  # a key may be repeated with its parents
+        if not seen or not seen[-1].endswith(key):
+            seen.append(key.removeprefix(".".join(seen) + "."))
+    rest = [re.sub(r'^Parser key ".+": ?', "", line) for line in lines]
+    noise = (
+        "Problem with given class_path", "Does not validate", "Subtypes:", "Errors:", "Given value",
+        "Expected a <class 'NoneType'>",
+    )  # fmt: skip
+    reasons = [line.rstrip(".:") for line in rest if line and not line.startswith(noise)]
+    reasons = [re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", reason).replace("NoneType", "null") for reason in reasons]
+    text = "; ".join(dict.fromkeys(reasons))
+    return f"{'.'.join(seen)}: {text}" if seen else text
 
 
 def exit_code(program: str, given: Sequence[str], run: Callable[[Sequence[str]], int], kept: str) -> int:
@@ -31,12 +90,10 @@ def exit_code(program: str, given: Sequence[str], run: Callable[[Sequence[str]],
     except BrokenPipeError:  # the reader of our output has left; everything is written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except _AskedToEndError:
-        print(f"{program}: terminated; {kept}", file=sys.stderr)
-        return 143
-    except KeyboardInterrupt:
-        print(f"{program}: interrupted; {kept}", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as error:
+        is_terminated = error.args == (signal.SIGTERM,)
+        print(f"{program}: {'terminated' if is_terminated else 'interrupted'}; {kept}", file=sys.stderr)
+        return 143 if is_terminated else 130
     except Exception as error:
         if "--traceback" in given or "--traceback=true" in given:
             traceback.print_exc()
@@ -48,10 +105,6 @@ def exit_code(program: str, given: Sequence[str], run: Callable[[Sequence[str]],
         return 2 if isinstance(error, EXPECTED) or is_memory_full(error) else 1
 
 
-class _AskedToEndError(KeyboardInterrupt):
-    """SIGTERM arrived; no handler of ordinary errors may catch it."""
-
-
 @contextmanager
 def _ends_on_request() -> Iterator[None]:
     """Let SIGTERM end the work as an interruption does; only a main thread can install that."""
@@ -60,7 +113,7 @@ def _ends_on_request() -> Iterator[None]:
         return
 
     def end(number: int, frame: FrameType | None) -> None:
-        raise _AskedToEndError
+        raise KeyboardInterrupt(signal.SIGTERM)  # which no handler of ordinary errors catches
 
     before = signal.signal(signal.SIGTERM, end)
     try:
@@ -90,11 +143,7 @@ def progress_bar(name: str, num_rows: int | None, progress: bool, num_done: int 
 
 
 def read_arguments(given: Sequence[str]) -> list[str]:
-    """A command line, :func:`normalized_arguments`, checked for slips that a parser would accept.
-
-    Raises:
-        ValueError: If an option has an empty value, or a key appears twice in a config.
-    """
+    """A command line, :func:`normalized_arguments`, checked for slips that a parser would accept."""
     arguments = normalized_arguments(given)
     for option, value in pairwise([*arguments, "--"]):
         if option.startswith("--") and (option.endswith("=") or not value.strip()):

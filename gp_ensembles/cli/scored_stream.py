@@ -1,10 +1,12 @@
 """A model on a stream with its baselines and scores, saved and resumed bit for bit."""
 
 import copy
+import os
 import time
 import warnings
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,10 +22,10 @@ from gp_ensembles.cli.predictions import (
     empty_scores,
     interval_columns,
     score_block,
-    score_discrete_block,
 )
 from gp_ensembles.cli.report.history import RunHistory
-from gp_ensembles.cli.tables import TableName, check_table, check_warm_up_rows
+from gp_ensembles.cli.tables import check_table, check_warm_up_rows
+from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoint
 from gp_ensembles.metrics.discrete import ClassScores
 from gp_ensembles.metrics.streaming import StreamScores
 from gp_ensembles.numerics.cholesky import NumericalError
@@ -31,30 +33,29 @@ from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.checks import illegal_target
 from gp_ensembles.streaming.reports import AnomalyCounts
 from gp_ensembles.tables import RowStream
-from gp_ensembles.tables.rows import RowReader, Rows
+from gp_ensembles.tables.encoder import TableEncoder
+from gp_ensembles.tables.rows import Rows
 
 _FIRST_ROWS = 1000
 CHUNK_ROWS = 256  # rows predicted, scored and returned at once, about
+_KIND = Kind(
+    "gp_ensembles stream",
+    10,
+    "a stream",
+    "give the checkpoint.pt that stream or resume wrote",
+    ("model/config", "model/warm_X", "model/warm_y"),
+)
 
 
 class Timings(NamedTuple):
-    """Seconds spent so far.
+    """Seconds spent so far."""
 
-    Attributes:
-        fit: Building, fitting and conditioning on the warm-up rows.
-        stream: Predicting and learning after them; scores, baselines and files are not counted.
-        first: The same of the first thousand rows or slightly more.
-        first_rows: How many these are.
-        last: The same of the last block of rows.
-        last_rows: How many these are.
-    """
-
-    fit: float
-    stream: float
-    first: float = 0.0
-    first_rows: int = 0
-    last: float = 0.0
-    last_rows: int = 0
+    fit: float  # building, fitting and conditioning on the warm-up rows
+    stream: float  # predicting and learning after them; scores, baselines and files are not counted
+    first: float = 0.0  # the same of the first thousand rows or slightly more
+    first_rows: int = 0  # how many these are
+    last: float = 0.0  # the same of the last block of rows
+    last_rows: int = 0  # how many these are
 
     def after(self, seconds: float, num_rows: int) -> "Timings":
         """The timings after rows that took this many seconds."""
@@ -64,46 +65,30 @@ class Timings(NamedTuple):
 
 
 class StreamProgress(NamedTuple):
-    """Position of a stream: the last chunk boundary, and the rows read since.
+    """Position of a stream: the last chunk boundary, and the rows read since."""
 
-    Attributes:
-        num_rows: Rows learned for good, warm-up included.
-        scores: Scores up to there.
-        coverages: Coverage counts of adaptive intervals up to there.
-        pending: Rows read since, in the user's units.
-        last_row: Inputs and target of the last row read, shape (D + 1,), which a file can be compared with.
-    """
-
-    num_rows: int
-    scores: Scores
-    coverages: Coverages
-    pending: Rows
-    last_row: Tensor
+    num_rows: int  # rows learned for good, warm-up included
+    scores: Scores  # up to there
+    coverages: Coverages  # of adaptive intervals, up to there
+    pending: Rows  # rows read since, in the user's units
+    last_row: Tensor  # inputs and target of the last row read, shape (D + 1,), which a file can be compared with
 
 
 class ScoredStream:
     """A model and its baselines on one table, at the position of the stream."""
 
-    progress: StreamProgress
-    table: TableName
-    scores: dict[str, StreamScores | ClassScores]
-    coverages: dict[float, CoverageState]
-    bad_rows: BadRows
-    anomaly_counts: AnomalyCounts
-    newest: OnlineModel
-    is_whole: bool
-    clock: Timings
-
     def __init__(
         self,
-        table: TableName,
+        name: str,
+        encoder: TableEncoder,
         model: OnlineModel,
         baselines: Baselines | DiscreteBaselines,
         progress: StreamProgress,
         clock: Timings,
     ) -> None:
         assert model.online is not None
-        self.table = table
+        self.name = name
+        self.encoder = encoder  # of the columns; its clock is at the last row read
         self.model = model
         self.baselines = baselines
         self.progress = progress
@@ -121,13 +106,7 @@ class ScoredStream:
     def start(
         cls, config: StreamConfig, rows: RowStream, *, on_bad_row: Policy = "missing", progress: bool = False
     ) -> "ScoredStream":
-        """Fit a model to the first ``config.warmup`` rows of a table, which are taken from it.
-
-        Raises:
-            ValueError: If rows are too few, the target or all inputs are constant in the warm-up, too few targets are
-                observed there, or one is not of the kind that the model predicts.
-            NumericalError: If the model cannot be computed on these rows.
-        """
+        """Fit a model to the first ``config.warmup`` rows of a table, which are taken from it."""
         warm, bad_rows = take_warm_up(config, rows, on_bad_row)
         stream = cls.fit(config, rows, warm, progress=progress)
         stream.bad_rows = bad_rows
@@ -148,18 +127,18 @@ class ScoredStream:
         coverages = {coverage: init_coverage(y) for coverage in config.coverages} if model.has_intervals else {}
         none = warm.part(slice(warm.num_rows, None))._replace(lines=None)
         where = StreamProgress(config.warmup, scores, coverages, none, torch.cat([X[-1], y[-1:]]))
-        return cls(TableName(rows.name, rows.encoder), model, baselines, where, clock)
+        return cls(rows.name, rows.encoder, model, baselines, where, clock)
 
     @property
     def target_name(self) -> str:
         """Name of the target."""
-        return self.table.encoder.target.name
+        return self.encoder.target.name
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
         """Names of the classes, their numbers where they have none; ``None`` for numbers."""
         num = self.model.config.ensemble.target.num_labels
-        known = self.table.encoder.target.classes
+        known = self.encoder.target.classes
         return known or (None if num is None else tuple(str(number) for number in range(num)))
 
     @property
@@ -173,22 +152,19 @@ class ScoredStream:
         others = [coverage for coverage in self.coverages if coverage != 0.9]
         return tuple(name for coverage in others for name in interval_columns(coverage))
 
-    def chunks(self, rows: RowReader, *, repeat_pending: bool = False) -> Iterator[Chunk]:
+    def chunks(self, rows: RowStream | None, *, repeat_pending: bool = False) -> Iterator[Chunk]:
         """Predict each row, then learn it, a chunk at a time; all chunks that were returned are learned.
 
-        Raises:
-            ValueError: If a row is malformed, its target is of another kind, or ``bad_rows`` stops at an implausibly
-                large number; the rows before it have been learned and returned.
-            NumericalError: If an expert fails; likewise.
+        The rows since the last boundary are read again if ``repeat_pending``, and alone where ``rows`` is ``None``.
         """
         is_first, problem = True, None
         while problem is None:
             pending = self.progress.pending
             known = pending.num_rows
-            taken = rows.take(self.chunk_rows - known % self.chunk_rows)
+            taken = pending.part(slice(0, 0)) if rows is None else rows.take(self.chunk_rows - known % self.chunk_rows)
             if not taken.num_rows and not (is_first and repeat_pending and known):
                 return
-            new, problem = self._legal(taken, rows)
+            new, problem = (taken, None) if rows is None else self._legal(taken, rows)
             if problem is not None and not new.num_rows:
                 break
             block = Rows.join([pending, new]) if new.num_rows else pending
@@ -203,14 +179,13 @@ class ScoredStream:
                     break
                 cleaned = cleaned.part(slice(0, wrong.row))
                 last_row = torch.cat([block.X[wrong.row - 1], block.y[wrong.row - 1 : wrong.row]])
-            passed = None if cleaned.time is None else cleaned.time[known:]
-            table = self.table.passed(passed)
+            encoder = self.encoder.passed(None if cleaned.time is None else cleaned.time[known:])
             skipped = 0 if repeat_pending and is_first else known
-            yield self._advance(cleaned, last_row, table, bad_rows).tail(skipped)
+            yield self._advance(cleaned, last_row, encoder, bad_rows).tail(skipped)
             is_first = False
         raise ValueError(problem)  # the rows before are learned and returned
 
-    def _legal(self, taken: Rows, rows: RowReader) -> tuple[Rows, str | None]:
+    def _legal(self, taken: Rows, rows: RowStream) -> tuple[Rows, str | None]:
         """Rows before the first target of another kind, and what is wrong with it."""
         wrong = illegal_target(self.model.config.ensemble.target, taken.y)
         if wrong is None:
@@ -218,7 +193,7 @@ class ScoredStream:
         where = rows.where(taken, wrong.row, self.target_name)
         return taken.part(slice(0, wrong.row)), f"{where}: the target is {wrong.problem}"
 
-    def _advance(self, block: Rows, last_row: Tensor, table: TableName, bad_rows: BadRows) -> Chunk:
+    def _advance(self, block: Rows, last_row: Tensor, encoder: TableEncoder, bad_rows: BadRows) -> Chunk:
         """Learn the rows since the last boundary, permanently if they reach the next one."""
         is_memory_full = block.num_rows % self.chunk_rows == 0
         none = block.part(slice(block.num_rows, None))._replace(lines=None)
@@ -228,14 +203,14 @@ class ScoredStream:
             chunk, scores, coverages = self._learn(learned, self.baselines, block)
             num_rows = self.progress.num_rows + block.num_rows
             self.progress = StreamProgress(num_rows, scores, coverages, none, last_row)
-            self.table = table
+            self.encoder = encoder
             self.is_whole = True
         else:
             # The chunk is not full: learn it on copies, and again when the rest of it has come.
             learned = copy.deepcopy(self.model)
             chunk, scores, coverages = self._learn(learned, copy.deepcopy(self.baselines), block)
             pending = block._replace(lines=None)
-            self.progress, self.table = self.progress._replace(pending=pending, last_row=last_row), table
+            self.progress, self.encoder = self.progress._replace(pending=pending, last_row=last_row), encoder
         self.scores, self.coverages, self.bad_rows = scores, coverages, bad_rows
         self.anomaly_counts, self.newest = learned.anomaly_counts, learned
         return chunk
@@ -260,14 +235,8 @@ class ScoredStream:
         if model.device.type == "cuda":
             torch.cuda.synchronize(model.device)
         self.clock = self.clock.after(time.perf_counter() - began, y.shape[0])
-        before = self.progress.scores
-        if isinstance(baselines, Baselines):
-            normal = baselines.observe(inputs, targets)
-            scores, chunk = score_block(before, first, y, predictions, normal, model.scales)
-        else:
-            discrete = baselines.observe(inputs, targets)
-            block_size = model.online.block_size
-            scores, chunk = score_discrete_block(before, first, y, predictions, discrete, block_size)
+        simple, size = baselines.observe(inputs, targets, y, model.scales), model.online.block_size
+        scores, chunk = score_block(self.progress.scores, first, y, predictions, simple, self.target_scale, size)
         chunk = chunk._replace(time=rows.time)
         return chunk, scores, count_intervals(self.progress.coverages, chunk, predictions)
 
@@ -276,7 +245,12 @@ def take_warm_up(config: StreamConfig, rows: RowStream, on_bad_row: Policy = "mi
     """The warm-up rows of a table, and the count of bad ones; nothing is fitted."""
     check_table(rows, config)
     names, target = rows.feature_names, config.ensemble.target
-    warm = Rows.join(list(_taken(rows, config.warmup)))
+    parts = list[Rows]()
+    while left := config.warmup - sum(part.num_rows for part in parts):
+        parts.append(rows.take(left))  # a malformed row raises
+        if not parts[-1].num_rows:
+            raise ValueError(f"{rows.name} ends in the warm-up; choose a smaller --warmup")
+    warm = Rows.join(parts)
     bad_rows, warm = BadRows(on_bad_row).clean_warm_up(warm, names, target)
     wrong = illegal_target(target, warm.y)
     if wrong is not None:
@@ -284,16 +258,6 @@ def take_warm_up(config: StreamConfig, rows: RowStream, on_bad_row: Policy = "mi
         raise ValueError(f"{where}: the target is {wrong.problem}")
     check_warm_up_rows(warm, rows, config)
     return warm, bad_rows
-
-
-def _taken(rows: RowStream, num_rows: int) -> Iterator[Rows]:
-    """This many rows of a table; a malformed one raises."""
-    while num_rows:
-        part = rows.take(num_rows)
-        if not part.num_rows:
-            raise ValueError(f"{rows.name} ends in the warm-up; choose a smaller --warmup")
-        num_rows -= part.num_rows
-        yield part
 
 
 def build_baselines(model: OnlineModel, *, is_fitted: bool) -> Baselines | DiscreteBaselines:
@@ -305,3 +269,65 @@ def build_baselines(model: OnlineModel, *, is_fitted: bool) -> Baselines | Discr
     if target.is_real:
         return Baselines(X, y, structure_only=not is_fitted)
     return DiscreteBaselines(X, y, target, structure_only=not is_fitted)
+
+
+def save_checkpoint(stream: ScoredStream, path: str | os.PathLike[str]) -> None:
+    """Write a stream to a file atomically: a reader finds the old file or the new one."""
+    progress = stream.progress
+    content = {
+        "model": stream.model.content(),
+        "table": {"name": stream.name, "encoder": stream.encoder.to_plain()},
+        "baselines": dict(stream.baselines.state_dict()),
+        "scores": _packed(progress.scores),
+        "current_scores": _packed(stream.scores),
+        "coverages": _packed(progress.coverages),
+        "current_coverages": _packed(stream.coverages),
+        "num_rows": progress.num_rows,
+        "pending": [part.clone() if isinstance(part, Tensor) else part for part in progress.pending],
+        "last_row": progress.last_row,
+        "clock": list(stream.clock),
+        "bad_rows": list(stream.bad_rows),
+        "anomaly_counts": list(stream.anomaly_counts),
+        "history": None if stream.history is None else stream.history.to_plain(),
+    }
+    write_checkpoint(Path(path), _KIND, content)
+
+
+def load_checkpoint(path: str | os.PathLike[str], *, device: str | None = None) -> ScoredStream:
+    """Read a stream, to continue where it was saved."""
+    content = read_checkpoint(Path(path), _KIND)
+    try:
+        return _rebuild(content, device)
+    except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"{path} does not fit this version of the library ({reason}); start the stream again"
+        ) from error
+
+
+def _rebuild(content: dict[str, Any], device: str | None) -> ScoredStream:
+    model = OnlineModel.from_content(content["model"], device=device)
+    baselines = build_baselines(model, is_fitted=False)
+    baselines.load_state_dict(content["baselines"])
+    scores, coverages = _scores(content["scores"]), _coverages(content["coverages"])
+    progress = StreamProgress(content["num_rows"], scores, coverages, Rows(*content["pending"]), content["last_row"])
+    clock = Timings(*content["clock"])
+    name, encoder = content["table"]["name"], TableEncoder.from_plain(content["table"]["encoder"])
+    stream = ScoredStream(name, encoder, model, baselines, progress, clock)
+    stream.bad_rows, stream.anomaly_counts = BadRows(*content["bad_rows"]), AnomalyCounts(*content["anomaly_counts"])
+    stream.scores = _scores(content["current_scores"])
+    stream.coverages = _coverages(content["current_coverages"])
+    stream.history = None if content["history"] is None else RunHistory.from_plain(content["history"])
+    return stream
+
+
+def _packed(states: Mapping[Any, NamedTuple]) -> dict[Any, dict[str, Tensor]]:
+    return {key: dict(state._asdict()) for key, state in states.items()}
+
+
+def _scores(packed: dict[str, dict[str, Tensor]]) -> Scores:
+    return {name: (ClassScores if "errors" in state else StreamScores)(**state) for name, state in packed.items()}
+
+
+def _coverages(packed: dict[float, dict[str, Tensor]]) -> Coverages:
+    return {coverage: CoverageState(**state) for coverage, state in packed.items()}

@@ -10,11 +10,7 @@ NUM_FIRST = 20  # rows by which the start of a table is recognized
 
 
 def skip_seen_rows(stream: ScoredStream, rows: RowStream, skip: bool | None) -> None:
-    """Skip the rows that a stream has read, or refuse a table that starts with them.
-
-    Raises:
-        ValueError: If the table holds rows that were read and ``skip`` is not given, or has other rows in their place.
-    """
+    """Skip the rows that a stream has read, or refuse a table that starts with them."""
     starts_anew = _starts_as(stream, rows)
     if skip is None and starts_anew:
         raise ValueError(
@@ -76,11 +72,7 @@ def starts_with(rows: RowStream, first: list[list[str]]) -> bool:
 
 
 def skip_rows(rows: RowStream, num_rows: int, last: list[str]) -> None:
-    """Skip rows that were read before.
-
-    Raises:
-        ValueError: If there are fewer, or another row is in the place of the last one.
-    """
+    """Skip rows that were read before."""
     found = rows.skip(num_rows)
     if num_rows and not found.num_rows:
         raise ValueError(

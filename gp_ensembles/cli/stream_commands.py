@@ -9,16 +9,15 @@ from typing import Literal
 from jsonargparse import ArgumentParser, Namespace
 
 from gp_ensembles.cli.bad_rows import Policy
-from gp_ensembles.cli.checkpoint import load_checkpoint
 from gp_ensembles.cli.commands import Output, demo, report, resume, stream
 from gp_ensembles.cli.compare import compare, comparison_table, load_named_configs, over_seeds, with_seeds
 from gp_ensembles.cli.config import add_config, config_from, warmup_in
-from gp_ensembles.cli.lines.command import add_line_options, answer_lines
-from gp_ensembles.cli.lines.run import LineOutput
-from gp_ensembles.cli.lines.session import WINDOW, LineSession
+from gp_ensembles.cli.line_session import WINDOW, LineSession
+from gp_ensembles.cli.lines import add_line_options, answer_lines
 from gp_ensembles.cli.named_configs import find_config
+from gp_ensembles.cli.scored_stream import load_checkpoint
 from gp_ensembles.cli.seen_rows import skip_seen_rows
-from gp_ensembles.cli.series.command import check_started, is_of_series, resume_series, stream_series
+from gp_ensembles.cli.series import check_started, is_of_series, resume_series, stream_series
 from gp_ensembles.cli.summary import health_lines
 from gp_ensembles.cli.tables import TableRequest, split_kinds, split_names
 from gp_ensembles.cli.writing import CHECKPOINT, is_unfinished
@@ -28,7 +27,7 @@ from gp_ensembles.files.transaction import complete
 from gp_ensembles.streaming import StreamConfig
 from gp_ensembles.streaming.config import MIN_WARM_UP
 from gp_ensembles.tables import RowStream, TableOptions, explain
-from gp_ensembles.tables.encoder import ColumnsError
+from gp_ensembles.tables.encoder import TableError
 from gp_ensembles.tables.options import KINDS
 
 _CONFIG = "a config's name (gp-ensembles configs lists them) or a YAML file"
@@ -143,7 +142,7 @@ def _stream(values: Namespace) -> int:
                 f"{values.out / CHECKPOINT} exists already; continue from it with resume, or choose another --out"
             )
         window = WINDOW if values.window is None else values.window
-        return _answer(LineSession.for_target(config, table.target, table.options, window), values)
+        return answer_lines(LineSession(config, table.target, table.options, window), table, values)
     if values.series is not None and not values.explain:
         named = None if values.ensemble is None else config
         print(stream_series(table, named, config, values.warmup, _output(values)))
@@ -183,7 +182,9 @@ def _explain(table: TableRequest, num_warm_up: int | None, forecasts: Sequence[s
     """Print how columns are encoded once the whole table is read; refused columns come last."""
     try:
         rows = table.open(num_warm_up, forecasts)
-    except ColumnsError as error:
+    except TableError as error:
+        if not error.names:
+            raise
         kinds = {**table.options.kinds, **dict.fromkeys(error.names, "drop")}
         with suppress(ValueError):  # others may be left, or the target
             _explain(replace(table, options=replace(table.options, kinds=kinds)), num_warm_up, forecasts)
@@ -195,12 +196,6 @@ def _explain(table: TableRequest, num_warm_up: int | None, forecasts: Sequence[s
         print(explain(rows.encoder, rows.columns))
         print(f"\n{rows.num_given} rows; column types were detected on the first {rows.num_warm_up}")
     return 0
-
-
-def _answer(session: LineSession, values: Namespace) -> int:
-    """Answer lines as they arrive."""
-    output = LineOutput(values.out, values.id, values.checkpoint_seconds)
-    return answer_lines(session, request(values), values.format, output, follow=values.follow)
 
 
 def _resume(values: Namespace) -> int:
@@ -215,10 +210,10 @@ def _resume(values: Namespace) -> int:
         session = LineSession.load(values.checkpoint)
         if values.window is not None:
             session.set_window(values.window)
-        return _answer(session, values)
+        return answer_lines(session, request(values), values)
     is_completed = complete(values.out)  # its tables were about to be put in their places when it was killed
     stopped = load_checkpoint(values.checkpoint, device=values.device)
-    rows = request(values).reopen(stopped.table)
+    rows = request(values).reopen(stopped.encoder.to_plain())
     if not rows.has_target:
         raise ValueError(f"{rows.path} has no column named {rows.target_name}, the target of the stream")
     had_rows = not rows.is_at_end

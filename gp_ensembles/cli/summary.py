@@ -33,17 +33,17 @@ def summarize_run(
     assert model.warm_y is not None
     table = score_table(stream.scores, stream.target_scale)
     scores = table.pop(MODEL)
-    rows, clock = stream.num_read - config.warmup, stream.table.encoder.clock
+    rows, clock = stream.num_read - config.warmup, stream.encoder.clock
     return {
         "model": config.ensemble.name,
-        "data": stream.table.name,
+        "data": stream.name,
         "target": stream.target_name,
         "features": list(model.used_features),
-        "classes": stream.table.encoder.target.classes,
+        "classes": stream.encoder.target.classes,
         "columns": [report._asdict() for report in columns],
         "inputs": [report._asdict() for report in stream.newest.columns],
         "time": None if clock is None else clock.report(),
-        "notes": list(stream.table.encoder.notes),
+        "notes": list(stream.encoder.notes),
         "warmup": config.warmup,
         "only_label_of_warmup": only_label(config.ensemble.target, model.warm_y),
         "outlier_targets_in_warmup": stream.anomaly_counts.targets_left_out,

@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from gp_ensembles.data import Table, load, load_folder
 from gp_ensembles.data.folder import folder_file
@@ -16,28 +15,12 @@ from gp_ensembles.streaming.config import MIN_WARM_UP
 from gp_ensembles.streaming.forecasts import forecast_places
 from gp_ensembles.streaming.scales import constant_columns
 from gp_ensembles.tables import RowStream, TableOptions, open_rows
-from gp_ensembles.tables.encoder import TableEncoder
-from gp_ensembles.tables.frames import ArraySource
+from gp_ensembles.tables.frames import array_source
+from gp_ensembles.tables.raw import RawSource
 from gp_ensembles.tables.rows import Rows
 from gp_ensembles.tables.stream import reopen_rows
 
 _PREFIX = "name:"
-
-
-class TableName(NamedTuple):
-    """Name and encoder of a stream's table.
-
-    Attributes:
-        name: Name of the table.
-        encoder: Encoder of its columns; the clock is at the last row read.
-    """
-
-    name: str
-    encoder: TableEncoder
-
-    def passed(self, times: Tensor | None) -> "TableName":
-        """The same after rows at these times (B,)."""
-        return self._replace(encoder=self.encoder.passed(times))
 
 
 @dataclass(frozen=True)
@@ -58,11 +41,7 @@ class TableRequest:
     options: TableOptions = field(default_factory=TableOptions)
 
     def open(self, num_warm_up: int | None = None, forecasts: Sequence[str] = ()) -> RowStream:
-        """Its rows, from the first.
-
-        Raises:
-            ValueError: If a column is unknown, a cell of the warm-up is malformed, or the target is not given.
-        """
+        """Its rows, from the first."""
         source, target, name, options = self._source()
         if target is None:
             raise ValueError("name the column to predict with --target")
@@ -72,16 +51,8 @@ class TableRequest:
         rows.name = name or rows.name
         return rows
 
-    def reopen(self, table: TableName) -> RowStream:
-        """More rows of a table, encoded as its first rows were; targets may be missing.
-
-        Raises:
-            ValueError: If an input is missing.
-        """
-        return self.reopen_plain(table.encoder.to_plain())
-
-    def reopen_plain(self, columns: Mapping[str, Any]) -> RowStream:
-        """The same from what :meth:`RowStream.to_plain` gave of the first rows."""
+    def reopen(self, columns: Mapping[str, Any]) -> RowStream:
+        """More rows of a table, whose encoder was saved as plain containers; targets may be missing."""
         source, _, name, options = self._source()
         rows = reopen_rows(source, columns, options)
         rows.name = name or rows.name
@@ -92,7 +63,7 @@ class TableRequest:
         """Whether it can be opened more than once."""
         return self.data != "-" or self.folder is not None
 
-    def _source(self) -> tuple[str | ArraySource, str | None, str | None, TableOptions]:
+    def _source(self) -> tuple[str | RawSource, str | None, str | None, TableOptions]:
         """Source, target, name of the table, and options with its inputs."""
         if self.folder is None and not self.data.startswith(_PREFIX):
             return self.data, self.target, None, self.options
@@ -115,15 +86,10 @@ class TableRequest:
             raise ValueError(f"the target of {self.data} is {known}, not {self.target}; leave --target out")
 
 
-def source_of(table: Table) -> ArraySource:
+def source_of(table: Table) -> RawSource:
     """A table of numbers as a source of rows."""
     columns = dict(zip(table.feature_names, table.X.T.numpy(), strict=True))
-    return ArraySource({**columns, table.target_name: table.y.numpy()}, table.name)
-
-
-def open_table(table: Table, num_warm_up: int | None = None) -> RowStream:
-    """Rows of a table of numbers, from the first."""
-    return open_rows(source_of(table), table.target_name, num_warm_up=num_warm_up)
+    return array_source({**columns, table.target_name: table.y.numpy()}, table.name)
 
 
 def split_names(names: str | None) -> tuple[str, ...] | None:

@@ -4,13 +4,11 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gp_ensembles.cli.checkpoint import save_checkpoint
 from gp_ensembles.cli.out_folder import make_writable
 from gp_ensembles.cli.predictions import Chunk
-from gp_ensembles.cli.scored_stream import ScoredStream
+from gp_ensembles.cli.scored_stream import ScoredStream, save_checkpoint
 from gp_ensembles.cli.text_tables import csv_line, quoted
-from gp_ensembles.files.growing import GrowingTable
-from gp_ensembles.files.replacing import PARTIAL, copy_file, write_json, write_text
+from gp_ensembles.files.replacing import PARTIAL, GrowingTable, copy_file, write_json, write_text
 from gp_ensembles.files.transaction import staged
 from gp_ensembles.tables.clock import Clock
 
@@ -34,8 +32,8 @@ class OutputFolder:
     def start(self, stream: ScoredStream) -> None:
         """Start empty tables for a stream (a column for each class, a weight for each expert) with its checkpoint."""
         classes = stream.class_names or ()
-        shares = [f"p_{name}" if stream.table.encoder.target.classes else f"p{name}" for name in classes]
-        first = ["row"] if stream.table.encoder.clock is None else ["row", "time"]
+        shares = [f"p_{name}" if stream.encoder.target.classes else f"p{name}" for name in classes]
+        first = ["row"] if stream.encoder.clock is None else ["row", "time"]
         columns = [*_COLUMNS, *shares, *stream.extra_columns], stream.model.names
         with staged(self.path) as place:
             for name, names in zip((PREDICTIONS, WEIGHTS), columns, strict=True):
@@ -45,11 +43,7 @@ class OutputFolder:
         self._tables, self._last_row = [GrowingTable(partial) for partial in self._partials], stream.num_read
 
     def go_on(self, stream: ScoredStream) -> bool:
-        """Continue the tables of a checkpoint's run in this folder, cut after the last row learned.
-
-        Raises:
-            ValueError: If they do not reach that row.
-        """
+        """Continue the tables of a checkpoint's run in this folder, cut after the last row learned."""
         for name, partial in zip((PREDICTIONS, WEIGHTS), self._partials, strict=True):
             if not partial.exists() and (self.path / name).exists():
                 copy_file(self.path / name, partial)

@@ -3,8 +3,8 @@
 - :mod:`~gp_ensembles.data.table`: :class:`Table`, and :func:`read_csv` for a whole file.
 - :mod:`~gp_ensembles.data.datasets`: data sets by name (:func:`available`, :func:`load`), and the bundled ones.
 - :mod:`~gp_ensembles.data.folder`: data sets of a folder with a manifest.
-- :mod:`~gp_ensembles.data.synthetic`: draws from known distributions, with noise-free values.
-- :mod:`~gp_ensembles.data.messy`: raw hourly meter readings, for the demo.
+- :mod:`~gp_ensembles.data.synthetic`: draws from known distributions, with noise-free values, and raw
+  meter readings for the demo.
 """
 
 from gp_ensembles.data.datasets import (

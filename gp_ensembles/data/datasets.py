@@ -1,4 +1,4 @@
-"""Data sets by name: small real ones of this package, river and scikit-learn, synthetic ones, and those of a folder."""
+"""Data sets by name: small real ones of this package, river and scikit-learn, and synthetic ones."""
 
 import difflib
 import math
@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gp_ensembles.data.folder import folder_names, load_folder
 from gp_ensembles.data.synthetic import drifting_sensor, friedman1, friedman2, gp_draw, switching_gps
 from gp_ensembles.data.table import Table, read_csv
 
@@ -20,28 +19,21 @@ _AIRLINE_LAGS = (1, 12)
 _WATER_LAGS = (1, 24)
 
 
-def available(folder: str | Path | None = None) -> list[str]:
-    """Names that :func:`load` knows, those of a folder included if one is given.
-
-    Args:
-        folder: A folder with a manifest, as for :func:`~gp_ensembles.data.folder.load_folder`.
-
-    Returns:
-        The names, sorted.
+def available() -> list[str]:
+    """Names that :func:`load` knows, sorted; for those of a folder see :func:`~gp_ensembles.data.folder.folder_names`.
 
     Example:
         >>> "trump_approval" in available()
         True
     """
-    return sorted({*_LOADERS, *(folder_names(folder) if folder is not None else ())})
+    return sorted(_LOADERS)
 
 
-def load(name: str, *, folder: str | Path | None = None) -> Table:
-    """Load a data set by name: from the folder if it has it, otherwise bundled or synthetic (always the same draw).
+def load(name: str) -> Table:
+    """Load a data set by name, bundled or synthetic (always the same draw).
 
     Args:
         name: One of :func:`available`.
-        folder: A folder with a manifest, as for :func:`~gp_ensembles.data.folder.load_folder`.
 
     Returns:
         The table.
@@ -53,11 +45,9 @@ def load(name: str, *, folder: str | Path | None = None) -> Table:
         >>> load("friedman1").X.shape
         torch.Size([2000, 10])
     """
-    if folder is not None and name in folder_names(folder):
-        return load_folder(folder, name)
     if name in _LOADERS:
         return _LOADERS[name]()
-    known = available(folder)
+    known = available()
     close = difflib.get_close_matches(name, known, n=3)
     hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
     raise ValueError(f"no data set is named {name}; {hint}")
@@ -81,7 +71,7 @@ def trump_approval() -> Table:
     table = read_csv(_TABLES / "trump_approval.csv.gz", "five_thirty_eight", names)
     # Days since the first row: as ordinals they differ by a thousandth of their size.
     table.X[:, 0] -= table.X[0, 0].clone()
-    return table._replace(feature_names=("day", *names[1:]), source=None)
+    return table._replace(feature_names=("day", *names[1:]))
 
 
 def airline_passengers() -> Table:

@@ -37,12 +37,7 @@ def folder_names(folder: str | Path) -> list[str]:
 
 
 def folder_file(folder: str | Path, name: str) -> tuple[Path, str, tuple[str, ...]] | None:
-    """Path of the text table of a data set, its target and its inputs; ``None`` for a file of arrays.
-
-    Raises:
-        FileNotFoundError: If the folder or its manifest does not exist.
-        ValueError: If the name is unknown, or the set has no inputs.
-    """
+    """Path of the text table of a data set, its target and its inputs; ``None`` for a file of arrays."""
     folder = Path(folder)
     entry = _entry(folder, name)
     path = folder / str(entry["file"])

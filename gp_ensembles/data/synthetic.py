@@ -1,80 +1,43 @@
-"""Data drawn from known distributions, each with the noise-free truth, in float64."""
+"""Data drawn from known distributions, each with the noise-free truth, in float64, and the messy table of the demo."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gp_ensembles.data.table import Table
-from gp_ensembles.numerics.display import record_text
+from gp_ensembles.files.replacing import write_text
+from gp_ensembles.numerics.display import fields_text
 
 # It keeps a float64 RBF covariance positive definite, and is part of the distribution.
 _NUGGET = 1e-9
 _FRIEDMAN2_RANGES = ((0.0, 100.0), (40 * math.pi, 560 * math.pi), (0.0, 1.0), (1.0, 11.0))
+TARGET = "load"
+_HEADER = ("time", "weather", "temperature", "solar", "holiday", TARGET)
+_WEATHER = ("sunny", "cloudy", "rain")
+_NEW_WEATHER = "fog"  # first occurs late
+_START = datetime(2024, 1, 1)
 
 
-class FunctionDraw(NamedTuple):
-    """Noisy values of a function.
+class Draw(NamedTuple):
+    """Rows drawn from a known distribution."""
 
-    Attributes:
-        table: Inputs (N, D) and noisy targets (N,).
-        truth: Values without noise, shape (N,).
-        noise_variance: Variance of the noise.
-    """
-
-    table: Table
-    truth: Tensor
-    noise_variance: float
-
-    def __repr__(self) -> str:
-        return record_text(self)
-
-
-class SwitchingDraw(NamedTuple):
-    """Noisy values of a function that switches between segments.
-
-    Attributes:
-        table: Inputs (N, D) and noisy targets (N,).
-        truth: Values without noise, shape (N,).
-        noise_variance: Variance of the noise.
-        segment: Number of the segment of each row, int64, shape (N,).
-        lengthscale: Length scale at each row, shape (N,).
-    """
-
-    table: Table
-    truth: Tensor
-    noise_variance: float
-    segment: Tensor
-    lengthscale: Tensor
+    table: Table  # inputs (N, D) and noisy targets (N,), NaN in a gap
+    truth: Tensor  # values without noise, shape (N,), in a gap as well
+    noise_variance: float  # variance of the noise
+    parts: Mapping[str, Tensor] = {}  # what the truth hangs on at each row, by name, each (N,)
 
     def __repr__(self) -> str:
-        return record_text(self)
+        own = {"table": self.table, "truth": self.truth, "noise_variance": self.noise_variance}
+        return fields_text("Draw", {**own, **self.parts})
 
 
-class SensorDraw(NamedTuple):
-    """Readings of a drifting sensor.
-
-    Attributes:
-        table: Inputs (N, 2) and targets (N,), NaN in the gap.
-        truth: Values without noise, shape (N,), in the gap as well.
-        noise_variance: Variance of the noise.
-        gain: The sensor's gain at each row, shape (N,).
-        offset: The sensor's offset at each row, shape (N,); it jumps once.
-    """
-
-    table: Table
-    truth: Tensor
-    noise_variance: float
-    gain: Tensor
-    offset: Tensor
-
-    def __repr__(self) -> str:
-        return record_text(self)
-
-
-def friedman1(num_rows: int, noise: float = 1.0, *, generator: torch.Generator | None = None) -> FunctionDraw:
+def friedman1(num_rows: int, noise: float = 1.0, *, generator: torch.Generator | None = None) -> Draw:
     r"""Friedman's first function: ten uniform inputs, of which five matter.
 
     ``y = 10 sin(pi x1 x2) + 20 (x3 - 1/2)^2 + 10 x4 + 5 x5 + e`` on the unit cube (Friedman 1991, section 4.3).
@@ -101,7 +64,7 @@ def friedman1(num_rows: int, noise: float = 1.0, *, generator: torch.Generator |
     return _observe("friedman1", X, truth, noise, generator)
 
 
-def friedman2(num_rows: int, noise: float = 125.0, *, generator: torch.Generator | None = None) -> FunctionDraw:
+def friedman2(num_rows: int, noise: float = 125.0, *, generator: torch.Generator | None = None) -> Draw:
     r"""Friedman's second function: the impedance of a circuit, from four inputs of very different scales.
 
     ``y = sqrt(x1^2 + (x2 x3 - 1 / (x2 x4))^2) + e`` with inputs uniform on [0, 100], [40 pi, 560 pi], [0, 1] and
@@ -137,7 +100,7 @@ def gp_draw(
     noise: float = 0.1,
     *,
     generator: torch.Generator | None = None,
-) -> FunctionDraw:
+) -> Draw:
     r"""An exact draw of a Gaussian process at the given inputs.
 
     ``f ~ N(0, K)`` by the Cholesky factor of K, with a billionth of its mean diagonal added (Rasmussen and Williams
@@ -177,7 +140,7 @@ def switching_gps(
     lengthscales: Sequence[float] = (1.0, 0.1, 1.0, 0.1),
     noise: float = 0.1,
     generator: torch.Generator | None = None,
-) -> SwitchingDraw:
+) -> Draw:
     r"""A stream cut into equal segments, each drawn from a GP of its own length scale and unit variance.
 
     No single kernel fits all of it; an ensemble that forgets which expert was best follows it (after the synthetic
@@ -191,13 +154,13 @@ def switching_gps(
         generator: Source of randomness.
 
     Returns:
-        X (N, 1) and y (N,), with segments and length scales.
+        X (N, 1) and y (N,), with the parts ``segment``, its number at each row, and ``lengthscale``.
 
     Raises:
         ValueError: If there are fewer rows than segments, or a scale is not positive.
 
     Example:
-        >>> switching_gps(8, generator=torch.Generator().manual_seed(0)).segment
+        >>> switching_gps(8, generator=torch.Generator().manual_seed(0)).parts["segment"]
         tensor([0, 0, 1, 1, 2, 2, 3, 3])
     """
     if not lengthscales or any(scale <= 0 for scale in lengthscales):
@@ -211,7 +174,7 @@ def switching_gps(
     truth = torch.cat([_function_draw(part, _rbf(scale), generator) for part, scale in pairs])
     segment = torch.cat([part.new_full(part.shape[:1], i).long() for i, part in enumerate(parts)])
     drawn = _observe("switching_gps", X, truth, noise, generator)
-    return SwitchingDraw(*drawn, segment, X.new_tensor(lengthscales)[segment])
+    return drawn._replace(parts={"segment": segment, "lengthscale": X.new_tensor(lengthscales)[segment]})
 
 
 def drifting_sensor(
@@ -221,7 +184,7 @@ def drifting_sensor(
     gap: tuple[int, int] | None = None,
     noise: float = 0.1,
     generator: torch.Generator | None = None,
-) -> SensorDraw:
+) -> Draw:
     r"""A sensor whose gain drifts slowly, whose offset jumps once, and that is silent for a while.
 
     ``y_t = gain_t (sin(2 pi load_t) + load_t temperature_t) + offset_t + e_t``; the gain rises by half along the
@@ -236,7 +199,7 @@ def drifting_sensor(
         generator: Source of randomness.
 
     Returns:
-        X (N, 2) and y (N,) with NaN in the gap, and the truth at every row.
+        X (N, 2) and y (N,) with NaN in the gap, the truth at every row, and the parts ``gain`` and ``offset``.
 
     Raises:
         ValueError: If the jump or the gap lies outside the rows.
@@ -245,7 +208,7 @@ def drifting_sensor(
         >>> draw = drifting_sensor(
         ...     100, jump_at=60, gap=(20, 30), generator=torch.Generator().manual_seed(0)
         ... )
-        >>> int(draw.table.y.isnan().sum()), float(draw.offset[59]), float(draw.offset[60])
+        >>> int(draw.table.y.isnan().sum()), *draw.parts["offset"][[59, 60]].tolist()
         (10, 0.0, 2.0)
     """
     _check(num_rows, noise)
@@ -264,7 +227,7 @@ def drifting_sensor(
     y = drawn.table.y.clone()
     y[start:stop] = math.nan
     table = drawn.table._replace(y=y, feature_names=("load", "temperature"), target_name="reading")
-    return SensorDraw(table, truth, drawn.noise_variance, gain, offset)
+    return drawn._replace(table=table, parts={"gain": gain, "offset": offset})
 
 
 def _check(num_rows: int, noise: float) -> None:
@@ -283,11 +246,7 @@ def _rbf(lengthscale: float) -> Callable[[Tensor, Tensor], Tensor]:
 def _function_draw(
     X: Tensor, covariance: Callable[[Tensor, Tensor], Tensor], generator: torch.Generator | None
 ) -> Tensor:
-    """A draw at X (N, D) by the Cholesky factor, a billionth of the mean diagonal added: shape (N,). Costs O(N^3).
-
-    Raises:
-        ValueError: If the covariance is not an (N, N) matrix that is finite and positive definite.
-    """
+    """A draw at X (N, D) by the Cholesky factor, a billionth of the mean diagonal added: shape (N,). Costs O(N^3)."""
     num_rows = X.shape[0]
     matrix = covariance(X, X).to(X).clone()
     if matrix.shape != (num_rows, num_rows):
@@ -298,8 +257,7 @@ def _function_draw(
     factor, info = torch.linalg.cholesky_ex(matrix)
     if int(info) > 0:
         raise ValueError(f"the covariance is not positive definite (leading minor {int(info)}); check the function")
-    normal = torch.randn(X.shape[:1], dtype=X.dtype, device=X.device, generator=generator)
-    drawn: Tensor = factor @ normal
+    drawn: Tensor = factor @ _normal(X, generator)
     return drawn
 
 
@@ -311,7 +269,45 @@ def _normal(like: Tensor, generator: torch.Generator | None) -> Tensor:
     return torch.randn(like.shape[:1], dtype=like.dtype, device=like.device, generator=generator)
 
 
-def _observe(name: str, X: Tensor, truth: Tensor, noise: float, generator: torch.Generator | None) -> FunctionDraw:
+def _observe(name: str, X: Tensor, truth: Tensor, noise: float, generator: torch.Generator | None) -> Draw:
     y = truth + noise * _normal(X, generator)
     names = tuple(f"x{j + 1}" for j in range(X.shape[1]))
-    return FunctionDraw(Table(X, y, names, "y", name), truth, noise**2)
+    return Draw(Table(X, y, names, "y", name), truth, noise**2)
+
+
+def write_messy_load(path: Path, num_rows: int = 2500, *, seed: int = 0) -> None:
+    """Write an hourly load, raw meter readings in a European dialect: semicolons, decimal commas, day first."""
+    generator = np.random.default_rng(seed)
+    hours = np.arange(num_rows) + 8 * (np.arange(num_rows) >= num_rows // 4)
+    times = [_START + timedelta(hours=int(hour)) for hour in hours]
+    day, year = 2 * np.pi * (hours % 24) / 24, 2 * np.pi * hours / (365.25 * 24)
+    working = np.array([time.weekday() < 5 for time in times])
+    kinds = np.repeat(generator.integers(0, len(_WEATHER), num_rows // 12 + 1), 12)[:num_rows]
+    weather = np.array(_WEATHER, dtype=object)[kinds]
+    weather[(kinds == 2) & (np.arange(num_rows) > 3 * num_rows // 4)] = _NEW_WEATHER
+    temperature = 10 - 8 * np.cos(year) - 4 * np.cos(day - 0.5) + np.cumsum(generator.normal(0, 0.15, num_rows))
+    solar = np.maximum(-np.cos(day), 0) * np.array([30.0, 12.0, 5.0])[kinds] * (np.arange(num_rows) >= num_rows // 2)
+    holiday = np.isin([time.date().toordinal() % 37 for time in times], [0])
+    level = 200 + np.cumsum(generator.normal(0, 0.15, num_rows)) + 15 * (np.arange(num_rows) >= 2 * num_rows // 3)
+    busy = working & ~holiday
+    shape = -30 * np.cos(day - 0.6) + 25 * busy * np.maximum(np.sin(day - np.pi / 2), 0)
+    load = level + shape + 1.5 * np.abs(temperature - 16) - 0.8 * solar + generator.normal(0, 3, num_rows)
+    cold = generator.random(num_rows) < 0.04
+    cold[num_rows // 3 : num_rows // 3 + 48] = True
+    silent = generator.random(num_rows) < 0.01
+    lines = [";".join(_HEADER)]
+    for row, time in enumerate(times):
+        cells = (
+            f"{time:%d.%m.%Y %H:%M}",
+            weather[row],
+            "" if cold[row] else _decimal(temperature[row]),
+            _decimal(solar[row]),
+            "yes" if holiday[row] else "no",
+            "NA" if silent[row] else _decimal(load[row]),
+        )
+        lines.append(";".join(cells))
+    write_text(path, "\n".join(lines) + "\n")
+
+
+def _decimal(number: float) -> str:
+    return f"{number:.2f}".replace(".", ",")

@@ -13,20 +13,6 @@ from gp_ensembles.tables.stream import USUAL_WARM_UP, open_rows
 from gp_ensembles.tables.text import table_name
 
 
-class Source(NamedTuple):
-    """The file of a table, for messages about its cells.
-
-    Attributes:
-        path: The file.
-        lines: Its line of each row, counted from 1, shape (N,).
-        has_words: Whether targets were written as true and false.
-    """
-
-    path: str
-    lines: Tensor
-    has_words: bool = False
-
-
 class Table(NamedTuple):
     """Inputs and a target, a row per time step.
 
@@ -36,7 +22,6 @@ class Table(NamedTuple):
         feature_names: Names of the D columns.
         target_name: Name of the target.
         name: Name of the table.
-        source: Its file, if it was read from one.
 
     Example:
         >>> import torch
@@ -50,24 +35,9 @@ class Table(NamedTuple):
     feature_names: tuple[str, ...]
     target_name: str
     name: str
-    source: Source | None = None
 
     def __repr__(self) -> str:
         return record_text(self)
-
-    def where(self, row: int) -> str:
-        """Position of a row, counted from zero, for a message: the file, and the row counted from one.
-
-        Example:
-            >>> import torch
-            >>> X = torch.zeros(3, 1, dtype=torch.float64)
-            >>> Table(X, X.squeeze(-1), ("time",), "height", "wave").where(2)
-            'wave, data row 3'
-        """
-        # A table that was sliced after it was read has other rows than its file.
-        if self.source is None or self.source.lines.shape != self.y.shape:
-            return f"{self.name}, data row {row + 1}"
-        return f"{self.source.path}, data row {row + 1} (line {int(self.source.lines[row])})"
 
 
 def read_csv(
@@ -105,5 +75,4 @@ def read_csv(
     options = TableOptions(features=chosen, gaps=tuple(gaps))
     stream = open_rows(path, target, options, num_warm_up=USUAL_WARM_UP)
     rows = Rows.join(list(stream))
-    source = None if rows.lines is None else Source(str(path), rows.lines, stream.encoder.target.has_words)
-    return Table(rows.X, rows.y, stream.feature_names, target, table_name(str(path)), source)
+    return Table(rows.X, rows.y, stream.feature_names, target, table_name(str(path)))

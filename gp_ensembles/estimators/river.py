@@ -35,18 +35,11 @@ Label = bool | str | int
 
 
 class RowForecast(NamedTuple):
-    """A prediction with its uncertainty, in the units of the target.
-
-    Attributes:
-        mean: Mean.
-        std: Standard deviation, noise included.
-        lower: Lower end of the 90 % interval, which follows the targets that have fallen beyond it.
-        upper: Upper end.
-    """
+    """A prediction with its uncertainty, in the units of the target."""
 
     mean: float
-    std: float
-    lower: float
+    std: float  # standard deviation, noise included
+    lower: float  # lower end of the 90 % interval, which follows the targets that have fallen beyond it
     upper: float
 
 
@@ -107,9 +100,8 @@ class RiverRegressor(MiniBatchRegressor):
                 raise ValueError(wrong.message(len(self._rows.rows) + 1, ()))
         rows = self._rows.with_row(x, target)
         if rows.is_enough(self.warmup):
-            config = _config(self._ensemble, self.warmup, self.seed)
-            self._model = OnlineModel(config, [str(name) for name in rows.names]).fit(rows.X, _column(rows.targets))
-            rows = rows.names_only()
+            self._model = rows.fit(self._ensemble, self.warmup, self.seed, _column(rows.targets))
+            rows = _KeptRows(rows.names)
         self._rows = rows
 
     def learn_many(self, X: "pd.DataFrame", y: "pd.Series") -> None:
@@ -217,10 +209,9 @@ class RiverClassifier(MiniBatchClassifier):
         rows = self._rows.with_row(x, y)
         if rows.is_enough(self.warmup):
             labels = _sorted({label for label in rows.targets if not _is_missing(label)})
-            config = _config(self._spec_for(len(labels)), self.warmup, self.seed)
-            model = OnlineModel(config, [str(name) for name in rows.names])
-            self._model = model.fit(rows.X, _codes(rows.targets, labels))
-            self._labels, rows = labels, rows.names_only()
+            spec = self._spec_for(len(labels))
+            self._model = rows.fit(spec, self.warmup, self.seed, _codes(rows.targets, labels))
+            self._labels, rows = labels, _KeptRows(rows.names)
         self._rows = rows
         self._count([y])
 
@@ -287,24 +278,14 @@ class RiverClassifier(MiniBatchClassifier):
 
 
 class _KeptRows(NamedTuple):
-    """The rows of the warm-up as they came.
+    """The rows of the warm-up as they came."""
 
-    Attributes:
-        names: Features that have appeared, in that order.
-        rows: The rows.
-        targets: Their targets.
-    """
-
-    names: tuple[Hashable, ...] = ()
+    names: tuple[Hashable, ...] = ()  # features that have appeared, in that order
     rows: tuple[Row, ...] = ()
     targets: tuple[Any, ...] = ()
 
     def with_row(self, x: Row, y: Any) -> "_KeptRows":
-        """The rows with one more.
-
-        Raises:
-            ValueError: If there is no feature, or one is not a number or infinite.
-        """
+        """The rows with one more."""
         if not x and not self.names:
             raise ValueError("the row has no feature; give at least one")
         row = matrix_of([x], tuple(x))
@@ -320,18 +301,15 @@ class _KeptRows(NamedTuple):
         is_long = len(self.rows) >= warmup and len(seen) >= MIN_WARM_UP and len(set(seen)) > 1
         return is_long and len(constant_columns(self.X)) < len(self.names)
 
-    def names_only(self) -> "_KeptRows":
-        """What is needed of them after the fit."""
-        return _KeptRows(self.names)
+    def fit(self, spec: EnsembleSpec, warmup: int, seed: int, y: Tensor) -> OnlineModel:
+        """A model of them; only their names are needed afterwards."""
+        config = StreamConfig(spec, warmup=warmup, seed=seed)
+        return OnlineModel(config, [str(name) for name in self.names]).fit(self.X, y)
 
     @property
     def X(self) -> Tensor:
         """The rows as a matrix (N, D), NaN where a feature was missing."""
         return matrix_of(self.rows, self.names)
-
-
-def _config(spec: EnsembleSpec, warmup: int, seed: int) -> StreamConfig:
-    return StreamConfig(spec, warmup=warmup, seed=seed)
 
 
 def _check_warm_up(warmup: int) -> None:

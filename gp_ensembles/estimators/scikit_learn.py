@@ -1,5 +1,7 @@
 """Online ensembles with scikit-learn's interface: a regressor and a classifier."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from numbers import Integral
 from typing import Any, Self
@@ -18,8 +20,7 @@ from gp_ensembles.engine.input_checks import check_made
 from gp_ensembles.ensembles.presets import auto, auto_for
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget, LevelTarget, RealTarget, Target
-from gp_ensembles.estimators.arrays import Array, as_array, as_tensor
-from gp_ensembles.estimators.frames import Columns, checked_inputs, encoded_names, fit_frame
+from gp_ensembles.estimators.inputs import Array, Columns, as_array, as_tensor, checked_inputs, encoded_names, fit_frame
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.forecasting.forecast import Forecast
 from gp_ensembles.streaming.joint import joint_covariance
@@ -60,6 +61,7 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
         (True, True)
     """
 
+    columns_: Columns | None
     model_: OnlineModel
 
     def __init__(
@@ -82,26 +84,12 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
         Raises:
             ValueError: If the data are malformed, or fewer than ten rows.
         """
-        before = dict(self.__dict__)
-        try:
+        with _unchanged_by_errors(self):
             y, gaps = _filled(y)
-            self.columns_ = fit_frame(X, _warm_up(self.warmup, _num_rows(X)))
-            if self.columns_ is None:
-                X, y = validate_data(
-                    self, X, y, y_numeric=True, multi_output=True, dtype=np.float64, ensure_min_samples=2,
-                    ensure_all_finite=_GAPS,
-                )  # fmt: skip
-            else:
-                X = checked_inputs(self, X, self.columns_, reset=True)
-                X, y = check_X_y(X, y, y_numeric=True, multi_output=True, ensure_all_finite=_GAPS)
+            X, y = _checked_rows(self, X, y, y_numeric=True, multi_output=True)
             y = _targets(np.where(gaps, np.nan, y) if gaps is not None else y)
-            self.model_ = _fitted(
-                self._new_model(_num_outputs(y), _warm_up(self.warmup, len(y)), self.columns_), X, as_tensor(y)
-            )
-        except BaseException:
-            self.__dict__.clear()
-            self.__dict__.update(before)
-            raise
+            model = self._new_model(_num_outputs(y), _warm_up(self.warmup, len(y)), self.columns_)
+            self.model_ = _fitted(model, X, as_tensor(y))
         return self
 
     def partial_fit(self, X: Any, y: Any) -> Self:
@@ -295,6 +283,7 @@ class OnlineClassifier(ClassifierMixin, BaseEstimator):
     """
 
     classes_: NDArray[Any]
+    columns_: Columns | None
     model_: OnlineModel
 
     def __init__(
@@ -317,21 +306,12 @@ class OnlineClassifier(ClassifierMixin, BaseEstimator):
         Raises:
             ValueError: If the data are malformed, fewer than ten rows, or of one class only.
         """
-        before = dict(self.__dict__)
-        try:
-            self.columns_ = fit_frame(X, _warm_up(self.warmup, _num_rows(X)))
-            if self.columns_ is None:
-                X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2, ensure_all_finite=_GAPS)
-            else:
-                X, y = check_X_y(checked_inputs(self, X, self.columns_, reset=True), y, ensure_all_finite=_GAPS)
+        with _unchanged_by_errors(self):
+            X, y = _checked_rows(self, X, y)
             check_classification_targets(y)
             self.classes_ = np.unique(y)
             model = self._new_model(self.classes_, _warm_up(self.warmup, len(y)), self.columns_)
             self.model_ = _fitted(model, X, _codes(y, self.classes_))
-        except BaseException:
-            self.__dict__.clear()
-            self.__dict__.update(before)
-            raise
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
@@ -404,6 +384,31 @@ class OnlineClassifier(ClassifierMixin, BaseEstimator):
         target = class_target(len(classes), given)
         spec = auto_for(target) if self.spec is None else replace(self.spec, target=target)
         return _new_model(spec, num_warmup, self.random_state, encoded_names(self, columns))
+
+
+@contextmanager
+def _unchanged_by_errors(estimator: OnlineRegressor | OnlineClassifier) -> Iterator[None]:
+    before = dict(estimator.__dict__)
+    try:
+        yield
+    except BaseException:
+        estimator.__dict__.clear()
+        estimator.__dict__.update(before)
+        raise
+
+
+def _checked_rows(estimator: OnlineRegressor | OnlineClassifier, X: Any, y: Any, **checks: bool) -> tuple[Array, Array]:
+    """Rows of a first fit with scikit-learn's checks; what is made of the columns of a frame is kept."""
+    estimator.columns_ = columns = fit_frame(X, _warm_up(estimator.warmup, _num_rows(X)))
+    found: tuple[Array, Array]
+    if columns is None:
+        found = validate_data(
+            estimator, X, y, dtype=np.float64, ensure_min_samples=2, ensure_all_finite=_GAPS, **checks
+        )
+    else:
+        X = checked_inputs(estimator, X, columns, reset=True)
+        found = check_X_y(X, y, ensure_all_finite=_GAPS, **checks)
+    return found
 
 
 def _fitted(model: OnlineModel, X: Array, y: Tensor) -> OnlineModel:

@@ -9,7 +9,7 @@ from gp_ensembles.distributions import Mixture
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.presets import light, oebe
 from gp_ensembles.ensembles.spec import EnsembleSpec
-from gp_ensembles.estimators.arrays import Array, as_array, as_tensor
+from gp_ensembles.estimators.inputs import Array, as_array, as_tensor
 from gp_ensembles.estimators.scikit_learn import OnlineRegressor
 from gp_ensembles.streaming.predictions import StreamDistribution
 
@@ -23,11 +23,7 @@ except ImportError:
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """Holds a predictive distribution of K rows: skpro would take a bare one, a tuple, for a list of parameters.
-
-    Attributes:
-        distribution: It.
-    """
+    """Holds a predictive distribution of K rows: skpro would take a bare one, a tuple, for a list of parameters."""
 
     distribution: StreamDistribution
 

@@ -9,7 +9,7 @@ import torch
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.presets import forecaster, oebe
 from gp_ensembles.ensembles.spec import EnsembleSpec
-from gp_ensembles.estimators.arrays import Array, as_array
+from gp_ensembles.estimators.inputs import Array, as_array
 from gp_ensembles.estimators.scikit_learn import OnlineRegressor
 from gp_ensembles.streaming.forecasting.forecast import Forecast
 

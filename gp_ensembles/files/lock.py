@@ -26,19 +26,12 @@ class FolderInUseError(OSError):
 
 
 class Owner(NamedTuple):
-    """The owner of a folder.
+    """The owner of a folder."""
 
-    Attributes:
-        pid: Number of its process.
-        host: Name of its machine.
-        boot: Identifier of the running system, the same in all containers of a machine; empty where there is none.
-        since: When it took the folder, in local time.
-    """
-
-    pid: int
-    host: str
-    boot: str
-    since: str
+    pid: int  # number of its process
+    host: str  # name of its machine
+    boot: str  # identifier of the running system, the same in all containers of a machine; empty where there is none
+    since: str  # when it took the folder, in local time
 
     @classmethod
     def here(cls) -> "Owner":
@@ -54,12 +47,7 @@ class Owner(NamedTuple):
 
 @contextmanager
 def owned(folder: Path) -> Iterator[None]:
-    """Make a folder if need be and be its only writer inside; partial files of processes that ended are removed.
-
-    Raises:
-        FolderInUseError: If another process writes into it, or one of another machine did and may still.
-        OSError: If it cannot be made or written.
-    """
+    """Make a folder if need be and be its only writer inside; partial files of processes that ended are removed."""
     make_folder(folder)
     path = folder / LOCK
     _refuse_other_machines(path)

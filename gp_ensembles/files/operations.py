@@ -15,19 +15,12 @@ _APART = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)  # not for pro
 
 
 class Operation(NamedTuple):
-    """An operation that is about to be done.
+    """An operation that is about to be done."""
 
-    Attributes:
-        kind: ``open``, ``write``, ``truncate``, ``fsync``, ``rename``, ``unlink``, ``mkdir`` or ``rmdir``.
-        path: The file or folder.
-        data: What is to be written.
-        descriptor: The open file that it is written to.
-    """
-
-    kind: str
-    path: Path
-    data: bytes | memoryview = b""
-    descriptor: int = -1
+    kind: str  # ``open``, ``write``, ``truncate``, ``fsync``, ``rename``, ``unlink``, ``mkdir`` or ``rmdir``
+    path: Path  # the file or folder
+    data: bytes | memoryview = b""  # what is to be written
+    descriptor: int = -1  # the open file that it is written to
 
 
 Watcher = Callable[[Operation], object]
@@ -58,11 +51,7 @@ def _do(operation: Operation, act: Callable[[], T]) -> T:
 
 @final
 class OpenFile(io.RawIOBase):
-    """A file that is written to without a buffer.
-
-    Raises:
-        OSError: If it cannot be opened, here, or written, in its methods; the error names the file.
-    """
+    """A file that is written to without a buffer."""
 
     def __init__(self, path: Path, flags: int = os.O_WRONLY | os.O_CREAT | os.O_TRUNC) -> None:
         super().__init__()
@@ -139,11 +128,7 @@ def unlink(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder with its parents, where they do not exist.
-
-    Raises:
-        OSError: If one cannot be made.
-    """
+    """Make a folder with its parents, where they do not exist."""
     missing = []
     for place in (path, *path.parents):
         if place.is_dir():

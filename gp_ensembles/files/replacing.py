@@ -1,4 +1,4 @@
-"""One file replaced in one step: a reader finds the old file or the new one, never half of one."""
+"""One file replaced in one step: a reader finds the old or the new one. Tables that rows are appended to."""
 
 import json
 import math
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from errno import EDQUOT, ENOSPC
 from io import BufferedWriter
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, final
 
 from gp_ensembles.files.operations import OpenFile, fsync_folder, remove_if_possible, rename
 
@@ -17,11 +17,7 @@ _AT_ONCE = 1 << 20  # bytes that are handed over together
 
 
 def replace_file(path: Path, fill: Callable[[BinaryIO], object]) -> None:
-    """Write a temporary file, sync it, rename it to its goal, and sync the folder.
-
-    Raises:
-        OSError: If it cannot be written, naming the goal; then the old file is unchanged.
-    """
+    """Write a temporary file, sync it, rename it to its goal, and sync the folder."""
     partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
     raw: OpenFile | None = None
     try:
@@ -71,3 +67,42 @@ def copy_file(source: Path, goal: Path) -> None:
     """Copy a file in one step; raises as :func:`replace_file`."""
     with source.open("rb") as content:
         replace_file(goal, lambda file: shutil.copyfileobj(content, file, _AT_ONCE))
+
+
+@final
+class GrowingTable:
+    """An existing text file that is appended to, and is on the disk up to the last :meth:`sync`."""
+
+    def __init__(self, path: Path, size: int | None = None) -> None:
+        self.path = path
+        self._file = OpenFile(path, os.O_RDWR)
+        self._is_safe = True
+        if size is not None:
+            found = path.stat().st_size
+            if found < size:
+                self._file.close()
+                raise ValueError(
+                    f"{path} has {found} bytes where the checkpoint knows {size}; it is truncated or of another run, "
+                    f"so start again, or continue into another folder"
+                )
+            self._file.truncate(size)
+            self._is_safe = False
+        self._file.seek(0, os.SEEK_END)
+
+    def append(self, text: str) -> None:
+        """Hand text to the operating system: a process that is killed now loses none of it."""
+        self._is_safe = False
+        try:
+            self._file.write(text.encode("utf-8"))
+        except OSError as error:
+            raise about(error, self.path) from error
+
+    def sync(self) -> None:
+        """Write all of it to the disk: a machine that stops now loses none of it."""
+        if not self._is_safe:
+            self._file.fsync()
+            self._is_safe = True
+
+    def close(self) -> None:
+        """Close it without a sync."""
+        self._file.close()

@@ -25,11 +25,7 @@ STAGE = ".new"
 
 @contextmanager
 def staged(folder: Path, moved: Mapping[str, str] | None = None, removed: Sequence[str] = ()) -> Iterator[Path]:
-    """A place for new files, which replace those of the same names in a folder together at the end of the block.
-
-    Raises:
-        OSError: If a file cannot be written or moved. After an error in the block nothing is replaced.
-    """
+    """A place for new files, which replace those of the same names in a folder together at the end of the block."""
     complete(folder)
     place = folder / STAGE
     make_folder(place)
@@ -43,23 +39,14 @@ def staged(folder: Path, moved: Mapping[str, str] | None = None, removed: Sequen
 
 
 def replace_together(folder: Path, moved: Mapping[str, str], removed: Sequence[str] = ()) -> None:
-    """Give files of a folder new names, all or none of them.
-
-    Raises:
-        OSError: If the journal cannot be written: nothing is moved; or a file moved: then :func:`complete` continues.
-    """
+    """Give files of a folder new names, all or none of them."""
     gone = [name for name in removed if name not in moved.values()]
     write_text(folder / JOURNAL, json.dumps({"moved": dict(moved), "removed": gone}) + "\n")
     complete(folder)
 
 
 def complete(folder: Path) -> bool:
-    """Complete the moves in the journal of a folder; returns whether there was one.
-
-    Raises:
-        ValueError: If its journal is damaged or foreign.
-        OSError: If a file cannot be moved; the journal stays.
-    """
+    """Complete the moves in the journal of a folder; returns whether there was one."""
     journal = folder / JOURNAL
     if not journal.exists():
         _clear(folder / STAGE)

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoint
+from gp_ensembles.files.checkpoint import Kind, read_checkpoint, read_tensors, write_checkpoint, write_tensors
 from gp_ensembles.files.operations import make_folder, remove_folder, remove_if_possible
-from gp_ensembles.files.tensor_file import read_tensors, write_tensors
 
 HEAD = "fleet.pt"
 _ADVICE = "give a folder that a fleet was saved in"

@@ -7,7 +7,7 @@ driver keeps the rows since that save. An actor that replaces a lost one reads t
 import zlib
 from collections.abc import Hashable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -27,13 +27,6 @@ from gp_ensembles.fleet.predictions import FleetPredictions, merge_distributions
 _HEAD = "shards.pt"
 _KIND = Kind("gp_ensembles divided fleet", 2, "a divided fleet", "give a folder that divide_fleet wrote")
 _ATTEMPTS = 5  # to restart a shard
-
-
-class _Call(NamedTuple):
-    """A call that changes a shard: a method of its fleet, and its arguments."""
-
-    what: str
-    given: tuple[Any, ...]
 
 
 class ShardLostError(RuntimeError):
@@ -146,7 +139,7 @@ class RayFleet:
         self.access: AccessLock = AccessLock()
         self._checks = Fleet.load(part_folder(self._folder, self._generation, 0))
         self._checks.retire([*self._checks.names, *self._checks.waiting])
-        self._unsaved: list[list[_Call]] = [[] for _ in range(self.num_shards)]
+        self._unsaved: list[list[tuple[str, tuple[Any, ...]]]] = [[] for _ in range(self.num_shards)]
         self.actors: list[Any] = [self._start(number) for number in range(self.num_shards)]
 
     @classmethod
@@ -290,8 +283,8 @@ class RayFleet:
                 self.actors[number] = self._restart(number)
             raise
         for number, part in given.items():
-            self._unsaved[number].append(_Call(what, part))
-        if sum(len(call.given[0]) for calls in self._unsaved for call in calls) > self._most_unsaved_rows:
+            self._unsaved[number].append((what, part))
+        if sum(len(given[0]) for calls in self._unsaved for _, given in calls) > self._most_unsaved_rows:
             self.save()
         return predicted
 
@@ -326,7 +319,7 @@ class RayFleet:
         for _ in range(_ATTEMPTS):
             actor = self._start(number)
             try:
-                self._ray.get([actor.call.remote(call.what, *call.given) for call in self._unsaved[number]])
+                self._ray.get([actor.call.remote(what, *given) for what, given in self._unsaved[number]])
             except self._ray.exceptions.RayError as found:
                 error = found
             else:
@@ -347,11 +340,7 @@ def _fit_shard(shared: Fleet, rows: CallRows | None, folder: str) -> None:
 
 
 def import_ray() -> Any:
-    """The package.
-
-    Raises:
-        ImportError: If it is not installed.
-    """
+    """The package."""
     try:
         import ray
     except ImportError:

@@ -14,19 +14,12 @@ from gp_ensembles.streaming.model import OnlineModel
 
 
 class Score(NamedTuple):
-    """Scores of a config on the rows after its warm-up.
+    """Scores of a config on the rows after its warm-up."""
 
-    Attributes:
-        config: Its name.
-        seed: The seed that replaced its own.
-        log_score: Mean log density of the targets, in nats.
-        rmse: Root mean squared error, in units of the target.
-    """
-
-    config: str
-    seed: int
-    log_score: float
-    rmse: float
+    config: str  # its name
+    seed: int  # the seed that replaced its own
+    log_score: float  # mean log density of the targets, in nats
+    rmse: float  # root mean squared error, in units of the target
 
 
 class FleetColumns(NamedTuple):

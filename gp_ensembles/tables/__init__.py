@@ -1,7 +1,7 @@
 """Tables: files of any dialect, frames and streams as rows of numbers, in batches.
 
 ``stream`` (:func:`open_rows`, :class:`RowStream`) is the interface; ``text`` and ``frames`` read, ``kinds`` detects
-column types on the warm-up rows, ``columns`` and ``target`` encode cells, ``clock`` orders rows, ``explain`` reports.
+column types on the warm-up rows, ``columns`` encode cells and targets, ``clock`` orders rows, ``explain`` reports.
 """
 
 from gp_ensembles.tables.explain import explain

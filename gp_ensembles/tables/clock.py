@@ -23,37 +23,22 @@ _HOURS_A_DAY = 20  # distinct values at least in a column that counts hours
 
 @dataclass(frozen=True)
 class Clock:
-    """The time column of a table with its statistics so far; each batch returns a new one.
+    """The time column of a table with its statistics so far; each batch returns a new one."""
 
-    Attributes:
-        name: The column.
-        style: The format of its dates; ``None`` for numbers.
-        step: The usual step, the median of the warm-up, in seconds or in the column's unit.
-        frequency: The calendar frequency of that step in pandas, such as ``MS`` for months, if it has one.
-        last: Time of the last row; NaN before the first.
-        num_rows: Rows so far.
-        num_doubled: Rows at the same time as the one before.
-        num_gaps: Steps of more than one and a half usual ones.
-        first_gap: Time before the first of them.
-        longest_gap: The longest, in usual steps.
-        zone: Least and greatest offset from UTC, in seconds; empty without offsets.
-        hour: A second column with the time of day, if the first has dates only.
-        hour_style: The format of the second; ``None`` if it counts hours.
-    """
-
-    name: str
-    style: str | None
-    step: float
+    name: str  # the column
+    style: str | None  # the format of its dates; ``None`` for numbers
+    step: float  # the usual step, the median of the warm-up, in seconds or in the column's unit
+    # The calendar frequency of that step in pandas, such as ``MS`` for months, if it has one
     frequency: str | None = None
-    last: float = math.nan
-    num_rows: int = 0
-    num_doubled: int = 0
-    num_gaps: int = 0
-    first_gap: float = math.nan
-    longest_gap: float = 0.0
-    zone: tuple[float, ...] = ()
-    hour: str | None = None
-    hour_style: str | None = None
+    last: float = math.nan  # time of the last row; NaN before the first
+    num_rows: int = 0  # rows so far
+    num_doubled: int = 0  # rows at the same time as the one before
+    num_gaps: int = 0  # steps of more than one and a half usual ones
+    first_gap: float = math.nan  # time before the first of them
+    longest_gap: float = 0.0  # the longest, in usual steps
+    zone: tuple[float, ...] = ()  # least and greatest offset from UTC, in seconds; empty without offsets
+    hour: str | None = None  # a second column with the time of day, if the first has dates only
+    hour_style: str | None = None  # the format of the second; ``None`` if it counts hours
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "zone", tuple(self.zone))
@@ -65,11 +50,7 @@ class Clock:
 
     @classmethod
     def fit(cls, name: str, style: str | None, times: Times) -> "Clock":
-        """A clock from the times of the warm-up rows.
-
-        Raises:
-            CellError: If all times are equal, or decrease.
-        """
+        """A clock from the times of the warm-up rows."""
         seen = times[~np.isnan(times)]
         moves = np.diff(seen)
         moves = moves[moves > 0]
@@ -84,11 +65,7 @@ class Clock:
         return self.style is not None
 
     def read(self, columns: Mapping[str, Cells], decimal: str) -> Times:
-        """Times of cells (B,) by column: seconds since 1970, or the column's numbers.
-
-        Raises:
-            CellError: If a cell is no time, or missing.
-        """
+        """Times of cells (B,) by column: seconds since 1970, or the column's numbers."""
         cells = columns[self.name]
         times = to_numbers(cells, decimal) if self.style is None else parse(cells, self.style, self.zone).seconds
         if self.hour is not None:
@@ -108,11 +85,7 @@ class Clock:
         return {self.name: dates.astype("datetime64[D]").astype("datetime64[ns]"), self.hour: of_day}
 
     def after(self, times: Times) -> tuple["Clock", Times]:
-        """The clock after rows at these times (B,), and the step before each in usual steps, 1 for the very first row.
-
-        Raises:
-            CellError: If a time decreases.
-        """
+        """The clock after rows at these times (B,), and the usual steps before each, 1 for the very first row."""
         if not len(times):
             return self, times
         before = np.concatenate([[times[0] - self.step if math.isnan(self.last) else self.last], times[:-1]])
@@ -220,11 +193,7 @@ def refuse_newest_first(column: ColumnEncoder, cells: Cells) -> None:
 def clock_of(
     column: ColumnEncoder, columns: Sequence[ColumnEncoder], cells: Mapping[str, Cells], decimal: str
 ) -> Clock:
-    """A clock of a column, with the column of its times of day if there is one.
-
-    Raises:
-        CellError: If it holds neither dates nor numbers, or is constant.
-    """
+    """A clock of a column, with the column of its times of day if there is one."""
     if isinstance(column, NumberColumn):
         return Clock.fit(column.name, None, to_numbers(cells[column.name], decimal))
     if not isinstance(column, DateColumn):

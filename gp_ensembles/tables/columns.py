@@ -1,7 +1,8 @@
-"""Encoders of columns: frozen records, fitted on the warm-up rows, that turn cells into numbers."""
+"""Encoders of columns and targets: frozen records, fitted on the warm-up rows, that turn cells into numbers."""
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, final
 
@@ -18,15 +19,12 @@ BOOLEAN = {"true": 1.0, "yes": 1.0, "on": 1.0, "t": 1.0, "y": 1.0,
            "false": 0.0, "no": 0.0, "off": 0.0, "f": 0.0, "n": 0.0}  # fmt: skip
 _DAY = 86400.0
 _YEAR = 365.2425 * _DAY
+_FEW = 20
 
 
 @dataclass(frozen=True)
 class ColumnEncoder(ABC):
-    """Encodes the cells of one column into numbers.
-
-    Attributes:
-        name: Name of the column.
-    """
+    """Encodes the cells of one column into numbers."""
 
     kind: ClassVar[str]
     name: str
@@ -38,11 +36,7 @@ class ColumnEncoder(ABC):
 
     @abstractmethod
     def encode(self, cells: Cells, decimal: str) -> Encoded:
-        """Numbers of cells (B,), shape (B, K); NaN where missing.
-
-        Raises:
-            CellError: If a cell is not of this type.
-        """
+        """Numbers of cells (B,), shape (B, K), NaN where missing; a ``CellError`` where one is not of this type."""
 
     @abstractmethod
     def describe(self) -> str:
@@ -106,14 +100,10 @@ class BooleanColumn(ColumnEncoder):
 @final
 @dataclass(frozen=True)
 class CategoryColumn(ColumnEncoder):
-    """A category of few levels: 1 in the column of its level, 0 in the others.
-
-    Attributes:
-        levels: The levels of the warm-up rows; other, later ones are 0 in all columns.
-    """
+    """A category of few levels: 1 in the column of its level, 0 in the others."""
 
     kind: ClassVar[str] = "category"
-    levels: tuple[str, ...]
+    levels: tuple[str, ...]  # the levels of the warm-up rows; other, later ones are 0 in all columns
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "levels", tuple(self.levels))
@@ -142,11 +132,7 @@ class CategoryColumn(ColumnEncoder):
 @final
 @dataclass(frozen=True)
 class HashedColumn(ColumnEncoder):
-    """A category of many levels: +1 or -1 in one of a few columns, by scikit-learn's ``FeatureHasher``.
-
-    Attributes:
-        num_columns: How many columns.
-    """
+    """A category of many levels: +1 or -1 in one of a few columns, by scikit-learn's ``FeatureHasher``."""
 
     kind: ClassVar[str] = "hashed"
     num_columns: int = NUM_HASHES
@@ -176,22 +162,15 @@ class HashedColumn(ColumnEncoder):
 @final
 @dataclass(frozen=True)
 class DateColumn(ColumnEncoder):
-    r"""Dates as calendar features: time that passed, and for each period :math:`\sin` and :math:`\cos` of the phase.
-
-    Attributes:
-        style: The format of its text.
-        origin: Seconds since 1970 of the first row.
-        periods: Those of ``day``, ``week`` and ``year`` that are encoded, in local time; ``week`` adds an indicator of
-            weekends.
-        has_elapsed: Whether the days since the first row are a column.
-        zone: Least and greatest offset from UTC in the first rows, in seconds; empty without offsets.
-    """
+    r"""Dates as calendar features: time that passed, and for each period :math:`\sin` and :math:`\cos` of the phase."""
 
     kind: ClassVar[str] = "date"
-    style: str
-    origin: float
+    style: str  # the format of its text
+    origin: float  # seconds since 1970 of the first row
+    # Those of ``day``, ``week`` and ``year`` that are encoded, in local time; ``week`` adds an indicator of weekends
     periods: tuple[str, ...]
-    has_elapsed: bool = True
+    has_elapsed: bool = True  # whether the days since the first row are a column
+    # Least and greatest offset from UTC in the first rows, in seconds; empty without offsets
     zone: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -258,11 +237,7 @@ def column_from_plain(plain: dict[str, Any]) -> ColumnEncoder:
 
 
 def to_numbers(cells: Cells, decimal: str) -> NDArray[np.float64]:
-    """Cells of numbers, shape (B,).
-
-    Raises:
-        CellError: If one is text, or infinite.
-    """
+    """Cells of numbers, shape (B,)."""
     if cells.dtype.kind == "f":
         values: NDArray[np.float64] = cells.astype(np.float64)
     elif cells.dtype.kind == "M":
@@ -284,3 +259,76 @@ def _phase(wall: NDArray[np.float64], period: str) -> NDArray[np.float64]:
     start = years.astype("datetime64[s]").astype(np.int64)
     end = (years + np.timedelta64(1, "Y")).astype("datetime64[s]").astype(np.int64)
     return (wall - start) / (end - start)
+
+
+@dataclass(frozen=True)
+class TargetColumn:
+    """Encodes the cells of a target as numbers."""
+
+    name: str  # its column
+    classes: tuple[str, ...] | None = None  # names of the classes 0, 1, ...; ``None`` for numbers
+    has_words: bool = False  # whether the first rows hold true and false, read as 1 and 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "classes", None if self.classes is None else tuple(self.classes))
+
+    @classmethod
+    def fit(cls, name: str, cells: Cells, decimal: str, classes: Sequence[str] | None) -> "TargetColumn":
+        """From the cells (N,) of the warm-up rows."""
+        if classes is not None:
+            return cls(name, tuple(classes))
+        if cells.dtype.kind == "f":
+            return cls(name)
+        if cells.dtype.kind == "M":
+            raise CellError(0, "it holds dates; a target holds numbers or classes")
+        texts = [str(cell) for cell in cells]
+        found = {text for text in texts if not is_missing(text)}
+        words = {text.lower() for text in found} & {"true", "false"}
+        if words and {text.lower() for text in found} <= {"true", "false", "1", "0"}:
+            return cls(name, None, True)
+        _, wrong = numbers_in(texts, decimal)
+        if wrong is None:
+            return cls(name)
+        values, _ = numbers_in(sorted(found), decimal)
+        if 2 <= len(found) <= _FEW and np.isnan(values).all():
+            levels = sorted(found, key=lambda text: (BOOLEAN.get(text.lower(), 0.0), text))
+            raise CellError(
+                wrong,
+                f"the target is text with {len(found)} values in the first {len(texts)} rows ({', '.join(levels)}): "
+                f"for classification, give --classes {','.join(levels)} and any later labels (numbered from 0 in this "
+                f"order)",
+            )
+        raise CellError(wrong, f"the target {texts[wrong]!r} is not a number; fix it, or choose another target")
+
+    def encode(self, cells: Cells, decimal: str) -> NDArray[np.float64]:
+        """Targets (B,); NaN where missing."""
+        if self.classes is not None:
+            values = np.full(len(cells), np.nan)
+            codes = {name: float(place) for place, name in enumerate(self.classes)}
+            plain = {name.lower(): code for name, code in codes.items()}
+            if len(plain) == len(codes):  # True and TRUE are the same class
+                codes = {**codes, **{text: plain[text.lower()] for text in texts_of(cells) if text.lower() in plain}}
+            for place, text in enumerate(texts_of(cells)):
+                if is_missing(text) and text not in codes:
+                    continue
+                if text not in codes:
+                    raise CellError(place, f"the target {text!r} is none of the classes {', '.join(self.classes)}")
+                values[place] = codes[text]
+            return values
+        if cells.dtype.kind == "f":
+            values = cells.astype(np.float64)
+        elif cells.dtype.kind == "M":
+            raise CellError(0, "the target is a date, not a number")
+        else:
+            texts = [str(cell) for cell in cells]
+            if self.has_words:
+                texts = [{"true": "1", "false": "0"}.get(text.lower(), text) for text in texts]
+            values, wrong = numbers_in(texts, decimal)
+            if wrong is not None:
+                raise CellError(
+                    wrong,
+                    f"the target {texts[wrong]!r} is not a number; fix it, leave it empty, or name it with --missing",
+                )
+        if np.isinf(values).any():
+            raise CellError(int(np.isinf(values).argmax()), "the target is infinite; leave the cell empty")
+        return values

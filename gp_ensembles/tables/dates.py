@@ -28,15 +28,10 @@ _TIMES = ("%H:%M", "%H:%M:%S", "%H.%M.%S", "%I:%M %p", "%I:%M:%S %p")
 
 
 class Dates(NamedTuple):
-    """Dates of N rows, NaN where missing.
+    """Dates of N rows, NaN where missing."""
 
-    Attributes:
-        seconds: Seconds since 1970 in UTC, shape (N,); times without an offset count as UTC.
-        wall: The same in local time, for hours and weekdays.
-    """
-
-    seconds: NDArray[np.float64]
-    wall: NDArray[np.float64]
+    seconds: NDArray[np.float64]  # seconds since 1970 in UTC, shape (N,); times without an offset count as UTC
+    wall: NDArray[np.float64]  # the same in local time, for hours and weekdays
 
 
 def find_digits(cells: Sequence[str]) -> str | None:
@@ -70,11 +65,7 @@ def find_format(cells: Sequence[str]) -> str | None:
 
 
 def find_zone(cells: Sequence[str]) -> tuple[float, ...]:
-    """Least and greatest UTC offset of a column's cells, in seconds; empty without offsets.
-
-    Raises:
-        CellError: If some cells have offsets and others none, or zones are more than an hour apart or keep changing.
-    """
+    """Least and greatest UTC offset of a column's cells, in seconds; empty without offsets."""
     offsets = [_offset(cell) for cell in cells if not is_missing(cell)]
     known = [offset for offset in offsets if offset is not None]
     zone = (min(known), max(known)) if known else ()
@@ -89,11 +80,7 @@ def find_zone(cells: Sequence[str]) -> tuple[float, ...]:
 
 
 def parse(cells: Cells, style: str, zone: tuple[float, ...] = ()) -> Dates:
-    """Cells as dates in a format.
-
-    Raises:
-        CellError: If a cell is no date of this format, or of another time zone.
-    """
+    """Cells as dates in a format."""
     if cells.dtype.kind == "M":
         seconds = _seconds(cells)
         return Dates(seconds, seconds + min(zone, default=0.0))

@@ -7,23 +7,14 @@ from gp_ensembles.tables.encoder import TableEncoder
 
 
 class ColumnSummary(NamedTuple):
-    """The encoding of a column.
-
-    Attributes:
-        name: The column.
-        role: ``input``, ``target``, ``time`` or ``time and input``.
-        kind: Its type.
-        made: The encoding in words.
-        num_inputs: Number of its inputs.
-        missing: Share of missing warm-up cells.
-    """
+    """The encoding of a column."""
 
     name: str
-    role: str
+    role: str  # ``input``, ``target``, ``time`` or ``time and input``
     kind: str
-    made: str
+    made: str  # the encoding in words
     num_inputs: int
-    missing: float
+    missing: float  # share of the warm-up cells
 
 
 def column_summaries(encoder: TableEncoder, header: Sequence[str], notes: Sequence[str]) -> tuple[ColumnSummary, ...]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,88 +15,63 @@ _BATCH = 2048
 _MARKS_OF_FRAMES = ("columns", "column_names", "__narwhals_dataframe__")  # one of them is an attribute of any frame
 
 
-@final
-class ArraySource(RawSource):
-    """Columns in memory.
+def array_source(columns: Mapping[str, Cells], name: str) -> RawSource:
+    """Columns in memory, each (N,)."""
+    num_rows = len(next(iter(columns.values())))
 
-    Args:
-        columns: Cells by column, each (N,).
-        name: Name of the table.
-    """
+    def rows(chosen: Sequence[str]) -> Iterator[RawRows]:
+        for start in range(0, num_rows, _BATCH):
+            yield RawRows({column: columns[column][start : start + _BATCH] for column in chosen}, None)
 
-    def __init__(self, columns: Mapping[str, Cells], name: str) -> None:
-        self._columns = dict(columns)
-        super().__init__(name, list(self._columns), len(next(iter(self._columns.values()))))
-
-    def rows(self, columns: Sequence[str]) -> Iterator[RawRows]:
-        """See :meth:`RawSource.rows`."""
-        for start in range(0, self.num_rows or 0, _BATCH):
-            yield RawRows({name: self._columns[name][start : start + _BATCH] for name in columns}, None)
+    return RawSource(name, name, tuple(columns), rows, num_rows)
 
 
-@final
-class FrameSource(RawSource):
-    """A frame of pandas, polars, pyarrow or any other that narwhals supports.
+def frame_source(frame: Any, name: str = "table") -> RawSource:
+    """A frame of pandas, polars, pyarrow or any other that narwhals supports; a TypeError where it is none."""
+    nw = _narwhals()
+    given = _names_of(frame)
+    header, notes = unique_names([str(column) for column in given])
+    if nw.dependencies.is_pandas_dataframe(frame) and given != list(header):  # a name twice, or numbers
+        frame = frame.set_axis(list(header), axis=1)
+    whole = nw.from_native(frame, eager_only=True)
+    schema = zip(header, whole.schema.values(), strict=True)
+    kinds = {column: "category" for column, kind in schema if isinstance(kind, nw.Categorical | nw.Enum)}
 
-    Raises:
-        ImportError: If the extra ``cli`` is not installed.
-        TypeError: If it is no frame.
-    """
+    def rows(columns: Sequence[str]) -> Iterator[RawRows]:
+        names = dict(zip(header, whole.columns, strict=True))
+        for start in range(0, whole.shape[0], _BATCH):
+            part = whole[start : start + _BATCH]
+            yield RawRows({column: _cells(part[names[column]]) for column in columns}, None)
 
-    def __init__(self, frame: Any, name: str = "table") -> None:
-        nw = _narwhals()
-        names = _names_of(frame)
-        header, notes = unique_names([str(column) for column in names])
-        if nw.dependencies.is_pandas_dataframe(frame) and names != list(header):  # a name twice, or numbers
-            frame = frame.set_axis(list(header), axis=1)
-        self._frame = nw.from_native(frame, eager_only=True)
-        schema = zip(header, self._frame.schema.values(), strict=True)
-        kinds = {column: "category" for column, kind in schema if isinstance(kind, nw.Categorical | nw.Enum)}
-        super().__init__(name, header, self._frame.shape[0], notes=notes, kinds=kinds)
-
-    def rows(self, columns: Sequence[str]) -> Iterator[RawRows]:
-        """See :meth:`RawSource.rows`."""
-        names = dict(zip(self.header, self._frame.columns, strict=True))
-        for start in range(0, self._frame.shape[0], _BATCH):
-            part = self._frame[start : start + _BATCH]
-            yield RawRows({name: _cells(part[names[name]]) for name in columns}, None)
+    return RawSource(name, name, header, rows, whole.shape[0], notes, kinds)
 
 
-@final
-class ParquetSource(RawSource):
-    """A Parquet file, read in batches.
+def parquet_source(path: str) -> RawSource:
+    """A Parquet file, read in batches."""
+    try:
+        from pyarrow import ArrowInvalid, Table, parquet
+        from pyarrow.types import is_dictionary
+    except ImportError:
+        raise ImportError(f"reading {path} needs pyarrow; install gp_ensembles[parquet]") from None
+    nw = _narwhals()
+    try:
+        file = parquet.ParquetFile(path)
+    except ArrowInvalid as error:
+        raise ValueError(f"{path} is not a Parquet file: {str(error).splitlines()[0]}") from None
+    schema = file.schema_arrow
+    header, notes = unique_names(schema.names)
+    kinds = {column: "category" for column, kind in zip(header, schema.types, strict=True) if is_dictionary(kind)}
 
-    Raises:
-        ImportError: If pyarrow or narwhals is not installed.
-        ValueError: If it is no Parquet file.
-    """
-
-    def __init__(self, path: str) -> None:
-        try:
-            from pyarrow import ArrowInvalid, parquet
-            from pyarrow.types import is_dictionary
-        except ImportError:
-            raise ImportError(f"reading {path} needs pyarrow; install gp_ensembles[parquet]") from None
-        _narwhals()  # before a row is asked for
-        try:
-            self._file = parquet.ParquetFile(path)
-        except ArrowInvalid as error:
-            raise ValueError(f"{path} is not a Parquet file: {str(error).splitlines()[0]}") from None
-        header, notes = unique_names(self._file.schema_arrow.names)
-        schema = zip(header, self._file.schema_arrow.types, strict=True)
-        kinds = {column: "category" for column, kind in schema if is_dictionary(kind)}
-        num_rows = self._file.metadata.num_rows
-        super().__init__(table_name(path), header, num_rows, path=path, notes=notes, kinds=kinds)
-
-    def rows(self, columns: Sequence[str]) -> Iterator[RawRows]:
-        """See :meth:`RawSource.rows`."""
-        nw, names = _narwhals(), dict(zip(self.header, self._file.schema_arrow.names, strict=True))
-        read = [names[name] for name in columns]
+    def rows(columns: Sequence[str]) -> Iterator[RawRows]:
+        names = dict(zip(header, schema.names, strict=True))
+        read = [names[column] for column in columns]
         # Group by group: asked for all at once, pyarrow keeps what it has read to the end.
-        for group in range(self._file.num_row_groups):
-            for batch in self._file.iter_batches(_BATCH, row_groups=[group], columns=read):
-                frame = nw.from_native(_table(batch), eager_only=True)
-                yield RawRows({name: _cells(frame[names[name]]) for name in columns}, None)
+        for group in range(file.num_row_groups):
+            for batch in file.iter_batches(_BATCH, row_groups=[group], columns=read):
+                frame = nw.from_native(Table.from_batches([batch]), eager_only=True)
+                yield RawRows({column: _cells(frame[names[column]]) for column in columns}, None)
+
+    return RawSource(table_name(path), path, header, rows, file.metadata.num_rows, notes, kinds)
 
 
 def cells_of_records(records: Sequence[Mapping[str, Any]], header: Sequence[str]) -> dict[str, Cells]:
@@ -105,11 +80,7 @@ def cells_of_records(records: Sequence[Mapping[str, Any]], header: Sequence[str]
 
 
 def is_frame(value: Any) -> bool:
-    """Whether a value is a frame of pandas, polars, pyarrow or any other that narwhals supports.
-
-    Raises:
-        ImportError: If it looks like one and the extra ``cli`` is not installed.
-    """
+    """Whether a value is a frame of pandas, polars, pyarrow or any other that narwhals supports."""
     if all(getattr(value, mark, None) is None for mark in _MARKS_OF_FRAMES):
         return False
     return bool(_narwhals().dependencies.is_into_dataframe(value))
@@ -144,12 +115,6 @@ def _narwhals() -> Any:
         import narwhals.stable.v1 as nw
 
     return nw
-
-
-def _table(batch: Any) -> Any:
-    from pyarrow import Table
-
-    return Table.from_batches([batch])
 
 
 def _cells(series: Any) -> Cells:

@@ -1,8 +1,8 @@
 """Rows of a table as written, by column: the common form of all sources before encoding."""
 
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -52,42 +52,19 @@ class RawRows(NamedTuple):
         return RawRows(columns, None if self.lines is None else self.lines[rows])
 
 
-class RawSource(ABC):
-    """A source of rows.
+@dataclass(frozen=True)
+class RawSource:
+    """A source of rows, read once."""
 
-    Attributes:
-        name: Name of the table, for results.
-        path: Name of the table in messages.
-        header: Names of its columns, all different.
-        decimal: The decimal mark in text.
-        num_rows: Number of rows, if known in advance.
-        notes: Notes on renamed columns.
-        kinds: Column types declared by the source, by name.
-    """
-
-    header: tuple[str, ...]
-    decimal: str
-    notes: tuple[str, ...]
-
-    def __init__(
-        self,
-        name: str,
-        header: Sequence[str] = (),
-        num_rows: int | None = None,
-        *,
-        path: str | None = None,
-        notes: tuple[str, ...] = (),
-        kinds: dict[str, str] | None = None,
-    ) -> None:
-        self.name = name
-        self.path: str = name if path is None else path
-        self.header, self.decimal, self.notes = tuple(header), ".", notes
-        self.num_rows = num_rows
-        self.kinds: dict[str, str] = {} if kinds is None else kinds
-
-    @abstractmethod
-    def rows(self, columns: Sequence[str]) -> Iterator[RawRows]:
-        """All rows of some columns, in batches; to be called once."""
+    name: str  # of the table, for results
+    path: str  # its name in messages
+    header: tuple[str, ...]  # names of its columns, all different
+    rows: Callable[[Sequence[str]], Iterator[RawRows]]  # all rows of some columns, in batches
+    num_rows: int | None = None  # if known in advance
+    notes: tuple[str, ...] = ()  # on renamed columns
+    kinds: Mapping[str, str] = field(default_factory=dict)  # column types declared by the source, by name
+    decimal: str = "."  # the decimal mark in text
+    is_pipe: bool = False
 
 
 def without(raw: RawRows, words: Sequence[str]) -> RawRows:

@@ -1,7 +1,7 @@
 """Rows of a table as tensors."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -56,32 +56,6 @@ class Rows(NamedTuple):
         lines = _joined([part.lines for part in parts])
         series = None if parts[0].series is None else tuple(name for part in parts for name in part.series or ())
         return cls(X, y, times, steps, parts[0].first_row, lines, series)
-
-
-class RowReader(Protocol):
-    """A reader of rows: a :class:`~gp_ensembles.tables.stream.RowStream`, or :class:`InMemoryRows`."""
-
-    def take(self, num_rows: int) -> Rows:
-        """The next rows, up to this many; none at the end."""
-
-    def where(self, rows: Rows, place: int, column: str) -> str:
-        """Position of a cell of rows that were taken, for a message."""
-
-
-class InMemoryRows:
-    """Rows in memory, with the interface of a stream."""
-
-    def __init__(self, rows: Rows) -> None:
-        self._rows = rows
-
-    def take(self, num_rows: int) -> Rows:
-        """The next rows, up to this many."""
-        taken, self._rows = self._rows.part(slice(0, num_rows)), self._rows.part(slice(num_rows, None))
-        return taken
-
-    def where(self, rows: Rows, place: int, column: str) -> str:
-        """Position of a cell of rows that were taken, for a message."""
-        return f"row {rows.first_row + place}, column {column}"
 
 
 def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:

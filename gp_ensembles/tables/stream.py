@@ -11,11 +11,18 @@ import numpy as np
 from gp_ensembles.tables.clock import Times
 from gp_ensembles.tables.encoder import TableEncoder, TableError
 from gp_ensembles.tables.explain import ColumnSummary, column_summaries
-from gp_ensembles.tables.frames import ArraySource, FrameSource, ParquetSource, cells_of_records, is_parquet, with_index
+from gp_ensembles.tables.frames import (
+    array_source,
+    cells_of_records,
+    frame_source,
+    is_parquet,
+    parquet_source,
+    with_index,
+)
 from gp_ensembles.tables.options import TableOptions
 from gp_ensembles.tables.raw import Cells, RawRows, RawSource, join
 from gp_ensembles.tables.rows import Rows
-from gp_ensembles.tables.text import TextSource
+from gp_ensembles.tables.text import text_source
 
 USUAL_WARM_UP = 1000
 LEAST_WARM_UP = 10
@@ -113,14 +120,7 @@ class RowStream:
         if not self._ready and self._problem is not None:
             raise self._problem
         whole = join(self._ready) if self._ready else self._empty()
-        part = whole.part(slice(0, num_rows))
-        try:
-            encoder, rows = self._encode(part)
-        except TableError:
-            num_good = self._num_good(part)
-            if not num_good:
-                raise
-            encoder, rows = self._encode(part.part(slice(0, num_good)))
+        encoder, rows = self._encode_sound(whole.part(slice(0, num_rows)))
         rest = whole.part(slice(rows.num_rows, None))
         self._ready = [rest] if rest.num_rows else []
         self.encoder, self.num_given = encoder, self.num_given + rows.num_rows
@@ -214,25 +214,23 @@ class RowStream:
     def _encode(self, raw: RawRows) -> tuple[TableEncoder, Rows]:
         return self.encoder.encode(raw, self._source.decimal, self.path, self.num_given + 1)
 
+    def _encode_sound(self, raw: RawRows) -> tuple[TableEncoder, Rows]:
+        """The rows before the first malformed one; an error where that is the first of all."""
+        while True:
+            try:
+                return self._encode(raw)
+            except TableError as error:
+                num_sound = 0 if error.row is None else error.row - self.num_given - 1
+                if not num_sound:
+                    raise
+                raw = raw.part(slice(0, num_sound))  # other columns may have an earlier one
+
     def _times(self, raw: RawRows) -> Times | None:
         return self.encoder.times(raw, self._source.decimal, self.path, self.num_given + 1)
 
     def _without_clock(self, raw: RawRows) -> Rows:
         plain = replace(self.encoder, clock=None)
         return plain.encode(raw, self._source.decimal, self.path, max(1, self.num_given))[1]
-
-    def _num_good(self, raw: RawRows) -> int:
-        """Number of well-formed rows before the first malformed one."""
-        low, high = 0, raw.num_rows - 1  # the first `low` are; the first `high + 1` are not
-        while low < high:
-            middle = (low + high + 1) // 2
-            try:
-                self._encode(raw.part(slice(0, middle)))
-            except TableError:
-                high = middle - 1
-            else:
-                low = middle
-        return low
 
     def _empty(self) -> RawRows:
         nothing: Cells = np.zeros(0)
@@ -302,7 +300,7 @@ def open_rows(
     warm = join(ready).part(slice(0, num_warm_up))
     encoder = TableEncoder.fit(warm, features, target, options, raw_source.decimal, raw_source.path)
     rows = RowStream(raw_source, encoder, ready, rest, num_warm_up, total)
-    if not (isinstance(raw_source, TextSource) and raw_source.is_pipe):
+    if not raw_source.is_pipe:
         rows.look_ahead()
     return rows
 
@@ -344,12 +342,12 @@ def _open(source: Any, options: TableOptions) -> RawSource:
         return source
     if isinstance(source, str | Path):
         path = str(source)
-        return ParquetSource(path) if path != "-" and is_parquet(path) else TextSource(path, options)
+        return parquet_source(path) if path != "-" and is_parquet(path) else text_source(path, options)
     if isinstance(source, Sequence) and all(isinstance(row, Mapping) for row in source):
         header = list(dict.fromkeys(str(name) for row in source for name in row))
-        return ArraySource(cells_of_records(source, header), "rows")
+        return array_source(cells_of_records(source, header), "rows")
     try:
-        return FrameSource(with_index(source))
+        return frame_source(with_index(source))
     except TypeError:
         raise TypeError(
             f"a table is a path, a frame of pandas, polars or pyarrow, or a list of dictionaries, not {source!r}"

@@ -14,7 +14,7 @@ from gp_ensembles.data import Table
 from gp_ensembles.streaming.scales import Standardizer, constant_columns
 from gp_ensembles.tables import TableOptions
 from gp_ensembles.tables.numbers import number_in
-from gp_ensembles.tables.text import TextSource
+from gp_ensembles.tables.text import text_source
 from studies.arena.scores import Array
 from studies.harness.protocol import split_stream
 
@@ -173,7 +173,7 @@ def read_lines(path: Path, max_rows: int | None = None) -> CsvLines:
         FileNotFoundError: If there is no such file.
         ValueError: If it is no text table, has no data row, or a row has another number of cells than there are names.
     """
-    source = TextSource(str(path), TableOptions())
+    source = text_source(str(path), TableOptions())
     header = list(source.header)
     cells, numbers = {name: list[str]() for name in header}, list[int]()
     for batch in source.rows(header):

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.cli.out_folder import make_folder
-from gp_ensembles.cli.text_tables import aligned
 from gp_ensembles.metrics import log_score
 from studies.doebe.design import Making
 from studies.doebe.methods import run_as_published, run_method
@@ -19,6 +18,7 @@ from studies.doebe.weights import EXCHANGED, KEPT, PRUNED, PUBLISHED_TWINS, TWIN
 from studies.harness.experiment import Choices
 from studies.harness.parts import Record, Results, running
 from studies.harness.report import write_report
+from studies.harness.text import aligned
 
 CHANGED_SETS = COLLAPSE_SETS
 OUR_WAY = replace(TWINS, scaled_walk=True)

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from gp_ensembles.cli.text_tables import aligned
 from studies.doebe.methods import Method
 from studies.doebe.study import SHARES, Plan, score_kinds, so_far
 from studies.harness.comparison import Estimate, estimate, paired
 from studies.harness.parts import Results
+from studies.harness.text import aligned
 
 KIND_TITLES = {
     "log_score": "mean log score (nats per row of standardized targets, larger is better)",

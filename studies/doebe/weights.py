@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.cli.out_folder import make_folder
-from gp_ensembles.cli.text_tables import aligned
 from gp_ensembles.metrics import log_score, nmse
 from studies.doebe.design import OURS, PUBLISHED, Design, Making
 from studies.doebe.methods import DELTA, PAPER_THRESHOLD, Averaging, Exchange, Method, Run, run_as_published, run_method
@@ -22,6 +21,7 @@ from studies.harness.experiment import Choices
 from studies.harness.parts import Record, Results, running
 from studies.harness.protocol import Stream
 from studies.harness.report import write_report
+from studies.harness.text import aligned
 
 PRUNED = Method(f"BMA, pruned at {PAPER_THRESHOLD:g}", Averaging(PAPER_THRESHOLD), True, True, ("hsgp",), 1)
 KEPT = Method("BMA, not pruned", Averaging(), True, True, ("hsgp",), 1)

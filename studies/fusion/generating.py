@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.cli.out_folder import make_folder
-from gp_ensembles.cli.text_tables import aligned
 from gp_ensembles.distributions import Mixture
 from gp_ensembles.files.checkpoint import fingerprint
 from studies.fusion.methods import METHODS, FusionTask, Sampling
@@ -18,6 +17,7 @@ from studies.fusion.tables import FusionPlan, Setting
 from studies.harness.experiment import Choices
 from studies.harness.parts import Record, Results, running
 from studies.harness.report import write_report
+from studies.harness.text import aligned
 
 _SETTING = Setting(TRUE_EXPERTS, 30, 1.0)
 _POINTS = 201

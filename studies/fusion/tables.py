@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from gp_ensembles.cli.text_tables import aligned
 from studies.fusion.methods import METHODS, Sampling
 from studies.harness.comparison import estimate, paired
 from studies.harness.parts import Results
+from studies.harness.text import aligned
 
 ORDER = ("MoGPE", "PoGPE", "P-BHS", "BHS")  # the paper's, the best first
 CHECKS = ("rhat", "high_pareto_k", "divergences", "chains_with_weight")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from gp_ensembles.cli.text_tables import aligned
+from studies.harness.text import aligned
 
 
 class Estimate(NamedTuple):

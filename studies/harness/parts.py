@@ -12,8 +12,8 @@ from typing import Generic, NamedTuple, Never, TypeVar
 from botorch.exceptions.errors import ModelFittingError
 from tqdm import tqdm
 
-from gp_ensembles.cli.error_messages import one_sentence
 from gp_ensembles.cli.out_folder import make_folder
+from gp_ensembles.cli.running import one_sentence
 from gp_ensembles.files.replacing import write_json
 
 FAILURES = (ValueError, ArithmeticError, RuntimeError, MemoryError, ModelFittingError)

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from gp_ensembles.cli.text_tables import aligned
 from studies.harness.comparison import Estimate, estimate
 from studies.harness.experiment import Choices
 from studies.harness.parts import Record, Results, running
 from studies.harness.report import write_report
+from studies.harness.text import aligned
 
 Case = Callable[[torch.Generator], Mapping[str, float]]
 

@@ -14,7 +14,6 @@ import torch
 from gpytorch.kernels import ScaleKernel
 from torch import Tensor
 
-from gp_ensembles.cli.text_tables import aligned
 from gp_ensembles.data.synthetic import switching_gps
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.online import OnlineEnsemble
@@ -29,6 +28,7 @@ from gp_ensembles.metrics.regret_bounds import switching_bound
 from studies.harness.panels import Curve, Panel, panels_table, save_panels
 from studies.harness.parts import Parts, Record, Results, running
 from studies.harness.report import write_report
+from studies.harness.text import aligned
 from studies.ie_gp.bounds import batch_estimate, static_bound
 
 NUM_ROWS = 4000
@@ -138,7 +138,7 @@ def _kernels_in_turn(
 ) -> tuple[Tensor, Tensor]:
     """A function of another length scale in each segment; inputs, of a range of 5, move on by the shift with each."""
     drawn = switching_gps(num_rows, lengthscales=lengthscales, noise=_NOISE, generator=generator)
-    return drawn.table.X + shift * drawn.segment.unsqueeze(-1), drawn.table.y
+    return drawn.table.X + shift * drawn.parts["segment"].unsqueeze(-1), drawn.table.y
 
 
 # Where the inputs stay, what every static expert has learned is wrong after a switch, and even the best sequence of

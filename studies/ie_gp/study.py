@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import torch
 
-from gp_ensembles.cli.text_tables import aligned
 from gp_ensembles.data import Table
 from gp_ensembles.files.checkpoint import fingerprint
 from studies.harness.comparison import Estimate, beside_printed, estimate, paired, read_printed
@@ -19,6 +18,7 @@ from studies.harness.plan import check_range, chosen
 from studies.harness.protocol import Stream
 from studies.harness.report import write_report
 from studies.harness.sources import PaperSet
+from studies.harness.text import aligned
 from studies.ie_gp.methods import MethodRun, MethodSettings, Start, run_method
 
 PRINTED = Path(__file__).with_name("printed.csv")

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from gp_ensembles.cli.error_messages import one_sentence
 from gp_ensembles.cli.out_folder import make_folder
+from gp_ensembles.cli.running import one_sentence
 from gp_ensembles.files.checkpoint import fingerprint
 from studies.harness.experiment import Choices
 from studies.harness.parts import Parts, Record, Results, running

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from gp_ensembles.cli.text_tables import aligned
 from gp_ensembles.data import Table
 from studies.harness.parts import Results, Spread
+from studies.harness.text import aligned
 from studies.ie_gplvm.methods import METHODS, Effort, LatentMethod
 
 

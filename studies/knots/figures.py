@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.cli.out_folder import make_folder
-from gp_ensembles.cli.text_tables import aligned
 from gp_ensembles.papers.sparse import (
     VFE,
     BayesianOptimization,
@@ -25,6 +24,7 @@ from gp_ensembles.papers.sparse.strategies import Strategy
 from studies.harness.experiment import Choices
 from studies.harness.plan import check_range
 from studies.harness.report import write_report
+from studies.harness.text import aligned
 from studies.knots.methods import fixed_mean, optimizer_of, start_values
 
 NUM_ROWS = 300

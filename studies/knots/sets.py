@@ -71,7 +71,7 @@ def load_set(sources: Sources, name: str) -> Table:
         raise ValueError(f"{called} has rows without a target; leave them out of the file")
     if kind.below is not None and not found.is_own:
         kept = table.y < kind.below
-        table = table._replace(X=table.X[kept], y=table.y[kept], source=None)
+        table = table._replace(X=table.X[kept], y=table.y[kept])
     if len(table.y) < 10:
         raise ValueError(f"{called} has {len(table.y)} usable rows; at least 10 are needed")
     return table

@@ -19,8 +19,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.cli.error_messages import one_sentence
 from gp_ensembles.cli.out_folder import make_folder
+from gp_ensembles.cli.running import one_sentence
 from gp_ensembles.data import Table
 from gp_ensembles.files.checkpoint import fingerprint
 from gp_ensembles.metrics import log_score, median_mnlp, sample_srmse

@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from gp_ensembles.cli.text_tables import aligned
 from studies.harness.comparison import Estimate, beside_printed, estimate, paired, read_printed
 from studies.harness.parts import Plan, Results
+from studies.harness.text import aligned
 
 SCORES = ("knots", "mnlp", "mnlp_twice", "mean_nlp", "srmse", "aukl_f", "aukl_y", "objective", "seconds")
 EXACT = "FGP"

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gp_ensembles.cli.out_folder import make_folder
-from gp_ensembles.cli.text_tables import aligned
 from gp_ensembles.files.checkpoint import fingerprint
 from studies.harness.comparison import estimate
 from studies.harness.experiment import Choices
 from studies.harness.parts import Record, Results, running
 from studies.harness.plan import check_range, chosen
 from studies.harness.report import write_report
+from studies.harness.text import aligned
 from studies.maskerade.methods import AS_PUBLISHED
 from studies.maskerade.sets import Split
 

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.cli.out_folder import make_folder
-from gp_ensembles.cli.text_tables import aligned
 from gp_ensembles.files.checkpoint import fingerprint
 from gp_ensembles.papers.quadrature import RegressionProblem
 from gp_ensembles.papers.quadrature.prior import Hyperprior, draw_stratified
@@ -27,6 +26,7 @@ from studies.harness.experiment import Choices, found_sets
 from studies.harness.parts import Record, Results, kept_or_made, running
 from studies.harness.plan import check_range, chosen
 from studies.harness.report import write_report
+from studies.harness.text import aligned
 from studies.maskerade.methods import AS_PUBLISHED
 from studies.maskerade.problems import problem_of, published_problem_of
 from studies.maskerade.sets import AIRFOIL, last_fifth, load_sample, split_sample

@@ -14,7 +14,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gp_ensembles.cli.text_tables import aligned
 from gp_ensembles.data import Table
 from gp_ensembles.papers.quadrature import InformationPolicy, KernelMixtureModel, RegressionProblem, Search
 from gp_ensembles.papers.quadrature.prior import default_prior
@@ -23,6 +22,7 @@ from studies.harness.comparison import paired
 from studies.harness.experiment import Choices
 from studies.harness.parts import Record, Results
 from studies.harness.sources import PaperSet
+from studies.harness.text import aligned
 from studies.maskerade.baselines import likeliest_mixture
 from studies.maskerade.figures import Plan, make_plan, run_figure, write_figure
 from studies.maskerade.fits import Curve, draw_curve, drawn_fit, places_between

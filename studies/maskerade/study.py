@@ -10,8 +10,8 @@ import time
 
 import torch
 
-from gp_ensembles.cli.error_messages import one_sentence
 from gp_ensembles.cli.out_folder import make_folder
+from gp_ensembles.cli.running import one_sentence
 from gp_ensembles.files.checkpoint import fingerprint
 from studies.harness.experiment import Choices, found_sets
 from studies.harness.parts import Parts, Record, Results, running

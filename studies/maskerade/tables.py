@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gp_ensembles.cli.text_tables import aligned
 from studies.harness.comparison import Printed, beside_printed, estimate, paired, read_printed
 from studies.harness.parts import Results
 from studies.harness.sources import PaperSet
+from studies.harness.text import aligned
 from studies.maskerade import sets
 from studies.maskerade.predictions import SCORES
 

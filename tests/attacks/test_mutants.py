@@ -48,7 +48,7 @@ def test_what_several_runs_reached_is_put_together(tmp_path):
     assert reach.seconds == {"x": 1.5, "y": 0.5}
 
 
-@pytest.mark.parametrize("name", [*PACKAGES, "papers/fusion", "cli/lines/"])
+@pytest.mark.parametrize("name", [*PACKAGES, "papers/fusion", "cli/report/"])
 def test_faults_can_be_drawn_from_any_package_that_has_tests(name):
     assert package_named(name) == name.strip("/")
 

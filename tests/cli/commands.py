@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from gp_ensembles.cli.__main__ import main
+from gp_ensembles.cli.tables import source_of
+from gp_ensembles.tables import open_rows
 
 _ALL = ("pictures", "report", "progress")
 _SWITCHES = {"stream": _ALL, "resume": _ALL, "demo": _ALL, "compare": ("progress",), "forecast": ("pictures",)}
@@ -38,3 +40,22 @@ def summary_of(out: Path) -> dict[str, Any]:
 def tables_of(out: Path) -> list[bytes]:
     """Predictions and weights, to the bit."""
     return [(out / name).read_bytes() for name in ("predictions.csv", "weights.csv")]
+
+
+def open_table(table, num_warm_up=None):
+    """Rows of a table of numbers, from the first."""
+    return open_rows(source_of(table), table.target_name, num_warm_up=num_warm_up)
+
+
+class InMemoryRows:
+    """Rows in memory, with what a stream of chunks asks of a table."""
+
+    def __init__(self, rows):
+        self._rows = rows
+
+    def take(self, num_rows):
+        taken, self._rows = self._rows.part(slice(0, num_rows)), self._rows.part(slice(num_rows, None))
+        return taken
+
+    def where(self, rows, place, column):
+        return f"row {rows.first_row + place}, column {column}"

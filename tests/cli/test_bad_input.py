@@ -10,7 +10,7 @@ import torch
 
 from gp_ensembles.cli import scored_stream
 from gp_ensembles.cli.__main__ import main
-from gp_ensembles.cli.checkpoint import load_checkpoint
+from gp_ensembles.cli.scored_stream import load_checkpoint
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.files.checkpoint import Kind, write_checkpoint
 from gp_ensembles.numerics.cholesky import NumericalError
@@ -305,16 +305,6 @@ def test_defects_are_told_apart(place, capsys, monkeypatch):
 def test_an_empty_out_is_refused(place, complaint):
     for out in (["--out", ""], ["--out="], ["--out", "  "]):
         assert "--out is empty" in complaint(run, "stream", place / "data.csv", *out, target="y", warmup=60)
-
-
-def test_a_key_that_stands_twice_is_refused_wherever_a_config_is_read(place, small, complaint):
-    (place / "twice.yaml").write_text("warmup: 60\nwarmup: 70\n", encoding="utf-8")
-    config = str(place / "twice.yaml")
-    for command, option in (("stream", "--config"), ("compare", "--configs")):
-        usual = {"target": "y", "out": place / "never"}
-        predicted = complaint(run, command, place / "data.csv", option, config, **usual)
-        assert "twice.yaml, line 2: the key warmup repeats line 1; remove one of them" in predicted
-        assert not (place / "never").exists()
 
 
 def test_configs_are_listed_and_found_by_name(place, capsys):

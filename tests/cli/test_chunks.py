@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from gp_ensembles.cli.scored_stream import ScoredStream
-from gp_ensembles.cli.tables import open_table
 from gp_ensembles.data import Table
 from gp_ensembles.ensembles import targets
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
@@ -15,7 +14,8 @@ from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import e_doebe
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.streaming import StreamConfig
-from gp_ensembles.tables.rows import InMemoryRows, Rows
+from gp_ensembles.tables.rows import Rows
+from tests.cli.commands import InMemoryRows, open_table
 
 pytestmark = pytest.mark.processor
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,13 +13,13 @@ from scipy import stats
 
 from gp_ensembles.cli import commands, scored_stream
 from gp_ensembles.cli.running import normalized_arguments
-from gp_ensembles.data.messy import write_messy_load
+from gp_ensembles.data.synthetic import write_messy_load
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.metrics import nmse
-from gp_ensembles.streaming import OnlineModel, StreamConfig
+from gp_ensembles.streaming import StreamConfig
 from tests.cli.commands import FIT, LINEAR, resume, run, stream, summary_of, tables_of
 
 WARMUP, ROWS = 100, 320
@@ -145,13 +144,6 @@ def test_missing_targets_are_predicted_and_skipped(workplace, small):
     assert float(scored[~scored.isnan()].mean()) == pytest.approx(summary["log_score"], rel=1e-9)
 
 
-def test_single_precision_stays_close(workplace, small):
-    assert stream(workplace, "data.csv", "single", warmup=WARMUP, dtype="float32") == 0
-    double, single = (summary_of(workplace / name) for name in ("full", "single"))
-    assert single["dtype"] == "float32"
-    assert single["log_score"] == pytest.approx(double["log_score"], abs=0.05)
-
-
 @pytest.mark.processor
 def test_resume_continues_as_if_never_interrupted(workplace, small):
     rows = small.rows(ROWS)
@@ -169,27 +161,6 @@ def test_resume_continues_as_if_never_interrupted(workplace, small):
     for key in ("rows", "log_score", "nmse", "crps", "coverage_90", "baselines"):
         assert full[key] == part[key]
     assert part["rows_this_run"] == 89
-
-
-@pytest.mark.processor
-def test_what_a_kill_leaves_is_resumed_bit_for_bit(workplace, monkeypatch):
-    """The folder as it is in the middle of a run: what SIGKILL would leave."""
-    out, left, observe, calls = workplace / "killed", workplace / "left", OnlineModel.observe, []
-
-    def copy_at_the_third(*arguments):
-        calls.append(1)
-        if len(calls) == 3:
-            shutil.copytree(out, left)
-        return observe(*arguments)
-
-    monkeypatch.setattr(OnlineModel, "observe", copy_at_the_third)
-    assert stream(workplace, "data.csv", "killed", warmup=WARMUP, checkpoint_seconds=0) == 0
-    monkeypatch.undo()
-    assert (left / "predictions.csv.partial").read_text().count("\n") > 90
-    assert (left / "checkpoint.pt").exists()
-    assert not (left / "summary.json").exists()
-    assert resume(workplace, "data.csv", "left", "--skip-seen") == 0
-    assert tables_of(left) == tables_of(workplace / "full")
 
 
 def test_compare_makes_one_table(workplace, small, capsys):

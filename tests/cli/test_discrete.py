@@ -57,7 +57,7 @@ def test_one_gross_count_changes_its_own_row_only(monkeypatch):
     assert sum(visited) - before <= before + 64
     others = torch.arange(30) != 11
     for a, b in zip(usual, gross, strict=True):
-        torch.testing.assert_close(a[others], b[others])
+        torch.testing.assert_close(a[others], b[others], equal_nan=True)
     assert 5e8 - 200 < float(gross.crps[11]) < 5e8
 
 

@@ -11,10 +11,9 @@ import torch
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import LinearRegression
 
-from gp_ensembles.cli.checkpoint import load_checkpoint
 from gp_ensembles.cli.commands import Output, stream
 from gp_ensembles.cli.config import load_config
-from gp_ensembles.cli.tables import open_table
+from gp_ensembles.cli.scored_stream import load_checkpoint
 from gp_ensembles.data import Table
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.external_models import ExternalModel, ForecastColumns
@@ -22,7 +21,7 @@ from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.targets import BinaryTarget
 from gp_ensembles.experts.adapters import RegressorAdapter
 from gp_ensembles.streaming import StreamConfig
-from tests.cli.commands import FIT, LINEAR, resume, run, summary_of, tables_of
+from tests.cli.commands import FIT, LINEAR, open_table, resume, run, summary_of, tables_of
 from tests.cli.commands import stream as stream_with
 
 CONFIG = f"""\

@@ -1,16 +1,13 @@
 """Adaptive intervals on the command line: columns, what the summary says of them, and resumption to the bit."""
 
 from dataclasses import replace
-from operator import attrgetter
 
 import pytest
 import torch
 
-from gp_ensembles.cli.checkpoint import load_checkpoint, save_checkpoint
 from gp_ensembles.cli.predictions import interval_columns, interval_table
 from gp_ensembles.cli.scored_stream import ScoredStream
 from gp_ensembles.cli.summary import interval_lines, summarize_run, summary_table
-from gp_ensembles.cli.tables import open_table
 from gp_ensembles.data import Table
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
@@ -18,9 +15,9 @@ from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.targets import CountTarget
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.streaming import StreamConfig
-from gp_ensembles.tables.rows import InMemoryRows, Rows
+from gp_ensembles.tables.rows import Rows
+from tests.cli.commands import InMemoryRows, open_table, summary_of
 from tests.cli.commands import stream as stream_with
-from tests.cli.commands import summary_of
 
 SMALL = replace(oebe, bases=(LinearBasis(),), fit_settings=FitSettings(LBFGS(max_iterations=5), num_samples=1))
 
@@ -64,27 +61,6 @@ def test_what_is_counted_is_what_is_written():
     assert len(lines) == 2
     assert lines[0].startswith("intervals of 90 %: covered ")
     assert lines[0] in summary_table(summary)
-
-
-def test_a_stream_that_was_cut_goes_on_with_the_same_bits(tmp_path):
-    rows = table(500)
-    config = StreamConfig(SMALL, warmup=100, coverages=(0.9, 0.5))
-    stream = ScoredStream.start(config, open_table(rows, 100))
-    whole = list(stream.chunks(after(rows)))
-    cut = ScoredStream.start(config, open_table(rows, 100))
-    parts = list(cut.chunks(after(rows, 100, 367)))
-    save_checkpoint(cut, tmp_path / "checkpoint.pt")
-    again = load_checkpoint(tmp_path / "checkpoint.pt")
-    assert again.coverages == cut.coverages
-    learned = again.progress.num_rows - 100
-    parts += again.chunks(after(rows, 367), repeat_pending=True)
-    names = ("lower", "upper", "mean", "variance", "log_prob")
-    for of in (*map(attrgetter, names), lambda chunk: chunk.interval_ends["q75"]):
-        rest = torch.cat([of(chunk) for chunk in parts[-(len(parts) - 2) :]]) if len(parts) > 2 else of(parts[-1])
-        want = torch.cat([of(chunk) for chunk in whole])
-        assert torch.equal(rest.nan_to_num(), want[-len(rest) :].nan_to_num())
-        assert len(rest) >= len(want) - learned
-    assert interval_table(again.coverages) == interval_table(stream.coverages)
 
 
 def test_columns_and_options(tmp_path, small, capsys):

@@ -106,17 +106,6 @@ def test_targets_that_stay_the_same_have_no_normalized_error(place, small):
     assert summary_of(place / "out")["nmse"] is None
 
 
-def test_failed_runs_keep_the_checkpoint_of_the_results(place, small):
-    assert stream(place, "good.csv") == 0
-    good = (place / "out" / "checkpoint.pt").read_bytes()
-    rows = small.rows(160)
-    rows[120][1] = "1e300"
-    for _ in range(2):
-        assert stream_rows(place, small, rows, on_bad_row="stop") == 2
-    assert (place / "out" / "checkpoint.previous.pt").read_bytes() == good
-    assert summary_of(place / "out")["data"] == "good"
-
-
 def test_compare_goes_on_after_any_failure_keeps_what_is_good_and_makes_no_folder_for_nothing(place, capsys, refused):
     (place / "bad.yaml").write_text("ensemble: {like: doebe, bases: [LinearBasis, LinearBasis]}")
     words, usual = ("compare", place / "good.csv", "--configs", place / "bad.yaml"), {"target": "y", "warmup": 60}

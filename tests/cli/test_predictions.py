@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from scipy import integrate, optimize, stats
 
-from gp_ensembles.cli.predictions import MODEL, empty_scores, score_block, score_table
+from gp_ensembles.cli.predictions import MODEL, empty_scores, rows_of_numbers, score_block, score_table
 from gp_ensembles.distributions import StudentTMixture
 from gp_ensembles.streaming.predictions import OnlinePredictions
 from gp_ensembles.streaming.scales import Standardizer
@@ -21,10 +21,10 @@ def test_student_t_mixtures_have_their_own_quantiles_and_densities():
     scales = Standardizer(zero, zero + 1, zero + 2, zero + 5)
     mixture = StudentTMixture(log_weights, draws, variance, df).rescale(scales.y_mean, scales.y_scale)
     flat = StudentTMixture(y.new_zeros(1), y.new_zeros(1, 5), y.new_full((1, 5), 2.0), y.new_full((1, 5), 4.0))
-    baseline = {"flat": flat}
+    baseline = {"flat": rows_of_numbers(flat.rescale(scales.y_mean, scales.y_scale), y, 5.0)}
     before = empty_scores(y, ("flat",), is_class=False)
     predictions = OnlinePredictions(mixture, mixture.log_prob(y), mixture.log_weights, 0)
-    scores, chunk = score_block(before, 1, y, predictions, baseline, scales)
+    scores, chunk = score_block(before, 1, y, predictions, baseline, 5.0, 5)
 
     weights = log_weights.exp().numpy()
     location, scale = (2 + 5 * draws).numpy(), 5 * torch.where(df.isinf(), variance, variance * (df - 2) / df).sqrt()

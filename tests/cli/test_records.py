@@ -25,6 +25,7 @@ from gp_ensembles.ensembles.spec import EnsembleSpec, SpeedSwitching, StickySwit
 from gp_ensembles.ensembles.targets import ClassTarget
 from gp_ensembles.experts.empirical_bayes import LBFGS, Adam
 from gp_ensembles.streaming import StreamConfig
+from gp_ensembles.streaming.scales import Standardizer
 
 FOLDER = Path(__file__).resolve().parents[2] / "configs"
 CONFIGS = sorted(FOLDER.glob("*.yaml"))
@@ -160,9 +161,11 @@ def test_baselines_in_blocks_equal_baselines_in_one_go():
     y = X[:, 0] + torch.randn(80, generator=generator, dtype=torch.float64)
     y[[5, 33, 34]] = torch.nan
     whole, cut = Baselines(X[:30], y[:30]), Baselines(X[:30], y[:30])
-    together = whole.observe(X[30:], y[30:])
-    parts = [cut.observe(X[a:b], y[a:b]) for a, b in ((30, 34), (34, 35), (35, 80))]
+    zero = y.new_zeros(())
+    units = Standardizer(zero, zero + 1, zero, zero + 1)
+    together = whole.observe(X[30:], y[30:], y[30:], units)
+    parts = [cut.observe(X[a:b], y[a:b], y[a:b], units) for a, b in ((30, 34), (34, 35), (35, 80))]
     for name, normal in together.items():
-        for field in ("mean", "variance"):
+        for field in ("mean", "variance", "log_prob", "crps"):
             pieces = torch.cat([getattr(part[name], field) for part in parts])
-            torch.testing.assert_close(getattr(normal, field), pieces, rtol=1e-9, atol=1e-9)
+            torch.testing.assert_close(getattr(normal, field), pieces, rtol=1e-9, atol=1e-9, equal_nan=True)

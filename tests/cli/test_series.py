@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 import torch
 
+from gp_ensembles.cli import series
 from gp_ensembles.cli.__main__ import main
 from gp_ensembles.cli.config import load_config
-from gp_ensembles.cli.series import run
 from gp_ensembles.fleet import Fleet
 from tests.cli.commands import LINEAR, summary_of
 
@@ -88,7 +88,7 @@ def test_predictions_are_those_of_a_fleet(folder, capsys):
 @pytest.mark.parametrize("seconds", ["0", "1000"])
 def test_a_run_that_stops_goes_on_to_the_same_bytes(seconds, folder, refused, monkeypatch):
     """At a malformed row; the table is fixed, and the run goes on with the rows behind the last save, if any."""
-    monkeypatch.setattr(run, "BATCH_ROWS", 90)
+    monkeypatch.setattr(series, "BATCH_ROWS", 90)
     assert stream("all.csv", "--out", "whole") == 0
     broken_table(folder / "table.csv", table(400), 251)
     refused(stream("table.csv", "--out", "run", "--checkpoint_seconds", seconds), "oops")
@@ -176,7 +176,7 @@ def test_a_run_that_failed_over_a_complete_one_leaves_it_whole(folder, rows):
 
 def test_a_second_table_that_stops_goes_on_where_it_stopped(folder, rows, refused, monkeypatch):
     """Of the second table are skipped as many rows as were read of it; another table is refused."""
-    monkeypatch.setattr(run, "BATCH_ROWS", 30)
+    monkeypatch.setattr(series, "BATCH_ROWS", 30)
     broken_table(folder / "more.csv", rows[300:], 80)
     assert resume("more.csv", "run", "--checkpoint_seconds", "0") == 2
     rows[390:].to_csv("few.csv", index=False)

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from gp_ensembles.cli.__main__ import main
-from gp_ensembles.cli.error_messages import is_memory_full, one_sentence
 from gp_ensembles.cli.named_configs import refuse_odd_yaml
+from gp_ensembles.cli.running import is_memory_full, one_sentence
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.ensembles import build
 from gp_ensembles.ensembles.bases import FourierBasis, HilbertBasis, RadialBasis

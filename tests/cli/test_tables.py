@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gp_ensembles.cli.checkpoint import load_checkpoint
+from gp_ensembles.cli.scored_stream import load_checkpoint
 from tests.cli.commands import resume, run, summary_of, tables_of
 from tests.cli.commands import stream as stream_with
 
@@ -37,21 +37,6 @@ def as_text(rows, delimiter=",", decimal=".", header=("a", "b", "y")):
     lines = [delimiter.join(header)] if header else []
     lines += [delimiter.join(cell.replace(".", decimal) for cell in row) for row in rows]
     return "\n".join(lines) + "\n"
-
-
-DIALECTS = {
-    "decimal commas, utf-16": lambda rows: as_text(rows, ";", ",").encode("utf-16"),
-    "tabs, latin-1": lambda rows: as_text(rows, "\t", header=("größe", "b", "y")).encode("latin-1"),
-    "gzip, a name twice": lambda rows: gzip.compress(as_text(rows, header=("a", "a", "y")).encode()),
-}
-
-
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_dialect_is_read_as_plain_numbers(place, small, dialect):
-    """A few through the command; all of them in ``tests/tables``."""
-    (place / "dialect.csv").write_bytes(DIALECTS[dialect](small.rows(ROWS)))
-    assert stream(place, "dialect.csv", "dialect") == 0
-    assert predictions(place, "dialect") == predictions(place, "plain")
 
 
 def test_the_standard_input_is_read_once(place, small, monkeypatch, capsys):
@@ -203,20 +188,6 @@ def test_the_warm_up_of_a_short_table_is_chosen_and_said(place, small, capsys):
     assert run("stream", place / "plain.csv", **usual, **free) == 0
     assert summary_of(place / "free")["warmup"] == 50
     assert "a third" not in capsys.readouterr().out
-
-
-def test_classes_by_name_need_no_config(place, small, refused):
-    rows = [[a, b, "calm" if float(y) < 52 else "wild"] for a, b, y in small.rows(ROWS)]
-    small.write(place / "classes.csv", rows)
-    usual = {"target": "y", "out": place / "classes"}
-    refused(run("stream", place / "classes.csv", **usual), "give --classes calm,wild")
-    assert not (place / "classes").exists()
-    assert run("stream", place / "classes.csv", classes="calm,wild", **usual) == 0
-    summary = summary_of(place / "classes")
-    assert (summary["classes"], *summary["config"]["ensemble"]["target"]) == (["calm", "wild"], "BinaryTarget")
-    found = small.read(place / "classes" / "predictions.csv")
-    assert all(float(row["p_calm"]) + float(row["p_wild"]) == pytest.approx(1, abs=1e-9) for row in found)
-    assert [row["y"] for row in found] == [f"{float(row[2] == 'wild')}" for row in rows[43:]]
 
 
 def swapped(rows):

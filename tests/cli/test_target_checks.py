@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 
 from gp_ensembles.cli import scored_stream
 from gp_ensembles.cli.bad_rows import BadRows
-from gp_ensembles.cli.checkpoint import load_checkpoint
-from gp_ensembles.cli.scored_stream import ScoredStream
-from gp_ensembles.cli.tables import open_table
+from gp_ensembles.cli.scored_stream import ScoredStream, load_checkpoint
 from gp_ensembles.data import Table
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
@@ -21,8 +19,8 @@ from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget, CountTarge
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.streaming import StreamConfig
 from gp_ensembles.streaming.checks import illegal_target
-from gp_ensembles.tables.rows import InMemoryRows, Rows
-from tests.cli.commands import resume, run, summary_of
+from gp_ensembles.tables.rows import Rows
+from tests.cli.commands import InMemoryRows, open_table, resume, run, summary_of
 
 FIT = FitSettings(LBFGS(max_iterations=3), num_samples=1)
 SPEC = replace(oebe, bases=(LinearBasis(),), fit_settings=FIT, target=BinaryTarget())
@@ -79,23 +77,6 @@ def test_a_cell_of_the_warm_up_is_named_before_it_runs(place, small, capsys, mon
     assert "leave the cell empty" in predicted
     assert "Likelihood" not in predicted
     assert not (place / "out").exists()  # nothing was written
-
-
-@pytest.mark.parametrize("row", [60, 149])
-def test_a_cell_after_it_ends_the_run_there_and_what_came_before_is_kept(place, small, capsys, row):
-    rows = make_rows()
-    good, rows[row][2] = rows[row][2], "2"
-    small.write(place / "data.csv", rows)
-    assert stream(place) == 2
-    reported = capsys.readouterr().err
-    assert f"{place / 'data.csv'}, data row {row + 1} (line {row + 2}), column y: the target is 2, but the" in reported
-    assert load_checkpoint(place / "out" / "checkpoint.pt").num_read == row
-    rows[row][2] = good
-    small.write(place / "data.csv", rows)
-    assert resume(place, "data.csv", "out", "--skip-seen") == 0
-    found = (place / "out" / "predictions.csv").read_bytes()
-    assert stream(place) == 0
-    assert (place / "out" / "predictions.csv").read_bytes() == found
 
 
 def test_rows_to_go_on_with_are_checked_too(place, small, capsys):

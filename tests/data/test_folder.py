@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from gp_ensembles.data import available, load, load_folder, read_csv
+from gp_ensembles.data import load_folder, read_csv
 from gp_ensembles.data.folder import folder_names
 
 CSV = "date,torque2,angle,torque1,speed\n20240101,9,0.5,1,2\n20240102,8,0.25,,3\n"
@@ -97,15 +97,6 @@ def test_malformed_manifests(tmp_path, text):
     (tmp_path / "manifest.json").write_text(text)
     with pytest.raises(ValueError, match="not a manifest"):
         folder_names(tmp_path)
-
-
-def test_the_registry_knows_the_folder(folder):
-    assert {"arm", "friedman1"} <= set(available(folder))
-    assert "arm" not in available()
-    assert load("arm", folder=folder).target_name == "torque1"
-    assert load("friedman1", folder=folder).name == "friedman1"
-    with pytest.raises(ValueError, match=r"did you mean .*arm"):
-        load("armm", folder=folder)
 
 
 @pytest.mark.parametrize(

@@ -132,22 +132,22 @@ def test_gp_draw_takes_kernels_of_gpytorch():
 
 def test_segments_have_their_own_length_scales():
     made = switching_gps(900, lengthscales=(2.0, 0.05, 2.0), noise=0.0, generator=seeded())
-    assert made.segment.bincount().tolist() == [300, 300, 300]
-    assert bool((made.segment.diff() >= 0).all())
-    assert made.lengthscale[[0, 299, 300, 599, 600]].tolist() == [2.0, 2.0, 0.05, 0.05, 2.0]
+    assert made.parts["segment"].bincount().tolist() == [300, 300, 300]
+    assert bool((made.parts["segment"].diff() >= 0).all())
+    assert made.parts["lengthscale"][[0, 299, 300, 599, 600]].tolist() == [2.0, 2.0, 0.05, 0.05, 2.0]
     slopes = []
     for segment in range(3):
-        rows = made.segment == segment
+        rows = made.parts["segment"] == segment
         order = made.table.X[rows, 0].argsort()
         slopes.append(float(made.truth[rows][order].diff().abs().mean()))
     assert slopes[1] > 5 * max(slopes[0], slopes[2])
     # The first and third are different functions, for all their common length scale.
-    first, third = made.segment == 0, made.segment == 2
+    first, third = made.parts["segment"] == 0, made.parts["segment"] == 2
     assert not torch.allclose(made.truth[first].mean(), made.truth[third].mean(), atol=1e-3)
 
 
 def test_segments_need_rows():
-    assert switching_gps(5, lengthscales=(1.0, 2.0), generator=seeded()).segment.tolist() == [0, 0, 0, 1, 1]
+    assert switching_gps(5, lengthscales=(1.0, 2.0), generator=seeded()).parts["segment"].tolist() == [0, 0, 0, 1, 1]
     with pytest.raises(ValueError, match="3 rows are fewer than the 4 segments"):
         switching_gps(3)
     for scales in ((), (1.0, 0.0)):
@@ -159,16 +159,16 @@ def test_the_sensor_drifts_jumps_and_falls_silent():
     made = drifting_sensor(400, 250, gap=(100, 140), noise=0.0, generator=seeded())
     assert made.table.y.isnan().nonzero().flatten().tolist() == list(range(100, 140))
     assert bool(made.truth.isfinite().all())
-    assert made.offset.diff().nonzero().flatten().tolist() == [249]
-    assert float(made.gain[0]) == 1.0
-    torch.testing.assert_close(made.gain.diff(), torch.full_like(made.gain[1:], 0.5 / 400))
+    assert made.parts["offset"].diff().nonzero().flatten().tolist() == [249]
+    assert float(made.parts["gain"][0]) == 1.0
+    torch.testing.assert_close(made.parts["gain"].diff(), torch.full_like(made.parts["gain"][1:], 0.5 / 400))
     load_, temperature = made.table.X.unbind(1)
     response = torch.sin(2 * math.pi * load_) + load_ * temperature
-    torch.testing.assert_close(made.truth, made.gain * response + made.offset)
+    torch.testing.assert_close(made.truth, made.parts["gain"] * response + made.parts["offset"])
     assert made.table.feature_names == ("load", "temperature")
     usual = drifting_sensor(200, generator=seeded())
     assert int(usual.table.y.isnan().sum()) == 20
-    assert usual.offset.diff().nonzero().flatten().tolist() == [99]
+    assert usual.parts["offset"].diff().nonzero().flatten().tolist() == [99]
 
 
 @pytest.mark.parametrize(

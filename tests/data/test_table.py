@@ -5,8 +5,6 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gp_ensembles.data import read_csv
 
@@ -62,15 +60,6 @@ def test_true_and_false_are_targets_in_any_case(tmp_path):
     table = read_csv(written(tmp_path, "time,load\n0,true\n1,FALSE\n2,\n3, False \n4,1\n"), "load")
     assert table.y[[0, 1, 3, 4]].tolist() == [1.0, 0.0, 0.0, 1.0]
     assert math.isnan(table.y[2])
-    assert table.source.has_words
-    assert not read_csv(written(tmp_path, GOOD), "load").source.has_words
-
-
-def test_a_table_knows_the_lines_of_its_rows(tmp_path):
-    path = written(tmp_path, "\n\ntime,load\n\n1,2\n\n\n3,4\n")
-    table = read_csv(path, "load")
-    assert table.source.lines.tolist() == [5, 8]
-    assert table.where(1) == f"{path}, data row 2 (line 8)"
 
 
 def test_files_that_are_not_there(tmp_path):
@@ -92,25 +81,3 @@ def test_files_that_are_no_text(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match="not a text table"):
         read_csv(tmp_path / name, "load")
-
-
-finite = st.floats(allow_nan=False, allow_infinity=False)
-
-
-@given(
-    rows=st.lists(st.tuples(finite, finite, st.none() | finite), min_size=1, max_size=8),
-    target=st.sampled_from([0, 1, 2]),
-)
-def test_a_table_survives_the_way_through_a_file(tmp_path_factory, rows, target):
-    path = tmp_path_factory.mktemp("round") / "table.csv"
-    names = ["a", "b"]
-    names.insert(target, "y")
-    cells = []
-    for a, b, y in rows:
-        row = [repr(a), repr(b)]
-        row.insert(target, "" if y is None else repr(y))
-        cells.append(",".join(row))
-    path.write_text("\n".join([",".join(names), *cells]))  # no end of the last line
-    table = read_csv(path, "y")
-    assert table.X.tolist() == [[a, b] for a, b, _ in rows]
-    assert [None if math.isnan(y) else y for y in table.y.tolist()] == [y for *_, y in rows]

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.cli.commands import Output, stream
-from gp_ensembles.cli.tables import open_table
 from gp_ensembles.data import Table
 from gp_ensembles.ensembles import wide
 from gp_ensembles.ensembles.bases import LinearBasis
@@ -17,6 +16,7 @@ from gp_ensembles.ensembles.price import largest_size, price_of_features, price_
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.ensembles.wide import WideFeatures
 from gp_ensembles.streaming import OnlineModel, StreamConfig
+from tests.cli.commands import open_table
 
 PRICED = replace(oebe, bases=(LinearBasis(),), extra_experts=(WideFeatures(price=30.0),))
 

@@ -10,10 +10,8 @@ import pytest
 import torch
 
 from attacks.recipes import RECIPES, sample
-from gp_ensembles.files import manifest
-from gp_ensembles.files.archive import read_archive
-from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoint
-from gp_ensembles.files.manifest import digest, manifest_of
+from gp_ensembles.files import checkpoint
+from gp_ensembles.files.checkpoint import Kind, digest, manifest_of, read_archive, read_checkpoint, write_checkpoint
 
 KIND = Kind("example", 3, "an example", "give another", parts=("config", "inner/rows"))
 CONTENT = {
@@ -225,7 +223,7 @@ def test_compressed_and_overlapping_parts_are_refused(tmp_path):
 
 def test_shared_containers_do_not_multiply(tmp_path, monkeypatch):
     """A file of 200 bytes whose lists within lists would be a billion things."""
-    monkeypatch.setattr(manifest, "MOST_PARTS", 10_000)
+    monkeypatch.setattr(checkpoint, "MOST_PARTS", 10_000)
     shared = ["a"]
     for _ in range(60):
         shared = [shared, shared]

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from gp_ensembles.files.growing import GrowingTable
 from gp_ensembles.files.operations import OpenFile, watched
-from gp_ensembles.files.replacing import copy_file, replace_file, write_json, write_text
+from gp_ensembles.files.replacing import GrowingTable, copy_file, replace_file, write_json, write_text
 from gp_ensembles.files.transaction import JOURNAL, STAGE, complete, replace_together, staged
 
 

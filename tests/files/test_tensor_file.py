@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from gp_ensembles.files.checkpoint import read_tensors, write_tensors
 from gp_ensembles.files.operations import watched
-from gp_ensembles.files.tensor_file import read_tensors, write_tensors
 
 TENSORS = {
     "x": torch.arange(6, dtype=torch.float64).reshape(2, 3) / 7,

@@ -4,7 +4,6 @@ import json
 import math
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -36,7 +35,6 @@ from studies.arena.window_gp import WindowGP
 from studies.harness.parts import Record, Results
 from tests.studies.sets import read_rows
 
-CONFIGS = Path(__file__).resolve().parents[2] / "studies" / "configs"
 LINEAR = replace(PRESETS["oebe"], bases=(LinearBasis(), FourierBasis(num_features=10)))
 NUM_WARM, NUM_ROWS = 80, 60
 
@@ -362,18 +360,6 @@ METHOD_NAMES = ["previous", "linear", "previous_label"]
 OPTIONS = arena.Options(methods=METHOD_NAMES, rows=200, seeds=2)
 
 
-def test_finished_parts_of_all_methods_are_read_back(folder, tmp_path, monkeypatch):
-    runs: list[str] = []
-    whole = Arena.run
-    monkeypatch.setattr(Arena, "run", lambda self, made: (runs.append(made.title), whole(self, made))[1])
-    first = arena.run(folder, tmp_path / "out", OPTIONS)
-    assert sorted(runs) == sorted(METHODS[name].title for name in (*METHOD_NAMES[:2] * 2, METHOD_NAMES[2]))
-    runs.clear()
-    assert arena.run(folder, tmp_path / "out", OPTIONS) == first
-    assert arena.run(folder, tmp_path / "out", OPTIONS._replace(methods=["linear"])) == first
-    assert runs == []
-
-
 def test_rows_are_kept_and_tables_agree_with_them(folder, tmp_path):
     words = ["arena", "--data", str(folder), "--methods", *METHOD_NAMES, "--rows", "200", "--out", str(tmp_path)]
     assert main(words) == 0
@@ -429,16 +415,3 @@ def test_a_missing_package_is_a_line_below_the_table(folder, tmp_path, monkeypat
     monkeypatch.setattr(arena, "is_installed", lambda package: False)
     text = arena.run(folder, tmp_path, OPTIONS._replace(sets=["sum"], methods=["previous", "river_knn"]))
     assert "river_knn, seed 1 failed: river is not installed; python -m pip install 'gp_ensembles[arena]'" in text
-
-
-def test_the_picture_is_drawn(folder, tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib")
-    monkeypatch.undo()
-    arena.run(folder, tmp_path / "out", OPTIONS._replace(seeds=1))
-    for name in ("arena.png", "arena_log_score.png"):  # the second stands in the README
-        assert (tmp_path / "out" / name).stat().st_size > 10_000
-
-
-def test_the_config_is_read(capsys):
-    assert main(["arena", "--config", str(CONFIGS / "arena.yaml")]) == 2
-    assert "name their folder with --data" in capsys.readouterr().err

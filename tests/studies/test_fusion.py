@@ -156,11 +156,6 @@ def test_every_model_predicts_the_test_rows_by_every_inference(name, inference, 
     assert set(found.checks) == (checks if inference == "hmc" else set())
 
 
-def test_answers_are_functions_of_the_seed(split, experts, quick):
-    first, second = (METHODS["P-BHS"].run(task(split, experts)).log_prob for _ in range(2))
-    assert torch.equal(first, second)
-
-
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_interrupted_chains_are_no_finished_part(split, experts, quick, monkeypatch):
     given = task(split, experts, "hmc")
@@ -244,20 +239,6 @@ def test_the_generating_model_is_shown_with_all_predictions(tmp_path, choices):
     assert float(shown[1]) == pytest.approx(distance, rel=1e-3)
     assert distance < 1  # of a function of amplitude one
     assert len(list((tmp_path / "fusion_figure_2_parts").iterdir())) == 2
-
-
-def test_a_figure_is_written_with_its_picture(tmp_path, choices, quick):
-    text = run("3b", choices._replace(trials=1, methods=["BHS", "equal"]))
-    words = ("more frequencies", "1 split(s) of 100 rows", "inference by Laplace's method", "BHS: linear stacking")
-    assert all(word in text for word in words)
-    assert "failed" not in text
-    names = [f"fusion_figure_3b.{kind}" for kind in ("csv", "json", "png", "txt")]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [*names, "fusion_parts"]
-    # The pool of equal weights has no frequencies: once for each range of the inputs.
-    assert len(list((tmp_path / "fusion_parts").iterdir())) == 6 + 2
-    rows = read_rows(tmp_path / "fusion_figure_3b.csv")
-    assert len(rows) == 12
-    assert len({row["nlpd"] for row in rows if row["method"] == "equal"}) == 2
 
 
 def test_means_are_of_the_splits_and_chains_have_parts_of_their_own(tmp_path, choices, small):

@@ -9,13 +9,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.cli.text_tables import aligned, as_csv
+from gp_ensembles.cli.text_tables import as_csv
 from gp_ensembles.data import Table, load_folder
 from gp_ensembles.files.replacing import write_json
 from gp_ensembles.metrics import nmse
 from studies.harness.experiment import Choices
 from studies.harness.parts import Record, kept_record
 from studies.harness.sources import Sources
+from studies.harness.text import aligned
 from studies.ie_gp import regret as synthetic_regret
 from studies.ie_gp import streams
 from studies.ie_gp import study as ie_gp

@@ -244,26 +244,6 @@ def test_gpytorch_s_places_keep_what_is_near_together(rows):
     assert neighbor_error(gpytorch_embedding(rows.Y, 100), rows.label) <= 0.2
 
 
-def test_a_figure_is_written_with_its_picture(tmp_path, folder):
-    text = figure(tmp_path / "out", folder, sets=None, methods=["pca", "kernel_pca"])
-    for words in ("2 draw(s) from seed 0", "all at once", "usps_0to4 is left out", "mnist_5k is left out"):
-        assert words in text
-    assert "digits: online models started from 6 of 60 rows" in text
-    names = [f"figure_7.{kind}" for kind in ("csv", "json", "png", "txt")]
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [*names, "latent_parts"]
-    assert (tmp_path / "out" / "figure_7.txt").read_text() == text + "\n"
-
-
-def test_figure_8_is_a_map_of_the_same_runs(tmp_path):
-    text = figure(tmp_path, methods=["pca"], trials=1, number=8)
-    assert "figure 8" in text.splitlines()[0]
-    wide = (tmp_path / "figure_8.png").read_bytes()[16:24]
-    figure(tmp_path, methods=["pca"], trials=1)
-    narrow = (tmp_path / "figure_7.png").read_bytes()[16:24]
-    assert int.from_bytes(wide[4:], "big") > int.from_bytes(narrow[4:], "big")  # heights of the two pictures
-    assert len(list((tmp_path / "latent_parts").iterdir())) == 1
-
-
 def test_scores_are_those_of_the_runs(tmp_path, plain):
     text = figure(tmp_path)
     rows = read_rows(tmp_path / "figure_7.csv")

@@ -14,14 +14,11 @@ from scipy.stats import norm, t, ttest_rel
 from gp_ensembles.data import Table
 from gp_ensembles.distributions import StudentTMixture
 from gp_ensembles.papers.sparse import SparseGP
-from studies.__main__ import main
 from studies.harness.experiment import Choices
 from studies.harness.parts import Record, Results
 from studies.harness.sources import Sources
-from studies.knots import figures
 from studies.knots import study as knots
 from studies.knots.methods import METHODS, PUBLISHED, KnotAnswer, KnotTask, fixed_mean, optimizer_of, start_values
-from studies.knots.pictures import draw_growth, draw_runs
 from studies.knots.sets import SETS, load_set, split_rows
 from studies.knots.study import scored
 from studies.knots.tables import SCORES, paired_text, printed_text
@@ -158,21 +155,9 @@ def test_every_method_selects_at_most_the_knots_allowed_and_stays_below_the_evid
     assert found.history["history_objective"][-1] == pytest.approx(found.objective, abs=1e-6)
 
 
-def test_selections_are_functions_of_the_seed(few):
-    for name in ["ORVk", "blocks", "default"]:
-        first, second = (METHODS[name].run(task(few, 3)) for _ in range(2))
-        assert torch.equal(first.mean, second.mean)
-        assert torch.equal(first.knots, second.knots)
-
-
 def test_simultaneous_optimization_needs_the_knots_it_starts_from(split):
     with pytest.raises(ValueError, match="knots of OBVk are needed"):
         METHODS["SVO"].run(task(split))
-
-
-def test_fewer_knots_than_one_begins_with_are_allowed(split):
-    for name in ["OBVk", "blocks"]:
-        assert len(METHODS[name].run(task(split, 2)).knots) <= 2
 
 
 def test_an_interrupted_selection_is_no_finished_part(split, monkeypatch):
@@ -182,24 +167,6 @@ def test_an_interrupted_selection_is_no_finished_part(split, monkeypatch):
     monkeypatch.setattr("gp_ensembles.papers.sparse.one_at_a_time.OneAtATime.search", interrupt)
     with pytest.warns(UserWarning, match="interrupted"), pytest.raises(KeyboardInterrupt):
         METHODS["OBVk"].run(task(split))
-
-
-@pytest.mark.slow
-def test_a_table_of_all_methods_is_written_with_pictures(choices, tmp_path):
-    text = run(choices._replace(trials=1))
-    for words in ("authors' R code", "0.4003", "MNLP is the median", "SVO: simultaneous from OBVk's knots", *METHODS):
-        assert words in text
-    assert "failed" not in text
-    kinds = ("csv", "json", "png", "txt")
-    files = ["knots_boston_growth.png", "knots_parts", *(f"knots_boston.{kind}" for kind in kinds)]
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files)
-    rows = {row["method"]: row for row in read_rows(tmp_path / "knots_boston.csv")}
-    assert list(rows) == list(METHODS)
-    exact = rows.pop("FGP")
-    assert (exact["aukl_f"], exact["knots"]) == ("0.0", "")
-    assert float(rows.pop("default")["knots"]) == 48  # every row
-    assert all(float(row["aukl_f"]) > 0 and float(row["knots"]) <= 6 for row in rows.values())
-    assert rows["OBVk"]["knots"] == rows["SVk"]["knots"] == rows["SVO"]["knots"]
 
 
 def test_as_published_is_said_and_kept_apart(choices, tmp_path, no_pictures):
@@ -289,19 +256,6 @@ def test_fewer_rows_are_the_first_drawn(folder):
     assert torch.equal(torch.cat([few.y, few.test_y]), torch.cat([whole.y, whole.test_y])[:40])
 
 
-def test_methods_bring_what_they_start_from_and_keep_their_order(choices):
-    plan = knots.make_plan("boston", choices._replace(methods=["SVO", "FGP"]), 6)
-    assert plan.methods == ["FGP", "OBVk", "SVO"]
-
-
-def test_divergences_need_the_full_process(choices, no_pictures):
-    text = run(choices._replace(methods=["ORVk"], trials=1))
-    header, row = (next(line for line in text.splitlines() if line.startswith(word)) for word in ("method", "ORVk "))
-    shown = dict(zip(header.split(), row.split(), strict=True))
-    assert shown["aukl_f"] == shown["aukl_y"] == "-"
-    assert float(shown["srmse"]) < 1
-
-
 def results_of(values):
     """Scores by method, a list over splits each."""
     results = Results(None, ("method", "split"), len(next(iter(values.values()))))
@@ -366,31 +320,6 @@ def test_sets_that_cannot_be_used_are_refused(choices, tmp_path):
     missing = write_set(tmp_path / "missing", "boston_raw", BOSTON, [*rows, [1, 1, 1, 1, math.nan]])
     with pytest.raises(ValueError, match="boston_raw has rows without a target"):
         run(choices._replace(sources=Sources(missing)))
-
-
-def test_no_growth_is_drawn_without_a_selection(choices, tmp_path, no_pictures):
-    run(choices._replace(methods=["FGP"], trials=1))
-    assert not (tmp_path / "knots_boston_growth.png").exists()
-    nothing = Results(None, ("method", "split"), 1)
-    assert not draw_growth(nothing, ["FGP"], "boston", tmp_path / "none.png")
-
-
-def test_scores_have_a_line_for_each_run(tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr("gp_ensembles.plots.save_figure", lambda figure, path: drawn.append(figure))
-    draw_runs(results_of({"OBVk": [0.5, 0.4], "SVk": [0.1, 0.2]}), ["OBVk", "SVk"], "two splits", tmp_path / "no.png")
-    lines = [list(line.get_ydata()) for line in drawn[0].axes[0].lines]
-    assert [0.5, 0.1] in lines
-    assert [0.4, 0.2] in lines
-    assert [pytest.approx(0.45), pytest.approx(0.15)] in lines  # their means
-
-
-def test_the_command_line_makes_a_figure(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(figures, "NUM_ROWS", 60)
-    monkeypatch.setattr(figures, "NUM_POINTS", 41)
-    arguments = ["knots", "figure-1", "--as-published", "true", "--progress", "false", "--out", str(tmp_path)]
-    assert main(arguments) == 0
-    assert "AS PUBLISHED, by ADADELTA" in capsys.readouterr().out
 
 
 def test_numbers_of_others_are_of_our_methods_and_scores():

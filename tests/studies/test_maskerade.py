@@ -12,7 +12,6 @@ from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.data import Table, load_folder
 from gp_ensembles.papers.quadrature import Budget, RegressionProblem, Search, marginalize
 from gp_ensembles.papers.quadrature.prior import draw_stratified
-from studies.__main__ import main
 from studies.harness.experiment import Choices
 from studies.harness.sources import FoundSet, Sources
 from studies.maskerade import methods as maskerade_methods
@@ -279,16 +278,6 @@ def test_the_authors_choices_are_labelled(folder, tmp_path):
         maskerade.run(SERIES, choices._replace(methods=["rbf"]), 8)
 
 
-def test_a_table_of_ones_own_stands_in_without_printed_numbers(folder, tmp_path):
-    path = tmp_path / "mine.csv"
-    path.write_text("a,b,y\n" + "".join(f"{t / 30},{t * t % 11},{math.sin(t)}\n" for t in range(30)))
-    choices = choices_of(None, tmp_path, trials=1, methods=["sobol"])
-    text = maskerade.run(SERIES, choices._replace(sources=Sources(None, [f"airline={path}:y"])), 8)
-    assert "airline: mine.csv, target y, in its place" in text
-    assert "printed in the paper" not in text
-    assert "\nsobol" in text
-
-
 def test_a_search_cut_short_is_no_finished_part(monkeypatch):
     def cut(problem, budget, search, **options):
         return marginalize(problem, Budget(budget.evaluations - 3, draws=0), Search(num_ascents=0), **options)
@@ -306,15 +295,6 @@ def test_sets_that_cannot_be_used_are_named(folder, tmp_path):
         maskerade.run(LAYOUTS["table-2"], choices_of(folder, tmp_path / "out", trials=11, sets=None), 8)
     with pytest.raises(ValueError, match=r"airline is left out.*--data-set airline=FILE:TARGET"):
         maskerade.run(SERIES, choices_of(None, tmp_path / "out"))
-
-
-def test_quick_runs_have_a_small_budget_unless_one_is_given(folder, tmp_path, capsys):
-    arguments = ["maskerade", "table-5", "--data", str(folder), "--sets", "airline", "--methods", "sobol"]
-    arguments += ["--progress", "false", "--out", str(tmp_path), "--quick", "true"]
-    assert main(arguments) == 0
-    assert "; 50 evaluations, 1 split(s)" in capsys.readouterr().out
-    assert main([*arguments, "--evaluations", "9"]) == 0
-    assert "; 9 evaluations, 1 split(s)" in capsys.readouterr().out
 
 
 def test_budgets_are_the_paper_s_where_it_counts_likelihoods():

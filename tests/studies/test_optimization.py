@@ -1,6 +1,5 @@
 """Bayesian optimization of the study: regrets by hand, drift, runs that last, mistakes in one sentence."""
 
-import json
 import math
 
 import pytest
@@ -8,13 +7,12 @@ import torch
 from scipy import stats
 
 from studies.__main__ import main
-from studies.optimization import methods, rivals, study, tables
+from studies.optimization import methods, rivals, tables
 from studies.optimization.drawn import draw
 from studies.optimization.methods import METHODS, initial_design, make_method
 from studies.optimization.problems import PROBLEMS, Problem, cross_validated, drifting, height_at, make_problem, peak_at
 from studies.optimization.runs import Runs, Trace, as_record, as_trace, run_one
 from tests.pretend_graphs import pretend_gpu
-from tests.studies.sets import read_rows
 
 OPTIONS = ["--trials", "2", "--iterations", "3", "--progress", "false"]
 
@@ -267,35 +265,6 @@ def regret(out, *words, problems="branin", methods=("random", "sobol")):
         ["optimization", "regret", f"--problems=[{problems}]", "--methods", *methods, *OPTIONS, *words]
         + ["--out", str(out)]
     )
-
-
-def test_seeds_and_not_places_in_the_plan_say_which_run_it_is(tmp_path, monkeypatch):
-    assert regret(tmp_path) == 0
-    monkeypatch.setattr(study, "run_one", None)
-    assert regret(tmp_path, "--seed", "1", "--trials", "1") == 0
-
-
-def test_the_command_leaves_everything_it_should(tmp_path, capsys):
-    pytest.importorskip("matplotlib")
-    out = tmp_path / "out"
-    wanted = ["branin", "drifting", "tuning"]
-    assert regret(out, "--num-initial", "4", problems=",".join(wanted), methods=["sobol", "random"]) == 0
-    ends = ("csv", "json", "txt")
-    names = {"runs", *(f"regret.{end}" for end in ends), "regret_simple.png", "regret_cumulative.png"}
-    assert {path.name for path in out.iterdir()} == names
-    assert len(list((out / "runs").iterdir())) == 12
-    rows = read_rows(out / "regret.csv")
-    assert [(row["problem"], row["seeds"]) for row in rows] == [(name, "2") for name in wanted for _ in range(2)]
-    for row in rows:
-        low, mean, high = (float(row[f"cumulative_regret{end}"]) for end in ("_low", "", "_high"))
-        assert low < mean < high
-        assert float(row["seconds_per_iteration"]) > 0
-        assert (row["simple_regret"] == "") == (row["problem"] == "drifting")
-    curves = json.loads((out / "regret.json").read_text())["curves"]
-    assert [len(curve["cumulative_regret"]["mean"]) for curve in curves] == [7] * 6
-    assert min(float(row["simple_regret"]) for row in rows if row["problem"] == "tuning") >= 0
-    assert (out / "regret.txt").read_text().startswith("| problem | method |")
-    assert "optimum of tuning is not known" in capsys.readouterr().out
 
 
 def test_a_method_without_its_packages_says_what_to_install(monkeypatch):

@@ -1,12 +1,7 @@
-"""Studies by case and trial: means by hand, one seed one table, and a run that was killed goes on."""
+"""Studies by case and trial: means by hand, one seed one table, and a run that was cut goes on."""
 
 import json
-import os
-import signal
 import statistics
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,29 +11,11 @@ from studies.harness.experiment import Choices
 from studies.harness.sources import Sources
 from studies.harness.trials import run_cases
 
-ROOT = Path(__file__).resolve().parents[2]
 CHEAP = [
     *(("ie-gp", name) for name in ("lemma-1", "lemma-2", "theorem-1", "figure-10", "figure-11")),
     ("follow-ups", "consensus"),
 ]
 WITHOUT_PARTS = [("knots", "figure-1"), ("knots", "figure-2")]  # seconds each, with nothing to go on with
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-import torch
-from studies.harness.experiment import Choices
-from studies.harness.sources import Sources
-from studies.harness.trials import run_cases
-
-def normal(generator):
-    with open("calls.txt", "a") as file:
-        file.write("call\\n")
-    if len(sys.argv) > 1 and len(Path("calls.txt").read_text().split()) == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return {"value": torch.randn((), generator=generator, dtype=torch.float64).item()}
-
-print(run_cases(Choices(Sources(None), Path("out"), 2), "study", "Two", {"first": normal, "second": normal}, {}))
-"""
 
 
 class Counted:
@@ -94,24 +71,6 @@ def test_other_settings_more_trials_and_a_torn_file_are_run_and_the_rest_is_not(
     study(tmp_path, torn, trials=5, rows=20)
     assert torn.calls == 1
     assert json.loads(one.read_text())["settings"] == {"rows": 20, "case": "second case", "seed": 1}
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no SIGKILL")
-def test_a_killed_process_leaves_what_the_next_one_goes_on_with(tmp_path):
-    def run(folder, *words):
-        folder.mkdir(exist_ok=True)
-        command = [sys.executable, "-c", KILLED, *words]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-
-    assert run(tmp_path / "cut", "killed").returncode == -signal.SIGKILL
-    done = run(tmp_path / "cut")
-    assert done.returncode == 0, done.stderr
-    assert len((tmp_path / "cut" / "calls.txt").read_text().split()) == 3 + 2  # two finished, one killed, two more
-    whole = run(tmp_path / "whole")
-    assert done.stdout == whole.stdout
-    assert "second" in whole.stdout
 
 
 def tables(paper, experiment, out):

@@ -12,7 +12,7 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from gp_ensembles.estimators.arrays import Array, as_array, as_tensor
+from gp_ensembles.estimators.inputs import Array, as_array, as_tensor
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.papers.gplvm import IEGPLVM, LatentSettings, ie_gplvm
 from gp_ensembles.streaming.scales import constant_columns

@@ -14,9 +14,8 @@ import pytest
 import torch
 
 from gp_ensembles.cli.__main__ import main
-from gp_ensembles.cli.lines.protocol import LineError, read_line
-from gp_ensembles.cli.lines.run import LineOutput, run_lines
-from gp_ensembles.cli.lines.session import LineSession
+from gp_ensembles.cli.line_session import LineError, LineSession, read_line
+from gp_ensembles.cli.lines import run_lines
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import oebe
@@ -60,7 +59,7 @@ def written(path, found):
 def run(session, lines, tmp_path, name="out"):
     answers = io.StringIO()
     text = [line if isinstance(line, str) else json.dumps(line) for line in lines]
-    summary = run_lines(session, text, answers, LineOutput(tmp_path / name))
+    summary = run_lines(session, text, answers, tmp_path / name)
     return [json.loads(line) for line in answers.getvalue().splitlines()], summary
 
 

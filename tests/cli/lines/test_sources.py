@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.cli.lines.sources import Stop, lines_of
+from gp_ensembles.cli.lines import Stop, lines_of
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals and pipes of POSIX")
 

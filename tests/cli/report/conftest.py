@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from gp_ensembles.cli.commands import family_of
 from gp_ensembles.cli.predictions import Chunk
-from gp_ensembles.cli.report.events import family_of
 from gp_ensembles.cli.report.history import RunHistory
 
 NAMES = ("hsgp/static/0", "hsgp/dynamic 0.01/0", "hsgp/dynamic 0.01/1", "window/0")

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from gp_ensembles.calibration.coverage import count_coverage, init_coverage
+from gp_ensembles.cli.commands import family_of
 from gp_ensembles.cli.predictions import Chunk
-from gp_ensembles.cli.report.events import family_of
 from gp_ensembles.cli.report.history import RECENT, WINDOW_SERIES, Bins, RunHistory
 
 

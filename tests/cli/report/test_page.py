@@ -11,9 +11,7 @@ import torch
 
 from gp_ensembles.cli.predictions import Chunk
 from gp_ensembles.cli.report.figures import Axis
-from gp_ensembles.cli.report.page import report_html
-from gp_ensembles.cli.report.sections import lead_of, sections
-from gp_ensembles.cli.report.tables import escaped
+from gp_ensembles.cli.report.page import escaped, lead_of, report_html, sections
 
 HOSTILE = '<script>alert("1")</script><b onclick=x>&amp;%{y}'
 _VOID = {"meta", "link", "br", "img", "input", "hr"}

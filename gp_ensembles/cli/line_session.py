@@ -1,28 +1,27 @@
-"""A model that answers line by line: a warm-up on the first rows, then a prediction for each row."""
+"""A model that answers line by line: the protocol, a warm-up on the first rows, then a prediction for each row."""
 
 import hashlib
 import json
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from gp_ensembles.cli.lines.protocol import Line, LineError
 from gp_ensembles.distributions import LatentMixture
 from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoint
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.late import LateTargets
 from gp_ensembles.streaming.predictions import StreamDistribution
 from gp_ensembles.tables import TableOptions, open_rows
-from gp_ensembles.tables.encoder import ColumnsError, TableEncoder, TableError
+from gp_ensembles.tables.columns import TargetColumn
+from gp_ensembles.tables.encoder import TableEncoder, TableError
 from gp_ensembles.tables.frames import cells_of_records
 from gp_ensembles.tables.raw import RawRows
-from gp_ensembles.tables.target import TargetColumn
 
 _KIND = Kind(
     "gp_ensembles lines",
@@ -32,13 +31,57 @@ _KIND = Kind(
     ("config", "model/warm_X", "model/warm_y"),
 )
 _FARTHEST = 1e100
-PATH = "the lines"
-
-
 WINDOW = 100  # most rows pending without a target
 PATIENCE = 5  # later rows with targets after which a pending row is dropped
 _REMEMBERED = 2  # times the window: ids of learned rows, which may not be used again
 _ODD = 0.1  # largest share of warm-up rows that may be left out as malformed
+_LARGEST = 10**300
+Identity = str | int | float  # whole numbers are whole: 7.0 is 7
+
+
+class LineError(ValueError):
+    """A line that cannot be used."""
+
+
+class Line(NamedTuple):
+    """The content of a line."""
+
+    identity: Identity | None  # the id of its row; ``None`` without one
+    record: dict[str, Any]  # inputs by column, if it has any
+    target: Any  # the target as written; ``None`` without one
+    is_lost: bool = False  # whether it says that the target of an earlier row will never arrive
+
+
+def read_line(text: str, target: str, identity: str, features: Sequence[str] | None = None) -> Line:
+    """Read a line of JSON."""
+    try:
+        found = json.loads(text.lstrip("\ufeff"))
+    except json.JSONDecodeError as error:
+        raise LineError(f"not JSON: {error.msg} at character {error.pos + 1}") from None
+    except ValueError:  # Python limits the number of digits
+        raise LineError("not usable JSON: a number has thousands of digits") from None
+    except RecursionError:
+        raise LineError("not usable JSON: it is nested too deeply") from None
+    if not isinstance(found, dict):
+        raise LineError(f'not a JSON object such as {{"{identity}": 1, ...}}, but {type(found).__name__}')
+    for name, value in found.items():
+        if isinstance(value, list | dict):
+            raise LineError(f"{name} is a {type(value).__name__}; values are numbers, text, true, false or null")
+        if isinstance(value, int) and abs(value) > _LARGEST:
+            raise LineError(f"{name} is a whole number beyond 1e300")
+    own = found.pop(identity, None)
+    if isinstance(own, bool):
+        raise LineError(f"the {identity} is {own}; it must be a number or text")
+    if isinstance(own, float):
+        if not math.isfinite(own):
+            raise LineError(f"the {identity} is {own}; it must be a number or text")
+        own = int(own) if own.is_integer() else own
+    has_target = target in found
+    value = found.pop(target, None)
+    record = found if features is None else {name: found[name] for name in features if name in found}
+    if not record and (own is None or not has_target):
+        raise LineError(f"neither inputs of a row nor an {identity} with a {target}")
+    return Line(own, record, value, is_lost=not record and value is None)
 
 
 class _WarmRow(NamedTuple):
@@ -49,44 +92,32 @@ class _WarmRow(NamedTuple):
     is_settled: bool = False
 
 
-class Tally(NamedTuple):
-    """Counts so far.
+@dataclass
+class Tally:
+    """Counts so far."""
 
-    Attributes:
-        num_rows: Rows that were predicted.
-        num_scored: Targets that arrived for them after the warm-up.
-        log_prob: Sum of their log densities under their predictions, in nats.
-        num_covered: How many lay between ``q05`` and ``q95``.
-        num_malformed: Lines that could not be used.
-        seconds: Time spent on answering.
-        num_lines: Lines read from the current source.
-        first_line: A checksum of the first of them.
-    """
-
-    num_rows: int = 0
-    num_scored: int = 0
-    log_prob: float = 0.0
-    num_covered: int = 0
-    num_malformed: int = 0
-    seconds: float = 0.0
-    num_lines: int = 0
-    first_line: str = ""
+    num_rows: int = 0  # rows that were predicted
+    num_scored: int = 0  # targets that arrived for them after the warm-up
+    log_prob: float = 0.0  # sum of their log densities under their predictions, in nats
+    num_covered: int = 0  # how many lay between ``q05`` and ``q95``
+    num_malformed: int = 0  # lines that could not be used
+    seconds: float = 0.0  # time spent on answering
+    num_lines: int = 0  # lines read from the current source
+    first_line: str = ""  # a checksum of the first of them
 
 
 class LineSession:
-    """Reads lines and answers rows, of which ``window`` may be pending; older ones are learned as missing.
-
-    Raises:
-        ValueError: If the window is not at least one row.
-    """
-
-    window: int
-    tally: Tally
-    has_just_started: bool
+    """Reads lines and answers rows, of which ``window`` may be pending; older ones are learned as missing."""
 
     def __init__(
-        self, config: StreamConfig, target: str, options: TableOptions | None = None, window: int = WINDOW
+        self, config: StreamConfig, target: str | None, options: TableOptions | None = None, window: int = WINDOW
     ) -> None:
+        if target is None:
+            raise ValueError("name the value to predict with --target")
+        kind = config.ensemble.target
+        if kind.num_outputs is not None or not (kind.is_real or kind.num_labels is not None):
+            raise ValueError(f"a stream of lines predicts one number or classes, not {kind}")
+        config.to_plain()  # what cannot be saved is refused
         self.config = config
         self.target = target
         self.options: TableOptions = TableOptions() if options is None else options
@@ -100,23 +131,6 @@ class LineSession:
         self._next_fit = config.warmup  # rows with targets at which a fit is tried
         self._intervals: dict[str, tuple[float, float]] = {}
         self._known: dict[str, None] = {}  # keys of the last rows, in their order
-
-    @classmethod
-    def for_target(
-        cls, config: StreamConfig, target: str | None, options: TableOptions, window: int = WINDOW
-    ) -> "LineSession":
-        """A new session.
-
-        Raises:
-            ValueError: If no target is named, or the config predicts several targets, or counts.
-        """
-        if target is None:
-            raise ValueError("name the value to predict with --target")
-        kind = config.ensemble.target
-        if kind.num_outputs is not None or not (kind.is_real or kind.num_labels is not None):
-            raise ValueError(f"a stream of lines predicts one number or classes, not {kind}")
-        config.to_plain()
-        return cls(config, target, options, window)
 
     def set_window(self, window: int) -> None:
         """Change the largest number of pending rows, at least one."""
@@ -139,12 +153,7 @@ class LineSession:
         return len(self._late.waiting)
 
     def take(self, line: Line) -> dict[str, Any] | None:
-        """Process a line; returns the answer to a row, ``None`` to a target alone.
-
-        Raises:
-            LineError: If the line cannot be used; it changes nothing.
-            NumericalError: If an expert fails.
-        """
+        """Process a line; returns the answer to a row, ``None`` to a target alone."""
         began = time.perf_counter()
         answer = None
         row = f"row {self.tally.num_rows + 1}"
@@ -152,7 +161,7 @@ class LineSession:
         try:
             if line.record:
                 answer = self._predict(key, line)
-                self.tally = self.tally._replace(num_rows=self.tally.num_rows + 1)
+                self.tally.num_rows += 1
             elif not self._is_waiting(key):
                 raise LineError(f"no row {line.identity!r} is pending")
             if line.target is not None:
@@ -162,26 +171,18 @@ class LineSession:
             if answer is None:
                 raise LineError(problem) from None
             answer["refused"] = problem  # the row was answered, its target cannot be used
-            self.refuse()
+            self.tally.num_malformed += 1
         if line.is_lost or (line.identity is None and self._is_waiting(key)):
             self._give_up(key)
-        self.tally = self.tally._replace(seconds=self.tally.seconds + time.perf_counter() - began)
+        self.tally.seconds += time.perf_counter() - began
         return answer
 
     def open_source(self, first_line: str) -> int:
         """Begin a source with this first line; returns how many of its lines were read before."""
         checksum = hashlib.sha256(first_line.strip().encode()).hexdigest()
         seen = self.tally.num_lines if checksum == self.tally.first_line else 0
-        self.tally = self.tally._replace(num_lines=seen, first_line=checksum)
+        self.tally.num_lines, self.tally.first_line = seen, checksum
         return seen
-
-    def count_line(self) -> None:
-        """Count a line."""
-        self.tally = self.tally._replace(num_lines=self.tally.num_lines + 1)
-
-    def refuse(self) -> None:
-        """Count a line that cannot be used."""
-        self.tally = self.tally._replace(num_malformed=self.tally.num_malformed + 1)
 
     def summary(self) -> dict[str, object]:
         """Results so far, as plain containers."""
@@ -209,7 +210,7 @@ class LineSession:
             "target": self.target,
             "options": asdict(self.options),
             "window": self.window,
-            "tally": list(self.tally),
+            "tally": list(astuple(self.tally)),
             "encoder": None if self.encoder is None else self.encoder.to_plain(),
             "next_fit": self._next_fit,
             "warm": [[key, *row] for key, row in self._warm.items()],
@@ -222,11 +223,7 @@ class LineSession:
 
     @classmethod
     def load(cls, path: Path) -> "LineSession":
-        """Read a session, to continue where it was saved.
-
-        Raises:
-            ValueError: If it is no session, or of another version.
-        """
+        """Read a session, to continue where it was saved."""
         content = read_checkpoint(path, _KIND)
         options = TableOptions(**content["options"])
         session = cls(StreamConfig.from_plain(content["config"]), content["target"], options, content["window"])
@@ -283,19 +280,12 @@ class LineSession:
         ends = self._intervals.pop(key, None)
         if not math.isnan(scored.log_prob):
             inside = ends is not None and ends[0] <= y <= ends[1]
-            tally = self.tally
-            self.tally = tally._replace(
-                num_scored=tally.num_scored + 1,
-                log_prob=tally.log_prob + scored.log_prob,
-                num_covered=tally.num_covered + inside,
-            )
+            self.tally.num_scored += 1
+            self.tally.log_prob += scored.log_prob
+            self.tally.num_covered += inside
 
     def _number(self, column: TargetColumn, target: Any) -> float:
-        """A target as a number; NaN if missing.
-
-        Raises:
-            LineError: If it is no number, or no class.
-        """
+        """A target as a number; NaN if missing."""
         if isinstance(target, bool) and column.classes is None:
             raise LineError(f"the target is {target!r}, not a number; name classes with --classes")
         cells = np.array([str(target).lower() if isinstance(target, bool) else str(target)], dtype=object)
@@ -320,7 +310,7 @@ class LineSession:
 
     def _encoded(self, encoder: TableEncoder, record: Mapping[str, Any]) -> tuple[TableEncoder, torch.Tensor, float]:
         raw = RawRows(cells_of_records([record], encoder.input_columns), None)
-        encoder, rows = encoder.encode(raw, ".", PATH, self.tally.num_rows + 1)
+        encoder, rows = encoder.encode(raw, ".", "the lines", self.tally.num_rows + 1)
         return encoder, rows.X[0], 1.0 if rows.steps is None else float(rows.steps[0])
 
     def _end_warm_up(self) -> None:
@@ -359,12 +349,12 @@ class LineSession:
         while True:
             try:
                 return self._fit(left, num_warm)
-            except (TableError, ColumnsError) as error:
-                place = None if error.odd_row is None else error.odd_row - 1
+            except TableError as error:
+                place = error.row - 1 if error.row is not None and error.is_odd else None
                 if place is None or len(rows) - len(left) >= most:
                     raise
                 self.problem = " ".join(str(error).split())
-                self.refuse()
+                self.tally.num_malformed += 1
                 num_warm -= place < num_warm
                 del left[place]
 
@@ -377,7 +367,7 @@ class LineSession:
             try:
                 table.take(1)
             except TableError as error:
-                raise TableError(str(error), warm.num_rows + 1) from None
+                raise TableError(str(error), warm.num_rows + 1, is_odd=True) from None
         model = OnlineModel(self.config, table.feature_names).fit(warm.X, warm.y)
         self._late, self.encoder, self._warm = LateTargets(model, self.window, PATIENCE), table.encoder, {}
         for key, row in rows[num_warm:]:

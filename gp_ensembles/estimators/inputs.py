@@ -1,29 +1,37 @@
-"""Frames with dates, categories and truth values as inputs of an estimator, encoded as tables of the command line."""
+"""Inputs of an estimator as tensors: arrays, and frames with dates and categories, encoded as in the command line."""
 
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.utils.validation import validate_data
+from torch import Tensor
 
-from gp_ensembles.estimators.arrays import Array
 from gp_ensembles.tables.columns import ColumnEncoder
-from gp_ensembles.tables.frames import FrameSource, has_numbers_only, is_frame
+from gp_ensembles.tables.frames import frame_source, has_numbers_only, is_frame
 from gp_ensembles.tables.kinds import fit_column, refuse_text
 from gp_ensembles.tables.raw import CellError, RawRows, join
 
 Columns = tuple[ColumnEncoder, ...]
+Array = np.ndarray[Any, Any]
+
+
+def as_tensor(values: Array) -> Tensor:
+    """A float64 copy as a tensor: the user's memory may be read-only, or change later."""
+    return torch.from_numpy(np.array(values, dtype=np.float64))
+
+
+def as_array(values: Tensor) -> Array:
+    """A float64 array on the host."""
+    result: Array = values.cpu().double().numpy()
+    return result
 
 
 def fit_frame(X: Any, num_rows: int) -> Columns | None:
-    """What is to be made of the columns of a frame; ``None`` where X is none, or has numbers only.
-
-    Raises:
-        ImportError: If X is a frame and the extra ``cli`` is not installed.
-        ValueError: If a column is text that repeats too little.
-    """
+    """What is to be made of the columns of a frame; ``None`` where X is none, or has numbers only."""
     if not is_frame(X) or has_numbers_only(X):
         return None
-    raw, kinds = _raw(X).part(slice(0, num_rows)), FrameSource(X).kinds
+    raw, kinds = _raw(X).part(slice(0, num_rows)), frame_source(X).kinds
     columns = []
     for name, cells in raw.columns.items():
         try:
@@ -38,11 +46,7 @@ def fit_frame(X: Any, num_rows: int) -> Columns | None:
 
 
 def checked_inputs(estimator: Any, X: Any, columns: Columns | None, *, reset: bool) -> Array:
-    """Inputs as numbers, shape (N, D), with scikit-learn's checks of names and numbers; NaN where missing.
-
-    Raises:
-        ValueError: If X is malformed.
-    """
+    """Inputs as numbers, shape (N, D), with scikit-learn's checks of names and numbers; NaN where missing."""
     if columns is None:
         checked: Array = validate_data(estimator, X, dtype=np.float64, reset=reset, ensure_all_finite="allow-nan")
         return checked
@@ -73,6 +77,6 @@ def encoded_names(estimator: Any, columns: Columns | None) -> list[str] | None:
 
 
 def _raw(X: Any) -> RawRows:
-    source = FrameSource(X)
+    source = frame_source(X)
     empty = RawRows({name: np.empty(0) for name in source.header}, None)
     return join(list(source.rows(source.header)) or [empty])

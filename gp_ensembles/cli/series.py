@@ -1,4 +1,4 @@
-"""Run of a fleet on a table of many series: its files, and what a killed run resumes from.
+"""Tables of many series, ``stream --series COLUMN`` and ``resume``: files of a run, and how a killed run resumes.
 
 Rows are appended to a partial table whose name carries the id of the run. The folder ``fleet`` holds the series up to
 some row, the id, and the size of the table then, which is on disk before. A resumed run cuts the table there and skips
@@ -10,47 +10,121 @@ import json
 import math
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import torch
-from torch import Tensor
 
 from gp_ensembles.cli.commands import Output
 from gp_ensembles.cli.out_folder import make_writable
 from gp_ensembles.cli.running import progress_bar
-from gp_ensembles.cli.seen_rows import NUM_FIRST, as_cells
+from gp_ensembles.cli.seen_rows import NUM_FIRST, as_cells, skip_rows, starts_with
 from gp_ensembles.cli.summary import device_name
+from gp_ensembles.cli.tables import TableRequest
 from gp_ensembles.cli.text_tables import as_csv, csv_line
-from gp_ensembles.files.growing import GrowingTable
 from gp_ensembles.files.operations import remove_if_possible
-from gp_ensembles.files.replacing import PARTIAL, copy_file, write_json, write_text
-from gp_ensembles.files.transaction import staged
+from gp_ensembles.files.replacing import PARTIAL, GrowingTable, copy_file, write_json, write_text
+from gp_ensembles.files.transaction import complete, staged
 from gp_ensembles.fleet import Fleet
+from gp_ensembles.fleet.calls import SMALL
+from gp_ensembles.fleet.checkpoint import HEAD
 from gp_ensembles.fleet.predictions import FleetPredictions
+from gp_ensembles.streaming import StreamConfig
 from gp_ensembles.tables import RowStream
 from gp_ensembles.tables.rows import Rows
 
 FLEET, PREDICTIONS, SERIES, SUMMARY = "fleet", "predictions.csv", "series.csv", "summary.json"
 BATCH_ROWS = 10_000  # rows learned together
+_WARM_UP = 200  # rows of each series
+
+
+def stream_series(
+    table: TableRequest, config: StreamConfig | None, settings: StreamConfig, warmup: int | None, output: Output
+) -> str:
+    """Stream a table of many series; returns the text to print."""
+    fleet = Fleet(
+        SMALL if config is None else config.ensemble,
+        warmup=_WARM_UP if warmup is None else warmup,
+        coverages=settings.coverages,
+        seed=settings.seed,
+        dtype=settings.torch_dtype,
+        device=settings.device,
+    )
+    return series_report(SeriesRun(fleet).run(table.open(), output), output.out)
+
+
+def is_of_series(checkpoint: Path) -> bool:
+    """Whether a folder, or the folder of a file, holds a fleet."""
+    return (_folder(checkpoint) / FLEET / HEAD).exists()
+
+
+def check_started(checkpoint: Path) -> None:
+    """Raise if a folder holds a run over many series none of which has completed its warm-up."""
+    folder = _folder(checkpoint)
+    left = (folder / SERIES).exists() or any(folder.glob("predictions.*.csv.partial"))
+    if left and not (folder / "checkpoint.pt").exists():
+        raise ValueError(
+            f"no series of the run in {folder} has completed its warm-up, so there is nothing to continue; run stream "
+            f"again"
+        )
+
+
+def resume_series(
+    table: TableRequest, checkpoint: Path, output: Output, device: str | None = None, skip_seen: bool | None = None
+) -> str:
+    """Continue the series of a folder: a killed run with the same table, a complete one with another."""
+    folder = _folder(checkpoint)
+    complete(folder)
+    stopped = SeriesRun.load(folder, device)
+    rows = table.reopen(Fleet.notes_in(folder / FLEET)["columns"])
+    in_place = output.out.resolve() == folder.resolve()
+    is_unfinished = stopped.is_unfinished(folder)
+    if is_unfinished or skip_seen:
+        skip_rows(rows, stopped.num_read - stopped.num_before, stopped.last)
+    elif skip_seen is None and stopped.first and starts_with(rows, stopped.first):
+        raise ValueError(
+            f"{rows.name} starts with the rows that the run has read; give --skip-seen to skip them, or "
+            f"--skip-seen=false to learn them again"
+        )
+    else:
+        stopped.num_before, stopped.first, stopped.last = stopped.num_read, [], []
+    if not is_unfinished and rows.is_at_end:
+        raise ValueError(f"{rows.name} has no rows that the run has not read; there is nothing to add")
+    size = stopped.reopen_table(folder, in_place=in_place, with_new_table=not is_unfinished)
+    return series_report(stopped.run(rows, output, size=size), output.out)
+
+
+def series_report(summary: dict[str, object], out: Path) -> str:
+    """Text printed after a run."""
+    shown = ("log_score", "coverage")
+    scores = ", ".join(
+        f"{name} {value:.4g}"
+        for name, value in summary.items()
+        if name.startswith(shown) and isinstance(value, int | float)
+    )
+    predicted = f"{summary['rows']} of {summary['rows_read']} rows predicted"
+    parts = [f"{summary['series']} series of {summary['data']}: {predicted}"]
+    if summary["waiting"]:
+        parts.append(f"{summary['waiting']} series are still in their warm-up")
+    aside = summary["set_aside"]
+    if isinstance(aside, dict) and aside:
+        parts.append(f"{len(aside)} series were set aside because an expert failed: {', '.join(list(aside)[:5])}")
+    return "\n".join([*parts, scores, *(str(out / name) for name in ("predictions.csv", "series.csv", FLEET))])
+
+
+def _folder(checkpoint: Path) -> Path:
+    return checkpoint if checkpoint.is_dir() else checkpoint.parent
 
 
 class SeriesScore(NamedTuple):
-    """Sums over the rows of a series that were predicted and have a target.
+    """Sums over the rows of a series that were predicted and have a target."""
 
-    Attributes:
-        rows: Their number.
-        log_prob: Sum of their log densities.
-        squares: Sum of their squared errors.
-        covered: Number of targets inside their intervals.
-    """
-
-    rows: int = 0
-    log_prob: float = 0.0
-    squares: float = 0.0
-    covered: float = 0.0
+    rows: int = 0  # their number
+    log_prob: float = 0.0  # sum of their log densities
+    squares: float = 0.0  # sum of their squared errors
+    covered: float = 0.0  # number of targets inside their intervals
 
     @classmethod
     def total(cls, scores: Iterable["SeriesScore"]) -> Self:
@@ -66,62 +140,16 @@ class SeriesScore(NamedTuple):
         return {"rows": self.rows, **{name: value if self.rows else None for name, value in means.items()}}
 
 
-class SeriesScores:
-    """Scores by series."""
-
-    def __init__(self, known: Mapping[str, Sequence[float]] | None = None) -> None:
-        self.of_each = {name: SeriesScore(int(sums[0]), *sums[1:]) for name, sums in (known or {}).items()}
-
-    def add(self, names: Iterable[str], log_prob: Tensor, error: Tensor, covered: Tensor) -> None:
-        """Rows (N,) of series: log densities, errors, whether targets are covered; NaN without a prediction."""
-        for name, density, away, inside in zip(names, log_prob.tolist(), error.tolist(), covered.tolist(), strict=True):
-            new = SeriesScore() if math.isnan(density) else SeriesScore(1, density, away * away, inside)
-            self.of_each[name] = SeriesScore.total([self.of_each.get(name, SeriesScore()), new])
-
-    @property
-    def whole(self) -> SeriesScore:
-        """All series together."""
-        return SeriesScore.total(self.of_each.values())
-
-    def to_plain(self) -> dict[str, list[float]]:
-        """Sums by name, from which to construct a copy."""
-        return {name: list(score) for name, score in self.of_each.items()}
-
-
-class Reading(NamedTuple):
-    """Position in the table that a run reads or has read last.
-
-    Attributes:
-        before: Rows of earlier tables.
-        first: Its first rows, as cells.
-        last: The last row read of it, as cells.
-    """
-
-    before: int = 0
-    first: list[list[str]] = []  # noqa: RUF012  # never changed
-    last: list[str] = []  # noqa: RUF012
-
-
 class SeriesRun:
     """A fleet on a table, with its scores and its position after ``num_read`` rows."""
 
-    run_id: str
-    num_read: int
-    reading: Reading
-
-    def __init__(
-        self,
-        fleet: Fleet,
-        scores: SeriesScores | None = None,
-        num_read: int = 0,
-        run_id: str | None = None,
-        reading: Reading | None = None,
-    ) -> None:
+    def __init__(self, fleet: Fleet) -> None:
         self.fleet: Fleet = fleet
-        self.scores: SeriesScores = SeriesScores() if scores is None else scores
-        self.num_read = num_read
-        self.run_id = new_id() if run_id is None else run_id
-        self.reading = Reading() if reading is None else reading
+        self.scores: dict[str, SeriesScore] = {}
+        self.num_read, self.run_id = 0, uuid.uuid4().hex[:12]
+        self.num_before = 0  # rows of earlier tables; of this one the first rows and the last, as cells:
+        self.first: list[list[str]] = []
+        self.last: list[str] = []
 
     @classmethod
     def load(cls, folder: Path, device: str | None = None) -> "SeriesRun":
@@ -132,16 +160,14 @@ class SeriesRun:
             ValueError: If a file is damaged, or the device does not exist.
         """
         notes = Fleet.notes_in(folder / FLEET)
-        fleet = Fleet.load(folder / FLEET, device=notes["device"] if device is None else device)
-        scores, reading = SeriesScores(notes["scores"]), Reading(**notes["reading"])
-        return cls(fleet, scores, notes["num_read"], notes["run_id"], reading)
+        run = cls(Fleet.load(folder / FLEET, device=notes["device"] if device is None else device))
+        run.scores = {name: SeriesScore(int(sums[0]), *sums[1:]) for name, sums in notes["scores"].items()}
+        run.num_read, run.run_id, reading = notes["num_read"], notes["run_id"], notes["reading"]
+        run.num_before, run.first, run.last = reading["before"], reading["first"], reading["last"]
+        return run
 
     def is_unfinished(self, folder: Path) -> bool:
-        """Whether the run in a folder was interrupted, so that it resumes with the table it was reading.
-
-        Raises:
-            ValueError: If the rows that the run wrote are gone.
-        """
+        """Whether the run in a folder was interrupted, so that it resumes with the table it was reading."""
         if partial_table(folder / PREDICTIONS, self.run_id).exists():
             return True
         if is_of_run(folder / SUMMARY, self.run_id):
@@ -155,18 +181,14 @@ class SeriesRun:
         """Prepare the partial table of a folder for appending; returns its size in bytes at the last save, if known."""
         size: int = Fleet.notes_in(folder / FLEET)["size"]
         if with_new_table:
-            self.run_id = new_id()
+            self.run_id = uuid.uuid4().hex[:12]
             if in_place:
                 drop_other_partials(folder / PREDICTIONS, self.run_id)
                 copy_file(folder / PREDICTIONS, partial_table(folder / PREDICTIONS, self.run_id))
         return size if in_place else None
 
     def run(self, rows: RowStream, output: Output, *, size: int | None = None) -> dict[str, object]:
-        """Predict and learn all rows, and write all results.
-
-        Raises:
-            ValueError: If a row is malformed; the run can be resumed from its last save.
-        """
+        """Predict and learn all rows, and write all results."""
         make_writable(output.out)
         partial = partial_table(output.out / PREDICTIONS, self.run_id)
         if size is None:
@@ -180,7 +202,8 @@ class SeriesRun:
                 while (part := rows.take(BATCH_ROWS)).num_rows:
                     table.append(self._learn(part))
                     self.num_read += part.num_rows
-                    self._note(part)
+                    self.first = self.first or as_cells(part.part(slice(0, NUM_FIRST)))
+                    self.last = as_cells(part.part(slice(part.num_rows - 1, None)))[0]
                     bar.update(part.num_rows)
                     if part.num_rows == BATCH_ROWS and time.monotonic() - saved >= output.checkpoint_seconds:
                         self._save(rows, table, output.out)
@@ -193,12 +216,6 @@ class SeriesRun:
             write_json(place / SUMMARY, summary)
             write_text(place / SERIES, self._series_table())
         return summary
-
-    def _note(self, rows: Rows) -> None:
-        if rows.num_rows:
-            first = self.reading.first or as_cells(rows.part(slice(0, NUM_FIRST)))
-            last = as_cells(rows.part(slice(rows.num_rows - 1, None)))[0]
-            self.reading = self.reading._replace(first=first, last=last)
 
     @property
     def _coverage(self) -> float | None:
@@ -214,7 +231,11 @@ class SeriesRun:
         assert rows.series is not None
         predicted = self.fleet.observe(rows.series, rows.X, rows.y)
         covered = predicted.covered[0] if len(predicted.covered) else torch.full_like(predicted.mean, torch.nan)
-        self.scores.add(rows.series, predicted.log_prob, rows.y.to(predicted.mean) - predicted.mean, covered)
+        error = rows.y.to(predicted.mean) - predicted.mean
+        scored = (values.tolist() for values in (predicted.log_prob, error, covered))
+        for name, density, away, inside in zip(rows.series, *scored, strict=True):
+            new = SeriesScore() if math.isnan(density) else SeriesScore(1, density, away * away, inside)
+            self.scores[name] = SeriesScore.total([self.scores.get(name, SeriesScore()), new])
         return _lines(rows, predicted, self._coverage, self.num_read + 1)
 
     def _save(self, rows: RowStream, table: GrowingTable, out: Path) -> None:
@@ -224,10 +245,10 @@ class SeriesRun:
         table.sync()
         notes: dict[str, Any] = {
             "run_id": self.run_id,
-            "reading": self.reading._asdict(),
+            "reading": {"before": self.num_before, "first": self.first, "last": self.last},
             "num_read": self.num_read,
             "size": table.path.stat().st_size,
-            "scores": self.scores.to_plain(),
+            "scores": {name: list(score) for name, score in self.scores.items()},
             "columns": rows.to_plain(),
             "device": str(self.fleet.device),
         }
@@ -235,7 +256,7 @@ class SeriesRun:
         drop_other_partials(out / PREDICTIONS, self.run_id)
 
     def _summary(self, rows: RowStream) -> dict[str, object]:
-        fleet, whole = self.fleet, self.scores.whole.means(self._coverage)
+        fleet, whole = self.fleet, SeriesScore.total(self.scores.values()).means(self._coverage)
         del whole["rmse"]  # series have units of their own
         return {
             "run_id": self.run_id,
@@ -255,7 +276,7 @@ class SeriesRun:
         failures, waiting = self.fleet.failures, self.fleet.waiting
         rows = []
         for name in (*self.fleet.names, *waiting):
-            score = self.scores.of_each.get(str(name), SeriesScore())
+            score = self.scores.get(str(name), SeriesScore())
             state = "set aside" if name in failures else "warm-up" if name in waiting else "learning"
             rows.append([str(name), state, *score.means(self._coverage).values()])
         return as_csv(["series", "state", *SeriesScore().means(self._coverage)], rows)
@@ -268,11 +289,6 @@ def _lines(rows: Rows, predicted: FleetPredictions, coverage: float | None, firs
         columns += predicted.interval(coverage)
     lists = [column.tolist() for column in (*columns, predicted.log_prob, rows.y)]
     return "".join(map(csv_line, zip(range(first_row, first_row + rows.num_rows), rows.series, *lists, strict=True)))
-
-
-def new_id() -> str:
-    """A unique id of a run."""
-    return uuid.uuid4().hex[:12]
 
 
 def partial_table(table: Path, run_id: str) -> Path:

@@ -1,1 +1,0 @@
-"""Tables of many series: ``stream --series COLUMN`` and ``resume``."""
