@@ -29,7 +29,8 @@ EVERYTHING = (
 TABLE = {
     # numpy and scipy: distribution functions and quadrature rules that torch lacks.
     # numba: an optional extra, at its one door numerics/compiled.py. GPyTorch: the names of its types, nothing else.
-    "numerics": ("", "numpy scipy numba gpytorch.kernels gpytorch.likelihoods gpytorch.means gpytorch.Module"),
+    # tqdm: a search may take seconds.
+    "numerics": ("", "numpy scipy numba tqdm gpytorch.kernels gpytorch.likelihoods gpytorch.means gpytorch.Module"),
     # numpy: a row at a time, where a call of torch costs more than its numbers.
     "innovations": ("numerics", "numpy"),
     "metrics": ("numerics", ""),
@@ -46,9 +47,8 @@ TABLE = {
     "spectral": ("numerics", "gpytorch"),
     "likelihoods": ("numerics", "gpytorch"),
     "features": ("numerics spectral", "gpytorch numpy"),
-    # tqdm: fitting hyperparameters takes seconds. sklearn: boosted trees, trained in one thread (threadpoolctl).
-    # numpy: a row at a time.
-    "experts": ("numerics features filters likelihoods", "gpytorch numpy tqdm sklearn threadpoolctl"),
+    # sklearn: boosted trees, trained in one thread (threadpoolctl). numpy: a row at a time.
+    "experts": ("numerics features filters likelihoods", "gpytorch numpy sklearn threadpoolctl"),
     # likelihoods, gpytorch: latent values become classes and counts. scipy: quantiles of the gamma distribution.
     "distributions": ("numerics likelihoods", "gpytorch scipy"),
     # What runs an ensemble. numpy: a row at a time, as in streaming.

@@ -21,16 +21,13 @@ from gp_ensembles.ensembles.spec_checks import (
     check_smoothness,
     check_starts,
 )
+from gp_ensembles.features.additive import AdditivePolynomialFeatures, AdditiveSplineFeatures
 from gp_ensembles.features.base import FeatureMap, log_scale
-from gp_ensembles.features.compose import Concatenate, SelectColumns
-from gp_ensembles.features.fourier import RandomFourierFeatures
+from gp_ensembles.features.compose import Clamp, Concatenate, SelectColumns
+from gp_ensembles.features.fourier import OptimizedFourierFeatures, RandomFourierFeatures
 from gp_ensembles.features.hilbert import HilbertAdditiveFeatures
 from gp_ensembles.features.linear import LinearFeatures
-from gp_ensembles.features.optimized_fourier import OptimizedFourierFeatures
-from gp_ensembles.features.polynomial import AdditivePolynomialFeatures
 from gp_ensembles.features.radial import RadialBasisFeatures
-from gp_ensembles.features.rescale import Clamp
-from gp_ensembles.features.spline import AdditiveSplineFeatures
 from gp_ensembles.numerics.gpytorch_types import Kernel
 from gp_ensembles.numerics.kmeans import kmeans
 

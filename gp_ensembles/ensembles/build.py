@@ -18,7 +18,15 @@ from gp_ensembles.ensembles.bases import Basis
 from gp_ensembles.ensembles.spec_checks import check_count, check_positive
 from gp_ensembles.ensembles.targets import RealTarget, Target
 from gp_ensembles.experts.base import Expert
-from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, fit_empirical_bayes
+from gp_ensembles.experts.empirical_bayes import (
+    LBFGS,
+    Adam,
+    fit_empirical_bayes,
+    fit_fixed_kernels,
+    get_vectors,
+    has_fixed_kernels,
+    set_vectors_,
+)
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.hyper_sampling import (
     GaussianPerturbation,
@@ -26,8 +34,6 @@ from gp_ensembles.experts.hyper_sampling import (
     repeat_expert,
     sample_hyperparameters,
 )
-from gp_ensembles.experts.parameters import get_vectors, set_vectors_
-from gp_ensembles.experts.profiled_evidence import fit_fixed_kernels, has_fixed_kernels
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.filters.transitions import RandomWalk
 from gp_ensembles.innovations import InnovationModel

@@ -7,12 +7,11 @@ from typing import final
 from torch import Tensor
 
 from gp_ensembles.ensembles.build import NamedExpert
-from gp_ensembles.ensembles.expert_records import ExpertRecord, WarmUp, check_adapter
+from gp_ensembles.ensembles.extra_experts import ExpertRecord, WarmUp, check_adapter
 from gp_ensembles.ensembles.spec_checks import check_count, check_flag, check_name, check_positive
-from gp_ensembles.experts.adapters import ColumnsAdapter
+from gp_ensembles.experts.adapters import LAST_ERRORS, ColumnsAdapter, ModelAdapter, check_levels
 from gp_ensembles.experts.boosting import HistogramBoosting
 from gp_ensembles.experts.external import ExternalExpert
-from gp_ensembles.experts.model_adapter import LAST_ERRORS, ModelAdapter, check_levels
 from gp_ensembles.features.compose import SelectColumns
 from gp_ensembles.features.linear import InputFeatures
 

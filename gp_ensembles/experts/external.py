@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, Expert, Plans, RowExpert, Runner, Traits
-from gp_ensembles.experts.failing import (
+from gp_ensembles.experts.adapters import (
     FAILED_PREDICTION,
     FAILED_TRAINING,
     ILLEGAL_DEVIATION,
@@ -20,13 +19,17 @@ from gp_ensembles.experts.failing import (
     SILENT,
     UNTRAINED,
     WRONG_LENGTH,
+    ModelAdapter,
+    PredictFunction,
+    TrainingRows,
     encoded,
+    error_size,
 )
+from gp_ensembles.experts.base import BoundExpert, Expert, Plans, RowExpert, Runner, Traits
 from gp_ensembles.experts.gaussian import check_single_output
-from gp_ensembles.experts.model_adapter import ModelAdapter, PredictFunction, TrainingRows, error_size
 from gp_ensembles.features.base import FeatureMap
+from gp_ensembles.features.batch import take_experts
 from gp_ensembles.features.one_row import passed_columns
-from gp_ensembles.features.rebatch import take_experts
 from gp_ensembles.filters.rows import Rows, as_rows, with_extra_noise
 from gp_ensembles.filters.states import ExternalState, FilterState, Predictions, StepPredictions
 from gp_ensembles.filters.transitions import Transition

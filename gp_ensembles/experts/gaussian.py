@@ -22,7 +22,7 @@ from gp_ensembles.experts.base import (
 )
 from gp_ensembles.experts.evidence import batched_log_evidence
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
-from gp_ensembles.features.rebatch import take_experts
+from gp_ensembles.features.batch import take_experts
 from gp_ensembles.filters.block import condition_block
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.schedule import Schedule, moment_scales, scale_features, scale_targets, unscale_steps

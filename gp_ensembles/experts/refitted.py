@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.experts.base import BoundExpert, Expert, Plans, Runner, Traits, of_length
-from gp_ensembles.experts.empirical_bayes import LBFGS, gradient_ascent
+from gp_ensembles.experts.empirical_bayes import LBFGS, get_vectors, gradient_ascent, set_vectors_
 from gp_ensembles.experts.gaussian import GaussianExpert, check_single_output
-from gp_ensembles.experts.parameters import get_vectors, set_vectors_
 from gp_ensembles.experts.window import Refit, rows_until_refit
 from gp_ensembles.features.base import BoundFeatures
 from gp_ensembles.features.linear import InputFeatures

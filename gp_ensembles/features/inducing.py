@@ -7,10 +7,9 @@ import torch
 from gpytorch.settings import debug
 from torch import Tensor, nn
 
-from gp_ensembles.features.base import BoundFeatures, FeatureMap, check_matrix
+from gp_ensembles.features.base import BoundFeatures, FeatureMap, check_matrix, expand_batch, insert_batch
+from gp_ensembles.features.batch import stack_kernels
 from gp_ensembles.features.covariance import BoundCovariance, bind_covariance
-from gp_ensembles.features.shapes import expand_batch, insert_batch
-from gp_ensembles.features.stacking import stack_kernels
 from gp_ensembles.numerics.cholesky import NumericalError, cholesky
 from gp_ensembles.numerics.gpytorch_types import Kernel
 

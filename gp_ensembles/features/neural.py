@@ -10,8 +10,7 @@ from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from gp_ensembles.features.base import BoundFeatures, FeatureMap, PriorVariance
-from gp_ensembles.features.shapes import positive_like
+from gp_ensembles.features.base import BoundFeatures, FeatureMap, PriorVariance, positive_like
 
 
 @final

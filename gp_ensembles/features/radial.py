@@ -5,8 +5,15 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from gp_ensembles.features.base import BoundFeatures, FeatureMap, PriorVariance, check_matrix, log_scale
-from gp_ensembles.features.shapes import insert_batch, positive_like
+from gp_ensembles.features.base import (
+    BoundFeatures,
+    FeatureMap,
+    PriorVariance,
+    check_matrix,
+    insert_batch,
+    log_scale,
+    positive_like,
+)
 from gp_ensembles.numerics.kmeans import kmeans
 
 

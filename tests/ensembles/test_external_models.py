@@ -20,9 +20,16 @@ from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import auto_for
 from gp_ensembles.ensembles.records import spec_to_plain
 from gp_ensembles.ensembles.targets import RealTarget
-from gp_ensembles.experts.adapters import FunctionAdapter, RegressorAdapter, RiverAdapter
+from gp_ensembles.experts.adapters import (
+    FunctionAdapter,
+    ModelAdapter,
+    RegressorAdapter,
+    RiverAdapter,
+    TrainingRows,
+    error_size,
+    moments_of,
+)
 from gp_ensembles.experts.external import ExternalExpert
-from gp_ensembles.experts.model_adapter import ModelAdapter, TrainingRows, error_size, moments_of
 from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 

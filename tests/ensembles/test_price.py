@@ -10,12 +10,12 @@ from torch import Tensor
 from gp_ensembles.cli.commands import Output, stream
 from gp_ensembles.cli.tables import open_table
 from gp_ensembles.data import Table
-from gp_ensembles.ensembles import wide
+from gp_ensembles.ensembles import extra_experts
 from gp_ensembles.ensembles.bases import LinearBasis
+from gp_ensembles.ensembles.extra_experts import WideFeatures
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.price import largest_size, price_of_features, price_of_row
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
-from gp_ensembles.ensembles.wide import WideFeatures
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 
 PRICED = replace(oebe, bases=(LinearBasis(),), extra_experts=(WideFeatures(price=30.0),))
@@ -34,7 +34,7 @@ def invented(monkeypatch: pytest.MonkeyPatch, per_feature: float) -> list[tuple[
         asked.append((num_features, num_experts))
         return per_feature * num_features * num_experts
 
-    monkeypatch.setattr(wide, "price_of_features", price_of)
+    monkeypatch.setattr(extra_experts, "price_of_features", price_of)
     return asked
 
 

@@ -9,11 +9,10 @@ from torch.testing import assert_close
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.ensembles.bases import LinearBasis, scaled_kernel
 from gp_ensembles.ensembles.build import FitSettings
-from gp_ensembles.ensembles.expert_records import WarmUp
+from gp_ensembles.ensembles.extra_experts import WarmUp, WideFeatures
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import default_rule, oebe
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
-from gp_ensembles.ensembles.wide import WideFeatures
 from gp_ensembles.experts import LBFGS, WindowExpert, fit_empirical_bayes
 from gp_ensembles.experts.gaussian import GaussianExpert, default_likelihood
 from gp_ensembles.features.fourier import RandomFourierFeatures

@@ -8,7 +8,7 @@ from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
 from torch import Tensor
 
 from gp_ensembles.features import HilbertAdditiveFeatures, HilbertTensorFeatures
-from gp_ensembles.features.box import Box, box_from_data
+from gp_ensembles.features.hilbert import Box, box_from_data
 
 RBF = math.inf
 EDGE_LOSS = {RBF: 4e-4, 2.5: 5e-3, 1.5: 8e-3, 0.5: 0.019}  # as documented: kappa(4 l)

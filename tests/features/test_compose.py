@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gp_ensembles.features import AdditiveSplineFeatures, FeatureMap, LinearFeatures, RadialBasisFeatures, Standardize
-from gp_ensembles.features.compose import Concatenate, SelectColumns
+from gp_ensembles.features.compose import Clamp, Concatenate, SelectColumns
 from gp_ensembles.features.linear import ConstantFeatures
-from gp_ensembles.features.rescale import Clamp
 
 
 def rand(*shape: int, seed: int = 0) -> Tensor:

@@ -16,11 +16,10 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call, hessian
 
 from gp_ensembles import features as maps
-from gp_ensembles.features.compose import Concatenate, SelectColumns
+from gp_ensembles.features.additive import quantile_breakpoints
+from gp_ensembles.features.batch import take_experts
+from gp_ensembles.features.compose import Clamp, Concatenate, SelectColumns
 from gp_ensembles.features.linear import ConstantFeatures
-from gp_ensembles.features.rebatch import take_experts
-from gp_ensembles.features.rescale import Clamp
-from gp_ensembles.features.spline import quantile_breakpoints
 
 D = 3  # inputs of every map in the table
 

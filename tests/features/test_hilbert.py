@@ -7,7 +7,7 @@ from gpytorch.kernels import Kernel, MaternKernel, PeriodicKernel, RBFKernel, Sc
 from torch import Tensor
 
 from gp_ensembles.features import HilbertAdditiveFeatures, HilbertTensorFeatures
-from gp_ensembles.features.box import Box, box_from_data
+from gp_ensembles.features.hilbert import Box, box_from_data
 
 
 def kernel_of(nu: float, *lengthscale: float, active_dims: list[int] | None = None) -> Kernel:

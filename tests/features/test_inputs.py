@@ -6,7 +6,7 @@ import torch
 
 from gp_ensembles import features as maps
 from gp_ensembles.features.base import check_matrix
-from gp_ensembles.features.box import box_from_data
+from gp_ensembles.features.hilbert import box_from_data
 
 MAP = maps.LinearFeatures(2, dtype=torch.float64)
 WAYS = {

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from gp_ensembles.features import NeuralFeatures
-from gp_ensembles.features.rebatch import take_experts
+from gp_ensembles.features.batch import take_experts
 
 
 def network(seed: int, num_features: int = 4, dtype: torch.dtype = torch.float64) -> nn.Sequential:

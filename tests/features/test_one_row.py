@@ -12,10 +12,9 @@ from gp_ensembles.features import (
     RadialBasisFeatures,
     RandomFourierFeatures,
 )
-from gp_ensembles.features.compose import SelectColumns
+from gp_ensembles.features.compose import Clamp, SelectColumns
 from gp_ensembles.features.linear import ConstantFeatures
 from gp_ensembles.features.one_row import RowFeatures
-from gp_ensembles.features.rescale import Clamp
 
 D = 4
 X = torch.randn(30, D, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -9,7 +9,7 @@ from scipy.interpolate import BSpline
 from torch import Tensor
 
 from gp_ensembles.features import AdditiveSplineFeatures
-from gp_ensembles.features.spline import quantile_breakpoints, uniform_breakpoints
+from gp_ensembles.features.additive import quantile_breakpoints, uniform_breakpoints
 
 
 def rand(*shape: int, seed: int = 0) -> Tensor:
