@@ -27,7 +27,6 @@ from gp_ensembles.experts.empirical_bayes import (
     has_fixed_kernels,
     set_vectors_,
 )
-from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.hyper_sampling import (
     GaussianPerturbation,
     perturb_hyperparameters,
@@ -160,7 +159,7 @@ def _fit(
     generator: torch.Generator | None,
     progress: bool,
 ) -> Expert:
-    if fit.method is not None and isinstance(expert, GaussianExpert) and has_fixed_kernels(expert):
+    if fit.method is not None and has_fixed_kernels(expert):
         fit_fixed_kernels(expert, X, y)
     elif fit.method is not None:
         fit_empirical_bayes(expert, X, y, fit.method, start_precision=fit.start_precision, progress=progress)

@@ -21,15 +21,7 @@ from torch import Tensor
 from gp_ensembles.ensembles.bases import scaled_kernel
 from gp_ensembles.ensembles.build import FitSettings, NamedExpert
 from gp_ensembles.ensembles.price import largest_size, price_of_features
-from gp_ensembles.ensembles.spec_checks import (
-    check_count,
-    check_flag,
-    check_name,
-    check_positive,
-    check_smoothness,
-    check_starts,
-    check_variances,
-)
+from gp_ensembles.ensembles.spec_checks import check_fields
 from gp_ensembles.experts.adapters import ModelAdapter, as_adapter, spelled
 from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, fit_empirical_bayes, get_vectors
 from gp_ensembles.experts.gaussian import GaussianExpert, default_likelihood
@@ -87,6 +79,9 @@ class ExpertRecord(ABC):
     """
 
     name: str
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @abstractmethod
     def build(self, warm_up: WarmUp) -> list[NamedExpert]:
@@ -192,15 +187,6 @@ class WindowGP(ExpertRecord):
     refit_every: int | None = None
     name: str = "window"
 
-    def __post_init__(self) -> None:
-        check_count(self, "num_rows", self.num_rows)
-        check_smoothness(self, self.nu)
-        check_starts(self, self.starts)
-        check_flag(self, "lags", self.lags)
-        if self.refit_every is not None:
-            check_count(self, "refit_every", self.refit_every)
-        check_name(self, self.name)
-
     def build(self, warm_up: WarmUp) -> list[NamedExpert]:
         """See :meth:`ExpertRecord.build`; one expert for each start, whatever ``fit.num_samples``."""
         X, y, fit = warm_up.inputs if self.lags else warm_up.X, warm_up.y, warm_up.fit
@@ -295,19 +281,12 @@ class WideFeatures(ExpertRecord):
     name: str = "wide"
 
     def __post_init__(self) -> None:
-        if self.num_features is not None:
-            check_count(self, "num_features", self.num_features, even=True)
-        if self.price is not None:
-            check_positive(self, "price", self.price)
+        check_fields(self)
         if self.num_features is not None and self.price is not None:
             raise ValueError(
                 f"WideFeatures has either num_features or a price that they follow from, got {self.num_features} and "
                 f"{self.price:g}"
             )
-        check_smoothness(self, self.nu)
-        check_variances(self, "noises", self.noises)
-        check_flag(self, "lags", self.lags)
-        check_name(self, self.name)
 
     def resolved(self, X: Tensor) -> "WideFeatures":
         """The same with the price replaced by a number of features, measured on this machine.
@@ -394,13 +373,6 @@ class Refitted(ExpertRecord):
     every: int = 1000
     num_rows: int = 1000
     name: str = "refitted"
-
-    def __post_init__(self) -> None:
-        check_count(self, "num_features", self.num_features, even=True)
-        check_flag(self, "lags", self.lags)
-        check_count(self, "every", self.every)
-        check_count(self, "num_rows", self.num_rows)
-        check_name(self, self.name)
 
     def build(self, warm_up: WarmUp) -> list[NamedExpert]:
         """See :meth:`ExpertRecord.build`; its two experts are one object."""

@@ -4,7 +4,7 @@ Trainable hyperparameters of a batch of experts are one matrix in the unconstrai
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import torch
 from gpytorch.kernels import ScaleKernel
@@ -236,7 +236,7 @@ def gradient_ascent(
     return start.index_copy(0, good, found.point.to(start))
 
 
-def has_fixed_kernels(expert: Expert) -> bool:
+def has_fixed_kernels(expert: Expert) -> TypeGuard[GaussianExpert]:
     """Whether noise and kernel scale are all that is to be fitted of an expert, without priors."""
     return (
         isinstance(expert, GaussianExpert)

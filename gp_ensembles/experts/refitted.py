@@ -92,13 +92,14 @@ class RefittedRunner(Runner):
         self._state = state
         self._due = -1
         self._prepared: dict[int, BlockStream] = {}
-        self._staged: tuple[BlockStream, RefittedBlock] | RefittedState | None = None
+        self._staged: tuple[BlockStream, RefittedBlock] | None = None
+        self._after: RefittedState | None = None  # of a block with a refit
 
     def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
         r"""Predict a block from its rows (\*batch, B, D + 1); the state is not touched."""
-        self._staged, num_rows = None, Phi.shape[-2]
+        self._staged, self._after, num_rows = None, None, Phi.shape[-2]
         if rows_until_refit(self._state) <= num_rows:
-            self._staged, predictions = self._bound.update_block(self._state, Phi, rows)
+            self._after, predictions = self._bound.update_block(self._state, Phi, rows)
             return predictions
         block = self._bound.block(self._state, Phi, rows)
         stream = self._stream(num_rows) if block.ages is None else self._bound.stream(self._state, num_rows, block.ages)
@@ -115,14 +116,14 @@ class RefittedRunner(Runner):
 
     def commit(self) -> None:
         """Learn the staged block."""
-        if isinstance(self._staged, RefittedState):
-            for old, new in zip(self._state, self._staged, strict=True):
+        if self._after is not None:
+            for old, new in zip(self._state, self._after, strict=True):
                 old.copy_(new)
         elif self._staged is not None:
             stream, block = self._staged
             stream.commit()
             store_(self._state, block)
-        self._staged = None
+        self._staged = self._after = None
 
 
 @final

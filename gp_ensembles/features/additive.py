@@ -1,6 +1,5 @@
 """Additive bases: powers or B-splines of every input column, without products of columns, and one constant."""
 
-from collections.abc import Callable
 from typing import final
 
 import torch
@@ -11,13 +10,12 @@ from gp_ensembles.features.base import (
     BoundFeatures,
     FeatureMap,
     PriorVariance,
+    check_columns,
     check_matrix,
     expand_batch,
     positive,
     positive_like,
 )
-
-BreakpointRule = Callable[[Tensor, int, float], Tensor]
 
 
 @final
@@ -146,7 +144,7 @@ class AdditiveSplineFeatures(FeatureMap):
 
     Args:
         breakpoints: Ends of the intervals of each column, in units of the inputs, shape (D, I + 1), strictly
-            increasing along a row. See :func:`uniform_breakpoints` and :func:`quantile_breakpoints`.
+            increasing along a row. See :func:`uniform_breakpoints`.
         prior_variance: Initial prior variance of every weight, in squared units of the target, a number or
             a tensor, whose shape is the batch shape of the map.
         degree: Degree p of the pieces: 3 for cubic (twice differentiable), 1 for broken lines, 0 for steps.
@@ -186,18 +184,15 @@ class AdditiveSplineFeatures(FeatureMap):
         cls,
         X: Tensor,
         num_intervals: int,
-        placement: BreakpointRule | None = None,
         margin: float = 0.5,
         prior_variance: float | Tensor = 1.0,
         degree: int = 3,
     ) -> "AdditiveSplineFeatures":
-        r"""Build the map with breakpoints from the given rows.
+        r"""Build the map with equally spaced breakpoints from the given rows.
 
         Args:
             X: The first rows, shape (N, D).
             num_intervals: Number of intervals I of each column.
-            placement: Rule that turns (X, number of intervals, margin) into breakpoints;
-                :func:`uniform_breakpoints` if ``None``.
             margin: Room left on each side of the rows' range, as a share of it.
             prior_variance: Initial prior variance, a number or shape (\*batch).
             degree: Degree p of the pieces.
@@ -213,8 +208,7 @@ class AdditiveSplineFeatures(FeatureMap):
             >>> AdditiveSplineFeatures.from_data(X, num_intervals=4).domain.T
             tensor([[-0.5000,  1.5000]], dtype=torch.float64)
         """
-        rule = uniform_breakpoints if placement is None else placement
-        return cls(rule(X, num_intervals, margin), prior_variance, degree)
+        return cls(uniform_breakpoints(X, num_intervals, margin), prior_variance, degree)
 
     @property
     def prior_variance(self) -> Tensor:
@@ -261,36 +255,6 @@ def uniform_breakpoints(X: Tensor, num_intervals: int, margin: float) -> Tensor:
         ValueError: If X is not a finite matrix, a column is constant, or an argument is out of range.
         TypeError: If X is not a floating point tensor.
     """
-    ends = _widened_range(X, num_intervals, margin)
-    shares = torch.linspace(0, 1, num_intervals + 1, dtype=X.dtype, device=X.device)
-    return torch.lerp(ends[0].unsqueeze(-1), ends[1].unsqueeze(-1), shares)
-
-
-def quantile_breakpoints(X: Tensor, num_intervals: int, margin: float) -> Tensor:
-    """Breakpoints at the quantiles of each column, the outermost at its widened range.
-
-    Shapes: ``X`` (N, D); returns (D, I + 1).
-
-    Raises:
-        ValueError: If X is not a finite matrix, two quantiles of a column coincide (it is named), or an
-            argument is out of range.
-        TypeError: If X is not a floating point tensor.
-    """
-    ends = _widened_range(X, num_intervals, margin)
-    shares = torch.linspace(0, 1, num_intervals + 1, dtype=X.dtype, device=X.device)[1:-1]
-    inner = torch.quantile(X, shares, dim=0) if num_intervals > 1 else X.new_empty(0, X.shape[-1])
-    breakpoints = torch.cat([ends[:1], inner, ends[1:]]).T.contiguous()
-    tied = (breakpoints.diff(dim=-1) <= 0).any(-1)
-    if bool(tied.any()):
-        raise ValueError(
-            f"two quantiles coincide in column(s) {tied.nonzero().flatten().tolist()} of X; "
-            f"use fewer intervals, or uniform_breakpoints"
-        )
-    return breakpoints
-
-
-def _widened_range(X: Tensor, num_intervals: int, margin: float) -> Tensor:
-    """Lower and upper ends of each column with room on both sides, shape (2, D)."""
     check_matrix(X)
     if X.ndim != 2 or X.shape[0] < 2:
         raise ValueError(f"X must have shape (N, D) with at least two rows, got {tuple(X.shape)}")
@@ -299,14 +263,10 @@ def _widened_range(X: Tensor, num_intervals: int, margin: float) -> Tensor:
     if margin < 0:
         raise ValueError(f"the margin must not be negative, got {margin}")
     lower, upper = X.amin(0), X.amax(0)
-    constant = lower == upper
-    if bool(constant.any()):
-        raise ValueError(
-            f"column(s) {constant.nonzero().flatten().tolist()} of X are constant; drop them, or place the "
-            f"breakpoints by hand"
-        )
+    check_columns(lower == upper, "of X are constant; drop them, or place the breakpoints by hand")
     room = margin * (upper - lower)
-    return torch.stack([lower - room, upper + room])
+    shares = torch.linspace(0, 1, num_intervals + 1, dtype=X.dtype, device=X.device)
+    return torch.lerp((lower - room).unsqueeze(-1), (upper + room).unsqueeze(-1), shares)
 
 
 def _check_breakpoints(breakpoints: Tensor) -> None:
