@@ -131,8 +131,8 @@ DOORS = {
 }
 
 
-# file -> why it asks what kind an expert or a state is, where that is not its own. A new kind of expert should be one file
-# and one line in a table: let this list become shorter.
+# file -> why it asks what kind an expert or a state is, where that is not its own. A new kind of expert should be one
+# file and one line in a table: let this list become shorter.
 KIND_SWITCHES: dict[str, str] = {
     # Two forms of one state, each its own or handed to it.
     "experts/gaussian.py": "covariance and square root",
@@ -276,7 +276,7 @@ def kinds() -> set[str]:
 
 
 def kind_complaints(folder: Path, names: set[str]) -> list[str]:
-    """``isinstance`` on kinds outside the file that defines the kind; an assertion for the type checker is no switch."""
+    """Tests on kinds outside the file that defines the kind; an assertion for the type checker is no switch."""
     complaints = []
     for path, tree in sources(folder):
         own = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}

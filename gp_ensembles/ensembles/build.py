@@ -14,7 +14,6 @@ from gp_ensembles.engine.input_checks import check_made, check_real_numbers, che
 from gp_ensembles.engine.memory import TargetMemory
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.quarantine import rebased
-from gp_ensembles.ensembles.bases import Basis
 from gp_ensembles.ensembles.spec_checks import check_count, check_positive
 from gp_ensembles.ensembles.targets import RealTarget, Target
 from gp_ensembles.experts.base import Expert
@@ -144,11 +143,6 @@ def one_class_message(label: int) -> str:
         f"all labels of the warm-up are {label}, which does not tell how inputs matter: hyperparameters keep their "
         f"starting values; use a longer warm-up with other classes to fit them"
     )
-
-
-def build_maps(X: Tensor, bases: Sequence[Basis], generator: torch.Generator | None) -> list[tuple[str, FeatureMap]]:
-    """The feature maps of all bases, by name."""
-    return [pair for basis in bases for pair in basis.build(X, generator=generator)]
 
 
 def _fit(

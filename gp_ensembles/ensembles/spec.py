@@ -15,7 +15,6 @@ from gp_ensembles.ensembles.bases import Basis, FourierBasis, HilbertBasis, Radi
 from gp_ensembles.ensembles.build import (
     FitSettings,
     assemble,
-    build_maps,
     check_warm_up,
     conditioned,
     dynamic_group,
@@ -288,7 +287,7 @@ class EnsembleSpec:
         if forecasts:
             X = without_forecasts(X, forecasts)
         check_warm_up(X, y, self.target)
-        maps = build_maps(X, self.bases, generator)
+        maps = [named for basis in self.bases for named in basis.build(X, generator=generator)]
         has_layers = self.target.is_real and self.target.num_outputs is None
         lagged = self.lags.build(X, y, maps, generator=generator) if has_layers and self.lags is not None else None
         inputs = X if lagged is None else lagged.inputs

@@ -23,6 +23,7 @@ from gp_ensembles.filters.states import (
     StepPredictions,
     concatenate_steps,
     gaussian_state,
+    in_dtype,
 )
 from gp_ensembles.filters.stream import BlockStream
 from gp_ensembles.filters.transitions import RandomWalk, Transition
@@ -105,7 +106,7 @@ class RefittedRunner(Runner):
         stream = self._stream(num_rows) if block.ages is None else self._bound.stream(self._state, num_rows, block.ages)
         steps = stream.stage(block.design, block.rows, has_gaps)
         self._staged = stream, block
-        return with_extra_noise(StepPredictions(*(value.to(rows.y.dtype) for value in steps)), rows)
+        return with_extra_noise(in_dtype(steps, rows.y), rows)
 
     def _stream(self, num_rows: int) -> BlockStream:
         due = int(self._state.due)
@@ -153,7 +154,7 @@ class BoundRefitted(BoundExpert):
             state = self._stored(state._replace(moments=after.moments), block)
             if rows_until_refit(state) == 0:
                 state = self._refitted(state)
-            parts.append(_in_dtype(steps, given.y))
+            parts.append(in_dtype(steps, given.y))
             start = stop
         return state, with_extra_noise(concatenate_steps(parts), given)
 
@@ -163,7 +164,7 @@ class BoundRefitted(BoundExpert):
         model, design = self._model(state), self._next_design(state, Phi)
         walk = state.walks[..., None] * (1.0 if steps is None else steps.double())
         mean, variance = predict_covariance(GaussianState(state.moments), design, model.noise, walk)
-        return _in_dtype(StepPredictions(mean, variance, torch.full_like(mean, torch.nan)), Phi)
+        return in_dtype(StepPredictions(mean, variance, torch.full_like(mean, torch.nan)), Phi)
 
     def joint_covariance(self, state: FilterState, Phi: Tensor) -> Tensor:
         r"""Joint covariance of the targets of rows (\*batch, N, D + 1) that all come next, (\*batch, N, N)."""
@@ -444,7 +445,3 @@ def _updated_lags(lags: Tensor, remembered: Tensor) -> Tensor:
     new = iter([lag for lag in found if lag not in old])
     kept = [lag if lag in found else 0 for lag in old]
     return torch.tensor([lag or next(new, 0) for lag in kept], dtype=torch.int64, device=lags.device)
-
-
-def _in_dtype(steps: StepPredictions, like: Tensor) -> StepPredictions:
-    return StepPredictions(*(value.to(like.dtype) for value in steps))

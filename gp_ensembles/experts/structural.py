@@ -22,7 +22,14 @@ from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.linear import ConstantFeatures
 from gp_ensembles.filters.block import apply_gain, condition_joint, joint_covariance, joint_moments
 from gp_ensembles.filters.rows import Rows, as_rows
-from gp_ensembles.filters.states import FilterState, GaussianState, StepPredictions, StructuralState, gaussian_state
+from gp_ensembles.filters.states import (
+    FilterState,
+    GaussianState,
+    StepPredictions,
+    StructuralState,
+    gaussian_state,
+    in_dtype,
+)
 from gp_ensembles.filters.transitions import RandomWalk, Transition
 from gp_ensembles.filters.update import predict, update_block
 
@@ -83,11 +90,10 @@ class BoundStructural(BoundExpert):
             after, steps = update_block(moments, design, rows, self.walk, self.noise)
         else:
             passed = whole.double() if rows.steps is None else rows.steps.double()
-            joint = self.slope.joint(moments, design, self.walk.variance, passed.cumsum(0), whole.cumsum(0))
-            known = joint.cross, joint.mean, joint.covariance, joint.drift
+            *known, later = self.slope.joint(moments, design, self.walk.variance, passed.cumsum(0), whole.cumsum(0))
             gain, steps = condition_joint(*known, rows, self.noise)
-            after = apply_gain(joint.after, gain)
-        return StructuralState(after.moments, state.num_rows + whole.sum()), _in_dtype(steps, Phi)
+            after = apply_gain(later, gain)
+        return StructuralState(after.moments, state.num_rows + whole.sum()), in_dtype(steps, Phi)
 
     def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> StepPredictions:
         """See :meth:`BoundExpert.predict`."""
@@ -97,7 +103,7 @@ class BoundStructural(BoundExpert):
         if self.slope is not None:
             moments = self.slope.advance(moments, whole.squeeze(0))
         design = self.design(state.num_rows - 1 + whole) * Phi.double()
-        return _in_dtype(predict(moments, design, self.walk, self.noise, steps=steps), Phi)
+        return in_dtype(predict(moments, design, self.walk, self.noise, steps=steps), Phi)
 
     def ahead(self, state: StructuralState, num_rows: int) -> tuple[Tensor, Tensor]:
         r"""The joint law of the targets of the rows that come next, double precision.
@@ -110,8 +116,7 @@ class BoundStructural(BoundExpert):
         if self.slope is None:
             _, mean, covariance, _ = joint_moments(moments, design, self.noise, walk, counts.double())
         else:
-            joint = self.slope.joint(moments, design, walk, counts.double(), counts)
-            mean, covariance = joint.mean, joint.covariance
+            _, mean, covariance, *_ = self.slope.joint(moments, design, walk, counts.double(), counts)
         return mean, covariance + torch.diag_embed(self.noise.unsqueeze(-1).expand_as(mean))
 
     def season(self, state: StructuralState) -> Season:
@@ -260,10 +265,6 @@ def _check_slope(slope: Tensor, variances: Tensor) -> None:
         )
 
 
-def _in_dtype(steps: StepPredictions, like: Tensor) -> StepPredictions:
-    return StepPredictions(*(value.to(like.dtype) for value in steps))
-
-
 class Passage(NamedTuple):
     r"""Level and slope some steps later, :math:`\mu + g b` and :math:`d b` with noise; each (\*batch, ...).
 
@@ -291,24 +292,6 @@ class Passage(NamedTuple):
             d * (self.both + g * self.slope) + later.both,
             d.square() * self.slope + later.slope,
         )
-
-
-class JointBlock(NamedTuple):
-    r"""Joint moments of a block of B rows and of the state after it, before any of its targets is known.
-
-    Attributes:
-        cross: Covariance of the values of the rows and the state after them, shape (\*batch, B, F).
-        mean: Of the values, shape (\*batch, B).
-        covariance: Of the values, without noise, shape (\*batch, B, B).
-        drift: Variance that the walk of the states adds to each of them, shape (\*batch, F).
-        after: The state after the block but for that and for what the targets teach.
-    """
-
-    cross: Tensor
-    mean: Tensor
-    covariance: Tensor
-    drift: Tensor | None
-    after: GaussianState
 
 
 @final
@@ -347,8 +330,14 @@ class WalkingSlope:
         """The state so many steps later, a whole number (), without the walk of the states."""
         return _moved(state, self.over(count))
 
-    def joint(self, state: GaussianState, design: Tensor, walk: Tensor, steps: Tensor, counts: Tensor) -> JointBlock:
-        r"""Joint moments of a block before any of its targets.
+    def joint(
+        self, state: GaussianState, design: Tensor, walk: Tensor, steps: Tensor, counts: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, GaussianState]:
+        r"""Joint moments of a block of B rows and of the state after it, before any of its targets is known.
+
+        Returns: covariance of the values of the rows with the state after them (\*batch, B, F), mean (\*batch, B) and
+        covariance (\*batch, B, B) of the values without noise, the variance that the walk adds to each state
+        (\*batch, F), and the state after the block but for that and for what the targets teach.
 
         Shapes: ``design`` (\*batch, B, F), ``walk`` (\*batch, F), ``steps`` (B,), ``counts`` (B,).
         """
@@ -365,7 +354,7 @@ class WalkingSlope:
         to_level = cross[..., :1] + gain * slope + (level * shared[..., -1]).unsqueeze(-1)
         to_slope = decay * slope + (level * between.decay[..., -1] * to_rows.both).unsqueeze(-1)
         cross = torch.cat([to_level, cross[..., 1:-1], to_slope], dim=-1)
-        return JointBlock(cross, joint[..., -1], covariance, drift, _moved(state, end))
+        return cross, joint[..., -1], covariance, drift, _moved(state, end)
 
     def _passages(self, counts: Tensor) -> tuple[Passage, Passage]:
         r"""To each row, (\*batch, B), and from each row to each that is not before it, (\*batch, B, B)."""

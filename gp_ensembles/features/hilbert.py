@@ -169,31 +169,19 @@ class HilbertAdditiveFeatures(FeatureMap):
         self.register_buffer("half_width", box.half_width.detach().clone())
 
     @classmethod
-    def from_data(
-        cls,
-        kernel: Kernel,
-        X: Tensor,
-        num_frequencies: int,
-        *,
-        boundary_factor: float = 1.2,
-        lengthscale_factor: float | None = None,
-        edge_factor: float = 2.0,
-    ) -> Self:
-        r"""Choose the box from warm-up rows and the kernel's present length scales.
+    def from_data(cls, kernel: Kernel, X: Tensor, num_frequencies: int) -> Self:
+        r"""Choose the box from warm-up rows and the kernel's present length scales, see :func:`box_from_data`.
 
         Args:
             kernel: RBF or Matern kernel at its starting length scales.
             X: Warm-up rows, shape (N, D).
             num_frequencies: Number K of basis functions per column.
-            boundary_factor: Least half-width in half-ranges of the rows, above 1.
-            lengthscale_factor: Least half-width in length scales, by kernel if ``None``; see ``box_from_data``.
-            edge_factor: Least distance of a wall from the outermost row in length scales.
 
         Raises:
             TypeError: If the kernel is not supported or has another dtype than X.
             ValueError: If X is not a finite matrix or a number is out of range.
         """
-        return cls(kernel, box_from_data(kernel, X, boundary_factor, lengthscale_factor, edge_factor), num_frequencies)
+        return cls(kernel, box_from_data(kernel, X), num_frequencies)
 
     @property
     def prior_variance(self) -> Tensor:
@@ -289,25 +277,14 @@ class HilbertTensorFeatures(FeatureMap):
         self.register_buffer("indices", indices.expand(*batch_shape, *indices.shape[-2:]).clone())
 
     @classmethod
-    def from_data(
-        cls,
-        kernel: Kernel,
-        X: Tensor,
-        num_features: int,
-        *,
-        boundary_factor: float = 1.2,
-        lengthscale_factor: float | None = None,
-        edge_factor: float = 2.0,
-    ) -> Self:
-        r"""Choose box and multi-indices from warm-up rows and the kernel's present length scales.
+    def from_data(cls, kernel: Kernel, X: Tensor, num_features: int, *, box: Box | None = None) -> Self:
+        r"""Choose the multi-indices, and the box from warm-up rows, for the kernel's present length scales.
 
         Args:
             kernel: RBF or Matern kernel at its starting length scales.
             X: Warm-up rows, shape (N, D).
             num_features: Number F of basis functions: those of largest spectral weight, chosen for each expert.
-            boundary_factor: Least half-width in half-ranges of the rows, above 1.
-            lengthscale_factor: Least half-width in length scales, by kernel if ``None``; see ``box_from_data``.
-            edge_factor: Least distance of a wall from the outermost row in length scales.
+            box: Box; from the rows if ``None``, see :func:`box_from_data`.
 
         Raises:
             TypeError: If the kernel is not supported or has another dtype than X.
@@ -315,7 +292,7 @@ class HilbertTensorFeatures(FeatureMap):
         """
         if num_features < 1:
             raise ValueError(f"num_features must be at least 1, got {num_features}")
-        box = box_from_data(kernel, X, boundary_factor, lengthscale_factor, edge_factor)
+        box = box_from_data(kernel, X) if box is None else box
         with torch.no_grad():
             lengthscale = form_of(kernel, X.shape[-1]).lengthscale.squeeze(-2)
             rates = (lengthscale / box.half_width).reshape(-1, X.shape[-1]).tolist()

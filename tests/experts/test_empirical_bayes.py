@@ -10,6 +10,7 @@ from gp_ensembles.experts.empirical_bayes import get_vectors, log_posterior, set
 from gp_ensembles.experts.hyper_sampling import negative_hessian
 from gp_ensembles.features import LinearFeatures, RadialBasisFeatures
 from gp_ensembles.filters import RandomWalk
+from gp_ensembles.numerics.kmeans import kmeans
 
 
 def data(num_rows=120, seed=0):
@@ -22,7 +23,7 @@ def data(num_rows=120, seed=0):
 def bumps(starts, seed=1):
     X, _ = data()
     scales = torch.tensor(starts, dtype=torch.float64).reshape(-1, 1)
-    features = RadialBasisFeatures.from_data(X, 15, scales, generator=torch.Generator().manual_seed(seed))
+    features = RadialBasisFeatures(kmeans(X, 15, generator=torch.Generator().manual_seed(seed)), scales)
     return GaussianExpert(features)
 
 

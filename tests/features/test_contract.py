@@ -20,6 +20,7 @@ from gp_ensembles.features.additive import uniform_breakpoints
 from gp_ensembles.features.batch import take_experts
 from gp_ensembles.features.compose import Clamp, Concatenate, SelectColumns
 from gp_ensembles.features.linear import ConstantFeatures
+from gp_ensembles.numerics.kmeans import kmeans
 
 D = 3  # inputs of every map in the table
 
@@ -41,7 +42,7 @@ def ones(batch: torch.Size, dtype: torch.dtype) -> Tensor:
 
 def radial(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
     X = inputs(20, dtype=dtype)
-    return maps.RadialBasisFeatures.from_data(X, 4, 1.5 * ones(batch + (D,), dtype), generator=seeded())
+    return maps.RadialBasisFeatures(kmeans(X, 4, generator=seeded()), 1.5 * ones(batch + (D,), dtype))
 
 
 def spline(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
@@ -56,7 +57,7 @@ def concatenation(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
 
 def selection(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
     X = inputs(20, dtype=dtype)[:, [2, 0]]
-    inner = maps.RadialBasisFeatures.from_data(X, 3, ones(batch + (1,), dtype), generator=seeded())
+    inner = maps.RadialBasisFeatures(kmeans(X, 3, generator=seeded()), ones(batch + (1,), dtype))
     return SelectColumns(inner, [2, 0], D)
 
 

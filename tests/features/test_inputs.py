@@ -14,7 +14,7 @@ WAYS = {
     "linear": maps.LinearFeatures.from_data,
     "polynomial": lambda X: maps.AdditivePolynomialFeatures.from_data(X, 2),
     "spline": lambda X: maps.AdditiveSplineFeatures.from_data(X, 3),
-    "radial": lambda X: maps.RadialBasisFeatures.from_data(X, 1, torch.ones(1, dtype=torch.float64)),
+    "radial": lambda X: maps.RadialBasisFeatures(X, torch.ones(1, dtype=torch.float64)),
     "box": lambda X: box_from_data(torch.nn.Identity(), X),
 }
 
