@@ -204,11 +204,6 @@ def group_size(group: Sequence[NamedExpert]) -> int:
     return sum(expert.num_experts for _, expert in group)
 
 
-def condition(X: Tensor, y: Tensor, groups: Sequence[Sequence[NamedExpert]], rule: MetaLearner) -> OnlineEnsemble:
-    """The ensemble of some groups, conditioned on the warm-up rows, with the rule's initial weights."""
-    return conditioned(assemble(groups, rule), X, y)
-
-
 def conditioned(ensemble: Ensemble, X: Tensor, y: Tensor, *, keep_weights: bool = False) -> OnlineEnsemble:
     """An ensemble conditioned on the warm-up rows, with the rule's initial weights unless ``keep_weights``."""
     online = OnlineEnsemble(ensemble)

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from gp_ensembles.experts.base import BoundExpert, Expert, Plans, Runner, Traits, of_length
 from gp_ensembles.experts.empirical_bayes import LBFGS, get_vectors, gradient_ascent, set_vectors_
-from gp_ensembles.experts.gaussian import GaussianExpert, check_single_output
+from gp_ensembles.experts.gaussian import BoundGaussian, GaussianExpert, check_single_output
 from gp_ensembles.experts.window import Refit, rows_until_refit
-from gp_ensembles.features.base import BoundFeatures
 from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.filters.block import predict_covariance, predict_joint_linear, update_covariance
 from gp_ensembles.filters.rows import Rows, as_rows, with_extra_noise
@@ -76,15 +75,6 @@ class RefittedBlock(NamedTuple):
     ages: Tensor | None
 
 
-class _Model(NamedTuple):
-    """Features, prior variance (K,) and noise (K,) at hyperparameters (P,)."""
-
-    hyperparameters: Tensor
-    features: BoundFeatures
-    prior_variance: Tensor
-    noise: Tensor
-
-
 class RefittedRunner(Runner):
     """In place, except for blocks with a refit, which run on a copy."""
 
@@ -138,7 +128,7 @@ class BoundRefitted(BoundExpert):
         self._expert = expert
         with torch.inference_mode(False):
             self._copy = copy.deepcopy(expert.model).double()
-        self._latest: _Model | None = None
+        self._latest: tuple[Tensor, BoundGaussian] | None = None  # hyperparameters (P,), and the model at these
 
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor | Rows) -> tuple[RefittedState, StepPredictions]:
         """See :meth:`BoundExpert.update_block`."""
@@ -209,18 +199,18 @@ class BoundRefitted(BoundExpert):
         """The filter in place, on the state's own memory, until the next refit."""
         return BlockStream(state.moments, self._model(state).noise, state.walks[..., None], num_rows, ages)
 
-    def _model(self, state: RefittedState) -> _Model:
-        """The model at a state's hyperparameters; the latest one is remembered."""
+    def _model(self, state: RefittedState) -> BoundGaussian:
+        """The model at a state's hyperparameters, for each expert; the latest one is remembered."""
         given = state.hyperparameters
-        if self._latest is None or not torch.equal(self._latest.hyperparameters, given):
+        if self._latest is None or not torch.equal(self._latest[0], given):
             with torch.no_grad():
                 set_vectors_(self._copy, given.unsqueeze(0))
                 bound = self._copy.bind()
-            numbers = (
+            prior_variance, noise = (
                 value.reshape(1).expand(self._expert.batch_shape) for value in (bound.prior_variance, bound.noise)
             )
-            self._latest = _Model(given.clone(), bound.features, *numbers)
-        return self._latest
+            self._latest = given.clone(), BoundGaussian(bound.features, prior_variance, None, noise)
+        return self._latest[1]
 
     def _own(self, rows: Tensor) -> Tensor:
         """Its input columns."""

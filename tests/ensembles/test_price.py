@@ -116,19 +116,9 @@ def test_a_spec_says_its_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = PRICED.resolved(X)
     assert spec.extra_experts == (WideFeatures(num_features=250),)
     assert spec.resolved(X) is spec
+    assert WideFeatures().resolved(X) == WideFeatures()
     assert PRICED.fit(X, y).ensemble.experts[-1].features.num_features == 250
     assert spec_from_plain(spec_to_plain(PRICED)).extra_experts == PRICED.extra_experts
-
-
-def test_either_a_size_or_a_price() -> None:
-    with pytest.raises(ValueError, match="either num_features or a price that they follow from, got 500 and 30"):
-        WideFeatures(num_features=500, price=30.0)
-    with pytest.raises(ValueError, match="price of WideFeatures must be positive"):
-        WideFeatures(price=0.0)
-    with pytest.raises(TypeError, match="price of WideFeatures must be a number"):
-        WideFeatures(price="cheap")  # type: ignore[arg-type]
-    X, _ = rows()
-    assert WideFeatures().resolved(X) == WideFeatures()
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

@@ -96,9 +96,3 @@ def test_single_precision():
     found = online.observe(X[60:], y[60:])
     assert found.experts.mean.dtype == torch.float32
     assert bool(found.log_prob.isfinite().all())
-
-
-@pytest.mark.parametrize("field", ["num_features", "every", "num_rows"])
-def test_numbers_out_of_range_are_refused(field):
-    with pytest.raises(ValueError, match=field):
-        Refitted(**{field: 0})
