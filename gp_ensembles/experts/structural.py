@@ -90,8 +90,10 @@ class BoundStructural(BoundExpert):
             after, steps = update_block(moments, design, rows, self.walk, self.noise)
         else:
             passed = whole.double() if rows.steps is None else rows.steps.double()
-            *known, later = self.slope.joint(moments, design, self.walk.variance, passed.cumsum(0), whole.cumsum(0))
-            gain, steps = condition_joint(*known, rows, self.noise)
+            cross, mean, covariance, drift, later = self.slope.joint(
+                moments, design, self.walk.variance, passed.cumsum(0), whole.cumsum(0)
+            )
+            gain, steps = condition_joint(cross, mean, covariance, drift, rows, self.noise)
             after = apply_gain(later, gain)
         return StructuralState(after.moments, state.num_rows + whole.sum()), in_dtype(steps, Phi)
 
