@@ -28,7 +28,7 @@ from torch import Tensor
 from gp_ensembles.data import load_folder
 from gp_ensembles.ensembles.presets import PRESETS
 from gp_ensembles.streaming import OnlineModel, StreamConfig
-from gp_ensembles.streaming.forecasting.backtest import LEVELS, Backtest, seasonal_naive
+from gp_ensembles.streaming.forecasting.backtest import LEVELS, Backtest, scored
 
 
 class Series(NamedTuple):
@@ -47,6 +47,25 @@ class Series(NamedTuple):
         """Evenly spread over the rows after the warm-up."""
         last = self.y.shape[0] - self.horizon
         return np.unique(np.linspace(self.warmup + 1, last, self.num_origins).round().astype(int)).tolist()
+
+
+def seasonal_naive(y: Tensor, horizon: int, season: int, origins: Sequence[int]) -> Backtest:
+    """The value of y (N,) one or as few seasons ago as possible, with quantiles of its own past errors.
+
+    Raises:
+        ValueError: If an origin has too few rows before it.
+    """
+    back = [season * -(-h // season) for h in range(1, horizon + 1)]
+    if min(origins) <= max(back):
+        raise ValueError(f"a season of {season} needs more than {max(back)} rows before each origin")
+    levels, quantiles = y.new_tensor(LEVELS), []
+    for origin in origins:
+        past = y[:origin]
+        errors = [past[lag:] - past[:-lag] for lag in back]
+        last = torch.stack([past[origin + h - lag] for h, lag in enumerate(back)])
+        spread = torch.stack([torch.nanquantile(error, levels) for error in errors])
+        quantiles.append(last.unsqueeze(-1) + spread)
+    return scored(y, origins, horizon, quantiles)
 
 
 CALENDAR = ("instant", "season", "yr", "mnth", "hr", "holiday", "weekday", "workingday")

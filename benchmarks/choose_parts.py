@@ -19,13 +19,11 @@ import torch
 
 from benchmarks.presets import load
 from gp_ensembles.ensembles.bases import FourierBasis
-from gp_ensembles.ensembles.expert_records import ExpertRecord
 from gp_ensembles.ensembles.external_models import Boosting
+from gp_ensembles.ensembles.extra_experts import ExpertRecord, WideFeatures, WindowGP
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import auto, light
 from gp_ensembles.ensembles.spec import EnsembleSpec
-from gp_ensembles.ensembles.wide import WideFeatures
-from gp_ensembles.ensembles.windows import WindowGP
 from studies.arena.ours import Ours, Variant
 
 SETS = (

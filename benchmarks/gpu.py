@@ -23,7 +23,7 @@ from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.ensembles.presets import PRESETS
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import RandomFourierFeatures
-from gp_ensembles.features.stacking import stack_kernels
+from gp_ensembles.features.batch import stack_kernels
 from gp_ensembles.filters import RandomWalk, gaussian_state
 from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
 from gp_ensembles.innovations import InnovationModel

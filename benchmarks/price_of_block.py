@@ -18,7 +18,7 @@ from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.ensembles.presets import default_rule
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import RandomFourierFeatures
-from gp_ensembles.features.stacking import stack_kernels
+from gp_ensembles.features.batch import stack_kernels
 from gp_ensembles.filters import gaussian_state
 from gp_ensembles.filters.stream import BlockStream, choose_block_size
 from gp_ensembles.meta_learners import (

@@ -21,7 +21,7 @@ from gp_ensembles.ensembles.presets import PRESETS, auto
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, fit_empirical_bayes
 from gp_ensembles.features import RandomFourierFeatures
-from gp_ensembles.features.stacking import stack_kernels
+from gp_ensembles.features.batch import stack_kernels
 from gp_ensembles.filters import gaussian_state
 from gp_ensembles.numerics.compiled import IS_COMPILED
 from gp_ensembles.streaming import OnlineModel, StreamConfig

@@ -18,11 +18,9 @@ from torch import Tensor
 
 from gp_ensembles.data import load_folder
 from gp_ensembles.ensembles.bases import FourierBasis, HilbertBasis
-from gp_ensembles.ensembles.expert_records import ExpertRecord
+from gp_ensembles.ensembles.extra_experts import ExpertRecord, Refitted, WindowGP
 from gp_ensembles.ensembles.presets import auto
-from gp_ensembles.ensembles.refitted import Refitted
 from gp_ensembles.ensembles.spec import EnsembleSpec
-from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.filters.states import RefittedState, WindowState
 from gp_ensembles.numerics.lag_selection import find_lags
 from gp_ensembles.streaming import OnlineModel, StreamConfig

@@ -26,7 +26,7 @@ from dataclasses import replace
 import torch
 
 import gp_ensembles as gpe
-from gp_ensembles.ensembles.windows import WindowGP
+from gp_ensembles.ensembles.extra_experts import WindowGP
 from gp_ensembles.plots.canvas import SERIES, label, new_figure
 
 generator = torch.Generator().manual_seed(0)

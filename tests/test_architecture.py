@@ -10,10 +10,13 @@ import pkgutil
 from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import gp_ensembles
+from gp_ensembles.experts.base import BoundExpert, Expert, Runner
+from gp_ensembles.filters.states import FilterState
 from tests.sources import sources
 
 PACKAGE = Path(gp_ensembles.__file__).parent
@@ -29,7 +32,8 @@ EVERYTHING = (
 TABLE = {
     # numpy and scipy: distribution functions and quadrature rules that torch lacks.
     # numba: an optional extra, at its one door numerics/compiled.py. GPyTorch: the names of its types, nothing else.
-    "numerics": ("", "numpy scipy numba gpytorch.kernels gpytorch.likelihoods gpytorch.means gpytorch.Module"),
+    # tqdm: a search may take seconds.
+    "numerics": ("", "numpy scipy numba tqdm gpytorch.kernels gpytorch.likelihoods gpytorch.means gpytorch.Module"),
     # numpy: a row at a time, where a call of torch costs more than its numbers.
     "innovations": ("numerics", "numpy"),
     "metrics": ("numerics", ""),
@@ -46,9 +50,8 @@ TABLE = {
     "spectral": ("numerics", "gpytorch"),
     "likelihoods": ("numerics", "gpytorch"),
     "features": ("numerics spectral", "gpytorch numpy"),
-    # tqdm: fitting hyperparameters takes seconds. sklearn: boosted trees, trained in one thread (threadpoolctl).
-    # numpy: a row at a time.
-    "experts": ("numerics features filters likelihoods", "gpytorch numpy tqdm sklearn threadpoolctl"),
+    # sklearn: boosted trees, trained in one thread (threadpoolctl). numpy: a row at a time.
+    "experts": ("numerics features filters likelihoods", "gpytorch numpy sklearn threadpoolctl"),
     # likelihoods, gpytorch: latent values become classes and counts. scipy: quantiles of the gamma distribution.
     "distributions": ("numerics likelihoods", "gpytorch scipy"),
     # What runs an ensemble. numpy: a row at a time, as in streaming.
@@ -124,6 +127,39 @@ DOORS = {
     "papers/gplvm": ("faiss",),
     "estimators": ("pandas", "river", "sklearn", "skpro", "sktime"),
     "cli": ("gp_ensembles.plots",),
+}
+
+
+# file -> why it asks what kind an expert or a state is, where that is not its own. A new kind of expert should be one
+# file and one line in a table: let this list become shorter.
+KIND_SWITCHES: dict[str, str] = {
+    # Two forms of one state, each its own or handed to it.
+    "experts/gaussian.py": "covariance and square root",
+    "experts/laplace.py": "the covariance form has a compact runner",
+    "experts/multi_output.py": "a block staged whole, or as a gain",
+    "experts/window.py": "a block staged whole, or as rows",
+    "filters/block.py": "covariance and square root",
+    "filters/schedule.py": "covariance and square root",
+    "filters/update.py": "the table of what each state learns and predicts",
+    # The evidence of Gaussian noise on fixed features has a closed form.
+    "experts/empirical_bayes.py": "the class whose noise and scale are profiled",
+    # To become methods or entries of tables.
+    "bo/conditioning.py": "fantasies of two kinds",
+    "bo/data.py": "which kinds observe numbers",
+    "engine/causality.py": "stored rows of external models",
+    "engine/compatibility.py": "likelihoods of a stream",
+    "engine/ensemble.py": "likelihoods, and names of external models",
+    "engine/external_report.py": "counts of external models",
+    "engine/failures.py": "a runner that can drop experts",
+    "engine/fixed_block.py": "which states are recorded",
+    "engine/shared_basis.py": "which experts share a basis",
+    "engine/sizes.py": "rows that an expert stores",
+    "engine/state.py": "rows that a window appends",
+    "fleet/ensemble_fleet.py": "which kinds a fleet runs",
+    "fleet/fitting.py": "which kinds are fitted to each series",
+    "fleet/series_batches.py": "which kinds a fleet runs",
+    "streaming/content.py": "factors of windows in files",
+    "streaming/joint.py": "kinds without a quadratic form",
 }
 
 
@@ -228,6 +264,27 @@ def class_complaints(classes: Iterable[type], library: str = "gp_ensembles") -> 
                 private = name.startswith("__")
                 if implemented and not private and name not in abstract and name in vars(cls):
                     complaints.append(f"{cls.__name__} overrides {base.__name__}.{name}")
+    return complaints
+
+
+def kinds() -> set[str]:
+    """Names of the classes of experts, of their views for loops, of what runs them, and of their states."""
+    families = (Expert, BoundExpert, Runner)
+    found = {cls.__name__ for cls in library_classes() if issubclass(cls, families) and cls not in families}
+    return found | {state.__name__ for state in get_args(FilterState)}
+
+
+def kind_complaints(folder: Path, names: set[str]) -> list[str]:
+    """Tests on kinds outside the file that defines the kind; an assertion for the type checker is no switch."""
+    complaints = []
+    for path, tree in sources(folder):
+        own = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+        asserted = {id(call) for node in ast.walk(tree) if isinstance(node, ast.Assert) for call in ast.walk(node)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
+                asked = {name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name)} & names - own
+                if asked and id(node) not in asserted:
+                    complaints.append(f"{path}:{node.lineno} asks for {', '.join(sorted(asked))}")
     return complaints
 
 
@@ -348,3 +405,17 @@ def test_deep_final_and_overriding_classes_are_found():
         "Deep stands on ['Good', 'Base']: too deep",
         "Deep extends Good, which is final",
     ]
+
+
+def test_kinds_of_experts_are_asked_for_in_their_own_files_and_tables_only():
+    found = kind_complaints(PACKAGE, kinds())
+    files = {complaint.partition(":")[0] for complaint in found}
+    assert [complaint for complaint in found if complaint.partition(":")[0] not in KIND_SWITCHES] == []
+    assert set(KIND_SWITCHES) - files == set()  # what is no longer needed leaves the table
+
+
+def test_a_switch_on_kinds_is_found(tmp_path):
+    (tmp_path / "own.py").write_text("class Kind: ...\ndef f(x):\n    return isinstance(x, Kind)\n")
+    (tmp_path / "narrow.py").write_text("def f(x):\n    assert isinstance(x, Kind)\n    return isinstance(x, Other)\n")
+    (tmp_path / "switch.py").write_text("def f(x):\n    return isinstance(x, Other | Kind) or issubclass(x, (Kind,))\n")
+    assert kind_complaints(tmp_path, {"Kind"}) == ["switch.py:2 asks for Kind", "switch.py:2 asks for Kind"]

@@ -88,8 +88,7 @@ EXCEPTIONS = {
     ("data", "device"): "tables are born on the host; their user moves them",
     ("experts/empirical_bayes.py", "dtype"): INTEGERS,
     ("meta_learners/switching.py", "dtype"): INTEGERS,
-    ("features/neural.py", "device"): "a number becomes a parameter on the host; the module's .to moves it",
-    ("features/shapes.py", "device"): "a number becomes a parameter on the host; the module's .to moves it",
+    ("features/base.py", "device"): "a number becomes a parameter on the host; the module's .to moves it",
     ("meta_learners/switching.py", "device"): "built from plain numbers; the rule that takes them moves them",
 }
 # (file, name) -> whose word it is; the glossary is for our own.

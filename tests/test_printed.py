@@ -9,6 +9,7 @@ import torch
 from gpytorch.kernels import RBFKernel
 
 import gp_ensembles as gpe
+from benchmarks.backtest import seasonal_naive
 from gp_ensembles.distributions import Mixture
 from gp_ensembles.ensembles.presets import PRESETS, auto_for
 from gp_ensembles.features import RandomFourierFeatures
@@ -16,7 +17,6 @@ from gp_ensembles.metrics import streaming
 from gp_ensembles.papers.fusion import MAP, ExpertPredictions, FourierPrior, PoGPE
 from gp_ensembles.papers.gplvm import IEGPLVM
 from gp_ensembles.papers.quadrature import Budget, RegressionProblem
-from gp_ensembles.streaming.forecasting.backtest import seasonal_naive
 
 SMALL = replace(gpe.oebe, bases=(gpe.bases.LinearBasis(), gpe.bases.PolynomialBasis((2,))))
 CONFIG = gpe.StreamConfig(SMALL, warmup=40)

@@ -22,7 +22,8 @@ from gp_ensembles.filters import RandomWalk
 from gp_ensembles.meta_learners import BayesianModelAveraging
 
 TESTS = Path(__file__).resolve().parent
-GUIDE = (TESTS.parent / "docs" / "project" / "recipes.md").read_text(encoding="utf-8")
+PAGES = [TESTS.parent / "docs" / "project" / name for name in ("add_an_expert.md", "add_a_layer.md", "recipes.md")]
+GUIDE = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 
 def recipe(title: str) -> str:
@@ -253,3 +254,29 @@ def test_the_config_runs_and_a_key_that_is_unknown_is_an_error(tmp_path, generat
     assert main([*command, "--config", str(tmp_path / "wrong.yaml")]) != 0
     assert "bases" in capsys.readouterr().err
     assert yaml.safe_load(text)["ensemble"]
+
+
+def test_the_layer_is_the_same_in_blocks_and_knows_only_what_came(tmp_path, generator):
+    code, use = blocks("A new layer")
+    layer = made(f"{code}\n{use}", tmp_path)
+    mean, y = torch.randn(2, 4, 30, generator=generator, dtype=torch.float64)  # four series
+    y[1, 7] = torch.nan
+    stddev, start = 0.5 + mean.abs(), layer.init_bias(y[:, 0])
+    after, whole = layer.update_bias(start, mean, stddev, y)
+    state, parts = start, []
+    for rows in torch.arange(30).split(7):
+        assert torch.equal(layer.predict_bias(state, mean[:, rows[:1]], stddev[:, rows[:1]]), whole[:, rows[:1]])
+        state, part = layer.update_bias(state, mean[:, rows], stddev[:, rows], y[:, rows])
+        parts.append(part)
+    assert torch.equal(torch.cat(parts, dim=-1), whole)
+    assert torch.equal(state.bias, after.bias)
+    errors = torch.where(y.isnan(), torch.nan, (y - mean) / stddev)
+    for series in range(4):
+        bias = 0.0
+        for number in range(30):
+            expected = float(mean[series, number] + bias * stddev[series, number])
+            assert float(whole[series, number]) == pytest.approx(expected, rel=1e-12)
+            error = float(errors[series, number])
+            bias = bias if error != error else 0.95 * bias + 0.05 * error
+    changed = torch.where(torch.arange(30) < 20, y, y + 9.0)
+    torch.testing.assert_close(layer.update_bias(start, mean, stddev, changed)[1][:, :21], whole[:, :21])

@@ -4,7 +4,7 @@ import inspect
 
 from gp_ensembles.bo import ThompsonLoop
 from gp_ensembles.ensembles.bases import FourierBasis
-from gp_ensembles.ensembles.windows import WindowGP
+from gp_ensembles.ensembles.extra_experts import WindowGP
 from gp_ensembles.filters import RandomWalk
 from gp_ensembles.filters.transitions import Transition
 from tests.sources import extension

@@ -35,7 +35,7 @@ from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.ensembles.spec import EnsembleSpec
-from gp_ensembles.features.rebatch import take_experts
+from gp_ensembles.features.batch import take_experts
 from gp_ensembles.numerics.display import block_text
 from gp_ensembles.numerics.gpytorch_types import Kernel
 

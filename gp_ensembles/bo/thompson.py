@@ -24,7 +24,7 @@ from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.model import EnsembleModel
 from gp_ensembles.bo.views import GaussianView
 from gp_ensembles.features.base import BoundFeatures
-from gp_ensembles.features.rebatch import take_experts
+from gp_ensembles.features.batch import take_experts
 from gp_ensembles.numerics.display import counted
 from gp_ensembles.numerics.draws import categorical_draws, generator_device, normal_draws
 

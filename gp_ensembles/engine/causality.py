@@ -8,8 +8,8 @@ from torch import Tensor
 from gp_ensembles.engine.ensemble import evaluate
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.weighing import with_lags
+from gp_ensembles.experts.adapters import ModelAdapter
 from gp_ensembles.experts.external import BoundExternal, ExternalExpert, TrainedModels
-from gp_ensembles.experts.model_adapter import ModelAdapter
 from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.filters.states import ExternalState
 

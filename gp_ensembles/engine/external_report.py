@@ -8,8 +8,8 @@ import torch
 from gp_ensembles.engine.external_counts import ExternalCounts
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.regret import Regret, StreamSize, path_bound
+from gp_ensembles.experts.adapters import Failure, described
 from gp_ensembles.experts.external import ExternalExpert
-from gp_ensembles.experts.failing import Failure, described
 from gp_ensembles.filters.states import ExternalState
 
 

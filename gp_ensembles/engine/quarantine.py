@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.experts.failing import encoded
+from gp_ensembles.experts.adapters import encoded
 
 QUARANTINE_ROWS = 1000
 _MOST_DOUBLINGS = 20

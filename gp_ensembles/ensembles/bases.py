@@ -12,25 +12,14 @@ from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from torch import Tensor, nn
 
 from gp_ensembles.engine.input_checks import check_made
-from gp_ensembles.ensembles.spec_checks import (
-    MOST_FEATURES,
-    check_count,
-    check_flag,
-    check_name,
-    check_orders,
-    check_smoothness,
-    check_starts,
-)
+from gp_ensembles.ensembles.spec_checks import check_fields
+from gp_ensembles.features.additive import AdditivePolynomialFeatures, AdditiveSplineFeatures
 from gp_ensembles.features.base import FeatureMap, log_scale
-from gp_ensembles.features.compose import Concatenate, SelectColumns
-from gp_ensembles.features.fourier import RandomFourierFeatures
+from gp_ensembles.features.compose import Clamp, Concatenate, SelectColumns
+from gp_ensembles.features.fourier import OptimizedFourierFeatures, RandomFourierFeatures
 from gp_ensembles.features.hilbert import HilbertAdditiveFeatures
 from gp_ensembles.features.linear import LinearFeatures
-from gp_ensembles.features.optimized_fourier import OptimizedFourierFeatures
-from gp_ensembles.features.polynomial import AdditivePolynomialFeatures
 from gp_ensembles.features.radial import RadialBasisFeatures
-from gp_ensembles.features.rescale import Clamp
-from gp_ensembles.features.spline import AdditiveSplineFeatures
 from gp_ensembles.numerics.gpytorch_types import Kernel
 from gp_ensembles.numerics.kmeans import kmeans
 
@@ -50,6 +39,9 @@ class Basis(ABC):
     Maps of one ensemble need distinct names. By default a map is named after its kind and the settings that differ from
     the defaults ("rff nu=1.5"), so that an ensemble can have several bases of one kind.
     """
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @abstractmethod
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
@@ -78,12 +70,6 @@ class FourierBasis(Basis):
     starts: tuple[float, ...] = _STARTS
     name: str | None = None
 
-    def __post_init__(self) -> None:
-        check_count(self, "num_features", self.num_features, even=True, most=MOST_FEATURES)
-        check_smoothness(self, self.nu)
-        check_starts(self, self.starts)
-        check_name(self, self.name)
-
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
         """Feature maps by name; see :meth:`Basis.build`."""
         kernel = scaled_kernel(X, self.nu, self.starts)
@@ -107,12 +93,6 @@ class OptimizedFourierBasis(Basis):
     nu: float = math.inf
     starts: tuple[float, ...] = _STARTS
     name: str | None = None
-
-    def __post_init__(self) -> None:
-        check_count(self, "num_features", self.num_features, even=True, most=MOST_FEATURES)
-        check_smoothness(self, self.nu)
-        check_starts(self, self.starts)
-        check_name(self, self.name)
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
         """Feature maps by name; see :meth:`Basis.build`."""
@@ -140,12 +120,6 @@ class HilbertBasis(Basis):
     nu: float = math.inf
     starts: tuple[float, ...] = _STARTS
     name: str | None = None
-
-    def __post_init__(self) -> None:
-        check_count(self, "num_frequencies", self.num_frequencies, most=MOST_FEATURES)
-        check_smoothness(self, self.nu)
-        check_starts(self, self.starts)
-        check_name(self, self.name)
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
         """Feature maps by name; see :meth:`Basis.build`."""
@@ -176,12 +150,6 @@ class RadialBasis(Basis):
     train_centers: bool = False
     name: str | None = None
 
-    def __post_init__(self) -> None:
-        check_count(self, "num_centers", self.num_centers, most=MOST_FEATURES)
-        check_starts(self, self.starts)
-        check_flag(self, "train_centers", self.train_centers)
-        check_name(self, self.name)
-
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
         """Feature maps by name; see :meth:`Basis.build`."""
         scales = _starting_lengthscales(X, self.starts)
@@ -208,10 +176,6 @@ class PolynomialBasis(Basis):
     orders: tuple[int, ...] = (2, 3, 4)
     name: str | None = None
 
-    def __post_init__(self) -> None:
-        check_orders(self, self.orders)
-        check_name(self, self.name)
-
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
         """Feature maps by name; see :meth:`Basis.build`."""
         X = with_spare_columns(X)
@@ -235,9 +199,6 @@ class LinearBasis(Basis):
     """
 
     name: str | None = None
-
-    def __post_init__(self) -> None:
-        check_name(self, self.name)
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
         """Feature maps by name; see :meth:`Basis.build`."""
@@ -297,10 +258,6 @@ class SplineBasis(Basis):
     num_intervals: int = 8
     name: str | None = None
 
-    def __post_init__(self) -> None:
-        check_count(self, "num_intervals", self.num_intervals, most=MOST_FEATURES)
-        check_name(self, self.name)
-
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
         """Feature maps by name; see :meth:`Basis.build`."""
         number = most_per_column(self.num_intervals + _MORE_SPLINES, X.shape[1], "B-splines of 'spline'")
@@ -323,10 +280,6 @@ class KernelDictionary(Basis):
 
     num_features: int = 100
     name: str = "rbf kernel"
-
-    def __post_init__(self) -> None:
-        check_count(self, "num_features", self.num_features, even=True, most=MOST_FEATURES)
-        check_name(self, self.name)
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
         """Feature maps by name; see :meth:`Basis.build`."""

@@ -14,20 +14,24 @@ from gp_ensembles.engine.input_checks import check_made, check_real_numbers, che
 from gp_ensembles.engine.memory import TargetMemory
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.quarantine import rebased
-from gp_ensembles.ensembles.bases import Basis
 from gp_ensembles.ensembles.spec_checks import check_count, check_positive
 from gp_ensembles.ensembles.targets import RealTarget, Target
 from gp_ensembles.experts.base import Expert
-from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, fit_empirical_bayes
-from gp_ensembles.experts.gaussian import GaussianExpert
+from gp_ensembles.experts.empirical_bayes import (
+    LBFGS,
+    Adam,
+    fit_empirical_bayes,
+    fit_fixed_kernels,
+    get_vectors,
+    has_fixed_kernels,
+    set_vectors_,
+)
 from gp_ensembles.experts.hyper_sampling import (
     GaussianPerturbation,
     perturb_hyperparameters,
     repeat_expert,
     sample_hyperparameters,
 )
-from gp_ensembles.experts.parameters import get_vectors, set_vectors_
-from gp_ensembles.experts.profiled_evidence import fit_fixed_kernels, has_fixed_kernels
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.filters.transitions import RandomWalk
 from gp_ensembles.innovations import InnovationModel
@@ -141,11 +145,6 @@ def one_class_message(label: int) -> str:
     )
 
 
-def build_maps(X: Tensor, bases: Sequence[Basis], generator: torch.Generator | None) -> list[tuple[str, FeatureMap]]:
-    """The feature maps of all bases, by name."""
-    return [pair for basis in bases for pair in basis.build(X, generator=generator)]
-
-
 def _fit(
     expert: Expert,
     X: Tensor,
@@ -154,7 +153,7 @@ def _fit(
     generator: torch.Generator | None,
     progress: bool,
 ) -> Expert:
-    if fit.method is not None and isinstance(expert, GaussianExpert) and has_fixed_kernels(expert):
+    if fit.method is not None and has_fixed_kernels(expert):
         fit_fixed_kernels(expert, X, y)
     elif fit.method is not None:
         fit_empirical_bayes(expert, X, y, fit.method, start_precision=fit.start_precision, progress=progress)
@@ -203,11 +202,6 @@ def _scaled_walk(features: FeatureMap, X: Tensor, variance: float) -> Tensor:
 def group_size(group: Sequence[NamedExpert]) -> int:
     """Number of experts in a group of expert objects."""
     return sum(expert.num_experts for _, expert in group)
-
-
-def condition(X: Tensor, y: Tensor, groups: Sequence[Sequence[NamedExpert]], rule: MetaLearner) -> OnlineEnsemble:
-    """The ensemble of some groups, conditioned on the warm-up rows, with the rule's initial weights."""
-    return conditioned(assemble(groups, rule), X, y)
 
 
 def conditioned(ensemble: Ensemble, X: Tensor, y: Tensor, *, keep_weights: bool = False) -> OnlineEnsemble:

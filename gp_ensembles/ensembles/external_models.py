@@ -7,12 +7,11 @@ from typing import final
 from torch import Tensor
 
 from gp_ensembles.ensembles.build import NamedExpert
-from gp_ensembles.ensembles.expert_records import ExpertRecord, WarmUp, check_adapter
-from gp_ensembles.ensembles.spec_checks import check_count, check_flag, check_name, check_positive
-from gp_ensembles.experts.adapters import ColumnsAdapter
+from gp_ensembles.ensembles.extra_experts import ExpertRecord, WarmUp, check_adapter
+from gp_ensembles.ensembles.spec_checks import check_fields
+from gp_ensembles.experts.adapters import LAST_ERRORS, ColumnsAdapter, ModelAdapter, check_levels
 from gp_ensembles.experts.boosting import HistogramBoosting
 from gp_ensembles.experts.external import ExternalExpert
-from gp_ensembles.experts.model_adapter import LAST_ERRORS, ModelAdapter, check_levels
 from gp_ensembles.features.compose import SelectColumns
 from gp_ensembles.features.linear import InputFeatures
 
@@ -62,13 +61,6 @@ class Boosting(ExpertRecord):
     lags: bool = True
     name: str = "boosting"
 
-    def __post_init__(self) -> None:
-        for field in ("num_trees", "every", "num_rows"):
-            check_count(self, field, getattr(self, field))
-        check_positive(self, "learning_rate", self.learning_rate, most=1.0)
-        check_flag(self, "lags", self.lags)
-        check_name(self, self.name)
-
     def build(self, warm_up: WarmUp) -> list[NamedExpert]:
         """See :meth:`ExpertRecord.build`."""
         adapter = HistogramBoosting(self.num_trees, self.learning_rate)
@@ -115,11 +107,8 @@ class ExternalModel(ExpertRecord):
     name: str = "external"
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_adapter(self.adapter)
-        for field in ("every", "num_rows"):
-            check_count(self, field, getattr(self, field))
-        check_flag(self, "lags", self.lags)
-        check_name(self, self.name)
 
     def build(self, warm_up: WarmUp) -> list[NamedExpert]:
         """See :meth:`ExpertRecord.build`."""
@@ -166,6 +155,7 @@ class ForecastColumns(ExpertRecord):
     name: str = "forecast"
 
     def __post_init__(self) -> None:
+        check_fields(self)
         given: object = self.columns
         columns = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
         object.__setattr__(self, "columns", columns)
@@ -180,7 +170,6 @@ class ForecastColumns(ExpertRecord):
         check_levels(self.levels)
         if self.levels and len(self.levels) != len(columns):
             raise ValueError(f"{len(columns)} columns of ForecastColumns need as many levels, got {len(self.levels)}")
-        check_name(self, self.name)
 
     @property
     def all_columns(self) -> tuple[str, ...]:

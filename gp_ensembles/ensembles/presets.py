@@ -39,12 +39,10 @@ from gp_ensembles.ensembles.bases import (
 )
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.external_models import Boosting
+from gp_ensembles.ensembles.extra_experts import Refitted, WideFeatures, WindowGP
 from gp_ensembles.ensembles.lags import TargetLags
-from gp_ensembles.ensembles.refitted import Refitted
 from gp_ensembles.ensembles.spec import NAMED, EnsembleSpec, SpeedSwitching, StickySwitching
 from gp_ensembles.ensembles.targets import Target
-from gp_ensembles.ensembles.wide import WideFeatures
-from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import CombinedRules, FixedShare, MetaLearner, SoftBayes

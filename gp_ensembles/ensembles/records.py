@@ -16,12 +16,10 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from gp_ensembles.ensembles import bases, targets
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.external_models import Boosting, ForecastColumns
+from gp_ensembles.ensembles.extra_experts import Refitted, WideFeatures, WindowGP
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import PRESETS, auto_for
-from gp_ensembles.ensembles.refitted import Refitted
 from gp_ensembles.ensembles.spec import EnsembleSpec, SpeedSwitching, StickySwitching
-from gp_ensembles.ensembles.wide import WideFeatures
-from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.experts.empirical_bayes import LBFGS, Adam
 from gp_ensembles.experts.hyper_sampling import GaussianPerturbation
 from gp_ensembles.experts.latent_update import LaplaceUpdate, MomentMatchingUpdate

@@ -15,7 +15,6 @@ from gp_ensembles.ensembles.bases import Basis, FourierBasis, HilbertBasis, Radi
 from gp_ensembles.ensembles.build import (
     FitSettings,
     assemble,
-    build_maps,
     check_warm_up,
     conditioned,
     dynamic_group,
@@ -23,12 +22,11 @@ from gp_ensembles.ensembles.build import (
     group_size,
     static_group,
 )
-from gp_ensembles.ensembles.expert_records import ExpertRecord, WarmUp, check_records
 from gp_ensembles.ensembles.external_models import ExternalModel, ForecastColumns, without_forecasts
+from gp_ensembles.ensembles.extra_experts import ExpertRecord, WarmUp, WideFeatures, check_records
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.spec_checks import check_flag
 from gp_ensembles.ensembles.targets import RealTarget, Target
-from gp_ensembles.ensembles.wide import WideFeatures
 from gp_ensembles.experts.adapters import spelled
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import (
@@ -232,7 +230,7 @@ class EnsembleSpec:
 
         Example:
             >>> import torch
-            >>> from gp_ensembles.ensembles.wide import WideFeatures
+            >>> from gp_ensembles.ensembles.extra_experts import WideFeatures
             >>> spec = EnsembleSpec(extra_experts=(WideFeatures(price=1000.0),))
             >>> spec.resolved(torch.zeros(20, 2, dtype=torch.float64)).extra_experts[0].price is None
             True
@@ -289,7 +287,7 @@ class EnsembleSpec:
         if forecasts:
             X = without_forecasts(X, forecasts)
         check_warm_up(X, y, self.target)
-        maps = build_maps(X, self.bases, generator)
+        maps = [named for basis in self.bases for named in basis.build(X, generator=generator)]
         has_layers = self.target.is_real and self.target.num_outputs is None
         lagged = self.lags.build(X, y, maps, generator=generator) if has_layers and self.lags is not None else None
         inputs = X if lagged is None else lagged.inputs

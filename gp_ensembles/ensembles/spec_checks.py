@@ -1,16 +1,17 @@
 """Checks of the fields of ensemble records; messages name the record, the field and the allowed values."""
 
 import math
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import partial
 from numbers import Integral, Real
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from gp_ensembles.engine.input_checks import describe_argument
 from gp_ensembles.experts.latent_update import LatentUpdate
 
 _SMOOTHNESS = (0.5, 1.5, 2.5, math.inf)
-
-
-MOST_FEATURES = 100_000  # the state of an expert has the square of their number
+_MOST_FEATURES = 100_000  # the state of an expert has the square of their number
 
 
 def check_count(
@@ -32,70 +33,45 @@ def check_count(
         raise ValueError(f"{where} must be at most {most}, got {value}")
 
 
-def check_smoothness(record: object, nu: object) -> None:
+def check_smoothness(record: object, field: str, value: object) -> None:
     """Raise unless the smoothness is that of a Matern kernel with a closed form, or infinite.
 
     Raises:
         TypeError: If it is not a number.
         ValueError: If it is another number.
     """
-    where = f"nu of {type(record).__name__}"
-    if not _is_number(nu):
-        raise TypeError(f"{where} must be a number, got {nu!r}")
-    if float(nu) not in _SMOOTHNESS:
-        raise ValueError(f"{where} must be 0.5, 1.5 or 2.5 (Matern) or infinity (RBF), got {nu}")
-
-
-def check_starts(record: object, starts: object) -> None:
-    """Raise unless the starting length scales are a tuple of positive numbers, at least one.
-
-    Raises:
-        TypeError: If it is not a tuple of numbers.
-        ValueError: If it is empty, or an entry is not positive and finite.
-    """
-    where = f"starts of {type(record).__name__}"
-    if not isinstance(starts, tuple) or not all(_is_number(start) for start in starts):
-        raise TypeError(f"{where} must be a tuple of numbers such as (0.2, 0.7), got {starts!r}")
-    if not starts or not all(0.0 < start < math.inf for start in starts):
-        raise ValueError(f"{where} must be positive numbers, at least one, got {starts}")
-
-
-def check_variances(record: object, field: str, variances: object) -> None:
-    """Raise unless a field is a tuple of distinct positive numbers, at least one.
-
-    Raises:
-        TypeError: If it is not a tuple of numbers.
-        ValueError: If it is empty, or an entry is not positive and finite, or two are equal.
-    """
     where = f"{field} of {type(record).__name__}"
-    if not isinstance(variances, tuple) or not all(_is_number(variance) for variance in variances):
-        raise TypeError(f"{where} must be a tuple of numbers such as (0.01, 0.1), got {variances!r}")
-    if not variances or not all(0.0 < v < math.inf for v in variances) or len(set(variances)) < len(variances):
-        raise ValueError(f"{where} must be distinct positive numbers, at least one, got {variances}")
+    if not _is_number(value):
+        raise TypeError(f"{where} must be a number, got {value!r}")
+    if float(value) not in _SMOOTHNESS:
+        raise ValueError(f"{where} must be 0.5, 1.5 or 2.5 (Matern) or infinity (RBF), got {value}")
 
 
-def check_orders(record: object, orders: object) -> None:
-    """Raise unless the orders are a tuple of distinct whole numbers of at least one.
+def check_numbers(
+    record: object, field: str, value: object, *, example: str, whole: bool = False, distinct: bool = True
+) -> None:
+    """Raise unless a field is a tuple of positive numbers, at least one.
 
     Raises:
-        TypeError: If it is not a tuple of whole numbers.
-        ValueError: If it is empty, an order is below one, or two are equal.
+        TypeError: If it is not a tuple of numbers.
+        ValueError: If it is empty, or an entry is not positive and finite, or two are equal that must not be.
     """
-    where = f"orders of {type(record).__name__}"
-    if not isinstance(orders, tuple) or not all(_is_whole(order) for order in orders):
-        raise TypeError(f"{where} must be a tuple of whole numbers such as (2, 3), got {orders!r}")
-    if not orders or min(orders) < 1 or len(set(orders)) < len(orders):
-        raise ValueError(f"{where} must be distinct whole numbers of at least 1, at least one, got {orders}")
+    where, is_legal = f"{field} of {type(record).__name__}", _is_whole if whole else _is_number
+    if not isinstance(value, tuple) or not all(map(is_legal, value)):
+        raise TypeError(f"{where} must be a tuple of {'whole ' * whole}numbers such as {example}, got {value!r}")
+    if not value or not all(0.0 < v < math.inf for v in value) or (distinct and len(set(value)) < len(value)):
+        kind = "whole numbers of at least 1" if whole else "positive numbers"
+        raise ValueError(f"{where} must be {'distinct ' * distinct}{kind}, at least one, got {value}")
 
 
-def check_name(record: object, name: object) -> None:
+def check_name(record: object, field: str, name: object) -> None:
     """Raise unless a name is ``None`` or a string without a slash, which separates the parts of experts' names.
 
     Raises:
         TypeError: If it is not a string.
         ValueError: If it is blank or holds a slash.
     """
-    where = f"name of {type(record).__name__}"
+    where = f"{field} of {type(record).__name__}"
     if name is None:
         return
     if not isinstance(name, str):
@@ -114,7 +90,7 @@ def check_flag(record: object, field: str, value: object) -> None:
         raise TypeError(f"{field} of {type(record).__name__} must be True or False, got {value!r}")
 
 
-def check_latent_update(record: object, value: object) -> None:
+def check_latent_update(record: object, field: str, value: object) -> None:
     """Raise unless the latent update is ``None`` or a :class:`LatentUpdate`.
 
     Raises:
@@ -122,7 +98,7 @@ def check_latent_update(record: object, value: object) -> None:
     """
     if value is not None and not isinstance(value, LatentUpdate):
         raise TypeError(
-            f"latent_update of {type(record).__name__} must be an object such as LaplaceUpdate() or "
+            f"{field} of {type(record).__name__} must be an object such as LaplaceUpdate() or "
             f"MomentMatchingUpdate(), or None for the default, got {describe_argument(value)}"
         )
 
@@ -140,6 +116,38 @@ def check_positive(record: object, field: str, value: object, *, most: float = m
     if not (0 < value < math.inf and value <= most):
         limit = "finite" if most == math.inf else f"at most {most:g}"
         raise ValueError(f"{where} must be positive and {limit}, got {value}")
+
+
+_CHECKS: Mapping[str, Callable[[object, str, object], None]] = {
+    "num_features": partial(check_count, even=True, most=_MOST_FEATURES),
+    **dict.fromkeys(("num_frequencies", "num_centers", "num_intervals"), partial(check_count, most=_MOST_FEATURES)),
+    **dict.fromkeys(("num_rows", "num_trees", "num_outputs", "every", "refit_every"), check_count),
+    **dict.fromkeys(("num_classes", "num_levels"), partial(check_count, least=2)),
+    **dict.fromkeys(("learning_rate", "noise_discount"), partial(check_positive, most=1.0)),
+    **dict.fromkeys(("threshold", "price"), check_positive),
+    **dict.fromkeys(("lags", "train_centers", "is_probit"), check_flag),
+    "nu": check_smoothness,
+    "starts": partial(check_numbers, example="(0.2, 0.7)", distinct=False),
+    "noises": partial(check_numbers, example="(0.01, 0.1)"),
+    "orders": partial(check_numbers, example="(2, 3)", whole=True),
+    "name": check_name,
+    "latent_update": check_latent_update,
+}
+
+
+def check_fields(record: Any) -> None:
+    """Raise unless the fields of a record are legal: each by its name, which means the same in all records.
+
+    ``None`` is legal where it is the default.
+
+    Raises:
+        TypeError: If a field is of another type.
+        ValueError: If it is out of range.
+    """
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if field.name in _CHECKS and not (value is None and field.default is None):
+            _CHECKS[field.name](record, field.name, value)
 
 
 def _is_whole(value: object) -> TypeGuard[int]:

@@ -14,7 +14,7 @@ import torch
 from gpytorch.likelihoods import BernoulliLikelihood
 from torch import Tensor
 
-from gp_ensembles.ensembles.spec_checks import check_count, check_flag, check_latent_update, check_positive
+from gp_ensembles.ensembles.spec_checks import check_fields
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.laplace import LaplaceExpert
@@ -47,6 +47,9 @@ class Target(ABC):
     num_labels: int | None = None
     num_outputs: int | None = None
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     @abstractmethod
     def expert(self, features: FeatureMap) -> Expert:
         """A static expert for it, not yet fitted."""
@@ -77,10 +80,6 @@ class RealTarget(Target):
     is_real = True
     num_outputs: int | None = None
 
-    def __post_init__(self) -> None:
-        if self.num_outputs is not None:
-            check_count(self, "num_outputs", self.num_outputs, least=1)
-
     def expert(self, features: FeatureMap) -> Expert:
         """See :meth:`Target.expert`."""
         if self.num_outputs is not None:
@@ -109,10 +108,6 @@ class UnknownNoiseTarget(Target):
     is_real = True
     noise_discount: float | None = None
 
-    def __post_init__(self) -> None:
-        if self.noise_discount is not None:
-            check_positive(self, "noise_discount", self.noise_discount, most=1.0)
-
     def expert(self, features: FeatureMap) -> Expert:
         """See :meth:`Target.expert`."""
         return StudentTExpert(features, noise_discount=self.noise_discount)
@@ -137,9 +132,6 @@ class OutlierTarget(Target):
 
     is_real = True
     threshold: float = 4.0
-
-    def __post_init__(self) -> None:
-        check_positive(self, "threshold", self.threshold)
 
     def expert(self, features: FeatureMap) -> Expert:
         """See :meth:`Target.expert`."""
@@ -168,10 +160,6 @@ class BinaryTarget(Target):
     num_labels = 2
     is_probit: bool = False
     latent_update: LatentUpdate | None = None
-
-    def __post_init__(self) -> None:
-        check_flag(self, "is_probit", self.is_probit)
-        check_latent_update(self, self.latent_update)
 
     def expert(self, features: FeatureMap) -> Expert:
         """See :meth:`Target.expert`."""
@@ -204,9 +192,8 @@ class ClassTarget(Target):
     latent_update: LatentUpdate | None = None
 
     def __post_init__(self) -> None:
-        check_count(self, "num_classes", self.num_classes, least=2)
+        check_fields(self)
         object.__setattr__(self, "num_labels", self.num_classes)
-        check_latent_update(self, self.latent_update)
 
     def expert(self, features: FeatureMap) -> Expert:
         """See :meth:`Target.expert`."""
@@ -236,9 +223,8 @@ class LevelTarget(Target):
     latent_update: LatentUpdate | None = None
 
     def __post_init__(self) -> None:
-        check_count(self, "num_levels", self.num_levels, least=2)
+        check_fields(self)
         object.__setattr__(self, "num_labels", self.num_levels)
-        check_latent_update(self, self.latent_update)
 
     def expert(self, features: FeatureMap) -> Expert:
         """See :meth:`Target.expert`."""
@@ -265,9 +251,6 @@ class CountTarget(Target):
 
     is_real = False
     latent_update: LatentUpdate | None = None
-
-    def __post_init__(self) -> None:
-        check_latent_update(self, self.latent_update)
 
     def expert(self, features: FeatureMap) -> Expert:
         """See :meth:`Target.expert`."""

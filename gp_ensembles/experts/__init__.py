@@ -6,13 +6,13 @@
   or a ``MomentMatchingUpdate`` of ``latent_update``), ``MultiOutputExpert``.
 - ``window``: ``WindowExpert``, the exact Gaussian process of the last rows; ``Refit``, the schedule of its refits.
 - ``refitted``: ``RefittedExpert``, whose hyperparameters and lags are refitted on a schedule.
-- ``structural``: ``StructuralExpert``, level, trend and season of a series; ``slope``: a trend whose slope walks;
-  ``changing_trend``: the choice among them from a warm-up.
-- ``external``: ``ExternalExpert``, trained on a schedule; ``model_adapter``: ``ModelAdapter``, the interface of such
-  a model; ``boosting``, ``adapters``: ``HistogramBoosting``, ``RegressorAdapter``, ``FunctionAdapter``, ...
-- ``empirical_bayes``: ``fit_empirical_bayes`` by ``LBFGS`` or ``Adam``; ``evidence``, ``laplace_evidence`` and
-  ``profiled_evidence``: its objective; ``hyper_sampling``: ``sample_hyperparameters`` around the maximum, and
-  ``perturb_hyperparameters`` where there are too many for that.
+- ``structural``: ``StructuralExpert``, level, trend and season of a series; ``changing_trend``: the choice among their
+  trends from a warm-up.
+- ``external``: ``ExternalExpert``, trained on a schedule; ``adapters``: ``ModelAdapter``, the interface of such a
+  model, ``RegressorAdapter``, ``FunctionAdapter``, ...; ``boosting``: ``HistogramBoosting``.
+- ``empirical_bayes``: ``fit_empirical_bayes`` by ``LBFGS`` or ``Adam``; ``evidence`` and ``laplace_evidence``: its
+  objective; ``hyper_sampling``: ``sample_hyperparameters`` around the maximum, and ``perturb_hyperparameters`` where
+  there are too many for that.
 """
 
 from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, fit_empirical_bayes

@@ -1,21 +1,162 @@
-"""Adapters of external models: regressors with ``fit`` and ``predict``, functions, columns of forecasts."""
+"""Adapters of external models, trained on rows, that predict the mean and the standard deviation of targets.
+
+For regressors with ``fit`` and ``predict``, regressors of river, functions, and columns of forecasts; and the reasons
+for missing predictions: numbers in a state, messages for the user.
+"""
 
 import copy
 import inspect
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
 
-from gp_ensembles.experts.model_adapter import (
-    ModelAdapter,
-    PredictFunction,
-    TrainingRows,
-    check_levels,
-    fit_scale,
-    moments_of,
-)
+# Inputs (N, D) to means and standard deviations, (N,) each; None for the size of past errors.
+PredictFunction = Callable[[Tensor], tuple[Tensor, Tensor | None]]
+
+LAST_ERRORS = 500  # their size replaces a deviation that a model does not give
+LEAST_DEVIATION = 1e-3  # of standardized targets, as of the noise of other experts
+_LEAST_ERRORS = 10
+_SCALE_ERRORS, _LEAST_SCALE_ERRORS = 4000, 100  # that a second model learns the scale from
+_SMALLEST = 1e-3  # error, in root mean squares of all: its logarithm tells no more of the scale
+_LOG_NORMAL = 0.5 * (math.log(2) + 0.5772156649015329)  # minus the mean logarithm of a standard normal number's size
+SILENT, ILLEGAL_MEAN, ILLEGAL_DEVIATION, WRONG_LENGTH, FAILED_PREDICTION, FAILED_TRAINING, UNTRAINED = range(1, 8)
+_NUM_BYTES = 200
+
+
+class TrainingRows(NamedTuple):
+    """Training data of a model: N observed rows in the order of time, on the CPU, in double precision.
+
+    Attributes:
+        inputs: Shape (N, D).
+        targets: Shape (N,).
+        errors: Target minus the prediction made before it, shape (N,); NaN without a prediction.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    errors: Tensor
+
+
+class ModelAdapter(ABC):
+    """An external model that is trained from time to time on stored rows.
+
+    Attributes:
+        initial: Its forecast before the first training; ``None`` if it has to be trained.
+    """
+
+    initial: PredictFunction | None = None
+
+    @abstractmethod
+    def fit(self, rows: TrainingRows) -> PredictFunction:
+        """Train on rows from scratch.
+
+        Returns: a function of inputs (N, D), double precision on the CPU, that gives means (N,) and standard deviations
+        (N,). ``None`` instead of these means the size of the model's last errors.
+        """
+
+
+def error_size(rows: TrainingRows) -> float:
+    """Root mean square of the last 500 errors; while there are fewer than ten, the targets' standard deviation."""
+    values = rows.errors[~torch.isnan(rows.errors)][-LAST_ERRORS:]
+    if values.shape[0] < _LEAST_ERRORS:
+        values = rows.targets - rows.targets.mean()
+    return max(math.sqrt(float(values.square().mean())), LEAST_DEVIATION)
+
+
+def fit_scale(
+    rows: TrainingRows, train: Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]]
+) -> Callable[[Tensor], Tensor] | None:
+    """Standard deviations by a second model, trained on the logarithms of the sizes of the last 4000 errors.
+
+    ``train`` takes inputs (N, D) and logarithms (N,). ``None`` while there are fewer than 100 errors.
+    """
+    known = (~torch.isnan(rows.errors)).nonzero().flatten()[-_SCALE_ERRORS:]
+    if known.shape[0] < _LEAST_SCALE_ERRORS:
+        return None
+    errors = rows.errors[known]
+    size = max(float(errors.square().mean().sqrt()), LEAST_DEVIATION)
+    expected = train(rows.inputs[known], (errors.abs() + _SMALLEST * size).log())
+    # The errors are taken for normal ones.
+    return lambda X: (expected(X) + _LOG_NORMAL).exp().clamp_min(LEAST_DEVIATION)
+
+
+def normal_of_quantiles(quantiles: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of the normal whose quantiles are closest, in squared distance, to given ones.
+
+    Shapes: ``quantiles`` (N, K), ``levels`` (K,); returns (N,).
+    """
+    scores = torch.special.ndtri(levels)
+    centered = scores - scores.mean()
+    deviation = (quantiles * centered).sum(-1) / centered.square().sum()
+    return quantiles.mean(-1) - deviation * scores.mean(), deviation
+
+
+def moments_of(predicted: Tensor, levels: Sequence[float] = ()) -> tuple[Tensor, Tensor | None]:
+    """Means (N,) and standard deviations (N,) from predictions of N rows; ``None`` for deviations of means alone.
+
+    ``predicted`` has shape (N,) for means, (N, K) for K levels, or for K members of an ensemble where there are none.
+
+    Raises:
+        ValueError: If there are not as many columns as levels.
+    """
+    if levels:
+        if predicted.ndim != 2 or predicted.shape[-1] != len(levels):
+            raise ValueError(f"{len(levels)} quantiles per row were expected, got shape {tuple(predicted.shape)}")
+        return normal_of_quantiles(predicted, predicted.new_tensor(list(levels)))
+    if predicted.ndim == 2 and predicted.shape[-1] > 1:
+        return predicted.mean(-1), predicted.std(-1)
+    return (predicted.squeeze(-1) if predicted.ndim == 2 else predicted), None
+
+
+def check_levels(levels: Sequence[float]) -> None:
+    """Raise a ValueError unless levels are empty, or at least two distinct probabilities."""
+    legal = all(0 < level < 1 for level in levels) and len(set(levels)) == len(levels) != 1
+    if not legal:
+        raise ValueError(f"levels must be at least two distinct probabilities between 0 and 1, got {tuple(levels)}")
+
+
+class Failure(NamedTuple):
+    """A reason for a missing prediction and a remedy, a clause each."""
+
+    reason: str
+    fix: str
+
+
+FAILURES = {
+    SILENT: Failure(
+        "it gave no prediction (NaN)",
+        "nothing needs to be done if no forecast exists for such rows; else fill the gaps in its inputs",
+    ),
+    ILLEGAL_MEAN: Failure("its mean was infinite or beyond 1e30", "let it predict targets of mean 0 and variance 1"),
+    ILLEGAL_DEVIATION: Failure(
+        "its deviation was not positive and finite",
+        "return standard deviations or None; quantiles must increase with their levels",
+    ),
+    WRONG_LENGTH: Failure(
+        "its answer had the wrong shape", "return means (N,) and deviations (N,), or means alone, for inputs (N, D)"
+    ),
+    FAILED_PREDICTION: Failure("it failed to predict", "try model.fit(rows)(X) on inputs X of such a row"),
+    FAILED_TRAINING: Failure(
+        "it failed to train", "try model.fit(rows) on its own; the next training is tried as scheduled"
+    ),
+    UNTRAINED: Failure("it is not trained yet", "it needs ten targets, and the row of its first scheduled training"),
+}
+
+
+def described(reason: int, words: Tensor) -> Failure:
+    """The failure that a state records."""
+    found, text = FAILURES[reason], bytes(words.tolist()).rstrip(b"\0").decode(errors="ignore")
+    return found._replace(reason=f"{found.reason} ({text})") if text else found
+
+
+def encoded(text: str, num_bytes: int = _NUM_BYTES) -> Tensor:
+    """The first bytes of a text, padded with zeros."""
+    data = " ".join(text.split()).encode()[:num_bytes].ljust(num_bytes, b"\0")
+    return torch.tensor(list(data), dtype=torch.uint8, device="cpu")
 
 
 @final

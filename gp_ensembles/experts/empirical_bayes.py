@@ -1,19 +1,25 @@
-"""Empirical Bayes: hyperparameters that maximize the evidence of the first rows, for all experts at once."""
+"""Empirical Bayes: hyperparameters that maximize the evidence of the first rows, for all experts at once.
+
+Trainable hyperparameters of a batch of experts are one matrix in the unconstrained space, one row per expert.
+"""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import torch
+from gpytorch.kernels import ScaleKernel
 from gpytorch.priors import Prior
-from torch import Tensor
-from tqdm import tqdm
+from torch import Tensor, nn
 
 from gp_ensembles.experts.base import Expert
-from gp_ensembles.experts.parameters import get_vectors, gradient_vectors, set_vectors_, trainable
+from gp_ensembles.experts.evidence import best_variances, profile
+from gp_ensembles.experts.gaussian import GaussianExpert
+from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.numerics.minimize import minimize
+from gp_ensembles.numerics.minimize import descend, minimize
 
 _SHRINK = 0.7  # share of experts still running below which the others are no longer evaluated
+_TRAINED = frozenset({"features.kernel.raw_outputscale", "likelihood.noise_covar.raw_noise"})  # of fixed kernels
 
 
 class LBFGS(NamedTuple):
@@ -56,10 +62,53 @@ class EvidenceFit(NamedTuple):
     converged: Tensor
 
 
+def trainable(expert: Expert) -> dict[str, nn.Parameter]:
+    r"""Trainable parameters by name; each has the expert's batch shape first, so experts train on their own.
+
+    Raises:
+        ValueError: If there is none, or one is shared by several experts.
+    """
+    found = {name: value for name, value in expert.named_parameters() if value.requires_grad}
+    if not found:
+        raise ValueError("the expert has no trainable hyperparameters; set requires_grad on those to fit")
+    batch_shape = expert.batch_shape
+    for name, value in found.items():
+        if value.shape[: len(batch_shape)] != batch_shape:
+            raise ValueError(
+                f"hyperparameter {name} of shape {tuple(value.shape)} is shared by the {expert.num_experts} experts of "
+                f"a batch and cannot be fitted for each on its own; give it the batch shape {tuple(batch_shape)}"
+            )
+    return found
+
+
+def get_vectors(expert: Expert) -> Tensor:
+    r"""Unconstrained hyperparameters, shape (M, P), a copy."""
+    parts = [value.detach().reshape(expert.num_experts, -1) for value in trainable(expert).values()]
+    return torch.cat(parts, dim=-1)
+
+
+def set_vectors_(expert: Expert, vectors: Tensor) -> None:
+    """Write unconstrained hyperparameters, shape (M, P), into the expert."""
+    with torch.no_grad():
+        start = 0
+        for value in trainable(expert).values():
+            width = value.numel() // expert.num_experts
+            value.copy_(vectors[:, start : start + width].reshape(value.shape))
+            start += width
+
+
+def gradient_vectors(expert: Expert, total: Tensor, create_graph: bool = False) -> Tensor:
+    """Gradient of a sum over experts with respect to each expert's hyperparameters, shape (M, P)."""
+    parameters = list(trainable(expert).values())
+    gradients = torch.autograd.grad(
+        total, parameters, create_graph=create_graph, retain_graph=True, materialize_grads=True
+    )
+    return torch.cat([g.reshape(expert.num_experts, -1) for g in gradients], dim=-1)
+
+
 def log_posterior(expert: Expert, X: Tensor, y: Tensor) -> Tensor:
     """Log evidence plus the log priors registered on GPyTorch modules, per expert, shape (M,)."""
-    seen = _seen(y)
-    return expert.log_evidence(X[seen], y[seen]).reshape(expert.num_experts) + log_priors(expert)
+    return _evidence(expert, X, y) + log_priors(expert)
 
 
 def log_priors(expert: Expert) -> Tensor | float:
@@ -115,29 +164,46 @@ def fit_empirical_bayes(
         (True, 0.1)
     """
     _check(expert, X, y)
-    start = get_vectors(expert)
-    objective = _Objective(expert, X, y, start_precision)
+    start, num_rows = get_vectors(expert), int(_seen(y).sum())
     with torch.no_grad():
-        initial = objective.value()
+        initial = log_posterior(expert, X, y)
     if not bool(torch.isfinite(initial).all()):
         worst = int((~torch.isfinite(initial)).int().argmax())
         raise NumericalError(
             f"the evidence of expert {worst} cannot be computed at its starting hyperparameters; start with a larger "
             f"noise or a smaller outputscale"
         )
+    running, members = expert, list(range(len(start)))
+
+    def evaluate(points: Tensor, problems: Tensor) -> tuple[Tensor, Tensor]:
+        """In the expert's own dtype, on its device."""
+        nonlocal running, members
+        wanted = problems.tolist()
+        if len(wanted) <= _SHRINK * len(members):  # leave the converged ones behind
+            running, members = expert.take(torch.tensor(wanted, device="cpu")), wanted
+        vectors, rows = get_vectors(running), [members.index(m) for m in wanted]
+        vectors[rows] = points.to(vectors)
+        set_vectors_(running, vectors)
+        evidence = _evidence(running, X, y)
+        value, gradient = _loss(running, evidence, start[members], start_precision, num_rows)
+        return value[rows].to(points), gradient[rows].to(points)
+
+    search = minimize if isinstance(method, LBFGS) else descend
     try:
-        if isinstance(method, LBFGS):
-            vectors, iterations, converged = _run_lbfgs(objective, method, progress)
-        else:
-            vectors, iterations, converged = _run_adam(objective, method, progress)
+        found = search(
+            evaluate, start.double().cpu(), **method._asdict(), progress="empirical Bayes" if progress else None
+        )
+        vectors = found.point.to(start)
         set_vectors_(expert, vectors)
         with torch.no_grad():
-            final = objective.value()
+            away = (get_vectors(expert) - start).square().sum(-1)
+            final = log_posterior(expert, X, y) - 0.5 * start_precision * away
         better = final >= initial
         set_vectors_(expert, torch.where(better.unsqueeze(-1), vectors, start))
     except BaseException:
         set_vectors_(expert, start)
         raise
+    iterations, converged = found.num_iterations.to(start.device), found.converged.to(start.device)
     return EvidenceFit(torch.where(better, final, initial), iterations, converged)
 
 
@@ -151,14 +217,7 @@ def gradient_ascent(
         vectors = start.clone()
         vectors[problems] = points.to(start)
         set_vectors_(expert, vectors)
-        value = evidence().reshape(-1) + log_priors(expert)
-        usable = torch.isfinite(value)
-        gradient = gradient_vectors(expert, torch.where(usable, value, 0.0).sum())
-        step = vectors - start
-        gradient = (start_precision * step - gradient) / num_rows
-        usable = usable & torch.isfinite(gradient).all(-1)
-        value = (0.5 * start_precision * step.square().sum(-1) - value.detach()) / num_rows
-        value, gradient = torch.where(usable, value, torch.inf), torch.where(usable.unsqueeze(-1), gradient, 0.0)
+        value, gradient = _loss(expert, evidence(), start, start_precision, num_rows)
         return value[problems].to(points), gradient[problems].to(points)
 
     with torch.inference_mode(False), torch.enable_grad():
@@ -170,100 +229,63 @@ def gradient_ascent(
             found = minimize(
                 lambda points, problems: loss(points, good[problems.to(good.device)]),
                 start[good].double(),
-                max_iterations=method.max_iterations,
-                gradient_tolerance=method.gradient_tolerance,
-                loss_tolerance=method.loss_tolerance,
+                **method._asdict(),
             )
         except RuntimeError:  # of a kernel or of a factorization: the start stays
             return start
     return start.index_copy(0, good, found.point.to(start))
 
 
-class _Objective:
-    """The log posterior of a batch of experts at their current hyperparameters."""
-
-    def __init__(self, expert: Expert, X: Tensor, y: Tensor, start_precision: float) -> None:
-        self.expert, self._X, self._y = expert, X, y
-        self._start = get_vectors(expert)
-        self._start_precision = start_precision
-        self._num_rows = int(_seen(y).sum())
-
-    def take(self, members: list[int]) -> "_Objective":
-        """The same for some of the experts, on copies of them."""
-        index = torch.tensor(members, device="cpu")
-        part = _Objective(self.expert.take(index), self._X, self._y, self._start_precision)
-        part._start = self._start[index.to(self._start.device)]
-        return part
-
-    def value(self) -> Tensor:
-        """Log posterior in nats, shape (M,); NaN where it cannot be computed."""
-        distance = (get_vectors(self.expert) - self._start).square().sum(-1)
-        return log_posterior(self.expert, self._X, self._y) - 0.5 * self._start_precision * distance
-
-    def loss(self) -> tuple[Tensor, Tensor]:
-        """Negative log posterior per row and its gradient, (M,) and (M, P); infinite where it cannot be computed."""
-        value = self.value()
-        usable = torch.isfinite(value)
-        gradient = gradient_vectors(self.expert, torch.where(usable, value, 0.0).sum())
-        gradient = gradient - self._start_precision * (get_vectors(self.expert) - self._start)
-        usable = usable & torch.isfinite(gradient).all(-1)
-        loss = torch.where(usable, -value.detach() / self._num_rows, torch.inf)
-        return loss, torch.where(usable.unsqueeze(-1), -gradient / self._num_rows, 0.0)
+def has_fixed_kernels(expert: Expert) -> TypeGuard[GaussianExpert]:
+    """Whether noise and kernel scale are all that is to be fitted of an expert, without priors."""
+    return (
+        isinstance(expert, GaussianExpert)
+        and isinstance(expert.features, RandomFourierFeatures)
+        and isinstance(expert.features.kernel, ScaleKernel)
+        and set(trainable(expert)) == _TRAINED
+        and isinstance(log_priors(expert), float)
+    )
 
 
-def _run_lbfgs(objective: _Objective, method: LBFGS, progress: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Minimize in double precision on the processor, evaluate in the expert's own on its device."""
-    start = get_vectors(objective.expert)
-    bar = tqdm(desc="empirical Bayes", unit="evaluation", disable=not progress, leave=False)
-    running, members = objective, list(range(len(start)))
+@torch.no_grad()
+def fit_fixed_kernels(expert: GaussianExpert, X: Tensor, y: Tensor) -> Tensor:
+    """Give every expert of a batch the noise and prior variance with the highest evidence, in place.
 
-    def evaluate(points: Tensor, problems: Tensor) -> tuple[Tensor, Tensor]:
-        nonlocal running, members
-        wanted = problems.tolist()
-        if len(wanted) <= _SHRINK * len(members):  # leave the converged ones behind
-            running, members = objective.take(wanted), wanted
-        vectors = get_vectors(running.expert)
-        rows = [members.index(m) for m in wanted]
-        vectors[rows] = points.to(vectors)
-        set_vectors_(running.expert, vectors)
-        value, gradient = running.loss()
-        bar.update()
-        bar.set_postfix(log_evidence_per_row=f"{-float(value.mean()):.4f}", active=len(wanted))
-        return value[rows].to(points), gradient[rows].to(points)
+    Shapes: ``X`` (N, D), ``y`` (N,); returns (M,).
 
-    with bar:
-        found = minimize(
-            evaluate,
-            start.double().cpu(),
-            max_iterations=method.max_iterations,
-            gradient_tolerance=method.gradient_tolerance,
-            loss_tolerance=method.loss_tolerance,
-        )
-    return found.point.to(start), found.num_iterations.to(start.device), found.converged.to(start.device)
+    Raises:
+        ValueError: If more hyperparameters are to be fitted.
+    """
+    if not has_fixed_kernels(expert):
+        raise ValueError("an expert has more to be fitted than noise and scale; use fit_empirical_bayes")
+    kernel, noise_model = expert.features.kernel, expert.likelihood.noise_covar
+    assert isinstance(kernel, ScaleKernel)
+    least = float(noise_model.raw_noise_constraint.lower_bound)
+    above = least + max(least, 1e-6) ** 2  # the bound itself is infinitely far away on the scale of logarithms
+    noise, prior_variance, log_evidence = best_variances(profile(expert.features(X), y), above)
+    kernel.outputscale = prior_variance.to(X)
+    expert.likelihood.noise = noise.to(X).unsqueeze(-1)
+    return log_evidence
 
 
-def _run_adam(objective: _Objective, method: Adam, progress: bool) -> tuple[Tensor, Tensor, Tensor]:
-    expert = objective.expert
-    parameters = list(trainable(expert).values())
-    optimizer = torch.optim.Adam(parameters, lr=method.learning_rate)
-    best = get_vectors(expert)
-    best_loss = best.new_full((expert.num_experts,), torch.inf)
-    for _ in tqdm(range(method.num_steps), desc="empirical Bayes", disable=not progress, leave=False):
-        current = get_vectors(expert)
-        value, gradient = objective.loss()
-        improved = value < best_loss
-        best = torch.where(improved.unsqueeze(-1), current, best)
-        best_loss = torch.where(improved, value, best_loss)
-        start = 0
-        for parameter in parameters:
-            width = parameter.numel() // expert.num_experts
-            parameter.grad = gradient[:, start : start + width].reshape(parameter.shape).clone()
-            start += width
-        optimizer.step()
-    for parameter in parameters:
-        parameter.grad = None
-    steps = torch.full((expert.num_experts,), method.num_steps, device=best.device, dtype=torch.int64)
-    return best, steps, torch.zeros_like(steps, dtype=torch.bool)
+def _loss(
+    expert: Expert, evidence: Tensor, start: Tensor, start_precision: float, num_rows: int
+) -> tuple[Tensor, Tensor]:
+    """Negative log posterior per row and its gradient, (M,) and (M, P); infinite where it cannot be computed."""
+    value = evidence.reshape(-1) + log_priors(expert)
+    usable = torch.isfinite(value)
+    gradient = gradient_vectors(expert, torch.where(usable, value, 0.0).sum())
+    away = get_vectors(expert) - start
+    gradient = (start_precision * away - gradient) / num_rows
+    usable = usable & torch.isfinite(gradient).all(-1)
+    value = (0.5 * start_precision * away.square().sum(-1) - value.detach()) / num_rows
+    return torch.where(usable, value, torch.inf), torch.where(usable.unsqueeze(-1), gradient, 0.0)
+
+
+def _evidence(expert: Expert, X: Tensor, y: Tensor) -> Tensor:
+    """Log evidence of the observed rows, per expert, shape (M,)."""
+    seen = _seen(y)
+    return expert.log_evidence(X[seen], y[seen]).reshape(expert.num_experts)
 
 
 def _seen(y: Tensor) -> Tensor:

@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, Expert, Plans, RowExpert, Runner, Traits, Upkeep
-from gp_ensembles.experts.failing import (
+from gp_ensembles.experts.adapters import (
     FAILED_PREDICTION,
     FAILED_TRAINING,
     ILLEGAL_DEVIATION,
@@ -20,13 +19,17 @@ from gp_ensembles.experts.failing import (
     SILENT,
     UNTRAINED,
     WRONG_LENGTH,
+    ModelAdapter,
+    PredictFunction,
+    TrainingRows,
     encoded,
+    error_size,
 )
+from gp_ensembles.experts.base import BoundExpert, Expert, Plans, RowExpert, Runner, Traits, Upkeep
 from gp_ensembles.experts.gaussian import check_single_output
-from gp_ensembles.experts.model_adapter import ModelAdapter, PredictFunction, TrainingRows, error_size
 from gp_ensembles.features.base import FeatureMap
+from gp_ensembles.features.batch import take_experts
 from gp_ensembles.features.one_row import passed_columns
-from gp_ensembles.features.rebatch import take_experts
 from gp_ensembles.filters.rows import Rows, as_rows, with_extra_noise
 from gp_ensembles.filters.states import ExternalState, FilterState, Predictions, StepPredictions
 from gp_ensembles.filters.transitions import Transition
@@ -44,28 +47,18 @@ _LARGEST = 1e30  # mean or variance, in standardized units: single precision hol
 
 
 class ExternalRows(NamedTuple):
-    """The change of a state by a block: b observed rows, the counts after it, and why a row has no prediction."""
+    """The change of a state by a block: b observed rows as a state stores them, the counts after it, and messages.
 
-    inputs: Tensor
-    targets: Tensor
-    shares: Tensor
-    errors: Tensor
-    num_seen: int
-    num_stored: int
-    due: int
-    trained_at: int
-    digest: int
-    reason: int
+    Attributes:
+        stored: Inputs (b, D), targets, shares and errors, (b,) each.
+        counts: Rows seen and stored, when the next training is due, the rows of the last one, its digest, and why a row
+            was last without a prediction.
+        words: The message of that; ``None`` if every row of the block has one.
+    """
+
+    stored: tuple[Tensor, ...]
+    counts: tuple[int, ...]
     words: str | None
-
-
-class _Stored(NamedTuple):
-    """Observed rows as a state stores them."""
-
-    inputs: Tensor
-    targets: Tensor
-    shares: Tensor
-    errors: Tensor
 
 
 class _Answers(NamedTuple):
@@ -217,16 +210,15 @@ class BoundExternal(BoundExpert):
             if num_seen == due:
                 due += min(due, self._expert.every)
                 now = seen[:stop]
-                new = _Stored(*(part[:stop][now] for part in (X, targets, shares, errors)))
+                new = tuple(part[:stop][now] for part in (X, targets, shares, errors))
                 found = _history(state, stored, new, self._expert.num_rows)
                 if found.targets.shape[0] >= _LEAST_ROWS:
-                    rows, trained_at, digest = found, stored + new.targets.shape[0], _digest(found)
+                    rows, trained_at, digest = found, stored + int(now.sum()), _digest(found)
         mean, variance = (torch.cat(part) for part in ([p.mean for p in parts], [p.variance for p in parts]))
         steps = self._steps(mean, variance, targets, Phi)
         counts = num_seen, stored + int(seen.sum()), due, trained_at, digest, reason
-        return ExternalRows(X[seen], targets[seen], shares[seen], errors[seen], *counts, words), with_extra_noise(
-            steps, given
-        )
+        observed = tuple(part[seen] for part in (X, targets, shares, errors))
+        return ExternalRows(observed, counts, words), with_extra_noise(steps, given)
 
     def is_pending(self, state: ExternalState) -> bool:
         """Whether the next row trains a model first."""
@@ -237,7 +229,7 @@ class BoundExternal(BoundExpert):
         after = ExternalState(*(field.clone() for field in state))
         if not self.is_pending(state):
             after.due.copy_(state.num_seen + state.num_seen.clamp(1, self._expert.every))
-            stored, nothing = int(state.num_stored), _Stored(*(field[:0].double().cpu() for field in state[:4]))
+            stored, nothing = int(state.num_stored), tuple(field[:0].double().cpu() for field in state[:4])
             rows = _history(state, stored, nothing, self._expert.num_rows)
             if rows.targets.shape[0] >= _LEAST_ROWS:
                 after.trained_at.fill_(stored)
@@ -289,7 +281,7 @@ class BoundExternal(BoundExpert):
     def _stored(self, state: ExternalState) -> TrainingRows:
         """The rows of the last training."""
         stop = int(state.trained_at)
-        empty = _Stored(*(field[:0].cpu().double() for field in state[:4]))
+        empty = tuple(field[:0].cpu().double() for field in state[:4])
         return _history(state, stop, empty, self._expert.num_rows)
 
     def _steps(self, mean: Tensor, variance: Tensor, targets: Tensor, Phi: Tensor) -> StepPredictions:
@@ -387,26 +379,25 @@ class ExternalExpert(Expert):
 def append_(state: ExternalState, rows: ExternalRows) -> None:
     """Write the rows and counts of a block to a state, in place."""
     capacity = state.targets.shape[0]
-    places = torch.arange(rows.num_stored - rows.targets.shape[0], rows.num_stored, device=state.targets.device)
+    num_stored = rows.counts[1]
+    places = torch.arange(num_stored - rows.stored[1].shape[0], num_stored, device=state.targets.device)
     places = places[-capacity:] % capacity
-    for field, part in zip(state[:4], rows[:4], strict=True):
-        assert isinstance(part, Tensor)
+    for field, part in zip(state[:4], rows.stored, strict=True):
         field[places] = part[-capacity:].to(field)
-    for count, value in zip(state[4:-1], rows[4:-1], strict=True):
-        assert isinstance(value, int)
+    for count, value in zip(state[4:-1], rows.counts, strict=True):
         count.fill_(value)
     if rows.words is not None:
         state.words.copy_(encoded(rows.words))
 
 
-def _history(state: ExternalState, stop: int, new: _Stored, most: int) -> TrainingRows:
+def _history(state: ExternalState, stop: int, new: tuple[Tensor, ...], most: int) -> TrainingRows:
     """The last rows, ``most`` at most, without outliers: those stored before row ``stop``, and new ones behind them."""
-    capacity, kept = state.targets.shape[0], max(most - new.targets.shape[0], 0)
+    capacity, kept = state.targets.shape[0], max(most - new[1].shape[0], 0)
     places = torch.arange(max(stop - kept, 0), stop, device=state.targets.device) % capacity
     old = (field[places].double().cpu() for field in state[:4])
-    rows = _Stored(*(torch.cat([one, two[-most:]]) for one, two in zip(old, new, strict=True)))
-    usual = rows.shares >= _LEAST_SHARE
-    return TrainingRows(rows.inputs[usual], rows.targets[usual], rows.errors[usual])
+    inputs, targets, shares, errors = (torch.cat([one, two[-most:]]) for one, two in zip(old, new, strict=True))
+    usual = shares >= _LEAST_SHARE
+    return TrainingRows(inputs[usual], targets[usual], errors[usual])
 
 
 def _answers(forecast: _Complete, X: Tensor) -> _Answers:

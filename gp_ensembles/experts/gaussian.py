@@ -25,7 +25,7 @@ from gp_ensembles.experts.base import (
 )
 from gp_ensembles.experts.evidence import batched_log_evidence
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
-from gp_ensembles.features.rebatch import take_experts
+from gp_ensembles.features.batch import take_experts
 from gp_ensembles.filters.block import condition_block
 from gp_ensembles.filters.many_series import SeriesGain, condition_series, learn_series, predict_series
 from gp_ensembles.filters.rows import Rows

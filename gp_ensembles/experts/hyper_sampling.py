@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.experts.base import Expert
-from gp_ensembles.experts.empirical_bayes import log_posterior
-from gp_ensembles.experts.parameters import get_vectors, gradient_vectors, set_vectors_
+from gp_ensembles.experts.empirical_bayes import get_vectors, gradient_vectors, log_posterior, set_vectors_
 from gp_ensembles.numerics.draws import generator_device
 
 

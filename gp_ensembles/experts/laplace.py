@@ -12,7 +12,7 @@ from gp_ensembles.experts.laplace_evidence import laplace_log_evidence
 from gp_ensembles.experts.latent_runner import LatentGroup, LatentRunner, latent_predictions
 from gp_ensembles.experts.latent_update import LaplaceUpdate, LatentUpdate
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
-from gp_ensembles.features.rebatch import take_experts
+from gp_ensembles.features.batch import take_experts
 from gp_ensembles.filters.rows import Rows, as_rows
 from gp_ensembles.filters.sites import SiteRule, VectorRule
 from gp_ensembles.filters.states import FilterState, GaussianState, LatentPredictions, gaussian_state

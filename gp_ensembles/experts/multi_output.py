@@ -10,7 +10,7 @@ from gp_ensembles.experts.base import BoundExpert, Expert, Plans, Runner, Traits
 from gp_ensembles.experts.evidence import whitened_statistics
 from gp_ensembles.experts.gaussian import check_real_targets, checked_likelihood
 from gp_ensembles.features.base import BoundFeatures, FeatureMap, log_scale
-from gp_ensembles.features.rebatch import take_experts
+from gp_ensembles.features.batch import take_experts
 from gp_ensembles.filters.multi_output import (
     GroupGain,
     MultiOutputNoise,

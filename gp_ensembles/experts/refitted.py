@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.experts.base import BoundExpert, Expert, Plans, Runner, Traits, Upkeep, of_length
-from gp_ensembles.experts.empirical_bayes import LBFGS, gradient_ascent
-from gp_ensembles.experts.gaussian import GaussianExpert, check_single_output
-from gp_ensembles.experts.parameters import get_vectors, set_vectors_
+from gp_ensembles.experts.empirical_bayes import LBFGS, get_vectors, gradient_ascent, set_vectors_
+from gp_ensembles.experts.gaussian import BoundGaussian, GaussianExpert, check_single_output
 from gp_ensembles.experts.window import Refit, rows_until_refit
-from gp_ensembles.features.base import BoundFeatures
 from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.filters.block import predict_covariance, predict_joint_linear, update_covariance
 from gp_ensembles.filters.rows import Rows, as_rows, with_extra_noise
@@ -25,6 +23,7 @@ from gp_ensembles.filters.states import (
     StepPredictions,
     concatenate_steps,
     gaussian_state,
+    in_dtype,
 )
 from gp_ensembles.filters.stream import BlockStream
 from gp_ensembles.filters.transitions import RandomWalk, Transition
@@ -77,15 +76,6 @@ class RefittedBlock(NamedTuple):
     ages: Tensor | None
 
 
-class _Model(NamedTuple):
-    """Features, prior variance (K,) and noise (K,) at hyperparameters (P,)."""
-
-    hyperparameters: Tensor
-    features: BoundFeatures
-    prior_variance: Tensor
-    noise: Tensor
-
-
 class RefittedRunner(Runner):
     """In place, except for blocks with a refit, which run on a copy."""
 
@@ -94,19 +84,20 @@ class RefittedRunner(Runner):
         self._state = state
         self._due = -1
         self._prepared: dict[int, BlockStream] = {}
-        self._staged: tuple[BlockStream, RefittedBlock] | RefittedState | None = None
+        self._staged: tuple[BlockStream, RefittedBlock] | None = None
+        self._after: RefittedState | None = None  # of a block with a refit
 
     def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
         r"""Predict a block from its rows (\*batch, B, D + 1); the state is not touched."""
-        self._staged, num_rows = None, Phi.shape[-2]
+        self._staged, self._after, num_rows = None, None, Phi.shape[-2]
         if rows_until_refit(self._state) <= num_rows:
-            self._staged, predictions = self._bound.update_block(self._state, Phi, rows)
+            self._after, predictions = self._bound.update_block(self._state, Phi, rows)
             return predictions
         block = self._bound.block(self._state, Phi, rows)
         stream = self._stream(num_rows) if block.ages is None else self._bound.stream(self._state, num_rows, block.ages)
         steps = stream.stage(block.design, block.rows, has_gaps)
         self._staged = stream, block
-        return with_extra_noise(StepPredictions(*(value.to(rows.y.dtype) for value in steps)), rows)
+        return with_extra_noise(in_dtype(steps, rows.y), rows)
 
     def _stream(self, num_rows: int) -> BlockStream:
         due = int(self._state.due)
@@ -117,14 +108,14 @@ class RefittedRunner(Runner):
 
     def commit(self) -> None:
         """Learn the staged block."""
-        if isinstance(self._staged, RefittedState):
-            for old, new in zip(self._state, self._staged, strict=True):
+        if self._after is not None:
+            for old, new in zip(self._state, self._after, strict=True):
                 old.copy_(new)
         elif self._staged is not None:
             stream, block = self._staged
             stream.commit()
             store_(self._state, block)
-        self._staged = None
+        self._staged = self._after = None
 
 
 def _upkeep(bound: "BoundRefitted", state: RefittedState) -> Sequence[Upkeep]:
@@ -143,7 +134,7 @@ class BoundRefitted(BoundExpert):
         self._expert = expert
         with torch.inference_mode(False):
             self._copy = copy.deepcopy(expert.model).double()
-        self._latest: _Model | None = None
+        self._latest: tuple[Tensor, BoundGaussian] | None = None  # hyperparameters (P,), and the model at these
 
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor | Rows) -> tuple[RefittedState, StepPredictions]:
         """See :meth:`BoundExpert.update_block`."""
@@ -159,7 +150,7 @@ class BoundRefitted(BoundExpert):
             state = self._stored(state._replace(moments=after.moments), block)
             if rows_until_refit(state) == 0:
                 state = self.refitted(state)
-            parts.append(_in_dtype(steps, given.y))
+            parts.append(in_dtype(steps, given.y))
             start = stop
         return state, with_extra_noise(concatenate_steps(parts), given)
 
@@ -169,7 +160,7 @@ class BoundRefitted(BoundExpert):
         model, design = self._model(state), self._next_design(state, Phi)
         walk = state.walks[..., None] * (1.0 if steps is None else steps.double())
         mean, variance = predict_covariance(GaussianState(state.moments), design, model.noise, walk)
-        return _in_dtype(StepPredictions(mean, variance, torch.full_like(mean, torch.nan)), Phi)
+        return in_dtype(StepPredictions(mean, variance, torch.full_like(mean, torch.nan)), Phi)
 
     def joint_covariance(self, state: FilterState, Phi: Tensor) -> Tensor:
         r"""Joint covariance of the targets of rows (\*batch, N, D + 1) that all come next, (\*batch, N, N)."""
@@ -214,18 +205,18 @@ class BoundRefitted(BoundExpert):
         """The filter in place, on the state's own memory, until the next refit."""
         return BlockStream(state.moments, self._model(state).noise, state.walks[..., None], num_rows, ages)
 
-    def _model(self, state: RefittedState) -> _Model:
-        """The model at a state's hyperparameters; the latest one is remembered."""
+    def _model(self, state: RefittedState) -> BoundGaussian:
+        """The model at a state's hyperparameters, for each expert; the latest one is remembered."""
         given = state.hyperparameters
-        if self._latest is None or not torch.equal(self._latest.hyperparameters, given):
+        if self._latest is None or not torch.equal(self._latest[0], given):
             with torch.no_grad():
                 set_vectors_(self._copy, given.unsqueeze(0))
                 bound = self._copy.bind()
-            numbers = (
+            prior_variance, noise = (
                 value.reshape(1).expand(self._expert.batch_shape) for value in (bound.prior_variance, bound.noise)
             )
-            self._latest = _Model(given.clone(), bound.features, *numbers)
-        return self._latest
+            self._latest = given.clone(), BoundGaussian(bound.features, prior_variance, None, noise)
+        return self._latest[1]
 
     def _own(self, rows: Tensor) -> Tensor:
         """Its input columns."""
@@ -450,7 +441,3 @@ def _updated_lags(lags: Tensor, remembered: Tensor) -> Tensor:
     new = iter([lag for lag in found if lag not in old])
     kept = [lag if lag in found else 0 for lag in old]
     return torch.tensor([lag or next(new, 0) for lag in kept], dtype=torch.int64, device=lags.device)
-
-
-def _in_dtype(steps: StepPredictions, like: Tensor) -> StepPredictions:
-    return StepPredictions(*(value.to(like.dtype) for value in steps))

@@ -10,7 +10,7 @@ from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.evidence import whitened_statistics
 from gp_ensembles.experts.gaussian import check_single_output
 from gp_ensembles.features.base import BoundFeatures, FeatureMap, log_scale
-from gp_ensembles.features.rebatch import take_experts
+from gp_ensembles.features.batch import take_experts
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import FilterState, StudentTPredictions, StudentTState
 from gp_ensembles.filters.student_t import NoiseDiscount, student_t_state

@@ -1,19 +1,15 @@
 """Feature maps: finite bases with a normal prior on their weights, for one expert or a batch.
 
-``base`` has ``FeatureMap``, which all are, and the scale convention; ``compose`` and ``rescale`` make maps of maps.
+``base`` has ``FeatureMap``, which all are, and the scale convention; ``compose`` makes maps of maps.
 """
 
+from gp_ensembles.features.additive import AdditivePolynomialFeatures, AdditiveSplineFeatures
 from gp_ensembles.features.base import FeatureMap
-from gp_ensembles.features.fourier import RandomFourierFeatures
+from gp_ensembles.features.fourier import OptimizedFourierFeatures, RandomFourierFeatures
 from gp_ensembles.features.hilbert import HilbertAdditiveFeatures, HilbertTensorFeatures
 from gp_ensembles.features.inducing import InducingPointFeatures
 from gp_ensembles.features.linear import LinearFeatures
-from gp_ensembles.features.neural import NeuralFeatures
-from gp_ensembles.features.optimized_fourier import OptimizedFourierFeatures
-from gp_ensembles.features.polynomial import AdditivePolynomialFeatures
 from gp_ensembles.features.radial import RadialBasisFeatures
-from gp_ensembles.features.rescale import Standardize
-from gp_ensembles.features.spline import AdditiveSplineFeatures
 
 __all__ = [
     "AdditivePolynomialFeatures",
@@ -23,9 +19,7 @@ __all__ = [
     "HilbertTensorFeatures",
     "InducingPointFeatures",
     "LinearFeatures",
-    "NeuralFeatures",
     "OptimizedFourierFeatures",
     "RadialBasisFeatures",
     "RandomFourierFeatures",
-    "Standardize",
 ]

@@ -1,4 +1,4 @@
-"""Feature maps made of feature maps: several side by side, or one on some columns."""
+"""Feature maps made of feature maps: several side by side, or one of some columns, or of clamped inputs."""
 
 from collections.abc import Sequence
 from typing import final
@@ -6,8 +6,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from gp_ensembles.features.base import BoundFeatures, FeatureMap
-from gp_ensembles.features.shapes import check_columns
+from gp_ensembles.features.base import BoundFeatures, FeatureMap, check_columns
 
 
 @final
@@ -145,3 +144,84 @@ def _intersection(parts: Sequence[FeatureMap]) -> Tensor | None:
     domain = torch.stack([stacked[:, 0].amax(0), stacked[:, 1].amin(0)])
     check_columns(domain[0] > domain[1], "have no value that lies in the domains of all parts")
     return domain
+
+
+@final
+class Clamp(FeatureMap):
+    r"""A map that holds inputs beyond a box at the box's edge: constant extrapolation, by explicit choice.
+
+    .. math:: \phi(x) = \phi_0\big(\min(\max(x_1, l_1), u_1), \dots, \min(\max(x_D, l_D), u_D)\big)
+
+    Use it around a map with a :attr:`domain` when a stream may leave it: predictions out there are those at
+    the edge, and so is their uncertainty, which is then too small.
+
+    Args:
+        features: The map.
+        lower: Lower ends l of the box, in units of the inputs, shape (D,); minus infinity for none.
+        upper: Upper ends u, shape (D,); infinity for none.
+
+    Raises:
+        ValueError: If a shape does not fit, a lower end is not below the upper one, or the box leaves the map's
+            domain (the columns are named).
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.features.linear import LinearFeatures
+        >>> X = torch.tensor([[0.5], [7.0]], dtype=torch.float64)
+        >>> slope, one = LinearFeatures.from_data(X, bias=False), X.new_ones(1)
+        >>> features = Clamp(slope, -one, one)
+        >>> features(X).T
+        tensor([[0.5000, 1.0000]], dtype=torch.float64)
+    """
+
+    lower: Tensor
+    upper: Tensor
+    shared_tensors: frozenset[str] = frozenset({"domain", "lower", "upper"})
+
+    def __init__(self, features: FeatureMap, lower: Tensor, upper: Tensor) -> None:
+        shape = (features.num_inputs,)
+        if lower.shape != shape or upper.shape != shape:
+            raise ValueError(
+                f"lower and upper must have shape {shape}, got {tuple(lower.shape)} and {tuple(upper.shape)}"
+            )
+        check_columns(~(lower < upper), "have a lower end that is not below the upper one")
+        if features.domain is not None:
+            outside = (lower < features.domain[0]) | (upper > features.domain[1])
+            check_columns(outside, "have a box that leaves the domain of the map; make the box smaller")
+        super().__init__(features.num_inputs, features.num_features, features.batch_shape)
+        self.features = features
+        self.register_buffer("lower", lower.detach().clone())
+        self.register_buffer("upper", upper.detach().clone())
+
+    @classmethod
+    def to_domain(cls, features: FeatureMap) -> "Clamp":
+        """Clamp the inputs of a map to its own domain.
+
+        Raises:
+            ValueError: If the map has no domain.
+
+        Example:
+            >>> import torch
+            >>> from gp_ensembles.features.additive import AdditiveSplineFeatures
+            >>> X = torch.linspace(0.0, 1.0, 9, dtype=torch.float64).unsqueeze(-1)
+            >>> features = Clamp.to_domain(AdditiveSplineFeatures.from_data(X, 4, margin=0.0))
+            >>> bool((features(2 * X[-1:]) == features(X[-1:])).all())
+            True
+        """
+        if features.domain is None:
+            raise ValueError(f"{type(features).__name__} is valid everywhere: it has no domain to clamp to")
+        return cls(features, features.domain[0], features.domain[1])
+
+    @property
+    def prior_variance(self) -> Tensor:
+        r"""Prior variance of the map's weights, shape (\*batch), differentiable."""
+        return self.features.prior_variance
+
+    def bind(self) -> BoundFeatures:
+        """Read the hyperparameters once and return the map as a plain function of tensors."""
+        inner, lower, upper = self.features.bind(), self.lower, self.upper
+
+        def features(X: Tensor) -> Tensor:
+            return inner(torch.minimum(torch.maximum(X, lower), upper))
+
+        return features

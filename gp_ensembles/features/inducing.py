@@ -1,16 +1,13 @@
 """Features of a Gaussian process at inducing points (knots): the Nystroem approximation of any kernel."""
 
-from collections.abc import Sequence
-from typing import Self, final
+from typing import final
 
 import torch
 from gpytorch.settings import debug
 from torch import Tensor, nn
 
-from gp_ensembles.features.base import BoundFeatures, FeatureMap, check_matrix
+from gp_ensembles.features.base import BoundFeatures, FeatureMap, check_matrix, expand_batch, insert_batch
 from gp_ensembles.features.covariance import BoundCovariance, bind_covariance
-from gp_ensembles.features.shapes import expand_batch, insert_batch
-from gp_ensembles.features.stacking import stack_kernels
 from gp_ensembles.numerics.cholesky import NumericalError, cholesky
 from gp_ensembles.numerics.gpytorch_types import Kernel
 
@@ -84,20 +81,6 @@ class InducingPointFeatures(FeatureMap):
         self.register_buffer("nugget", shares.expand(batch_shape).clone())
         self.kernel = kernel
         self._check_kernel()
-
-    @classmethod
-    def from_kernels(cls, kernels: Sequence[Kernel], knots: Tensor, nugget: float | Tensor = RELATIVE_NUGGET) -> Self:
-        r"""One map for several experts, from kernels that differ in hyperparameters only (they are copied).
-
-        Args:
-            kernels: S kernels of one structure, each without a batch.
-            knots: Knots, shape (K, D) for all experts or (S, K, D).
-            nugget: As above, a number or shape (S,).
-
-        Raises:
-            ValueError: If the structures differ, or a shape does not fit.
-        """
-        return cls(stack_kernels(kernels), knots, nugget)
 
     @property
     def prior_variance(self) -> Tensor:

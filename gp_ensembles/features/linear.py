@@ -5,8 +5,15 @@ from typing import final
 import torch
 from torch import Tensor
 
-from gp_ensembles.features.base import BoundFeatures, FeatureMap, PriorVariance, check_matrix
-from gp_ensembles.features.shapes import expand_batch, positive, positive_like
+from gp_ensembles.features.base import (
+    BoundFeatures,
+    FeatureMap,
+    PriorVariance,
+    check_matrix,
+    expand_batch,
+    positive,
+    positive_like,
+)
 
 
 @final

@@ -8,11 +8,10 @@ import torch
 from numpy.typing import NDArray
 
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
-from gp_ensembles.features.compose import SelectColumns
+from gp_ensembles.features.compose import Clamp, SelectColumns
 from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.features.hilbert import HilbertAdditiveFeatures
 from gp_ensembles.features.linear import ConstantFeatures, InputFeatures, LinearFeatures
-from gp_ensembles.features.rescale import Clamp
 
 Numbers = NDArray[np.float64]
 Places = NDArray[np.int64]

@@ -5,9 +5,15 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from gp_ensembles.features.base import BoundFeatures, FeatureMap, PriorVariance, check_matrix, log_scale
-from gp_ensembles.features.shapes import insert_batch, positive_like
-from gp_ensembles.numerics.kmeans import kmeans
+from gp_ensembles.features.base import (
+    BoundFeatures,
+    FeatureMap,
+    PriorVariance,
+    check_matrix,
+    insert_batch,
+    log_scale,
+    positive_like,
+)
 
 
 @final
@@ -30,8 +36,9 @@ class RadialBasisFeatures(FeatureMap):
     small compared with the spread of the inputs.
 
     Args:
-        centers: Centers, in units of the inputs, shape (K, D) or (\*batch, K, D); a tensor for fixed ones, an
-            ``nn.Parameter`` for trained ones. The map has their dtype and device.
+        centers: Centers, in units of the inputs, shape (K, D) or (\*batch, K, D), such as those of
+            :func:`~gp_ensembles.numerics.kmeans.kmeans`; a tensor for fixed ones, an ``nn.Parameter`` for trained ones.
+            The map has their dtype and device.
         lengthscale: Initial length scales, in units of the inputs, a number or a shape that broadcasts to
             (\*batch, D): shape (S, 1) gives S experts with one start each.
         prior_variance: Initial prior variance of every weight, in squared units of the target, a number or
@@ -76,34 +83,6 @@ class RadialBasisFeatures(FeatureMap):
         raw = self.lengthscale_constraint.inverse_transform(scales)
         self.register_parameter("raw_lengthscale", nn.Parameter(raw.expand(*batch_shape, num_inputs).clone()))
         self.prior: PriorVariance = PriorVariance(batch_shape, prior)
-
-    @classmethod
-    def from_data(
-        cls,
-        X: Tensor,
-        num_centers: int,
-        lengthscale: float | Tensor,
-        prior_variance: float | Tensor = 1.0,
-        *,
-        generator: torch.Generator | None = None,
-    ) -> "RadialBasisFeatures":
-        r"""Build the map with fixed centers at the k-means of the given rows.
-
-        Args:
-            X: The first rows, shape (N, D), in units that make columns comparable (standardized).
-            num_centers: Number of centers K.
-            lengthscale: Initial length scales, a number or a shape that broadcasts to (\*batch, D): shape
-                (S, 1) gives S experts with one length scale each.
-            prior_variance: Initial prior variance, a number or shape (\*batch).
-            generator: Source of the start of k-means.
-
-        Raises:
-            ValueError: If X is not a finite matrix, has fewer than ``num_centers`` distinct rows, or a start
-                value is not positive.
-            TypeError: If X is not a floating point tensor.
-        """
-        check_matrix(X)
-        return cls(kmeans(X, num_centers, generator=generator), lengthscale, prior_variance)
 
     @property
     def lengthscale(self) -> Tensor:

@@ -282,6 +282,11 @@ def concatenate_steps(parts: Sequence[P]) -> P:
     return type(parts[0])(*(torch.cat(fields, dim=axis) for fields in zip(*parts, strict=True)))
 
 
+def in_dtype(steps: StepPredictions, like: Tensor) -> StepPredictions:
+    """Predictions in the dtype of a tensor."""
+    return StepPredictions(*(value.to(like.dtype) for value in steps))
+
+
 def gaussian_state(prior_variance: Tensor, num_features: int) -> GaussianState:
     r"""State before any data: mean zero, covariance ``prior_variance`` I.
 

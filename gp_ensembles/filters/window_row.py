@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gp_ensembles.filters.states import WindowState
 from gp_ensembles.filters.window import Covariance, Window
-from gp_ensembles.numerics.triangular import forward_row
+from gp_ensembles.numerics.cholesky import forward_row
 
 Numbers = NDArray[np.float64]
 

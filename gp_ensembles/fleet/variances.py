@@ -1,7 +1,7 @@
 r"""Noise and prior variances of many series on shared features, profiled exactly.
 
 With the features fixed, one decomposition for each series and expert gives its evidence for all variances
-(:mod:`gp_ensembles.experts.profiled_evidence`); a prior around the shared variances regularizes those of
+(:mod:`gp_ensembles.experts.evidence`); a prior around the shared variances regularizes those of
 series with few rows. Length scales: :mod:`gp_ensembles.fleet.length_scales`.
 """
 
@@ -11,8 +11,8 @@ from torch import Tensor
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.experts.base import Variances
 from gp_ensembles.experts.empirical_bayes import LBFGS
+from gp_ensembles.experts.evidence import Profile, evidence_at
 from gp_ensembles.experts.gaussian import GaussianExpert
-from gp_ensembles.experts.profiled_evidence import Profile, evidence_at
 from gp_ensembles.numerics.minimize import minimize
 
 _FEATURES_AT_ONCE = 300_000  # numbers that stay in the cache
@@ -50,14 +50,7 @@ def fit_variances(expert: GaussianExpert, X: Tensor, y: Tensor, fit: FitSettings
         rows = some.num_rows.clamp_min(1.0)
         return -value / rows, -gradient / rows.unsqueeze(-1)
 
-    method = fit.method
-    found = minimize(
-        losses,
-        start.contiguous(),
-        max_iterations=method.max_iterations,
-        gradient_tolerance=method.gradient_tolerance,
-        loss_tolerance=method.loss_tolerance,
-    )
+    found = minimize(losses, start.contiguous(), **fit.method._asdict())
     variances = found.point.exp().to(y).reshape(len(y), *expert.batch_shape, 2)
     return Variances(_LEAST_NOISE + variances[..., 0], variances[..., 1])
 

@@ -1,4 +1,7 @@
-"""L-BFGS for many independent problems at once, each with its own history, step length and end."""
+"""The driver of an optimizer: many independent problems at once, by L-BFGS or by Adam.
+
+In L-BFGS each problem has its own history, step length and end. Several starts of one problem are several problems.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,6 +10,7 @@ from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 # Share of the promised decrease that a step must reach (Armijo), share of the slope that it may leave (Wolfe), and most
 # trials of one line search: those of L-BFGS-B.
@@ -123,8 +127,12 @@ def minimize(
     gradient_tolerance: float = 1e-5,
     loss_tolerance: float = 1e-7,
     memory: int = 10,
+    progress: str | None = None,
 ) -> Minimum:
     """Minimize M functions of P variables each by limited-memory BFGS (Nocedal and Wright, 2006, algorithm 7.5).
+
+    ``function`` takes points (R, P) and the numbers of their problems (R,) to values (R,) and gradients (R, P);
+    infinity where it cannot be computed. A bar with the name ``progress`` is shown.
 
     Shapes: ``start`` (M, P).
 
@@ -133,43 +141,69 @@ def minimize(
     """
     start, problems = start.detach(), torch.arange(len(start), device=start.device)
     place = _Place(start, *function(start, problems))
-    steepest = place.gradient.abs().amax(-1)
-    bad = ~(place.value + steepest).isfinite()
+    gradients = place.gradient.abs().amax(-1)
+    bad = ~(place.value + gradients).isfinite()
     if bool(bad.any()):
         raise ValueError(f"the function of problem {int(bad.int().argmax())} is not finite at its start")
     end, num_evaluations = _Place(*(part.clone() for part in place)), 1
-    searches = [_Search(steep <= gradient_tolerance) for steep in steepest.tolist()]
+    searches = [_Search(steep <= gradient_tolerance) for steep in gradients.tolist()]
     running = searches
     pairs, direction = no_pairs(place.gradient, memory), torch.zeros_like(start)
-    while True:
-        stay = [not (one.converged or one.stuck or one.num_iterations >= max_iterations) for one in running]
-        if not all(stay):
-            rows = _flags(stay, start)
-            for whole, part in zip(end, place, strict=True):
-                whole[problems[~rows]] = part[~rows]
-            running, problems = list(compress(running, stay)), problems[rows]
-            place, pairs, direction = _take(place, rows), _take(pairs, rows), direction[rows]
-        if not running:
-            break
-        direction = _start_lines(running, place, pairs, direction)
-        lengths = start.new_tensor([one.line.length for one in running if one.line is not None])
-        point = torch.addcmul(place.point, lengths.unsqueeze(-1), direction)
-        trial = _Place(point, *function(point, problems))
-        num_evaluations += 1
-        facts = torch.stack([trial.value, (trial.gradient * direction).sum(-1), trial.gradient.abs().amax(-1)])
-        verdicts = [
-            one.judge(*numbers, (gradient_tolerance, loss_tolerance))
-            for one, *numbers in zip(running, *facts.tolist(), strict=True)
-        ]
-        if True in verdicts:
-            moved = _flags([verdict is True for verdict in verdicts], start)
-            pairs = remember(pairs, trial.point - place.point, trial.gradient - place.gradient, moved)
-            place = _where(moved, trial, place)
-        if False in verdicts:  # forget, and try the gradient
-            failed = _flags([verdict is False for verdict in verdicts], start)
-            pairs = _where(failed, no_pairs(place.gradient, memory), pairs)
+    with tqdm(desc=progress, unit="evaluation", disable=progress is None, leave=False) as bar:
+        while True:
+            stay = [not (one.converged or one.stuck or one.num_iterations >= max_iterations) for one in running]
+            if not all(stay):
+                rows = _flags(stay, start)
+                for whole, part in zip(end, place, strict=True):
+                    whole[problems[~rows]] = part[~rows]
+                running, problems = list(compress(running, stay)), problems[rows]
+                place, pairs, direction = _take(place, rows), _take(pairs, rows), direction[rows]
+            if not running:
+                break
+            direction = _start_lines(running, place, pairs, direction)
+            lengths = start.new_tensor([one.line.length for one in running if one.line is not None])
+            point = torch.addcmul(place.point, lengths.unsqueeze(-1), direction)
+            trial = _Place(point, *function(point, problems))
+            num_evaluations += 1
+            facts = torch.stack([trial.value, (trial.gradient * direction).sum(-1), trial.gradient.abs().amax(-1)])
+            values, slopes, steeps = facts.tolist()
+            if progress is not None:
+                bar.update()
+                bar.set_postfix(loss=f"{sum(values) / len(values):.4f}", active=len(values))
+            verdicts = [
+                one.judge(value, slope, steepest, (gradient_tolerance, loss_tolerance))
+                for one, value, slope, steepest in zip(running, values, slopes, steeps, strict=True)
+            ]
+            if True in verdicts:
+                moved = _flags([verdict is True for verdict in verdicts], start)
+                pairs = remember(pairs, trial.point - place.point, trial.gradient - place.gradient, moved)
+                place = _where(moved, trial, place)
+            if False in verdicts:  # forget, and try the gradient
+                failed = _flags([verdict is False for verdict in verdicts], start)
+                pairs = _where(failed, no_pairs(place.gradient, memory), pairs)
     num_iterations = torch.tensor([one.num_iterations for one in searches], dtype=torch.int64, device=start.device)
     return Minimum(*end, _flags([one.converged for one in searches], start), num_iterations, num_evaluations)
+
+
+def descend(
+    function: Differentiated,
+    start: Tensor,
+    *,
+    num_steps: int = 500,
+    learning_rate: float = 1e-2,
+    progress: str | None = None,
+) -> Minimum:
+    """The best points on the way of Adam; arguments and shapes as in :func:`minimize`."""
+    point, problems = start.detach().clone(), torch.arange(len(start), device=start.device)
+    optimizer = torch.optim.Adam([point], lr=learning_rate)
+    best = _Place(point.clone(), torch.full_like(point[:, 0], torch.inf), torch.zeros_like(point))
+    for _ in tqdm(range(num_steps), desc=progress, disable=progress is None, leave=False):
+        here = _Place(point.clone(), *function(point.clone(), problems))
+        best = _where(here.value < best.value, here, best)
+        point.grad = here.gradient
+        optimizer.step()
+    steps = torch.full_like(problems, num_steps)
+    return Minimum(*best, torch.zeros_like(problems, dtype=torch.bool), steps, num_steps)
 
 
 def no_pairs(gradient: Tensor, memory: int) -> CurvaturePairs:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gp_ensembles.ensembles.external_models import ForecastColumns
 from gp_ensembles.ensembles.spec import EnsembleSpec
-from gp_ensembles.experts.model_adapter import moments_of
+from gp_ensembles.experts.adapters import moments_of
 from gp_ensembles.streaming.scales import Standardizer
 
 _LEAST_ROWS = 10  # with a forecast and a target, to say that forecasts are poor

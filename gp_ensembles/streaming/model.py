@@ -36,9 +36,7 @@ from gp_ensembles.streaming.checks import (
 )
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.content import KIND, Parts, content_of, parts_of, restore
-from gp_ensembles.streaming.forecasting.ahead import check_forecast, forecast_rows, future_rows
-from gp_ensembles.streaming.forecasting.forecast import Forecast
-from gp_ensembles.streaming.forecasting.paths import FutureRows
+from gp_ensembles.streaming.forecasting.forecast import Forecast, check_forecast, forecast_rows, future_rows
 from gp_ensembles.streaming.forecasts import forecast_places, warn_of_poor_forecasts
 from gp_ensembles.streaming.inputs import InputPath, InputState, Standard
 from gp_ensembles.streaming.one_row import RowPipeline, is_plain
@@ -308,8 +306,8 @@ class OnlineModel:
         path, followed = self._inputs
         standard = path.follow(followed, X, self.num_rows + 1)
         self._refuse(path.illegal(standard, X), 1)
-        future = FutureRows(path.limited(followed, standard, X), standard.extra)
-        return forecast_rows(online, future, scales, self.predict(X[:1]), num_paths, generator)
+        inputs, first = path.limited(followed, standard, X), self.predict(X[:1])
+        return forecast_rows(online, inputs, standard.extra, scales, first, num_paths, generator)
 
     def interval_levels(self, coverage: float = 0.9) -> tuple[float, float]:
         """Probabilities at the lower and upper end of the next interval.

@@ -6,8 +6,8 @@ The code is that of October 2024 (``DanWaxman/DynamicOnlineBasisExpansions``); n
 import torch
 from torch import Tensor
 
+from gp_ensembles.experts.empirical_bayes import trainable
 from gp_ensembles.experts.gaussian import GaussianExpert
-from gp_ensembles.experts.parameters import trainable
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.hilbert import HilbertAdditiveFeatures
 

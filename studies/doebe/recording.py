@@ -11,7 +11,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from gp_ensembles.engine.online import OnlineEnsemble
-from gp_ensembles.ensembles.build import NamedExpert, assemble, condition, dynamic_group, static_group
+from gp_ensembles.ensembles.build import NamedExpert, assemble, conditioned, dynamic_group, static_group
 from gp_ensembles.files.replacing import replace_file
 from gp_ensembles.filters import RandomWalk
 from gp_ensembles.meta_learners import BayesianModelAveraging
@@ -104,7 +104,7 @@ def _online(stream: Stream, experts: list[NamedExpert], design: Design) -> Onlin
         walking = [(f"{name}/dynamic", expert.with_transition(RandomWalk(WALK))) for name, expert in experts]
     groups = [static_group(experts), walking]
     if making.conditioned:
-        return condition(X, stream.warm_y, groups, BayesianModelAveraging())
+        return conditioned(assemble(groups, BayesianModelAveraging()), X, stream.warm_y)
     return OnlineEnsemble(assemble(groups, BayesianModelAveraging()))
 
 

@@ -11,8 +11,7 @@ from gp_ensembles.engine import Ensemble, OnlineEnsemble, add_experts
 from gp_ensembles.engine.absence import weigh_awake
 from gp_ensembles.engine.external_report import external_reports
 from gp_ensembles.experts import GaussianExpert
-from gp_ensembles.experts.external import ExternalExpert
-from gp_ensembles.experts.failing import (
+from gp_ensembles.experts.adapters import (
     FAILED_PREDICTION,
     FAILED_TRAINING,
     ILLEGAL_DEVIATION,
@@ -20,9 +19,10 @@ from gp_ensembles.experts.failing import (
     SILENT,
     UNTRAINED,
     WRONG_LENGTH,
+    ModelAdapter,
     described,
 )
-from gp_ensembles.experts.model_adapter import ModelAdapter
+from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.innovations import InnovationModel

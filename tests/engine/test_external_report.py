@@ -11,8 +11,7 @@ from gp_ensembles.engine.external_report import external_reports
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.external_models import ExternalModel, ForecastColumns
 from gp_ensembles.ensembles.presets import oebe
-from gp_ensembles.experts.adapters import FunctionAdapter
-from gp_ensembles.experts.model_adapter import ModelAdapter
+from gp_ensembles.experts.adapters import FunctionAdapter, ModelAdapter
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import FixedShare
 from gp_ensembles.metrics.regret_bounds import fixed_share_bound

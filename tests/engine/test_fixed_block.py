@@ -16,7 +16,7 @@ from gp_ensembles.engine.recorded import FixedBlock, Progress, check_recordable
 from gp_ensembles.engine.state import named_tensors
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert, WindowExpert
 from gp_ensembles.features import RandomFourierFeatures
-from gp_ensembles.features.stacking import stack_kernels
+from gp_ensembles.features.batch import stack_kernels
 from gp_ensembles.filters import ExponentialForgetting, RandomWalk, gaussian_state
 from gp_ensembles.likelihoods.classification import LogisticLikelihood
 from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare, OnlineNewton

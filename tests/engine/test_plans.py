@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from gp_ensembles.experts.model_adapter import ModelAdapter
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble, quarantine
@@ -13,7 +14,6 @@ from gp_ensembles.engine.memory import TargetMemory
 from gp_ensembles.experts import GaussianExpert, RobustExpert, StudentTExpert
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.external import ExternalExpert
-from gp_ensembles.experts.model_adapter import ModelAdapter
 from gp_ensembles.experts.structural import StructuralExpert
 from gp_ensembles.experts.window import WindowExpert
 from gp_ensembles.features import LinearFeatures

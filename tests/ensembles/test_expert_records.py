@@ -8,11 +8,10 @@ import torch
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.external_models import Boosting, ForecastColumns
+from gp_ensembles.ensembles.extra_experts import WideFeatures, WindowGP
 from gp_ensembles.ensembles.presets import auto, light
 from gp_ensembles.ensembles.records import spec_from_plain
 from gp_ensembles.ensembles.targets import CountTarget
-from gp_ensembles.ensembles.wide import WideFeatures
-from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 

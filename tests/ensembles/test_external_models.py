@@ -20,9 +20,16 @@ from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import auto_for
 from gp_ensembles.ensembles.records import spec_to_plain
 from gp_ensembles.ensembles.targets import RealTarget
-from gp_ensembles.experts.adapters import FunctionAdapter, RegressorAdapter, RiverAdapter
+from gp_ensembles.experts.adapters import (
+    FunctionAdapter,
+    ModelAdapter,
+    RegressorAdapter,
+    RiverAdapter,
+    TrainingRows,
+    error_size,
+    moments_of,
+)
 from gp_ensembles.experts.external import ExternalExpert
-from gp_ensembles.experts.model_adapter import ModelAdapter, TrainingRows, error_size, moments_of
 from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 
@@ -135,10 +142,6 @@ def test_what_cannot_be_is_refused():
             FunctionAdapter(print, levels)
     with pytest.raises(ValueError, match="3 quantiles per row"):
         moments_of(torch.zeros(4, 2), (0.1, 0.5, 0.9))
-    with pytest.raises(TypeError, match="adapter of ExternalModel"):
-        ExternalModel(LinearRegression())
-    with pytest.raises(ValueError, match="every of ExternalModel"):
-        ExternalModel(RegressorAdapter(LinearRegression()), every=0)
     with pytest.raises(ValueError, match="2 inputs, but 1 columns"):
         expert(RegressorAdapter(LinearRegression()), columns=(0,))
     one = torch.ones(3, dtype=torch.float64)

@@ -10,9 +10,8 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.external_models import Boosting
+from gp_ensembles.ensembles.extra_experts import Refitted, WindowGP
 from gp_ensembles.ensembles.presets import oebe
-from gp_ensembles.ensembles.refitted import Refitted
-from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.experts import empirical_bayes, refitted, window
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 

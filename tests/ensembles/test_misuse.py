@@ -12,15 +12,9 @@ from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.presets import auto
 from gp_ensembles.ensembles.targets import (
     BinaryTarget,
-    ClassTarget,
-    CountTarget,
-    LevelTarget,
-    OutlierTarget,
     RealTarget,
-    UnknownNoiseTarget,
 )
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert, MultiOutputExpert
-from gp_ensembles.experts.latent_update import LaplaceUpdate
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters.states import StepPredictions
 from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
@@ -33,31 +27,6 @@ QUICK = FitSettings(method=None, num_samples=1)
 def rows(num_rows=30):
     X = torch.randn(num_rows, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return X, (X[:, 0] > 0).double()
-
-
-@pytest.mark.parametrize(
-    ("make", "kind", "words"),
-    [
-        (lambda: ClassTarget(1), ValueError, "num_classes of ClassTarget must be at least 2, got 1"),
-        (lambda: ClassTarget(2.0), TypeError, "num_classes of ClassTarget must be a whole number, got 2.0"),
-        (lambda: ClassTarget("3"), TypeError, "num_classes of ClassTarget must be a whole number, got '3'"),
-        (lambda: ClassTarget(True), TypeError, "num_classes of ClassTarget must be a whole number"),
-        (lambda: ClassTarget(3, LaplaceUpdate), TypeError, "latent_update of ClassTarget .* class LaplaceUpdate: call"),
-        (lambda: LevelTarget(1), ValueError, "num_levels of LevelTarget must be at least 2, got 1"),
-        (lambda: LevelTarget(3.0), TypeError, "num_levels of LevelTarget must be a whole number"),
-        (lambda: BinaryTarget(latent_update=""), TypeError, r"latent_update of BinaryTarget .*LaplaceUpdate\(\)"),
-        (lambda: BinaryTarget(LaplaceUpdate()), TypeError, "is_probit of BinaryTarget must be True or False"),
-        (lambda: CountTarget(3), TypeError, "latent_update of CountTarget must be an object"),
-        (lambda: UnknownNoiseTarget(1.5), ValueError, "noise_discount of UnknownNoiseTarget .* at most 1, got 1.5"),
-        (lambda: UnknownNoiseTarget(0.0), ValueError, "noise_discount of UnknownNoiseTarget must be positive"),
-        (lambda: UnknownNoiseTarget("0.9"), TypeError, "noise_discount of UnknownNoiseTarget must be a number"),
-        (lambda: OutlierTarget(-1.0), ValueError, "threshold of OutlierTarget must be positive and finite, got -1"),
-        (lambda: OutlierTarget(float("nan")), ValueError, "threshold of OutlierTarget must be positive and finite"),
-    ],
-)
-def test_targets_are_checked_when_they_are_made(make, kind, words):
-    with pytest.raises(kind, match=words):
-        make()
 
 
 @pytest.mark.parametrize(

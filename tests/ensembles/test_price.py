@@ -9,12 +9,12 @@ from torch import Tensor
 
 from gp_ensembles.cli.commands import Output, stream
 from gp_ensembles.data import Table
-from gp_ensembles.ensembles import wide
+from gp_ensembles.ensembles import extra_experts
 from gp_ensembles.ensembles.bases import LinearBasis
+from gp_ensembles.ensembles.extra_experts import WideFeatures
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.price import largest_size, price_of_features, price_of_row
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
-from gp_ensembles.ensembles.wide import WideFeatures
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from tests.cli.commands import open_table
 
@@ -34,7 +34,7 @@ def invented(monkeypatch: pytest.MonkeyPatch, per_feature: float) -> list[tuple[
         asked.append((num_features, num_experts))
         return per_feature * num_features * num_experts
 
-    monkeypatch.setattr(wide, "price_of_features", price_of)
+    monkeypatch.setattr(extra_experts, "price_of_features", price_of)
     return asked
 
 
@@ -116,19 +116,9 @@ def test_a_spec_says_its_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = PRICED.resolved(X)
     assert spec.extra_experts == (WideFeatures(num_features=250),)
     assert spec.resolved(X) is spec
+    assert WideFeatures().resolved(X) == WideFeatures()
     assert PRICED.fit(X, y).ensemble.experts[-1].features.num_features == 250
     assert spec_from_plain(spec_to_plain(PRICED)).extra_experts == PRICED.extra_experts
-
-
-def test_either_a_size_or_a_price() -> None:
-    with pytest.raises(ValueError, match="either num_features or a price that they follow from, got 500 and 30"):
-        WideFeatures(num_features=500, price=30.0)
-    with pytest.raises(ValueError, match="price of WideFeatures must be positive"):
-        WideFeatures(price=0.0)
-    with pytest.raises(TypeError, match="price of WideFeatures must be a number"):
-        WideFeatures(price="cheap")  # type: ignore[arg-type]
-    X, _ = rows()
-    assert WideFeatures().resolved(X) == WideFeatures()
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

@@ -7,11 +7,10 @@ import torch
 
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
-from gp_ensembles.ensembles.expert_records import WarmUp
+from gp_ensembles.ensembles.extra_experts import Refitted, WarmUp
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import default_rule, oebe
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
-from gp_ensembles.ensembles.refitted import Refitted
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 
@@ -97,9 +96,3 @@ def test_single_precision():
     found = online.observe(X[60:], y[60:])
     assert found.experts.mean.dtype == torch.float32
     assert bool(found.log_prob.isfinite().all())
-
-
-@pytest.mark.parametrize("field", ["num_features", "every", "num_rows"])
-def test_numbers_out_of_range_are_refused(field):
-    with pytest.raises(ValueError, match=field):
-        Refitted(**{field: 0})

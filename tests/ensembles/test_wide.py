@@ -9,11 +9,9 @@ from torch.testing import assert_close
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.ensembles.bases import LinearBasis, scaled_kernel
 from gp_ensembles.ensembles.build import FitSettings
-from gp_ensembles.ensembles.expert_records import WarmUp
+from gp_ensembles.ensembles.extra_experts import WarmUp, WideFeatures
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import default_rule, oebe
-from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
-from gp_ensembles.ensembles.wide import WideFeatures
 from gp_ensembles.experts import LBFGS, WindowExpert, fit_empirical_bayes
 from gp_ensembles.experts.gaussian import GaussianExpert, default_likelihood
 from gp_ensembles.features.fourier import RandomFourierFeatures
@@ -153,12 +151,6 @@ def test_wins_on_a_smooth_function_of_few_inputs() -> None:
     assert online.names[int(online.log_weights.argmax())].startswith("wide")
 
 
-def test_stands_in_files() -> None:
-    wider = WideFeatures(2000, nu=2.5, noises=(0.1,), lags=True, name="add_experts")
-    spec = replace(oebe, extra_experts=(WideFeatures(), wider))
-    assert spec_from_plain(spec_to_plain(spec)).extra_experts == spec.extra_experts
-
-
 def test_unfitted_has_the_shape_of_the_fitted() -> None:
     X, y = rows(60)
     spec = replace(SPEC, extra_experts=(WideFeatures(num_features=20),))
@@ -167,16 +159,3 @@ def test_unfitted_has_the_shape_of_the_fitted() -> None:
     other.load_state_dict(online.state_dict())
     more, targets = rows(20, seed=5)
     assert_close(other.observe(more, targets).experts.mean, online.observe(more, targets).experts.mean, rtol=0, atol=0)
-
-
-def test_settings_that_cannot_be() -> None:
-    for error, words, settings in (
-        (ValueError, "num_features of WideFeatures must be an even number of at least 2, got 7", {"num_features": 7}),
-        (ValueError, "noises of WideFeatures must be distinct positive numbers, at least one", {"noises": (0.1, 0.1)}),
-        (ValueError, "at least one", {"noises": ()}),
-        (TypeError, r"noises of WideFeatures must be a tuple of numbers such as \(0.01, 0.1\)", {"noises": [0.1]}),
-        (ValueError, "nu of WideFeatures", {"nu": 2.0}),
-        (TypeError, "lags of WideFeatures must be True or False", {"lags": 1}),
-    ):
-        with pytest.raises(error, match=words):
-            WideFeatures(**settings)

@@ -6,11 +6,11 @@ from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.priors import GammaPrior, LogNormalPrior
 
 from gp_ensembles.experts import LBFGS, Adam, GaussianExpert, fit_empirical_bayes, sample_hyperparameters
-from gp_ensembles.experts.empirical_bayes import log_posterior
+from gp_ensembles.experts.empirical_bayes import get_vectors, log_posterior, set_vectors_
 from gp_ensembles.experts.hyper_sampling import negative_hessian
-from gp_ensembles.experts.parameters import get_vectors, set_vectors_
 from gp_ensembles.features import LinearFeatures, RadialBasisFeatures
 from gp_ensembles.filters import RandomWalk
+from gp_ensembles.numerics.kmeans import kmeans
 
 
 def data(num_rows=120, seed=0):
@@ -23,7 +23,7 @@ def data(num_rows=120, seed=0):
 def bumps(starts, seed=1):
     X, _ = data()
     scales = torch.tensor(starts, dtype=torch.float64).reshape(-1, 1)
-    features = RadialBasisFeatures.from_data(X, 15, scales, generator=torch.Generator().manual_seed(seed))
+    features = RadialBasisFeatures(kmeans(X, 15, generator=torch.Generator().manual_seed(seed)), scales)
     return GaussianExpert(features)
 
 

@@ -17,13 +17,11 @@ from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.external_models import Boosting
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import auto_for
-from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.ensembles.targets import RealTarget
-from gp_ensembles.experts.adapters import ColumnsAdapter
+from gp_ensembles.experts.adapters import ColumnsAdapter, ModelAdapter
 from gp_ensembles.experts.boosting import HistogramBoosting
 from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.experts.gaussian import GaussianExpert
-from gp_ensembles.experts.model_adapter import ModelAdapter
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.filters import RandomWalk
@@ -305,15 +303,6 @@ def test_rows_have_a_joint_covariance():
     model = OnlineModel(StreamConfig(SPEC, warmup=80)).fit(X[:80], y[:80])
     covariance = joint_covariance(model, X[80:86])
     torch.testing.assert_close(covariance.diagonal(), model.predict(X[80:86]).variance)
-
-
-def test_the_record_stands_in_files_and_says_what_is_wrong():
-    assert spec_from_plain(spec_to_plain(SPEC)).extra_experts == SPEC.extra_experts
-    for settings in ({"num_trees": 0}, {"every": -1}, {"learning_rate": 2.0}, {"num_rows": 0}, {"name": " "}):
-        with pytest.raises(ValueError, match=f"{next(iter(settings))} of Boosting"):
-            Boosting(**settings)
-    with pytest.raises(TypeError, match="lags of Boosting"):
-        Boosting(lags=1)
 
 
 def test_forecasts_alone_make_an_ensemble():

@@ -5,9 +5,8 @@ import pytest
 import torch
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from gp_ensembles.experts.boosting import HistogramBoosting
-from gp_ensembles.experts.flat_trees import FlatTrees, predict_trees
-from gp_ensembles.experts.model_adapter import TrainingRows
+from gp_ensembles.experts.adapters import TrainingRows
+from gp_ensembles.experts.boosting import FlatTrees, HistogramBoosting, predict_trees
 
 
 def trained(X: np.ndarray, y: np.ndarray, **settings: object) -> HistGradientBoostingRegressor:

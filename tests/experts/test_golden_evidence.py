@@ -8,7 +8,7 @@ from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 
 from gp_ensembles.experts.evidence import log_evidence
 from gp_ensembles.features import HilbertAdditiveFeatures, RadialBasisFeatures, RandomFourierFeatures
-from gp_ensembles.features.box import Box
+from gp_ensembles.features.hilbert import Box
 from gp_ensembles.spectral.frequencies import BaseDraws
 
 

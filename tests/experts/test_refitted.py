@@ -10,8 +10,7 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.experts import LBFGS, GaussianExpert, refitted
-from gp_ensembles.experts.empirical_bayes import gradient_ascent
-from gp_ensembles.experts.parameters import get_vectors, set_vectors_
+from gp_ensembles.experts.empirical_bayes import get_vectors, gradient_ascent, set_vectors_
 from gp_ensembles.experts.refitted import InitialFit, RefittedExpert
 from gp_ensembles.experts.window import Refit
 from gp_ensembles.features import HilbertAdditiveFeatures, LinearFeatures, RandomFourierFeatures

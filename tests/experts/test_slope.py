@@ -8,11 +8,10 @@ import torch
 from scipy import stats
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
-from gp_ensembles.experts.slope import WalkingSlope
-from gp_ensembles.experts.structural import StructuralExpert
+from gp_ensembles.experts.structural import StructuralExpert, WalkingSlope
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.meta_learners import BayesianModelAveraging
-from gp_ensembles.streaming.forecasting.paths import FutureRows, sample_paths
+from gp_ensembles.streaming.forecasting.paths import sample_paths
 
 VARIANCES, WARM_UP = (0.02, 0.003, 1e-4), 100
 LEAST = 1e-3  # of a Kolmogorov-Smirnov probability: seeds are fixed
@@ -185,7 +184,7 @@ def test_paths_have_the_mean_and_covariance_of_the_textbook(season, slope):
     online = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
     online.observe(inputs[:60], y)
     log_weights = online.predict(inputs[:1]).log_weights
-    to_come, generator = FutureRows(inputs[60:]), torch.Generator().manual_seed(3)
+    to_come, generator = inputs[60:], torch.Generator().manual_seed(3)
     paths = sample_paths(online, to_come, log_weights, num, generator=generator)
     mean, covariance = expert.bind().ahead(online.state.experts[0], horizon)
     assert np.allclose(mean[0], means, rtol=1e-9, atol=1e-9)

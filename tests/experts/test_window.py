@@ -12,10 +12,10 @@ from torch.func import functional_call
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.ensembles.bases import LinearBasis
+from gp_ensembles.ensembles.extra_experts import WindowGP
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import auto_for, doebe, e_doebe
 from gp_ensembles.ensembles.targets import BinaryTarget, RealTarget
-from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.experts import GaussianExpert, WindowExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import RandomWalk

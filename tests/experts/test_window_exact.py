@@ -8,11 +8,10 @@ import torch
 from gpytorch.kernels import LinearKernel, MaternKernel, PeriodicKernel, RBFKernel, RQKernel, ScaleKernel
 from gpytorch.means import ConstantMean, LinearMean
 
-from gp_ensembles.ensembles.expert_records import WarmUp
+from gp_ensembles.ensembles.extra_experts import WarmUp, WindowGP
 from gp_ensembles.ensembles.presets import oebe
-from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.experts import WindowExpert, fit_empirical_bayes
-from gp_ensembles.experts.parameters import get_vectors
+from gp_ensembles.experts.empirical_bayes import get_vectors
 from gp_ensembles.experts.window import Refit
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.numerics import NumericalError

@@ -14,10 +14,10 @@ from gpytorch.priors import GammaPrior
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.ensembles.bases import LinearBasis
+from gp_ensembles.ensembles.extra_experts import WindowGP
 from gp_ensembles.ensembles.presets import oebe
-from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.experts import WindowExpert, window
-from gp_ensembles.experts.parameters import get_vectors, set_vectors_
+from gp_ensembles.experts.empirical_bayes import get_vectors, set_vectors_
 from gp_ensembles.experts.window import Refit
 from gp_ensembles.meta_learners import FixedShare
 from gp_ensembles.numerics import NumericalError

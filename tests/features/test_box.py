@@ -8,7 +8,7 @@ from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
 from torch import Tensor
 
 from gp_ensembles.features import HilbertAdditiveFeatures, HilbertTensorFeatures
-from gp_ensembles.features.box import Box, box_from_data
+from gp_ensembles.features.hilbert import Box, box_from_data
 
 RBF = math.inf
 EDGE_LOSS = {RBF: 4e-4, 2.5: 5e-3, 1.5: 8e-3, 0.5: 0.019}  # as documented: kappa(4 l)
@@ -83,7 +83,8 @@ def test_the_gram_matrix_approaches_the_kernel_at_the_default_box(build: type) -
     Phi = features(X)
     error = (features.prior_variance * Phi @ Phi.mT - kernel(X).to_dense()).abs().max()
     assert float(error.detach()) < 1e-3
-    wide = build.from_data(kernel, X, 40, edge_factor=4.0)
+    box = box_from_data(kernel, X, edge_factor=4.0)
+    wide = build(kernel, box, 40 if build is HilbertAdditiveFeatures else torch.arange(1, 41).unsqueeze(-1))
     Phi = wide(X)
     assert float((wide.prior_variance * Phi @ Phi.mT - kernel(X).to_dense()).abs().max().detach()) < 1e-8
 

@@ -1,4 +1,4 @@
-"""Maps made of maps: sums of models, selected columns, standardized and clamped inputs."""
+"""Maps made of maps: sums of models, selected columns, clamped inputs."""
 
 import pytest
 import torch
@@ -6,10 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gp_ensembles.features import AdditiveSplineFeatures, FeatureMap, LinearFeatures, RadialBasisFeatures, Standardize
-from gp_ensembles.features.compose import Concatenate, SelectColumns
+from gp_ensembles.features import AdditiveSplineFeatures, FeatureMap, LinearFeatures, RadialBasisFeatures
+from gp_ensembles.features.compose import Clamp, Concatenate, SelectColumns
 from gp_ensembles.features.linear import ConstantFeatures
-from gp_ensembles.features.rescale import Clamp
 
 
 def rand(*shape: int, seed: int = 0) -> Tensor:
@@ -86,40 +85,11 @@ def test_selected_columns_are_checked() -> None:
         SelectColumns(inner, [1], 4)
 
 
-@settings(max_examples=30)
-@given(st.floats(-1e3, 1e3), st.floats(1e-3, 1e3), st.integers(0, 2**31))
-def test_standardized_columns(shift: float, scale: float, seed: int) -> None:
-    X = shift + scale * rand(20, 3, seed=seed)
-    Z = Standardize.from_data(LinearFeatures(3, bias=False, dtype=torch.float64), X)(X)
-    torch.testing.assert_close(Z.mean(0), X.new_zeros(3), rtol=0.0, atol=1e-8)
-    torch.testing.assert_close(Z.std(0, correction=0), X.new_ones(3), rtol=1e-8, atol=0.0)
-
-
-def test_standardize_maps_the_domain_back() -> None:
-    mean, std = torch.tensor([10.0, 0.0], dtype=torch.float64), torch.tensor([2.0, 1.0], dtype=torch.float64)
-    features = Standardize(spline(-1, 3), mean, std)
-    torch.testing.assert_close(features.domain, torch.tensor([[8.0, -1.0], [16.0, 3.0]], dtype=torch.float64))
-    X = torch.tensor([[9.0, 0.5]], dtype=torch.float64)
-    torch.testing.assert_close(features(X), spline(-1, 3)((X - mean) / std))
-
-
-def test_standardize_names_the_columns_it_cannot() -> None:
-    X = rand(6, 4)
-    X[:, [1, 3]] = 0.1  # a mean of 0.1s need not be 0.1, nor their standard deviation zero
-    with pytest.raises(ValueError, match=r"column\(s\) \[1, 3\] are constant"):
-        Standardize.from_data(LinearFeatures(4, dtype=torch.float64), X)
-    with pytest.raises(ValueError, match=r"column\(s\) \[0\] cannot be standardized"):
-        Standardize(LinearFeatures(2), torch.zeros(2), torch.tensor([0.0, 1.0]))
-    with pytest.raises(ValueError, match=r"must have shape \(2,\)"):
-        Standardize(LinearFeatures(2), torch.zeros(3), torch.ones(3))
-
-
-def test_clamp_holds_inputs_at_the_edge_and_counts() -> None:
+def test_clamp_holds_inputs_at_the_edge() -> None:
     inner = spline(0, 1)
     features = Clamp.to_domain(inner)
     X = torch.tensor([[0.5, 0.5], [-3.0, 0.5], [2.0, 9.0], [0.0, 1.0]], dtype=torch.float64)
     assert torch.equal(features(X), inner(X.clamp(0, 1)))
-    assert (features.num_clamped(X), features.num_clamped(X.expand(3, 4, 2))) == (2, 6)
     assert features.domain is None
 
 

@@ -16,11 +16,11 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call, hessian
 
 from gp_ensembles import features as maps
-from gp_ensembles.features.compose import Concatenate, SelectColumns
+from gp_ensembles.features.additive import uniform_breakpoints
+from gp_ensembles.features.batch import take_experts
+from gp_ensembles.features.compose import Clamp, Concatenate, SelectColumns
 from gp_ensembles.features.linear import ConstantFeatures
-from gp_ensembles.features.rebatch import take_experts
-from gp_ensembles.features.rescale import Clamp
-from gp_ensembles.features.spline import quantile_breakpoints
+from gp_ensembles.numerics.kmeans import kmeans
 
 D = 3  # inputs of every map in the table
 
@@ -42,26 +42,12 @@ def ones(batch: torch.Size, dtype: torch.dtype) -> Tensor:
 
 def radial(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
     X = inputs(20, dtype=dtype)
-    return maps.RadialBasisFeatures.from_data(X, 4, 1.5 * ones(batch + (D,), dtype), generator=seeded())
+    return maps.RadialBasisFeatures(kmeans(X, 4, generator=seeded()), 1.5 * ones(batch + (D,), dtype))
 
 
 def spline(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
-    breakpoints = quantile_breakpoints(inputs(20, dtype=dtype), 3, 0.2)
+    breakpoints = uniform_breakpoints(inputs(20, dtype=dtype), 3, 0.2)
     return maps.AdditiveSplineFeatures(breakpoints, ones(batch, dtype))
-
-
-def network(seed: int, dtype: torch.dtype) -> nn.Module:
-    body = nn.Sequential(nn.Linear(D, 4, dtype=dtype), nn.Tanh(), nn.Linear(4, 2, dtype=dtype), nn.Tanh())
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in body.parameters():
-            parameter.copy_(torch.randn(parameter.shape, dtype=torch.float64, generator=generator))
-    return body
-
-
-def neural(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
-    modules = [network(seed, dtype) for seed in range(batch.numel())]
-    return maps.NeuralFeatures(modules if batch else modules[0], D, 2)
 
 
 def concatenation(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
@@ -71,15 +57,8 @@ def concatenation(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
 
 def selection(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
     X = inputs(20, dtype=dtype)[:, [2, 0]]
-    inner = maps.RadialBasisFeatures.from_data(X, 3, ones(batch + (1,), dtype), generator=seeded())
+    inner = maps.RadialBasisFeatures(kmeans(X, 3, generator=seeded()), ones(batch + (1,), dtype))
     return SelectColumns(inner, [2, 0], D)
-
-
-def standardized(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
-    X = inputs(20, dtype=dtype)
-    unit = (X - X.mean(0)) / X.std(0, correction=0)
-    inner = maps.AdditiveSplineFeatures.from_data(unit, 3, prior_variance=ones(batch, dtype))
-    return maps.Standardize.from_data(inner, X)
 
 
 def scaled(kernel: kernels.Kernel) -> kernels.Kernel:
@@ -117,10 +96,8 @@ CASES: dict[str, Build] = {
         nn.Parameter(inputs(4, dtype=dtype)), 1.5 * ones(b + (D,), dtype)
     ),
     "spline": spline,
-    "neural": neural,
     "concatenate": concatenation,
     "select-columns": selection,
-    "standardize": standardized,
     "clamp": lambda b, dtype: Clamp(radial(b, dtype), *(side * ones((D,), dtype) for side in (-0.5, 0.5))),
     "fourier": lambda b, dtype: fourier(matern(b, dtype), D, 4, generator=seeded()),
     "fourier-sum": lambda b, dtype: fourier(summed(b, dtype), D, 4, generator=seeded()),

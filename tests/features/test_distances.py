@@ -8,8 +8,7 @@ import torch
 from gpytorch import kernels
 from torch.func import hessian, jacrev
 
-from gp_ensembles.features.covariance import bind_covariance
-from gp_ensembles.features.distances import with_differences
+from gp_ensembles.features.covariance import bind_covariance, with_differences
 
 pytestmark = pytest.mark.processor
 

@@ -21,7 +21,7 @@ from gpytorch.priors import GammaPrior
 from torch import Tensor
 
 from gp_ensembles.features import OptimizedFourierFeatures, RandomFourierFeatures
-from gp_ensembles.features.stacking import stack_kernels
+from gp_ensembles.features.batch import stack_kernels
 from gp_ensembles.spectral import IIDDraws, OrthogonalDraws, SobolDraws
 from gp_ensembles.spectral.frequencies import BaseDraws
 

@@ -7,7 +7,7 @@ from gpytorch.kernels import Kernel, MaternKernel, PeriodicKernel, RBFKernel, Sc
 from torch import Tensor
 
 from gp_ensembles.features import HilbertAdditiveFeatures, HilbertTensorFeatures
-from gp_ensembles.features.box import Box, box_from_data
+from gp_ensembles.features.hilbert import Box, box_from_data
 
 
 def kernel_of(nu: float, *lengthscale: float, active_dims: list[int] | None = None) -> Kernel:
@@ -35,7 +35,7 @@ def test_golden(golden, name: str, nu: float) -> None:
 @pytest.mark.parametrize(("nu", "tolerance"), [(float("inf"), 1e-4), (2.5, 1e-3), (1.5, 5e-3), (0.5, 0.06)])
 def test_additive_gram_matrix_is_the_sum_of_kernels(nu: float, tolerance: float) -> None:
     kernel, X = ScaleKernel(kernel_of(nu, 0.3, 0.5)).double(), rows(20, 2)
-    features = HilbertAdditiveFeatures.from_data(kernel, X, 60, boundary_factor=2.0, lengthscale_factor=6.0)
+    features = HilbertAdditiveFeatures(kernel, box_from_data(kernel, X, 2.0, 6.0), 60)
     exact = sum(kernel_of(nu, s)(X[:, [j]]).to_dense() for j, s in enumerate((0.3, 0.5)))
     Phi = features(X)
     assert float((Phi @ Phi.mT - exact).abs().max().detach()) < 2 * tolerance
@@ -61,7 +61,7 @@ def test_converges_fast_on_a_smooth_kernel_and_algebraically_on_a_rough_one() ->
 @pytest.mark.parametrize(("nu", "tolerance"), [(float("inf"), 1e-3), (2.5, 5e-3), (1.5, 0.03)])
 def test_tensor_gram_matrix_is_the_kernel(nu: float, tolerance: float) -> None:
     kernel, X = kernel_of(nu, 0.7, 1.2), rows(20, 2)
-    features = HilbertTensorFeatures.from_data(kernel, X, 600, boundary_factor=1.5, lengthscale_factor=4.5)
+    features = HilbertTensorFeatures.from_data(kernel, X, 600, box=box_from_data(kernel, X, 1.5, 4.5))
     Phi = features(X)
     assert float((Phi @ Phi.mT - kernel(X).to_dense()).abs().max().detach()) < tolerance
 
@@ -119,7 +119,6 @@ def test_clear_errors() -> None:
     for error, words, call in (
         (TypeError, "no registered spectral density", lambda: build(PeriodicKernel(), X, 3)),
         (TypeError, r"X is torch.float32 and the kernel is torch.float64", lambda: build(kernel, X.float(), 3)),
-        (ValueError, "boundary_factor must be above 1", lambda: build(kernel, X, 3, boundary_factor=0.9)),
         (ValueError, "num_frequencies must be at least 1", lambda: build(kernel, X, 0)),
         (ValueError, "has 2 length scales but sees 1", lambda: build(kernel, X[:, :1], 3)),
         (ValueError, "num_features must be at least 1", lambda: HilbertTensorFeatures.from_data(kernel, X, 0)),

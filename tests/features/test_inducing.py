@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 
 from gp_ensembles.features import InducingPointFeatures
+from gp_ensembles.features.batch import stack_kernels
 from gp_ensembles.features.covariance import bind_covariance
 from gp_ensembles.numerics.cholesky import NumericalError
 
@@ -187,7 +188,7 @@ def test_kernels_and_knots_of_each_expert() -> None:
     for number, kernel in enumerate(kernels):
         kernel.base_kernel.lengthscale = 1.0 + number
     knots, X = randn(3, 4, 3), randn(6, 3, seed=1)
-    together = InducingPointFeatures.from_kernels(kernels, knots, nugget=knots.new_tensor([1e-6, 1e-4, 1e-2]))
+    together = InducingPointFeatures(stack_kernels(kernels), knots, nugget=knots.new_tensor([1e-6, 1e-4, 1e-2]))
     assert together.batch_shape == (3,)
     for number, kernel in enumerate(kernels):
         single = InducingPointFeatures(kernel, knots[number], nugget=(1e-6, 1e-4, 1e-2)[number])

@@ -6,7 +6,7 @@ import torch
 
 from gp_ensembles import features as maps
 from gp_ensembles.features.base import check_matrix
-from gp_ensembles.features.box import box_from_data
+from gp_ensembles.features.hilbert import box_from_data
 
 MAP = maps.LinearFeatures(2, dtype=torch.float64)
 WAYS = {
@@ -14,7 +14,7 @@ WAYS = {
     "linear": maps.LinearFeatures.from_data,
     "polynomial": lambda X: maps.AdditivePolynomialFeatures.from_data(X, 2),
     "spline": lambda X: maps.AdditiveSplineFeatures.from_data(X, 3),
-    "radial": lambda X: maps.RadialBasisFeatures.from_data(X, 1, torch.ones(1, dtype=torch.float64)),
+    "radial": lambda X: maps.RadialBasisFeatures(X, torch.ones(1, dtype=torch.float64)),
     "box": lambda X: box_from_data(torch.nn.Identity(), X),
 }
 

@@ -12,10 +12,10 @@ from gp_ensembles.features import (
     RadialBasisFeatures,
     RandomFourierFeatures,
 )
-from gp_ensembles.features.compose import SelectColumns
+from gp_ensembles.features.compose import Clamp, SelectColumns
 from gp_ensembles.features.linear import ConstantFeatures
 from gp_ensembles.features.one_row import RowFeatures
-from gp_ensembles.features.rescale import Clamp
+from gp_ensembles.numerics.kmeans import kmeans
 
 D = 4
 X = torch.randn(30, D, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -58,7 +58,7 @@ MAPS = {
     "linear": lambda: LinearFeatures(D, one),
     "linear without bias": lambda: LinearFeatures(D, one, bias=False),
     "constant": lambda: ConstantFeatures(D, one),
-    "radial": lambda: RadialBasisFeatures.from_data(X, 6, torch.tensor([[0.5], [1.0]], dtype=torch.float64)),
+    "radial": lambda: RadialBasisFeatures(kmeans(X, 6), torch.tensor([[0.5], [1.0]], dtype=torch.float64)),
     "polynomial of some columns": lambda: SelectColumns(AdditivePolynomialFeatures(2, 3, one), [0, 2], D),
 }
 

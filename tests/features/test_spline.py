@@ -9,7 +9,7 @@ from scipy.interpolate import BSpline
 from torch import Tensor
 
 from gp_ensembles.features import AdditiveSplineFeatures
-from gp_ensembles.features.spline import quantile_breakpoints, uniform_breakpoints
+from gp_ensembles.features.additive import uniform_breakpoints
 
 
 def rand(*shape: int, seed: int = 0) -> Tensor:
@@ -57,28 +57,12 @@ def test_uniform_breakpoints() -> None:
     torch.testing.assert_close(uniform_breakpoints(X, 2, 0.5), expected)
 
 
-def test_quantile_breakpoints_share_the_rows_evenly() -> None:
-    X = rand(401, 2) ** 3
-    breakpoints = quantile_breakpoints(X, 4, 0.1)
-    assert bool((breakpoints[:, 0] < X.amin(0)).all() & (breakpoints[:, -1] > X.amax(0)).all())
-    for column in range(2):
-        counts = torch.histogram(X[:, column], breakpoints[column]).hist
-        torch.testing.assert_close(counts, torch.full((4,), 100.25, dtype=X.dtype), rtol=0, atol=1.0)
-    features = AdditiveSplineFeatures.from_data(X, 4, quantile_breakpoints, 0.1)
-    assert torch.equal(features.breakpoints, breakpoints)
-    assert quantile_breakpoints(X, 1, 0.0).shape == (2, 2)
-
-
 def test_wrong_arguments() -> None:
     X = rand(10, 3)
     constant = X.clone()
     constant[:, 1] = 2.0
-    tied = X.clone()
-    tied[:8, 2] = 0.5
     with pytest.raises(ValueError, match=r"column\(s\) \[1\] of X are constant"):
         AdditiveSplineFeatures.from_data(constant, 4)
-    with pytest.raises(ValueError, match=r"two quantiles coincide in column\(s\) \[2\]"):
-        quantile_breakpoints(tied, 4, 0.1)
     with pytest.raises(ValueError, match="at least one interval"):
         uniform_breakpoints(X, 0, 0.1)
     with pytest.raises(ValueError, match="margin must not be negative"):

@@ -10,7 +10,7 @@ from gp_ensembles.engine import Ensemble
 from gp_ensembles.engine.memory import TargetMemory
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert, StudentTExpert
 from gp_ensembles.features import LinearFeatures, RandomFourierFeatures
-from gp_ensembles.features.stacking import stack_kernels
+from gp_ensembles.features.batch import stack_kernels
 from gp_ensembles.filters import ExponentialForgetting, RandomWalk
 from gp_ensembles.filters.states import square_root_state
 from gp_ensembles.innovations import InnovationModel

@@ -8,10 +8,9 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.experts import GaussianExpert
-from gp_ensembles.experts.empirical_bayes import LBFGS
-from gp_ensembles.experts.parameters import get_vectors, set_vectors_
+from gp_ensembles.experts.empirical_bayes import LBFGS, get_vectors, set_vectors_
 from gp_ensembles.features import RandomFourierFeatures
-from gp_ensembles.features.stacking import stack_kernels
+from gp_ensembles.features.batch import stack_kernels
 from gp_ensembles.fleet import Fleet
 from gp_ensembles.fleet.fitting import evidence_terms, fit_shared
 from gp_ensembles.numerics.cholesky import NumericalError

@@ -14,11 +14,11 @@ from gp_ensembles.calibration import IntervalLevels
 from gp_ensembles.engine import OnlineEnsemble
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
+from gp_ensembles.ensembles.extra_experts import WindowGP
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import INNOVATIONS, oebe
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.targets import BinaryTarget
-from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.fleet import Fleet, model
 

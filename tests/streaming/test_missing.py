@@ -17,10 +17,10 @@ from gp_ensembles.ensembles.bases import (
     RadialBasis,
     SplineBasis,
 )
+from gp_ensembles.ensembles.extra_experts import WideFeatures
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import light, oebe
 from gp_ensembles.ensembles.targets import BinaryTarget
-from gp_ensembles.ensembles.wide import WideFeatures
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.gaps import Gaps, Imputation
 from gp_ensembles.streaming.inactive_columns import FAR, SETTLED, InactiveColumns

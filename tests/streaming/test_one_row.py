@@ -15,11 +15,9 @@ from gp_ensembles.engine.one_row import RowEnsemble
 from gp_ensembles.ensembles.bases import FourierBasis, HilbertBasis, RadialBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.external_models import Boosting
+from gp_ensembles.ensembles.extra_experts import Refitted, WideFeatures, WindowGP
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import light
-from gp_ensembles.ensembles.refitted import Refitted
-from gp_ensembles.ensembles.wide import WideFeatures
-from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.experts.gaussian import BoundGaussian, GaussianExpert
 from gp_ensembles.meta_learners import BayesianModelAveraging
 from gp_ensembles.streaming import OnlineModel, StreamConfig

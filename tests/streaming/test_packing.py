@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from gp_ensembles.ensembles.bases import LinearBasis
+from gp_ensembles.ensembles.extra_experts import WindowGP
 from gp_ensembles.ensembles.presets import oebe
-from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.content import packed, unpacked
 

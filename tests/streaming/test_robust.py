@@ -8,10 +8,9 @@ import torch
 
 from gp_ensembles.ensembles.bases import LinearBasis, PolynomialBasis
 from gp_ensembles.ensembles.external_models import Boosting
+from gp_ensembles.ensembles.extra_experts import WideFeatures, WindowGP
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import auto
-from gp_ensembles.ensembles.wide import WideFeatures
-from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.joint import joint_covariance
 from gp_ensembles.streaming.warm_up_outliers import far_from_others, outliers_in_warm_up

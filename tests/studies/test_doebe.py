@@ -10,8 +10,7 @@ import torch
 from gp_ensembles.ensembles.bases import scaled_kernel
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.features import LinearFeatures
-from gp_ensembles.features.box import Box
-from gp_ensembles.features.hilbert import HilbertAdditiveFeatures
+from gp_ensembles.features.hilbert import Box, HilbertAdditiveFeatures
 from studies.__main__ import main
 from studies.doebe import published, study
 from studies.doebe.changes import variants

@@ -14,9 +14,9 @@ from typing import Any, Self, final
 import torch
 from torch import Tensor
 
+from gp_ensembles.features.base import positive_like
 from gp_ensembles.features.covariance import bind_covariance
 from gp_ensembles.features.fourier import draw_for_kernel, kernel_frequencies
-from gp_ensembles.features.shapes import positive_like
 from gp_ensembles.numerics.cholesky import cholesky
 from gp_ensembles.numerics.draws import normal_draws
 from gp_ensembles.numerics.gpytorch_types import Kernel

@@ -11,6 +11,7 @@ from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.window import WindowExpert
+from gp_ensembles.features.batch import stack_kernels
 from gp_ensembles.features.inducing import InducingPointFeatures
 from gp_ensembles.filters.states import FilterState, SquareRootState
 from gp_ensembles.meta_learners.base import MetaLearner
@@ -40,7 +41,7 @@ def inducing_features(models: SparseModel | Sequence[SparseModel]) -> InducingPo
     _check_equal_size(models)
     knots = torch.stack([model.knots.detach() for model in models])
     nuggets = knots.new_tensor([model.nugget for model in models])
-    return InducingPointFeatures.from_kernels([model.covar_module for model in models], knots, nuggets)
+    return InducingPointFeatures(stack_kernels([model.covar_module for model in models]), knots, nuggets)
 
 
 def start_online(

@@ -106,29 +106,10 @@ def backtest(
             learned = origin
         forecast = model.forecast(future[origin : origin + horizon], generator=generator)
         quantiles.append(forecast.quantile(LEVELS).mT)
-    return _scored(y, chosen, horizon, quantiles)
+    return scored(y, chosen, horizon, quantiles)
 
 
-def seasonal_naive(y: Tensor, horizon: int, season: int, origins: Sequence[int]) -> Backtest:
-    """The value of y (N,) one or as few seasons ago as possible, with quantiles of its own past errors.
-
-    Raises:
-        ValueError: If an origin has too few rows before it.
-    """
-    back = [season * -(-h // season) for h in range(1, horizon + 1)]
-    if min(origins) <= max(back):
-        raise ValueError(f"a season of {season} needs more than {max(back)} rows before each origin")
-    levels, quantiles = y.new_tensor(LEVELS), []
-    for origin in origins:
-        past = y[:origin]
-        errors = [past[lag:] - past[:-lag] for lag in back]
-        last = torch.stack([past[origin + h - lag] for h, lag in enumerate(back)])
-        spread = torch.stack([torch.nanquantile(error, levels) for error in errors])
-        quantiles.append(last.unsqueeze(-1) + spread)
-    return _scored(y, origins, horizon, quantiles)
-
-
-def _scored(y: Tensor, origins: Sequence[int], horizon: int, quantiles: list[Tensor]) -> Backtest:
+def scored(y: Tensor, origins: Sequence[int], horizon: int, quantiles: list[Tensor]) -> Backtest:
     """Quantiles (H, K) of each origin with the observed targets."""
     targets = torch.stack([y[origin : origin + horizon] for origin in origins]).double()
     numbers = torch.tensor(list(origins), dtype=torch.int64, device=y.device)

@@ -1,7 +1,7 @@
-"""The simulators of an ensemble, by the kind of each expert that has paths."""
+"""Simulators of an ensemble's sample paths: a table of the ways that kinds of experts draw them."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,7 +10,6 @@ from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.input_checks import without_columns
 from gp_ensembles.engine.state import EnsembleState
 from gp_ensembles.experts.base import BoundExpert
-from gp_ensembles.experts.external import BoundExternal
 from gp_ensembles.experts.gaussian import BoundGaussian
 from gp_ensembles.experts.refitted import BoundRefitted
 from gp_ensembles.experts.robust import BoundRobust
@@ -19,21 +18,20 @@ from gp_ensembles.experts.window import BoundWindow
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.compose import SelectColumns
 from gp_ensembles.features.linear import ConstantFeatures
-from gp_ensembles.filters.states import (
-    FilterState,
-    GaussianState,
-    RefittedState,
-    SquareRootState,
-    StructuralState,
-    WindowState,
-)
+from gp_ensembles.filters.states import FilterState, LinearState, RefittedState, StructuralState, WindowState
 from gp_ensembles.numerics.cholesky import cholesky
-from gp_ensembles.streaming.forecasting.linear import LinearModel, LinearSimulator, OwnLags, joint_law, linear_models
-from gp_ensembles.streaming.forecasting.rows import PathRows
-from gp_ensembles.streaming.forecasting.simulators import IndependentSimulator, SharedSimulator, Simulator
+from gp_ensembles.streaming.forecasting.simulators import (
+    JOINT,
+    IndependentSimulator,
+    LinearModel,
+    LinearSimulator,
+    PathRows,
+    SharedSimulator,
+    Simulator,
+    joint_law,
+    linear_models,
+)
 from gp_ensembles.streaming.forecasting.window import AlongMeans, WindowMeans, WindowSimulator
-
-_WHAT = "the joint covariance of the future rows"
 
 
 class _Part(NamedTuple):
@@ -70,46 +68,104 @@ class _Law(NamedTuple):
     target_scale: Tensor | None = None
 
 
+class _Plan:
+    """Future rows of an ensemble, and what draws their paths, filled in by the ways of the table."""
+
+    def __init__(self, num_steps: int, along: AlongMeans) -> None:
+        self.num_steps, self.along = num_steps, along
+        # Whatever the past, for experts that do not see it.
+        self.rows = along(lambda X: X.new_zeros(1, dtype=torch.float64))
+        self.laws: list[_Law] = []
+        self.linear: dict[int, list[tuple[_Part, list[LinearModel]]]] = {}  # by the feature map
+        self.simulators: list[Simulator] = []
+
+    def finished(self) -> list[Simulator]:
+        """All simulators: experts with laws together, and those that share a feature map."""
+        shared = [_shared(self.laws)] if self.laws else []
+        dependent = [_dependent(parts, self.num_steps) for parts in self.linear.values()]
+        return [*self.simulators, *shared, *dependent]
+
+
 def make_simulators(ensemble: Ensemble, state: EnsembleState, inputs: Tensor, experts: Tensor) -> list[Simulator]:
     """Simulators that draw S paths of future rows (H, D); ``experts`` (S,) are ascending."""
-    num_steps, num_shared = inputs.shape[0], inputs.shape[1] - len(ensemble.forecasts)
 
     def along(mean: Callable[[Tensor], Tensor]) -> Tensor:
         return PathRows.along_means(ensemble.memory, state.history, inputs, mean)
 
-    rows = along(lambda X: X.new_zeros(1, dtype=torch.float64))  # whatever the past, for experts that do not see it
-    simulators: list[Simulator] = []
-    laws: list[_Law] = []
-    linear: dict[int, list[tuple[_Part, list[LinearModel]]]] = {}
-    for part in _parts(ensemble, state, experts, num_shared):
-        if isinstance(part.expert, BoundStructural) and part.expert.slope is not None:
-            laws += _with_slope(part, part.expert, num_steps)
-            continue
-        models = _linear(part, num_steps)
-        if isinstance(part.expert, BoundWindow):
-            means, found = _window(part, part.expert, along)
-            if part.sees_targets:
-                factor = torch.cat([law[1].expand(n, -1, -1) for law, n in zip(found, part.counts, strict=True)])
-                simulators.append(WindowSimulator(part.all_paths, means, part.all_members, factor))
-            else:
-                laws += [_Law(paths, *law) for paths, law in zip(part.paths, found, strict=True)]
-        elif isinstance(part.expert, BoundRefitted):
-            assert models is not None
-            simulators.append(_with_own_lags(part, part.expert, models, num_steps))
-        elif models is None:
-            own = part.all_paths, part.expert, part.state, part.all_members, part.features
-            simulators.append(IndependentSimulator(*own))
-        elif part.sees_targets:
-            linear.setdefault(id(part.expert.features), []).append((part, models))
-        else:
-            Phi = _design(part, rows)
-            for member, paths in zip(part.members, part.paths, strict=True):
-                model = models[member]
-                laws.append(_Law(paths, *joint_law(model, Phi[member]), model.target_scale))
-    if laws:
-        simulators.append(_shared(laws))
-    simulators += [_dependent(parts, num_steps) for parts in linear.values()]
-    return simulators
+    plan = _Plan(inputs.shape[0], along)
+    for part in _parts(ensemble, state, experts, inputs.shape[1] - len(ensemble.forecasts)):
+        _WAYS.get(type(part.expert), _independent)(part.expert, part.state, part, plan)
+    return plan.finished()
+
+
+def _independent(expert: BoundExpert, state: FilterState, part: _Part, plan: _Plan) -> None:
+    """Any expert, from its one-step predictions."""
+    plan.simulators.append(IndependentSimulator(part.all_paths, expert, state, part.all_members, part.features))
+
+
+def _linear(expert: BoundGaussian | BoundRobust, state: LinearState, part: _Part, plan: _Plan) -> None:
+    """Linear experts in features; as any expert if so many steps do not keep their digits in one schedule."""
+    moments = torch.cat([state.covariance, state.mean.unsqueeze(-1)], dim=-1)
+    models = linear_models(moments, expert.noise, expert.transition, expert.prior_variance, plan.num_steps)
+    if models is None:
+        _independent(expert, state, part, plan)
+    elif part.sees_targets:
+        plan.linear.setdefault(id(expert.features), []).append((part, models))
+    else:
+        Phi = part.features(plan.rows).double()
+        Phi = Phi.reshape(-1, *Phi.shape[-2:])
+        for member, paths in zip(part.members, part.paths, strict=True):
+            model = models[member]
+            plan.laws.append(_Law(paths, *joint_law(model, Phi[member]), model.target_scale))
+
+
+def _refitted(expert: BoundRefitted, state: RefittedState, part: _Part, plan: _Plan) -> None:
+    """Refitted experts, which remember targets themselves."""
+    noise, prior_variance, walk = expert.linear(state)
+    models = linear_models(state.moments, noise, walk, prior_variance, plan.num_steps)
+    assert models is not None  # a walk needs no schedule
+    past = expert.remembered(state).unsqueeze(-1).repeat(1, part.all_paths.shape[0])
+
+    def features(X: Tensor) -> Tensor:
+        Phi = expert.features_at(state, part.features(X), past)
+        return Phi.reshape(-1, *Phi.shape[-2:])[0]  # experts of the object have the same
+
+    def remember(y: Tensor) -> None:
+        nonlocal past
+        past = torch.cat([past[1:], y.unsqueeze(0)])
+
+    chosen = [models[member] for member in part.members]
+    plan.simulators.append(LinearSimulator(part.all_paths, chosen, part.counts, features, plan.num_steps, remember))
+
+
+def _structural(expert: BoundStructural, state: StructuralState, part: _Part, plan: _Plan) -> None:
+    """Structural experts: time is all that they see."""
+    num_steps = plan.num_steps
+    mean, covariance = expert.ahead(state, num_steps)
+    mean, factor = mean.reshape(-1, num_steps), cholesky(covariance, JOINT).reshape(-1, num_steps, num_steps)
+    for member, paths in zip(part.members, part.paths, strict=True):
+        plan.laws.append(_Law(paths, mean[member], factor[member]))
+
+
+def _window(expert: BoundWindow, state: WindowState, part: _Part, plan: _Plan) -> None:
+    """Exact Gaussian processes of the last rows, each with the law along its path of means."""
+    means = WindowMeans(expert, state, part.features)
+    laws = [means.joint_law(member, plan.along) for member in part.members]
+    if part.sees_targets:
+        factor = torch.cat([law[1].expand(n, -1, -1) for law, n in zip(laws, part.counts, strict=True)])
+        plan.simulators.append(WindowSimulator(part.all_paths, means, part.all_members, factor))
+    else:
+        plan.laws += [_Law(paths, *law) for paths, law in zip(part.paths, laws, strict=True)]
+
+
+# Kinds of experts whose steps ahead depend on one another; the others draw from one-step predictions.
+_WAYS: Mapping[type[BoundExpert], Callable[[Any, Any, _Part, _Plan], None]] = {
+    BoundGaussian: _linear,
+    BoundRobust: _linear,
+    BoundRefitted: _refitted,
+    BoundStructural: _structural,
+    BoundWindow: _window,
+}
 
 
 def _parts(ensemble: Ensemble, state: EnsembleState, experts: Tensor, num_shared: int) -> list[_Part]:
@@ -124,7 +180,7 @@ def _parts(ensemble: Ensemble, state: EnsembleState, experts: Tensor, num_shared
         if not members:
             continue
         paths = [places[ends[m] : ends[m + 1]] for m in members]
-        own = list(bound.columns) if isinstance(bound, BoundExternal) else []
+        own = list(bound.columns)
         features = _of_columns(bound.features, own, forecasts)
         parts.append(_Part(bound, one, features, members, paths, not own and _sees(expert.features, num_shared)))
     return parts
@@ -144,53 +200,6 @@ def _of_columns(features: BoundFeatures, own: list[int], forecasts: tuple[int, .
     return (lambda X: features(without_columns(X, forecasts))) if forecasts else features
 
 
-def _linear(part: _Part, num_steps: int) -> list[LinearModel] | None:
-    """All experts of an object as linear models; ``None`` if they are not linear."""
-    expert, state = part.expert, part.state
-    if isinstance(expert, BoundStructural) and isinstance(state, StructuralState):
-        ones = torch.ones_like(expert.noise)
-        return linear_models(state.moments, expert.noise, expert.walk, ones, num_steps)
-    if isinstance(expert, BoundGaussian | BoundRobust) and isinstance(state, GaussianState | SquareRootState):
-        moments = _moments(state)
-        return linear_models(moments, expert.noise, expert.transition, expert.prior_variance, num_steps)
-    if isinstance(expert, BoundRefitted) and isinstance(state, RefittedState):
-        noise, prior_variance, walk = expert.linear(state)
-        return linear_models(state.moments, noise, walk, prior_variance, num_steps)
-    return None
-
-
-def _with_own_lags(part: _Part, expert: BoundRefitted, models: list[LinearModel], num_steps: int) -> Simulator:
-    """A refitted expert, which remembers targets itself."""
-    assert isinstance(part.state, RefittedState)
-    own = OwnLags(expert, part.state, part.features, part.all_paths.shape[0])
-    chosen = [models[member] for member in part.members]
-    return LinearSimulator(part.all_paths, chosen, part.counts, own, num_steps, own.remember)
-
-
-def _with_slope(part: _Part, expert: BoundStructural, num_steps: int) -> list[_Law]:
-    """Structural experts whose slope walks: the state of one step is not that of the next but for a walk."""
-    assert isinstance(part.state, StructuralState)
-    mean, covariance = expert.ahead(part.state, num_steps)
-    mean, factor = mean.reshape(-1, num_steps), cholesky(covariance, _WHAT).reshape(-1, num_steps, num_steps)
-    return [_Law(paths, mean[member], factor[member]) for member, paths in zip(part.members, part.paths, strict=True)]
-
-
-def _moments(state: GaussianState | SquareRootState) -> Tensor:
-    if isinstance(state, GaussianState):
-        return state.moments
-    return torch.cat([state.covariance, state.mean.unsqueeze(-1)], dim=-1)
-
-
-def _design(part: _Part, rows: Tensor) -> Tensor:
-    """Features of the future rows of all experts of an object, (M, H, F), double precision."""
-    if isinstance(part.expert, BoundStructural) and isinstance(part.state, StructuralState):
-        numbers = part.state.num_rows + torch.arange(rows.shape[0], device=rows.device)
-        design = part.expert.design(numbers)
-        return design.expand(part.expert.noise.numel(), *design.shape)
-    Phi = part.features(rows).double()
-    return Phi.reshape(-1, *Phi.shape[-2:])
-
-
 def _shared(laws: list[_Law]) -> Simulator:
     """All experts that have the same rows on all paths together."""
     paths = torch.cat([one.paths for one in laws])
@@ -206,26 +215,18 @@ def _shared(laws: list[_Law]) -> Simulator:
 
 def _dependent(parts: list[tuple[_Part, list[LinearModel]]], num_steps: int) -> Simulator:
     """Experts on one feature map that sees past targets: static ones and their random walks."""
-    first = parts[0][0]
+    own = parts[0][0].features
     paths = torch.cat([part.all_paths for part, _ in parts])
     members = torch.cat([part.all_members for part, _ in parts])
     models = [models[member] for part, models in parts for member in part.members]
     counts = [count for part, _ in parts for count in part.counts]
     places = torch.arange(paths.shape[0], device=paths.device)
-    own: Callable[[Tensor], Tensor] = first.features
 
     def features(X: Tensor) -> Tensor:
         Phi = own(X).double()
         return Phi.reshape(-1, *Phi.shape[-2:])[members, places]
 
     return LinearSimulator(paths, models, counts, features, num_steps)
-
-
-def _window(part: _Part, expert: BoundWindow, along: AlongMeans) -> tuple[WindowMeans, list[tuple[Tensor, Tensor]]]:
-    """Means of the windows of an object, and the law of each that has paths along its path of means."""
-    assert isinstance(part.state, WindowState)
-    means = WindowMeans(expert, part.state, part.features)
-    return means, [means.joint_law(member, along) for member in part.members]
 
 
 def _whole(numbers: list[int], device: torch.device) -> Tensor:

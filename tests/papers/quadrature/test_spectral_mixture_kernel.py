@@ -12,7 +12,7 @@ import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from gp_ensembles.features import RandomFourierFeatures
-from gp_ensembles.features.stacking import stack_kernels
+from gp_ensembles.features.batch import stack_kernels
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtureKernel, SpectralMixtures, covariance
 from gp_ensembles.spectral import SobolDraws
 from gp_ensembles.spectral.frequencies import BaseDraws, components_of

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from benchmarks.backtest import seasonal_naive
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.streaming import OnlineModel, StreamConfig
-from gp_ensembles.streaming.forecasting.backtest import LEVELS, Backtest, backtest, seasonal_naive
+from gp_ensembles.streaming.forecasting.backtest import LEVELS, Backtest, backtest
 
 SPEC = replace(oebe, bases=(LinearBasis(),), fit_settings=replace(oebe.fit_settings, method=None))
 

@@ -14,8 +14,7 @@ from gp_ensembles.ensembles.presets import PRESETS, auto, forecaster, light
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.targets import BinaryTarget, RealTarget
 from gp_ensembles.streaming import OnlineModel, StreamConfig
-from gp_ensembles.streaming.forecasting.ahead import recalibrated_paths
-from gp_ensembles.streaming.forecasting.forecast import Forecast
+from gp_ensembles.streaming.forecasting.forecast import Forecast, recalibrated_paths
 
 LEVELS = [0.05, 0.25, 0.5, 0.75, 0.95]
 

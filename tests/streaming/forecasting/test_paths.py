@@ -18,7 +18,7 @@ from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import BayesianModelAveraging, SoftBayes
 from gp_ensembles.meta_learners.base import MetaLearner
-from gp_ensembles.streaming.forecasting.paths import FutureRows, sample_paths
+from gp_ensembles.streaming.forecasting.paths import sample_paths
 
 ONE = torch.ones((), dtype=torch.float64)
 LEAST = 1e-3  # of a Kolmogorov-Smirnov probability: seeds are fixed
@@ -54,7 +54,7 @@ def on_lags(innovations: tuple[InnovationModel, ...] = (), rule: MetaLearner | N
 
 def draw(online: OnlineEnsemble, inputs: Tensor, num: int) -> Tensor:
     log_weights = online.predict(inputs[:1]).log_weights
-    return sample_paths(online, FutureRows(inputs), log_weights, num, generator=torch.Generator().manual_seed(3))
+    return sample_paths(online, inputs, log_weights, num, generator=torch.Generator().manual_seed(3))
 
 
 def follow_the_chain_rule(online: OnlineEnsemble, inputs: Tensor, num: int = 2000) -> Tensor:
@@ -149,6 +149,6 @@ def test_experts_get_their_share_of_paths(num: int) -> None:
     far = torch.tensor([[0.0]], dtype=torch.float64)
     log_weights = torch.tensor([0.25, 0.75], dtype=torch.float64).log()
     assert weight.shape == log_weights.shape
-    paths = sample_paths(online, FutureRows(far), log_weights, num, generator=torch.Generator().manual_seed(0))
+    paths = sample_paths(online, far, log_weights, num, generator=torch.Generator().manual_seed(0))
     assert paths.shape == (num, 1)
     assert bool(torch.isfinite(paths).all())

@@ -12,18 +12,16 @@ from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.memory import TargetMemory
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.ensembles.bases import FourierBasis, HilbertBasis, LinearBasis
+from gp_ensembles.ensembles.extra_experts import Refitted, WideFeatures, WindowGP
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import auto
-from gp_ensembles.ensembles.refitted import Refitted
-from gp_ensembles.ensembles.wide import WideFeatures
-from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.experts import GaussianExpert, WindowExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import CorrelatedWalk, ExponentialForgetting, RandomWalk, StabilizedForgetting
 from gp_ensembles.filters.states import square_root_state
 from gp_ensembles.meta_learners import BayesianModelAveraging
 from gp_ensembles.streaming.forecasting.ensemble_simulators import make_simulators
-from gp_ensembles.streaming.forecasting.rows import PathRows
+from gp_ensembles.streaming.forecasting.simulators import PathRows
 
 H = 7
 ONE = torch.ones((), dtype=torch.float64)

@@ -1,16 +1,133 @@
-"""Additive B-splines: piecewise polynomials of every input column and one constant."""
+"""Additive bases: powers or B-splines of every input column, without products of columns, and one constant."""
 
-from collections.abc import Callable
 from typing import final
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from gp_ensembles.features.base import BoundFeatures, FeatureMap, PriorVariance, check_matrix
-from gp_ensembles.features.shapes import expand_batch, positive_like
+from gp_ensembles.features.base import (
+    BoundFeatures,
+    FeatureMap,
+    PriorVariance,
+    check_columns,
+    check_matrix,
+    expand_batch,
+    positive,
+    positive_like,
+)
 
-BreakpointRule = Callable[[Tensor, int, float], Tensor]
+
+@final
+class AdditivePolynomialFeatures(FeatureMap):
+    r"""Powers 1 to p of every input column, without products of columns, and one constant.
+
+    .. math::
+        \phi(x) = \Big[\frac{x_1}{s_{1}}, \dots, \frac{x_1^p}{s_{p}}, \frac{x_2}{s_{p+1}}, \dots,
+                  \frac{x_D^p}{s_{Dp}}, \frac{1}{s_{Dp+1}}\Big]
+
+    the additive polynomial basis of Waxman and Djuric (2024), with one constant where the published code has
+    one for every column (D constants of prior variance v are one constant of prior variance D v). The scales
+    s are fixed. They matter to experts whose weights walk at random: the walk has one variance for all
+    weights, and a fourth power is easily a hundred times as large as a first one. :meth:`from_data` takes
+    them from the first rows, so that every feature has unit mean square there.
+
+    Args:
+        num_inputs: Number of input columns D.
+        order: Largest power p, at least 1.
+        prior_variance: Initial prior variance of every weight, in squared units of the target, a number or
+            a tensor, whose shape is the batch shape of the map and whose dtype and device are the map's.
+        scales: Divisors of the features, shape (F,) with F = D p + 1 in the order above, the constant last;
+            ``None`` for ones.
+        dtype: Dtype of the map where ``prior_variance`` is a number.
+
+    Raises:
+        ValueError: If ``order``, ``prior_variance`` or ``scales`` is not positive, or ``scales`` has the wrong
+            shape.
+        TypeError: If ``prior_variance`` is a tensor that is not floating point or not of ``dtype``.
+
+    Example:
+        >>> import torch
+        >>> features = AdditivePolynomialFeatures(2, order=3, dtype=torch.float64)
+        >>> features(torch.tensor([[2.0, -1.0]], dtype=torch.float64))
+        tensor([[ 2.,  4.,  8., -1.,  1., -1.,  1.]], dtype=torch.float64)
+    """
+
+    scales: Tensor
+    shared_tensors: frozenset[str] = frozenset({"domain", "scales"})
+
+    def __init__(
+        self,
+        num_inputs: int,
+        order: int,
+        prior_variance: float | Tensor = 1.0,
+        scales: Tensor | None = None,
+        *,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        if order < 1:
+            raise ValueError(f"the order of a polynomial must be at least 1, got {order}")
+        start = positive(prior_variance, dtype, "prior_variance")
+        num_features = num_inputs * order + 1
+        if scales is None:
+            scales = start.new_ones(num_features)
+        if scales.shape != (num_features,):
+            raise ValueError(f"scales must have shape ({num_features},), got {tuple(scales.shape)}")
+        super().__init__(num_inputs, num_features, start.shape)
+        self.order = order
+        self.prior: PriorVariance = PriorVariance(self.batch_shape, start)
+        self.register_buffer("scales", positive_like(scales, start, "scales").clone())
+
+    @classmethod
+    def from_data(cls, X: Tensor, order: int, prior_variance: float | Tensor = 1.0) -> "AdditivePolynomialFeatures":
+        r"""Build the map with scales that give every feature unit mean square over the given rows.
+
+        Args:
+            X: The first rows, shape (N, D).
+            order: Largest power p.
+            prior_variance: Initial prior variance of the scaled features' weights, a number or shape (\*batch).
+
+        Raises:
+            ValueError: If X is not a finite matrix, or a column's power has no finite, positive mean square
+                (the column is named).
+            TypeError: If X is not a floating point tensor.
+        """
+        check_matrix(X)
+        powers = _powers(X.reshape(-1, X.shape[-1]), order)
+        root_mean_square = powers.square().mean(0).sqrt()
+        wrong = ~((root_mean_square > 0) & torch.isfinite(root_mean_square))
+        if bool(wrong.any()):
+            feature = int(wrong.int().argmax())
+            raise ValueError(
+                f"power {feature % order + 1} of column {feature // order} of X has root mean square "
+                f"{float(root_mean_square[feature])}: drop the column, or standardize it first"
+            )
+        scales = torch.cat([root_mean_square, X.new_ones(1)])
+        return cls(X.shape[-1], order, positive_like(prior_variance, X, "prior_variance"), scales)
+
+    @property
+    def prior_variance(self) -> Tensor:
+        r"""Prior variance of each weight, shape (\*batch), differentiable."""
+        value: Tensor = self.prior()
+        return value
+
+    def bind(self) -> BoundFeatures:
+        """Return the map as a plain function of tensors."""
+        batch_shape, order, factors = self.batch_shape, self.order, self.scales.reciprocal()
+
+        def features(X: Tensor) -> Tensor:
+            Phi = torch.cat([_powers(X, order), torch.ones_like(X[..., :1])], dim=-1) * factors
+            return expand_batch(Phi, batch_shape)
+
+        return features
+
+
+def _powers(X: Tensor, order: int) -> Tensor:
+    """Powers 1..order of each column of X (..., N, D), column by column, shape (..., N, D * order)."""
+    powers = [X]
+    for _ in range(order - 1):
+        powers.append(powers[-1] * X)
+    return torch.stack(powers, dim=-1).flatten(-2)
 
 
 @final
@@ -27,7 +144,7 @@ class AdditiveSplineFeatures(FeatureMap):
 
     Args:
         breakpoints: Ends of the intervals of each column, in units of the inputs, shape (D, I + 1), strictly
-            increasing along a row. See :func:`uniform_breakpoints` and :func:`quantile_breakpoints`.
+            increasing along a row. See :func:`uniform_breakpoints`.
         prior_variance: Initial prior variance of every weight, in squared units of the target, a number or
             a tensor, whose shape is the batch shape of the map.
         degree: Degree p of the pieces: 3 for cubic (twice differentiable), 1 for broken lines, 0 for steps.
@@ -67,18 +184,15 @@ class AdditiveSplineFeatures(FeatureMap):
         cls,
         X: Tensor,
         num_intervals: int,
-        placement: BreakpointRule | None = None,
         margin: float = 0.5,
         prior_variance: float | Tensor = 1.0,
         degree: int = 3,
     ) -> "AdditiveSplineFeatures":
-        r"""Build the map with breakpoints from the given rows.
+        r"""Build the map with equally spaced breakpoints from the given rows.
 
         Args:
             X: The first rows, shape (N, D).
             num_intervals: Number of intervals I of each column.
-            placement: Rule that turns (X, number of intervals, margin) into breakpoints;
-                :func:`uniform_breakpoints` if ``None``.
             margin: Room left on each side of the rows' range, as a share of it.
             prior_variance: Initial prior variance, a number or shape (\*batch).
             degree: Degree p of the pieces.
@@ -94,8 +208,7 @@ class AdditiveSplineFeatures(FeatureMap):
             >>> AdditiveSplineFeatures.from_data(X, num_intervals=4).domain.T
             tensor([[-0.5000,  1.5000]], dtype=torch.float64)
         """
-        rule = uniform_breakpoints if placement is None else placement
-        return cls(rule(X, num_intervals, margin), prior_variance, degree)
+        return cls(uniform_breakpoints(X, num_intervals, margin), prior_variance, degree)
 
     @property
     def prior_variance(self) -> Tensor:
@@ -142,36 +255,6 @@ def uniform_breakpoints(X: Tensor, num_intervals: int, margin: float) -> Tensor:
         ValueError: If X is not a finite matrix, a column is constant, or an argument is out of range.
         TypeError: If X is not a floating point tensor.
     """
-    ends = _widened_range(X, num_intervals, margin)
-    shares = torch.linspace(0, 1, num_intervals + 1, dtype=X.dtype, device=X.device)
-    return torch.lerp(ends[0].unsqueeze(-1), ends[1].unsqueeze(-1), shares)
-
-
-def quantile_breakpoints(X: Tensor, num_intervals: int, margin: float) -> Tensor:
-    """Breakpoints at the quantiles of each column, the outermost at its widened range.
-
-    Shapes: ``X`` (N, D); returns (D, I + 1).
-
-    Raises:
-        ValueError: If X is not a finite matrix, two quantiles of a column coincide (it is named), or an
-            argument is out of range.
-        TypeError: If X is not a floating point tensor.
-    """
-    ends = _widened_range(X, num_intervals, margin)
-    shares = torch.linspace(0, 1, num_intervals + 1, dtype=X.dtype, device=X.device)[1:-1]
-    inner = torch.quantile(X, shares, dim=0) if num_intervals > 1 else X.new_empty(0, X.shape[-1])
-    breakpoints = torch.cat([ends[:1], inner, ends[1:]]).T.contiguous()
-    tied = (breakpoints.diff(dim=-1) <= 0).any(-1)
-    if bool(tied.any()):
-        raise ValueError(
-            f"two quantiles coincide in column(s) {tied.nonzero().flatten().tolist()} of X; "
-            f"use fewer intervals, or uniform_breakpoints"
-        )
-    return breakpoints
-
-
-def _widened_range(X: Tensor, num_intervals: int, margin: float) -> Tensor:
-    """Lower and upper ends of each column with room on both sides, shape (2, D)."""
     check_matrix(X)
     if X.ndim != 2 or X.shape[0] < 2:
         raise ValueError(f"X must have shape (N, D) with at least two rows, got {tuple(X.shape)}")
@@ -180,14 +263,10 @@ def _widened_range(X: Tensor, num_intervals: int, margin: float) -> Tensor:
     if margin < 0:
         raise ValueError(f"the margin must not be negative, got {margin}")
     lower, upper = X.amin(0), X.amax(0)
-    constant = lower == upper
-    if bool(constant.any()):
-        raise ValueError(
-            f"column(s) {constant.nonzero().flatten().tolist()} of X are constant; drop them, or place the "
-            f"breakpoints by hand"
-        )
+    check_columns(lower == upper, "of X are constant; drop them, or place the breakpoints by hand")
     room = margin * (upper - lower)
-    return torch.stack([lower - room, upper + room])
+    shares = torch.linspace(0, 1, num_intervals + 1, dtype=X.dtype, device=X.device)
+    return torch.lerp((lower - room).unsqueeze(-1), (upper + room).unsqueeze(-1), shares)
 
 
 def _check_breakpoints(breakpoints: Tensor) -> None:

@@ -1,0 +1,422 @@
+"""Records of extra experts: their base class, and those with features or kernels of their own.
+
+:class:`WindowGP` is an exact Gaussian process of the last rows, :class:`WideFeatures` has many random features with the
+length scales of one, :class:`Refitted` finds lags and hyperparameters afresh as the stream goes on. External models:
+:mod:`gp_ensembles.ensembles.external_models`.
+"""
+
+import copy
+import math
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import NamedTuple, final
+
+import torch
+from gpytorch.kernels import RBFKernel
+from torch import Tensor
+
+from gp_ensembles.ensembles.bases import scaled_kernel
+from gp_ensembles.ensembles.build import FitSettings, NamedExpert
+from gp_ensembles.ensembles.price import largest_size, price_of_features
+from gp_ensembles.ensembles.spec_checks import check_fields
+from gp_ensembles.experts.adapters import ModelAdapter, as_adapter, spelled
+from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, fit_empirical_bayes, get_vectors
+from gp_ensembles.experts.gaussian import GaussianExpert, default_likelihood
+from gp_ensembles.experts.refitted import InitialFit, RefittedExpert, lagged_columns, lags_of
+from gp_ensembles.experts.window import Refit, WindowExpert
+from gp_ensembles.features.batch import take_experts
+from gp_ensembles.features.compose import Concatenate, SelectColumns
+from gp_ensembles.features.fourier import RandomFourierFeatures
+from gp_ensembles.features.linear import LinearFeatures
+from gp_ensembles.numerics.lag_selection import carried_forward
+from gp_ensembles.spectral import OrthogonalDraws
+
+# Compared with a fit to all of a thousand rows to 1e-7, on sixteen tables: a sixth of the time, log scores between 0.03
+# nats per row below and 0.04 above, and less than 0.01 below if their scale follows their errors.
+_FEW, _LAST_STEPS = 500, 8
+_COARSE_TOLERANCE, _TOLERANCE = 1e-4, 1e-5
+_MOST_ROWS = 500  # of the exact process: O(N^3) per step of the optimizer
+_NUM_FEATURES = 1000
+_SIZES = (100, 250, 500, 1000, 2000, 4000)  # among which a price chooses
+_WIDE_START = 0.5  # starting length scale as a share of each column's range
+# Two experts of 200 random features predict better than four of 100 from two starting length scales, and vary less
+# between draws if frequencies are orthogonal (``benchmarks/README.md``).
+_START, _SHORT = 1.0, 0.2  # starting length scales as shares of each column's range
+_SPEEDS = (0.0, 1e-2)  # static weights, and the fastest walk of ``auto``
+_LINEAR_START = 0.01  # prior variance of the linear part, which must not explain everything
+_MOST_LAGS = 7
+
+
+class WarmUp(NamedTuple):
+    """The warm-up rows, and how experts are fitted to them.
+
+    Attributes:
+        X: Inputs, standardized, shape (N, D).
+        y: Targets, standardized, shape (N,); NaN where missing.
+        inputs: Inputs of all experts, :attr:`X` followed by past targets, shape (N, D + P).
+        fit: How hyperparameters are found.
+        generator: Source of randomness.
+        progress: Whether to show progress bars.
+        forecasts: Column numbers of the forecasts in the rows of the ensemble, by name.
+    """
+
+    X: Tensor
+    y: Tensor
+    inputs: Tensor
+    fit: FitSettings
+    generator: torch.Generator | None = None
+    progress: bool = False
+    forecasts: Mapping[str, int] = MappingProxyType({})
+
+
+class ExpertRecord(ABC):
+    """Record of extra experts to build from warm-up rows, for targets of one real number.
+
+    They have no copies on random walks.
+    """
+
+    name: str
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @abstractmethod
+    def build(self, warm_up: WarmUp) -> list[NamedExpert]:
+        """Fitted experts before any data, and their names, which begin with :attr:`name`.
+
+        Raises:
+            NumericalError: If an evidence cannot be computed at the starting hyperparameters.
+        """
+
+
+def warn_of_columns(name: str, num_columns: int, num_rows: int) -> None:
+    """Warn that an exact Gaussian process of fewer rows than columns is omitted: its length scales are undetermined."""
+    warnings.warn(
+        f"the expert {name!r} is left out: its {num_rows} rows are fewer than its {num_columns} columns, including "
+        f"past targets; give it more rows, or leave out columns",
+        UserWarning,
+        stacklevel=6,
+    )
+
+
+def check_records(where: str, value: object) -> None:
+    """Raise unless a value is a record of an extra expert.
+
+    Raises:
+        TypeError: Saying how to make one from the value.
+    """
+    if isinstance(value, ExpertRecord):
+        return
+    if isinstance(value, str):
+        hint = f"; for a column of forecasts use ForecastColumns({value!r})"
+    elif isinstance(value, type) and issubclass(value, ExpertRecord):
+        hint = f"; call it, {value.__name__}(...)"
+    else:
+        adapter = as_adapter(value)
+        hint = "" if adapter is None else f"; use ExternalModel({adapter})"
+    raise TypeError(f"{where} must be a record such as WindowGP(), got {_given(value)}{hint}")
+
+
+def check_adapter(value: object) -> None:
+    """Raise unless a value is an adapter of an external model.
+
+    Raises:
+        TypeError: Saying how to make one from the value.
+    """
+    if isinstance(value, ModelAdapter):
+        return
+    if isinstance(value, ExpertRecord):
+        hint = f"; {type(value).__name__} goes into extra_experts directly"
+    else:
+        adapter = as_adapter(value)
+        hint = "" if adapter is None else f"; use ExternalModel({adapter})"
+    raise TypeError(
+        f"adapter of ExternalModel must be such as RegressorAdapter(KNeighborsRegressor()), got {_given(value)}{hint}"
+    )
+
+
+def _given(value: object) -> str:
+    if isinstance(value, str | int | float | None):
+        return repr(value)
+    return f"the class {value.__name__}" if isinstance(value, type) else spelled(value)
+
+
+@final
+@dataclass(frozen=True)
+class WindowGP(ExpertRecord):
+    """An exact Gaussian process of the last rows, with an ARD Matern or RBF kernel: best where rows are few or smooth.
+
+    Its hyperparameters are fitted to some of the warm-up rows and then, for a few more steps of the optimizer, to the
+    last ``num_rows`` of them, at a cost of O(W³) per step; afterwards a row costs O(W²). They may be refitted later on.
+    With more columns, including past targets, than rows it is omitted, with a warning.
+
+    Attributes:
+        num_rows: Least number of rows W in the window, once there have been so many.
+        nu: Smoothness 0.5, 1.5 or 2.5 of a Matern kernel; infinity for the RBF kernel.
+        starts: Starting length scales, as shares of each column's range; an expert for each.
+        lags: Whether inputs include the past targets of the ensemble, if it has any.
+        refit_every: Rows between refits of the hyperparameters to the last rows; the first comes after as many rows as
+            the warm-up has, if these are fewer; see :class:`~gp_ensembles.experts.window.Refit`. ``None`` for none.
+        name: Name of the experts.
+
+    Raises:
+        TypeError: If a field is not a number.
+        ValueError: If a number is out of range.
+
+    Example:
+        >>> import torch
+        >>> from dataclasses import replace
+        >>> from gp_ensembles.ensembles.bases import LinearBasis
+        >>> from gp_ensembles.ensembles.presets import oebe
+        >>> from gp_ensembles.ensembles.extra_experts import WindowGP
+        >>> X = torch.linspace(-1, 1, 60, dtype=torch.float64).unsqueeze(-1)
+        >>> y = (5 * X).sin().squeeze(-1)
+        >>> spec = replace(oebe, bases=(LinearBasis(),), extra_experts=(WindowGP(),), rank_on_warm_up=True)
+        >>> online = spec.fit(X, y)
+        >>> online.names[int(online.log_weights.argmax())]
+        'window/0'
+    """
+
+    num_rows: int = 1000
+    nu: float = 1.5
+    starts: tuple[float, ...] = (0.5,)
+    lags: bool = False
+    refit_every: int | None = None
+    name: str = "window"
+
+    def build(self, warm_up: WarmUp) -> list[NamedExpert]:
+        """See :meth:`ExpertRecord.build`; one expert for each start, whatever ``fit.num_samples``."""
+        X, y, fit = warm_up.inputs if self.lags else warm_up.X, warm_up.y, warm_up.fit
+        if X.shape[1] > self.num_rows:
+            warn_of_columns(self.name, X.shape[1], self.num_rows)
+            return []
+        kernel = scaled_kernel(X, self.nu, self.starts)
+        expert = WindowExpert(kernel, X.shape[1], self.num_rows)
+        seen = (~torch.isnan(y)).nonzero().flatten()[-self.num_rows :]
+        if fit.method is not None:
+            for rows, method in _stages(seen, fit.method):
+                fit_empirical_bayes(
+                    expert, X[rows], y[rows], method, start_precision=fit.start_precision, progress=warm_up.progress
+                )
+        num_columns, features = warm_up.inputs.shape[1], expert.features
+        if num_columns > X.shape[1]:
+            features = SelectColumns(features, range(X.shape[1]), num_columns)
+        every, n = self.refit_every, y.shape[0]
+        refit = None if every is None else Refit(every, first=n + min(n, every))
+        return [(self.name, WindowExpert(kernel, features, self.num_rows, expert.likelihood, refit=refit))]
+
+
+def _stages(rows: Tensor, method: LBFGS | Adam) -> list[tuple[Tensor, LBFGS | Adam]]:
+    """Rows and settings of the fits: most steps on few of the last rows, the last steps on all."""
+    if isinstance(method, Adam):
+        return [(rows, method)]
+    fine = method._replace(loss_tolerance=max(method.loss_tolerance, _TOLERANCE))
+    if len(rows) <= _FEW:
+        return [(rows, fine)]
+    later = rows[len(rows) // 4 :]
+    few = torch.linspace(0, len(later) - 1, min(_FEW, len(later)), dtype=torch.float64, device=rows.device)
+    coarse = method._replace(loss_tolerance=max(method.loss_tolerance, _COARSE_TOLERANCE))
+    return [
+        (later[few.round().long()], coarse),
+        (rows, fine._replace(max_iterations=min(method.max_iterations, _LAST_STEPS))),
+    ]
+
+
+@final
+@dataclass(frozen=True)
+class WideFeatures(ExpertRecord):
+    r"""Many random Fourier features of an ARD kernel with the length scales of an exact Gaussian process.
+
+    They learn all rows of the stream at constant cost, O(F²) per noise and row. The evidence of so many features would
+    cost O(N F²) per step of the optimizer; that of the exact process costs O(N³) with N at most 500 warm-up rows, and
+    its length scales and output scale can be used. **Its noise cannot.** The process is
+    :math:`f(x) = \phi(x)^\top \theta + r(x)`, and the part that F features miss, :math:`E\,r(x)^2 = a_F`, is lost:
+    after N rows the predictive variance of the expert is
+
+    .. math:: \sigma^2 + \sigma^2 \phi(x)^\top \Big(\sum_n \phi(x_n) \phi(x_n)^\top + \tfrac{\sigma^2}{\sigma_\theta^2}
+              I\Big)^{-1} \phi(x) \;\to\; \sigma^2,
+              \qquad\text{while}\quad E(y - \hat y)^2 \;\to\; \sigma^2 + a_F
+
+    (variance starvation; Wang, Gehring, Kohli and Jegelka 2018). A log score then loses
+    :math:`a_F / 2\sigma^2` nats per row, without bound for small noise. The loss depends on the kernel, the number of
+    columns and F, so there are a few fixed noises far apart, in squared units of the standardized target, an expert
+    with its own draws for each; the rule weighs them, and innovation models correct their scale.
+
+    Attributes:
+        num_features: Features F of each expert, twice the number of frequencies; 1 000 by default.
+        price: Instead of their number, the most microseconds per row, in blocks and for all noises together. The fit
+            takes the largest of 100, 250, 500, 1 000, 2 000 and 4 000 features that meet it on this machine; see
+            :meth:`resolved`.
+        nu: Smoothness 0.5, 1.5 or 2.5 of a Matern kernel; infinity for the RBF kernel, whose spectrum has no heavy
+            tails that would need more features.
+        noises: Noise variances, an expert for each.
+        lags: Whether inputs include the past targets of the ensemble, if it has any.
+        name: Name of the experts.
+
+    Raises:
+        TypeError: If a field is not a number.
+        ValueError: If a number is out of range, or both a number of features and a price are given.
+
+    Example:
+        >>> import torch
+        >>> from dataclasses import replace
+        >>> from gp_ensembles.ensembles.bases import LinearBasis
+        >>> from gp_ensembles.ensembles.presets import oebe
+        >>> X = torch.linspace(-1, 1, 60, dtype=torch.float64).unsqueeze(-1)
+        >>> y, wide = (5 * X).sin().squeeze(-1), WideFeatures(num_features=100)
+        >>> spec = replace(oebe, bases=(LinearBasis(),), extra_experts=(wide,), rank_on_warm_up=True)
+        >>> online = spec.fit(X, y)
+        >>> online.names[-len(wide.noises) :]
+        ('wide/0', 'wide/1')
+    """
+
+    num_features: int | None = None
+    price: float | None = None
+    nu: float = math.inf
+    noises: tuple[float, ...] = (0.003, 0.1)
+    lags: bool = False
+    name: str = "wide"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.num_features is not None and self.price is not None:
+            raise ValueError(
+                f"WideFeatures has either num_features or a price that they follow from, got {self.num_features} and "
+                f"{self.price:g}"
+            )
+
+    def resolved(self, X: Tensor) -> "WideFeatures":
+        """The same with the price replaced by a number of features, measured on this machine.
+
+        Args:
+            X: Warm-up inputs, shape (N, D), for their number of columns, dtype and device.
+
+        Raises:
+            ValueError: If the price cannot be met.
+        """
+        if self.price is None:
+            return self
+        size = largest_size(self.price, _SIZES, lambda size: price_of_features(size, len(self.noises), X), "features")
+        return replace(self, num_features=size, price=None)
+
+    def build(self, warm_up: WarmUp) -> list[NamedExpert]:
+        """See :meth:`ExpertRecord.build`; one expert for each noise, whatever ``fit.num_samples``."""
+        X, y = warm_up.inputs if self.lags else warm_up.X, warm_up.y
+        if X.shape[1] > _MOST_ROWS:
+            warn_of_columns(self.name, X.shape[1], _MOST_ROWS)
+            return []
+        num_features = self.resolved(X).num_features or _NUM_FEATURES
+        kernel = scaled_kernel(X, self.nu, (_WIDE_START,))
+        exact = WindowExpert(kernel, X.shape[1], _MOST_ROWS)
+        rows = fitting_rows(y)
+        if warm_up.fit.method is not None:
+            precision, progress = warm_up.fit.start_precision, warm_up.progress
+            fit_empirical_bayes(
+                exact, X[rows], y[rows], warm_up.fit.method, start_precision=precision, progress=progress
+            )
+        copies = torch.zeros(len(self.noises), dtype=torch.long, device="cpu")
+        repeated = take_experts(kernel, kernel.batch_shape, copies)
+        features = RandomFourierFeatures.from_kernel(repeated, X.shape[1], num_features, generator=warm_up.generator)
+        likelihood = default_likelihood(features)
+        likelihood.noise = X.new_tensor(self.noises).unsqueeze(-1)
+        num_columns = warm_up.inputs.shape[1]
+        if num_columns == X.shape[1]:
+            return [(self.name, GaussianExpert(features, likelihood))]
+        seeing = SelectColumns(features, range(X.shape[1]), num_columns)
+        return [(self.name, GaussianExpert(seeing, likelihood))]
+
+
+def fitting_rows(y: Tensor) -> Tensor:
+    """Indices of the last 500 observed targets of y (N,), all where there are fewer."""
+    return (~torch.isnan(y)).nonzero().flatten()[-_MOST_ROWS:]
+
+
+@final
+@dataclass(frozen=True)
+class Refitted(ExpertRecord):
+    """Two experts, static and on a random walk, whose lags and hyperparameters are refitted at regular intervals.
+
+    Their features are linear and random Fourier ones of the inputs and of lags that they select themselves. After a
+    short warm-up they are soon as good as after a long one, and they follow changes of length scales and of lags. See
+    :class:`~gp_ensembles.experts.refitted.RefittedExpert`.
+
+    Attributes:
+        num_features: Random features, twice the number of frequencies.
+        lags: Whether past targets are among their inputs.
+        every: Rows between refits; the first comes after as many rows as the warm-up has, if these are fewer.
+        num_rows: Most rows of a fit; twice as many are stored and learned at a refit.
+        name: Name of the experts.
+
+    Raises:
+        TypeError: If a field is not a number.
+        ValueError: If a number is out of range.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> from gp_ensembles.ensembles.bases import LinearBasis
+        >>> from gp_ensembles.ensembles.presets import default_rule, oebe
+        >>> X = torch.linspace(-1, 1, 300, dtype=torch.float64).unsqueeze(-1)
+        >>> y = torch.sin(torch.arange(300, dtype=torch.float64).square() / 300)
+        >>> spec = replace(oebe, bases=(LinearBasis(),), rule=default_rule())
+        >>> spec = replace(spec, extra_experts=(Refitted(num_features=20),))
+        >>> online = spec.fit(X[:60], y[:60], generator=torch.Generator().manual_seed(0))
+        >>> log_prob = online.observe(X[60:], y[60:]).experts.log_prob.mean(-1)
+        >>> online.names[int(log_prob.argmax())]
+        'refitted/1'
+    """
+
+    num_features: int = 200
+    lags: bool = True
+    every: int = 1000
+    num_rows: int = 1000
+    name: str = "refitted"
+
+    def build(self, warm_up: WarmUp) -> list[NamedExpert]:
+        """See :meth:`ExpertRecord.build`; its two experts are one object."""
+        X, y, fit = warm_up.X, warm_up.y, warm_up.fit
+        lags = _padded(lags_of(y, _MOST_LAGS)) if self.lags else ()
+        past = carried_forward(y).to(y)
+        columns = torch.cat([X, lagged_columns(past, torch.tensor(lags, dtype=torch.int64, device=X.device))], dim=-1)
+        model, short = self._models(X, past, len(lags), warm_up.generator)
+        seen = (~torch.isnan(y)).nonzero().flatten()[-self.num_rows :]
+        start = get_vectors(short)[0]
+        if fit.method is not None:
+            method, precision, progress = fit.method, fit.start_precision, warm_up.progress
+            if isinstance(method, LBFGS):
+                method = method._replace(loss_tolerance=max(method.loss_tolerance, _TOLERANCE))
+            fits = [
+                fit_empirical_bayes(one, columns[seen], y[seen], method, start_precision=precision, progress=progress)
+                for one in (model, short)
+            ]
+            if bool(fits[1].log_evidence > fits[0].log_evidence):
+                model = short
+        with torch.no_grad():
+            mean_square = model.features(columns).square().sum(-1).mean()
+        initial_fit, n, speeds = InitialFit(lags, mean_square, start), y.shape[0], X.new_tensor(_SPEEDS)
+        refit = Refit(self.every, first=n + min(n, self.every), num_rows=self.num_rows)
+        return [(self.name, RefittedExpert(model, warm_up.inputs.shape[1], initial_fit, speeds, refit))]
+
+    def _models(
+        self, X: Tensor, past: Tensor, num_lags: int, generator: torch.Generator | None
+    ) -> tuple[GaussianExpert, GaussianExpert]:
+        """Linear and random Fourier features of inputs and lags, at long and at short length scales."""
+        scales = torch.cat([X, past.unsqueeze(-1).expand(-1, num_lags)], dim=-1)
+        kernel, num_columns = scaled_kernel(scales, math.inf, (_START,)), scales.shape[1]
+        smooth = RandomFourierFeatures.from_kernel(
+            kernel, num_columns, self.num_features, draws=OrthogonalDraws(), generator=generator
+        )
+        straight = LinearFeatures(num_columns, X.new_full((1,), _LINEAR_START))
+        model = GaussianExpert(Concatenate([straight, smooth]))
+        short = copy.deepcopy(model)
+        for part in short.modules():
+            if isinstance(part, RBFKernel):
+                part.lengthscale = part.lengthscale * (_SHORT / _START)
+        return model, short
+
+
+def _padded(lags: tuple[int, ...]) -> tuple[int, ...]:
+    """Lags padded with zeros to their largest possible number."""
+    return (*lags, *[0] * (_MOST_LAGS - len(lags)))
