@@ -124,8 +124,11 @@ def condition(factor: Tensor, errors: Tensor, *, invert: bool = False) -> Condit
 
 def log_density(factor: Tensor, white: Tensor) -> Tensor:
     r"""Log density of N targets in nats, shape (\*batch), from L (\*batch, N, N) and z (\*batch, N)."""
-    log_determinant = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    return -0.5 * white.square().sum(-1) - log_determinant - 0.5 * white.shape[-1] * math.log(2.0 * math.pi)
+    return -0.5 * white.square().sum(-1) - _log_scale(factor)
+
+
+def _log_scale(factor: Tensor) -> Tensor:
+    return factor.diagonal(dim1=-2, dim2=-1).log().sum(-1) + 0.5 * factor.shape[-1] * math.log(2.0 * math.pi)
 
 
 def whiten_rows(factor: Tensor, right: Tensor) -> Tensor:
@@ -155,67 +158,75 @@ def target_weights(factor: Tensor, white: Tensor) -> Tensor:
     return solved
 
 
-def log_marginal(covariance: Tensor, y: Tensor, noise: Tensor | None = None, *, what: str | None = None) -> Tensor:
+def log_marginal(
+    covariance: Tensor, y: Tensor, noise: Tensor | None = None, *, what: str | None = None, by_weights: bool = False
+) -> Tensor:
     r"""Log density of y under normal distributions of mean zero, with its gradient in the covariance by hand.
 
-    Shapes: ``covariance`` (\*batch, N, N), ``y`` (N,) or (\*batch, N), ``noise`` to be added to the diagonal (\*batch,
-    N) or what broadcasts to it; returns (\*batch). NaN where a covariance is not positive definite, unless that is
-    refused.
+    Shapes: ``covariance`` (\*batch, N, N), ``y`` (N,) or (\*batch, N), ``noise`` to be added to the diagonal, of the
+    shape of y; returns (\*batch), NaN where a covariance is not positive definite, unless ``what`` names it.
+    ``by_weights`` takes :math:`y^\top a` for :math:`z^\top z`, of one matrix: fits of many iterations amplify round-off.
 
     Raises:
-        NumericalError: If ``what`` is not positive definite, and has a name.
+        NumericalError: If ``what`` is not positive definite.
     """
-    value: Tensor = _LogMarginal.apply(covariance, y, noise, what)  # type: ignore[no-untyped-call]
+    value: Tensor = _LogMarginal.apply(covariance, y, noise, what, by_weights)  # type: ignore[no-untyped-call]
     return value
 
 
 def log_marginal_slope(covariance: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Log densities (\*batch) and their gradients in the covariances (\*batch, N, N): NaN and zero where none is."""
-    factor, white, good, value = _evaluate(covariance, y, None)
+    r"""Log densities (\*batch) and gradients in the covariances (\*batch, N, N); NaN and zero where there are none."""
+    factor, white, good, value = _evaluate(covariance, y)
     slope, _ = _slope(factor, white, torch.ones_like(value), good)
     return value, slope
 
 
-def _evaluate(matrix: Tensor, y: Tensor, what: str | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """L and z of covariances, which are good, and the log densities."""
+def _evaluate(matrix: Tensor, y: Tensor, what: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """L and z of covariances, whether they are good, and the log densities."""
     factor, info = torch.linalg.cholesky_ex(matrix) if what is None else (cholesky(matrix, what), None)
     white = torch.linalg.solve_triangular(factor, y.unsqueeze(-1), upper=False).squeeze(-1)
-    value = log_density(factor, white)
+    log_determinant = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    value = -0.5 * white.square().sum(-1) - log_determinant - 0.5 * y.shape[-1] * math.log(2.0 * math.pi)
     good = value.isfinite() if info is None else (info == 0) & value.isfinite()
     return factor, white, good, torch.where(good, value, torch.nan)
 
 
 def _slope(factor: Tensor, white: Tensor, scale: Tensor, good: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients in covariances (*batch, N, N), times scales (*batch), zero where they are not good; and weights."""
+    """Gradients in covariances (*batch, N, N), times scales (*batch), zero where they are not good; and weights a."""
     broken = factor.diagonal(dim1=-2, dim2=-1) == 0  # LAPACK refuses the whole batch for one of them
     if not readable_all(~broken):
         factor = factor.clone()
         factor.diagonal(dim1=-2, dim2=-1).add_(broken)
-    solution = torch.linalg.solve_triangular(factor.mT, white.unsqueeze(-1), upper=True)
+    a = torch.linalg.solve_triangular(factor.mT, white.unsqueeze(-1), upper=True)
     half = 0.5 * scale[..., None, None]
     # In place: each further pass over a new matrix costs as much as a fifth of the factorization.
     by_matrix = torch.cholesky_inverse(factor).mul_(-half)
-    by_matrix += (half * solution) @ solution.mT
+    by_matrix += (half * a) @ a.mT
     if not readable_all(good):
         by_matrix = torch.where(good[..., None, None], by_matrix, 0.0)
-    return by_matrix, solution.squeeze(-1)
+    return by_matrix, a.squeeze(-1)
 
 
 class _LogMarginal(torch.autograd.Function):
     """Gaussian log density whose gradient needs one inverse."""
 
     @staticmethod
-    def forward(ctx: Any, covariance: Tensor, y: Tensor, noise: Tensor | None, what: str | None) -> Tensor:
+    def forward(
+        ctx: Any, covariance: Tensor, y: Tensor, noise: Tensor | None, what: str | None, by_weights: bool
+    ) -> Tensor:
         matrix = covariance
         if noise is not None:
             matrix = covariance.clone()
             matrix.diagonal(dim1=-2, dim2=-1).add_(noise)
         factor, white, good, value = _evaluate(matrix, y, what)
+        if by_weights:
+            value = -0.5 * (y @ torch.cholesky_solve(y.unsqueeze(-1), factor).squeeze(-1)) - _log_scale(factor)
+        ctx.by_weights = by_weights
         ctx.save_for_backward(covariance, y, noise, factor, white, good)
         return value
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         covariance, y, noise, factor, white, good = ctx.saved_tensors
         good = good & gradient.isfinite()
         scale = torch.where(good, gradient, 0.0)
@@ -225,14 +236,17 @@ class _LogMarginal(torch.autograd.Function):
                 matrix = matrix + torch.diag_embed(noise.expand(matrix.shape[:-1]))
             identity = torch.eye(y.shape[-1], dtype=matrix.dtype, device=matrix.device)
             inverse: Tensor = torch.linalg.inv(torch.where(good[..., None, None], matrix, identity))
-            solution = (inverse @ y.unsqueeze(-1)).squeeze(-1)
-            slope = 0.5 * (solution.unsqueeze(-1) @ solution.unsqueeze(-2) - inverse)
+            a = (inverse @ y.unsqueeze(-1)).squeeze(-1)
+            slope = 0.5 * (a.unsqueeze(-1) @ a.unsqueeze(-2) - inverse)
             by_matrix = scale[..., None, None] * torch.where(good[..., None, None], slope, 0.0)
+        elif ctx.by_weights:
+            a = torch.cholesky_solve(y.unsqueeze(-1), factor).squeeze(-1)
+            by_matrix = torch.cholesky_inverse(factor).neg_().addr_(a, a).mul_(0.5 * gradient)
         else:
-            by_matrix, solution = _slope(factor, white, scale, good)
+            by_matrix, a = _slope(factor, white, scale, good)
         of_y, of_noise = None, None
         if ctx.needs_input_grad[1]:
-            of_y = -(scale.unsqueeze(-1) * torch.where(good.unsqueeze(-1), solution, 0.0)).sum_to_size(y.shape)
+            of_y = -(scale.unsqueeze(-1) * torch.where(good.unsqueeze(-1), a, 0.0)).sum_to_size(y.shape)
         if noise is not None and ctx.needs_input_grad[2]:
             of_noise = by_matrix.diagonal(dim1=-2, dim2=-1).clone().sum_to_size(noise.shape)
-        return by_matrix, of_y, of_noise, None
+        return by_matrix, of_y, of_noise, None, None

@@ -8,8 +8,8 @@ from typing import NamedTuple, Protocol, final
 import torch
 from torch import Tensor
 
-from gp_ensembles.numerics.exact_gp import log_marginal
 from gp_ensembles.numerics.cholesky import cholesky
+from gp_ensembles.numerics.exact_gp import log_marginal
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
 from gp_ensembles.papers.quadrature.spectral_mixture import (
     AT_ORIGIN,

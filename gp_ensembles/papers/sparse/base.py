@@ -27,8 +27,9 @@ from gp_ensembles.bo.data import (
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.features.covariance import bind_covariance
+from gp_ensembles.numerics.exact_gp import Conditioned
 from gp_ensembles.numerics.gpytorch_types import Kernel, Likelihood, Mean
-from gp_ensembles.papers.sparse.collapsed import KnotsPosterior, RowsPosterior
+from gp_ensembles.papers.sparse.collapsed import KnotsPosterior
 
 
 def check_rows(X: Tensor, Y: Tensor) -> Tensor:
@@ -145,7 +146,7 @@ class _Cached(NamedTuple):
 
     tensors: list[Tensor]
     settings: list[object]
-    posterior: KnotsPosterior | RowsPosterior
+    posterior: KnotsPosterior | Conditioned
 
 
 class SparseModel(MixtureModel, ABC):
@@ -206,7 +207,7 @@ class SparseModel(MixtureModel, ABC):
         """Variance of the noise that predictions may have added, of one element."""
 
     @abstractmethod
-    def compute_knots_posterior(self) -> KnotsPosterior | RowsPosterior:
+    def compute_knots_posterior(self) -> KnotsPosterior | Conditioned:
         """The knots' posterior at the present parameters, not cached."""
 
     @property
@@ -282,7 +283,7 @@ class SparseModel(MixtureModel, ABC):
         self._start_ranges[name] = torch.minimum(least, value), torch.maximum(most, value)
 
     @torch.no_grad()
-    def knots_posterior(self) -> KnotsPosterior | RowsPosterior:
+    def knots_posterior(self) -> KnotsPosterior | Conditioned:
         """The knots' posterior without gradients, cached until a parameter, buffer, module or setting changes."""
         rows = [buffer for name, buffer in self.named_buffers() if not name.startswith("data.")]
         tensors = [*self.parameters(), *rows, self.target_noise()]
@@ -306,11 +307,11 @@ class SparseModel(MixtureModel, ABC):
         # GPyTorch's own distances lose their second derivatives at the knots.
         between = bind_covariance(self.covar_module).between if X.requires_grad else self.kernel_matrix
         known = self.knots_posterior()
-        loadings = torch.linalg.solve_triangular(known.lower, between(self.knots, flat), upper=False)  # (K, *batch * q)
+        loadings = known.whiten(between(self.knots, flat))  # (K, *batch * q)
         prior_mean, apart = self.mean_module(flat).reshape(X.shape[:-1]), _apart(loadings, X)
         conditional = self.conditional_covariance(between(X, X), apart.mT @ apart)
-        if isinstance(known, RowsPosterior):
-            return prior_mean + (known.mean @ loadings).reshape(X.shape[:-1]), conditional
+        if isinstance(known, Conditioned):
+            return prior_mean + known.mean(loadings).reshape(X.shape[:-1]), conditional
         posterior = torch.linalg.solve_triangular(known.factor, loadings, upper=False)
         mean, apart = (known.mean @ posterior).reshape(X.shape[:-1]), _apart(posterior, X)
         return prior_mean + mean, conditional + apart.mT @ apart

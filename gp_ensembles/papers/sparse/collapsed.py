@@ -58,17 +58,9 @@ class KnotsPosterior(NamedTuple):
     factor: Tensor
     mean: Tensor
 
-
-class RowsPosterior(NamedTuple):
-    r"""Posterior of the function given N targets, each at a distinct row with its own noise; exact.
-
-    Args:
-        lower: Cholesky factor C of the targets' covariance :math:`K + D`, shape (N, N).
-        mean: :math:`C^{-1} r`, shape (N,).
-    """
-
-    lower: Tensor
-    mean: Tensor
+    def whiten(self, cross: Tensor) -> Tensor:
+        """Covariances (K, M) of the knots and points, by L whitened."""
+        return torch.linalg.solve_triangular(self.lower, cross, upper=False)
 
 
 def project(knots: Tensor, cross: Tensor, prior: Tensor, residual: Tensor, noise: Tensor) -> Projection:

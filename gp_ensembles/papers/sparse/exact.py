@@ -1,8 +1,7 @@
 """The exact Gaussian process: every distinct row is a knot, and nothing is approximated."""
 
 import math
-from collections.abc import Callable
-from typing import Any, Self, final
+from typing import Self, final
 
 import torch
 from botorch.models.transforms.input import InputTransform
@@ -10,46 +9,16 @@ from botorch.models.transforms.outcome import OutcomeTransform
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from gp_ensembles.bo.data import Observations
 from gp_ensembles.numerics.cholesky import cholesky
+from gp_ensembles.numerics.exact_gp import TARGETS, Conditioned, condition, log_marginal
 from gp_ensembles.numerics.gpytorch_types import Kernel, Mean
 from gp_ensembles.papers.sparse.base import SparseModel, take_rows
-from gp_ensembles.papers.sparse.collapsed import RowsPosterior
 from gp_ensembles.papers.sparse.initialization import distinct_rows
 from gp_ensembles.papers.sparse.regression import constant_mean, gaussian_likelihood, likelihood_of, noise_of
 
-_WHAT = "the covariance of the targets"
 _CHUNK = 1000  # rows of the covariance that are computed at a time
-
-
-class _LogDensity(torch.autograd.Function):
-    r"""log N(r; 0, K + D); its derivative in K is :math:`\tfrac12 (a a^\top - (K + D)^{-1})`, a = (K + D)^{-1} r."""
-
-    @staticmethod
-    def forward(ctx: Any, covariance: Tensor, noise: Tensor, residual: Tensor) -> Tensor:
-        factor = _factorize(covariance, noise)
-        weights = torch.cholesky_solve(residual.unsqueeze(-1), factor).squeeze(-1)
-        ctx.save_for_backward(factor, weights)
-        return -0.5 * (residual @ weights) - _log_scale(factor)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        factor, weights = ctx.saved_tensors
-        slope = torch.cholesky_inverse(factor).neg_().addr_(weights, weights).mul_(0.5 * gradient)
-        return slope, slope.diagonal().clone(), -gradient * weights
-
-
-def _factorize(covariance: Tensor, noise: Tensor) -> Tensor:
-    noisy = covariance.clone()
-    noisy.diagonal().add_(noise)
-    return cholesky(noisy, _WHAT)
-
-
-def _log_scale(factor: Tensor) -> Tensor:
-    return factor.diagonal().log().sum() + 0.5 * factor.shape[-1] * math.log(2.0 * math.pi)
 
 
 @final
@@ -142,7 +111,7 @@ class ExactGP(SparseModel):
         """None."""
         return ()
 
-    def compute_knots_posterior(self) -> RowsPosterior:
+    def compute_knots_posterior(self) -> Conditioned:
         """Of the averages of the targets at each distinct row.
 
         Raises:
@@ -156,9 +125,7 @@ class ExactGP(SparseModel):
         for rows, part in zip(covariance.split(_CHUNK), self.knots.split(_CHUNK), strict=True):
             rows.copy_(self.kernel_matrix(part, self.knots))  # a kernel makes several tables of its rows
         covariance.diagonal().add_(noise)
-        lower = cholesky(covariance, _WHAT)
-        mean = torch.linalg.solve_triangular(lower, residual.unsqueeze(-1), upper=False).squeeze(-1)
-        return RowsPosterior(lower, mean)
+        return condition(cholesky(covariance, TARGETS), residual)
 
     def with_rows(self, rows: Observations) -> Self:
         """A copy with more rows (n, D) and (n, 1), all of them knots, the hyperparameters as they are."""
@@ -211,7 +178,8 @@ class ExactGP(SparseModel):
     def _log_evidence(self) -> Tensor:
         if not torch.is_grad_enabled():
             known = self.knots_posterior()
-            return self._averages()[2] - 0.5 * known.mean.square().sum() - _log_scale(known.lower)
+            assert isinstance(known, Conditioned)
+            return known.log_density + self._averages()[2]
         noise, residual, rest = self._averages()
-        apply: Callable[..., Tensor] = _LogDensity.apply
-        return apply(self.kernel_matrix(self.knots, self.knots), noise, residual) + rest
+        covariance = self.kernel_matrix(self.knots, self.knots)
+        return log_marginal(covariance, residual, noise, what=TARGETS, by_weights=True) + rest

@@ -15,7 +15,7 @@ from gp_ensembles.features.inducing import InducingPointFeatures
 from gp_ensembles.filters.states import FilterState, SquareRootState
 from gp_ensembles.meta_learners.base import MetaLearner
 from gp_ensembles.papers.sparse.base import SparseModel
-from gp_ensembles.papers.sparse.collapsed import RowsPosterior
+from gp_ensembles.papers.sparse.collapsed import KnotsPosterior
 from gp_ensembles.papers.sparse.exact import ExactGP
 from gp_ensembles.papers.sparse.fitted_expert import FittedExpert
 from gp_ensembles.papers.sparse.initialization import greedy_variance_rows
@@ -147,7 +147,7 @@ def weights_posterior(model: SparseModel) -> SquareRootState:
     """
     with torch.no_grad():
         knots, seen = model.knots_posterior(), model.kernel_diagonal(model.knots)
-        if isinstance(knots, RowsPosterior):
+        if not isinstance(knots, KnotsPosterior):
             raise ValueError("an exact model has no weights of knots; start_online continues from its rows")
         identity = torch.diag_embed(torch.ones_like(seen))
         factor = torch.linalg.solve_triangular(knots.factor, identity, upper=False).mT
