@@ -104,7 +104,7 @@ class Conditioned(NamedTuple):
     def whiten(self, cross: Tensor) -> Tensor:
         r"""V of the covariances (\*batch, N, q) of the targets and q points, of the same shape."""
         if self.inverse is not None:
-            return self.inverse @ cross
+            return (cross.mT @ self.inverse.mT).mT
         return torch.linalg.solve_triangular(self.factor, cross, upper=False)
 
     def mean(self, whitened: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ def log_marginal(
 
     Shapes: ``covariance`` (\*batch, N, N), ``y`` (N,) or (\*batch, N), ``noise`` to be added to the diagonal, of the
     shape of y; returns (\*batch), NaN where a covariance is not positive definite, unless ``what`` names it.
-    ``by_weights`` takes :math:`y^\top a` for :math:`z^\top z`, of one matrix: fits of many iterations amplify round-off.
+    ``by_weights`` takes :math:`y^\top a` for :math:`z^\top z`, of one matrix: long fits amplify round-off.
 
     Raises:
         NumericalError: If ``what`` is not positive definite.
@@ -175,10 +175,17 @@ def log_marginal(
 
 
 def log_marginal_slope(covariance: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Log densities (\*batch) and gradients in the covariances (\*batch, N, N); NaN and zero where there are none."""
-    factor, white, good, value = _evaluate(covariance, y)
-    slope, _ = _slope(factor, white, torch.ones_like(value), good)
-    return value, slope
+    r"""Log densities (B,) of one y (N,) and gradients in the covariances (B, N, N), not finite where there are none.
+
+    The fastest way for many small matrices.
+    """
+    factor, info = torch.linalg.cholesky_ex(covariance)
+    good = info == 0
+    identity = torch.eye(y.shape[-1], dtype=factor.dtype, device=factor.device)
+    precision = torch.cholesky_inverse(torch.where(good[:, None, None], factor, identity))
+    a = precision @ y
+    value = torch.where(good, -0.5 * (a @ y) - _log_scale(factor), torch.nan)
+    return value, torch.baddbmm(precision, a.unsqueeze(-1), a.unsqueeze(-2), beta=-0.5, alpha=0.5)
 
 
 def _evaluate(matrix: Tensor, y: Tensor, what: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
