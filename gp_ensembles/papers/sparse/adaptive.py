@@ -15,7 +15,6 @@ from tqdm import tqdm
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.draws import permutation
 from gp_ensembles.papers.sparse.base import SparseModel, check_positive
-from gp_ensembles.papers.sparse.exact import ExactGP
 from gp_ensembles.papers.sparse.fitting import (
     copy_hyperparameters,
     fit_sparse,
@@ -24,7 +23,7 @@ from gp_ensembles.papers.sparse.fitting import (
 )
 from gp_ensembles.papers.sparse.greedy import GreedyBlocks
 from gp_ensembles.papers.sparse.initialization import distinct_rows, greedy_variance_rows
-from gp_ensembles.papers.sparse.regression import SparseGP
+from gp_ensembles.papers.sparse.regression import ExactGP, SparseGP
 from gp_ensembles.papers.sparse.strategies import SelectionRun, Strategy
 
 _NESTED = (200, 600)  # rows of the first fits

@@ -203,10 +203,6 @@ class SparseModel(MixtureModel, ABC):
         r"""Covariance of points given the knots, (\*batch, q, q), of the prior and the part that the knots explain."""
 
     @abstractmethod
-    def target_noise(self) -> Tensor:
-        """Variance of the noise that predictions may have added, of one element."""
-
-    @abstractmethod
     def compute_knots_posterior(self) -> KnotsPosterior | Conditioned:
         """The knots' posterior at the present parameters, not cached."""
 
@@ -234,6 +230,11 @@ class SparseModel(MixtureModel, ABC):
     @abstractmethod
     def with_rows(self, rows: Observations) -> Self:
         """A copy with more rows (n, D) and (n, 1), as the process has them."""
+
+    def target_noise(self) -> Tensor:
+        """Variance of the noise that predictions may have added, (1,), or of every row."""
+        noise: Tensor = self.likelihood.noise
+        return noise
 
     @property
     def num_experts(self) -> int:

@@ -12,10 +12,9 @@ from tqdm import tqdm
 from gp_ensembles.distributions import StudentTMixture
 from gp_ensembles.numerics.display import record_text
 from gp_ensembles.papers.sparse.base import check_knots
-from gp_ensembles.papers.sparse.exact import ExactGP
 from gp_ensembles.papers.sparse.initialization import kmeans_knots
 from gp_ensembles.papers.sparse.optimizers import LBFGSB, KnotOptimizer
-from gp_ensembles.papers.sparse.regression import SparseGP
+from gp_ensembles.papers.sparse.regression import ExactGP, SparseGP
 from gp_ensembles.papers.sparse.tails import Tails, fit_tails
 
 
