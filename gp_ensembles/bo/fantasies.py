@@ -12,9 +12,8 @@ import torch
 from botorch.exceptions.errors import UnsupportedError
 from torch import Tensor
 
-from gp_ensembles.bo.components import covariance_factors
 from gp_ensembles.bo.data import Observations
-from gp_ensembles.bo.posterior import MixturePosterior
+from gp_ensembles.bo.posterior import MixturePosterior, covariance_factors
 from gp_ensembles.numerics.exact_gp import condition
 
 

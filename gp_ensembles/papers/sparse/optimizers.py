@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -46,22 +46,6 @@ class LBFGSB(KnotOptimizer):
         return fit_sparse(model, knots=False if knots is None else knots, max_iterations=self.max_iterations)
 
 
-class Ascent(NamedTuple):
-    """The last iterate of ADADELTA.
-
-    Args:
-        point: The last point at which the function could be evaluated, shape (P,).
-        value: The function there.
-        num_evaluations: Values with gradients that it took, the start's included.
-        message: Why it stopped.
-    """
-
-    point: Tensor
-    value: float
-    num_evaluations: int
-    message: str
-
-
 @final
 @dataclass(frozen=True)
 class Adadelta(KnotOptimizer):
@@ -87,8 +71,8 @@ class Adadelta(KnotOptimizer):
         >>> def parabola(x):
         ...     return float(-(x - 0.5).square().sum()), -2.0 * (x - 0.5)
         >>> start = torch.zeros(1, dtype=torch.float64)
-        >>> end = Adadelta(tolerance=1e-8).maximize(parabola, start, weights=0.5 + start)
-        >>> round(float(end.point), 3), end.message
+        >>> end, result = Adadelta(tolerance=1e-8).maximize(parabola, start, weights=0.5 + start)
+        >>> round(float(end), 3), result.message
         (0.5, 'the function changes by no more than 1e-08')
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
         >>> from gp_ensembles.papers.sparse import SparseGP
@@ -111,7 +95,7 @@ class Adadelta(KnotOptimizer):
         *,
         weights: Tensor,
         bounds: tuple[Tensor, Tensor] | None = None,
-    ) -> Ascent:
+    ) -> tuple[Tensor, FitResult]:
         """Follow the gradient from a point.
 
         Args:
@@ -121,7 +105,7 @@ class Adadelta(KnotOptimizer):
             bounds: Least and largest coordinates, each of shape (P,); none if ``None``.
 
         Returns:
-            The last point that could be evaluated.
+            The last point (P,) that could be evaluated, and how it went.
 
         Raises:
             NumericalError: If the function cannot be evaluated at the start.
@@ -139,17 +123,18 @@ class Adadelta(KnotOptimizer):
             try:
                 reached, gradient = function(ahead)
             except NumericalError as error:
-                return Ascent(point, value, count + 1, f"the next point could not be evaluated: {error}")
+                return point, FitResult(value, count + 1, f"the next point could not be evaluated: {error}")
             before, value, point = value, reached, ahead
             if abs(value - before) <= self.tolerance:
                 message = f"the function changes by no more than {self.tolerance}"
-                return Ascent(point, value, count + 1, message)
-        return Ascent(point, value, self.max_iterations, f"{self.max_iterations} values are the most allowed")
+                return point, FitResult(value, count + 1, message)
+        message = f"{self.max_iterations} values are the most allowed"
+        return point, FitResult(value, self.max_iterations, message)
 
     def optimize(self, model: SparseModel, knots: slice | None = None) -> FitResult:
         """Maximize the model's objective in place."""
         coordinates = Coordinates(model, knots)
         start, weights = coordinates.read(), coordinates.weights
-        end = self.maximize(coordinates.evaluate, start, weights=weights, bounds=coordinates.bounds)
-        coordinates.write(end.point)
-        return FitResult(end.value, end.num_evaluations, end.message)
+        end, result = self.maximize(coordinates.evaluate, start, weights=weights, bounds=coordinates.bounds)
+        coordinates.write(end)
+        return result

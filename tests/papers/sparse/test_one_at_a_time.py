@@ -14,7 +14,7 @@ from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.papers.sparse import FITC, VFE, Adadelta, OneAtATime, SparseGP, select_knots
 from gp_ensembles.papers.sparse import one_at_a_time as module
 from gp_ensembles.papers.sparse.collapsed import PowerEP, TightVFE, log_density
-from gp_ensembles.papers.sparse.fitting import Coordinates, FitResult
+from gp_ensembles.papers.sparse.fitting import Coordinates
 from gp_ensembles.papers.sparse.one_at_a_time import BayesianOptimization, CandidateObjectives, RandomSubset
 from gp_ensembles.papers.sparse.optimizers import LBFGSB, KnotOptimizer
 from tests.papers.sparse.problems import CodedVFE, isotropic, read_golden, rows, value_of
@@ -74,10 +74,10 @@ class CodedAdadelta(KnotOptimizer):
                     slope = slope + self.slip(model, knot)
                 return value, torch.cat([slope, gradient[knot] * factor])
 
-        end = self.settings.maximize(function, start, weights=weights)
-        function(end.point)
-        self.steps.append(end.num_evaluations)
-        return FitResult(end.value, end.num_evaluations, end.message)
+        end, result = self.settings.maximize(function, start, weights=weights)
+        function(end)
+        self.steps.append(result.num_evaluations)
+        return result
 
     def slip(self, model, knot):
         """Twice the noise, times the density's derivative by the covariance of the knot and the row it stands on."""
@@ -293,11 +293,12 @@ def test_adadelta_stops_at_its_bounds_and_before_a_point_that_cannot_be_evaluate
         return float(point), torch.ones_like(point)
 
     start = torch.zeros(1, dtype=torch.float64)
-    end = Adadelta(tolerance=-1.0).maximize(function, start, weights=start)
-    assert 0.0 < end.value == float(end.point) <= 0.5
-    assert "too far" in end.message
-    end = Adadelta(epsilon=10.0, tolerance=-1.0).maximize(function, start, weights=start, bounds=(start, start + 0.3))
-    assert end.value == float(end.point) == 0.3
+    end, result = Adadelta(tolerance=-1.0).maximize(function, start, weights=start)
+    assert 0.0 < result.objective == float(end) <= 0.5
+    assert "too far" in result.message
+    far, bounds = Adadelta(epsilon=10.0, tolerance=-1.0), (start, start + 0.3)
+    end, result = far.maximize(function, start, weights=start, bounds=bounds)
+    assert result.objective == float(end) == 0.3
 
 
 def test_proposals():
