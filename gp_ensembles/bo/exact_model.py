@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
+from operator import itemgetter
 from typing import Any, Self, cast, final
 
 import torch
@@ -247,7 +248,7 @@ class ExactEnsembleModel(MixtureModel):
             modes, found = exact_kernels.initial_hyperparameters(self._kernels, rows.X.shape[-1]), []
             for index in _indices(batch):
                 own = [Hyperparameters(*(value[index] for value in start)) for start in starts]
-                found.append(exact_kernels.fit(self._kernels, rows.map(lambda part, at=index: part[at]), [*own, modes]))
+                found.append(exact_kernels.fit(self._kernels, rows.map(itemgetter(index)), [*own, modes]))
         each = (torch.stack(values).reshape(*batch, *values[0].shape) for values in zip(*found, strict=True))
         return self.with_hyperparameters_(Hyperparameters(*each))
 

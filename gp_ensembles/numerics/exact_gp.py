@@ -105,7 +105,8 @@ class Conditioned(NamedTuple):
         r"""V of the covariances (\*batch, N, q) of the targets and q points, of the same shape."""
         if self.inverse is not None:
             return (cross.mT @ self.inverse.mT).mT
-        return torch.linalg.solve_triangular(self.factor, cross, upper=False)
+        whitened: Tensor = torch.linalg.solve_triangular(self.factor, cross, upper=False)
+        return whitened
 
     def mean(self, whitened: Tensor) -> Tensor:
         r"""What the targets add to prior means, shape (\*batch, q), from V (\*batch, N, q)."""

@@ -18,7 +18,7 @@
 ``collapsed``
     What a :class:`SparseGP` maximizes and predicts, each an :class:`Approximation` of the power EP family:
     :class:`VFE`, :class:`TightVFE`, :class:`FITC`, :class:`FIC`, :class:`DTC`, :class:`DIC` and :class:`PowerEP`.
-``fitting``, ``optimizers``
+``fitting``
     :func:`fit_sparse` fits hyperparameters and knots of a model by L-BFGS-B. Strategies take a :class:`KnotOptimizer`:
     :class:`LBFGSB`, or :class:`Adadelta` as published.
 ``tails``
@@ -33,10 +33,9 @@ from gp_ensembles.papers.sparse.greedy import GreedyBlocks
 from gp_ensembles.papers.sparse.initialization import kmeans_knots
 from gp_ensembles.papers.sparse.one_at_a_time import BayesianOptimization, OneAtATime, RandomSubset
 from gp_ensembles.papers.sparse.online import start_online
-from gp_ensembles.papers.sparse.optimizers import Adadelta
 from gp_ensembles.papers.sparse.regression import ExactGP, SparseGP
 from gp_ensembles.papers.sparse.selection import select_knots
-from gp_ensembles.papers.sparse.strategies import Simultaneous
+from gp_ensembles.papers.sparse.strategies import Adadelta, Simultaneous
 
 __all__ = [
     "DIC",

@@ -141,14 +141,6 @@ def take_rows(
     return Rows(data, transformed, inputs, outcomes)
 
 
-class _Cached(NamedTuple):
-    """The knots' posterior with the values from which it was computed."""
-
-    tensors: list[Tensor]
-    settings: list[object]
-    posterior: KnotsPosterior | Conditioned
-
-
 class SparseModel(MixtureModel, ABC):
     r"""A sparse BoTorch model of one output: N rows, K knots (inducing points).
 
@@ -191,7 +183,8 @@ class SparseModel(MixtureModel, ABC):
         self.likelihood = likelihood.to(X)
         self.mean_module = mean.to(X)
         self.nugget = nugget
-        self._cached: _Cached | None = None
+        # The knots' posterior after the values from which it was computed.
+        self._cached: tuple[list[Tensor], list[object], KnotsPosterior | Conditioned] | None = None
         self._start_ranges: dict[str, tuple[Tensor, Tensor]] = {}
 
     @abstractmethod
@@ -289,18 +282,14 @@ class SparseModel(MixtureModel, ABC):
         rows = [buffer for name, buffer in self.named_buffers() if not name.startswith("data.")]
         tensors = [*self.parameters(), *rows, self.target_noise()]
         settings = [*list(self.modules())[1:], self.nugget, *self.cache_key]  # modules are equal if they are the same
-        cached = self._cached
         # Values are compared, for GPyTorch's setters leave no trace of a version.
-        if (
-            cached is None
-            or cached.settings != settings
-            or len(cached.tensors) != len(tensors)
-            or not all(map(torch.equal, cached.tensors, tensors))
-        ):
-            posterior = self.compute_knots_posterior()
-            cached = _Cached([tensor.detach().clone() for tensor in tensors], settings, posterior)
-            self._cached = cached
-        return cached.posterior
+        if self._cached is not None:
+            known, same, posterior = self._cached
+            if same == settings and len(known) == len(tensors) and all(map(torch.equal, known, tensors)):
+                return posterior
+        posterior = self.compute_knots_posterior()
+        self._cached = [tensor.detach().clone() for tensor in tensors], settings, posterior
+        return posterior
 
     def latent(self, X: Tensor) -> tuple[Tensor, Tensor]:
         r"""Joint moments of the function without nugget at points (\*batch, q, D): (\*batch, q), (\*batch, q, q)."""

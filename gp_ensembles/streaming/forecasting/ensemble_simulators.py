@@ -1,7 +1,7 @@
 """The simulators of an ensemble, by the kind of each expert that has paths."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -27,13 +27,17 @@ from gp_ensembles.filters.states import (
     StructuralState,
     WindowState,
 )
+from gp_ensembles.filters.window import mean_window, weights_of
 from gp_ensembles.numerics.cholesky import cholesky
 from gp_ensembles.streaming.forecasting.linear import LinearModel, LinearSimulator, OwnLags, joint_law, linear_models
 from gp_ensembles.streaming.forecasting.rows import PathRows
-from gp_ensembles.streaming.forecasting.simulators import IndependentSimulator, SharedSimulator, Simulator
-from gp_ensembles.streaming.forecasting.window import AlongMeans, WindowMeans, WindowSimulator
+from gp_ensembles.streaming.forecasting.simulators import Ahead, IndependentSimulator, SharedSimulator, Simulator
 
 _WHAT = "the joint covariance of the future rows"
+
+
+# From the mean as a function of a row (1, D + P) to the rows (H, D + P) of the path of means.
+_AlongMeans = Callable[[Callable[[Tensor], Tensor]], Tensor]
 
 
 class _Part(NamedTuple):
@@ -70,6 +74,57 @@ class _Law(NamedTuple):
     target_scale: Tensor | None = None
 
 
+@final
+class _WindowMeans:
+    """Means of the windows of one object at any rows, the weights of the window's targets solved for once.
+
+    Means are exact: each path has its own rows. How variances shrink, and how a path's errors move its later means,
+    depends on its rows, too, at O(n²) for n rows of the window; it is taken from the path of means, once for all paths.
+    Without past targets among the inputs that is the exact joint law.
+    """
+
+    def __init__(self, expert: BoundWindow, state: WindowState, features: BoundFeatures) -> None:
+        self._expert, self._state, self._features = expert, state, features
+        self._window, self._weights = expert.window_of(state), weights_of(state)
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Means at rows X (L, D + P), shape (M, L), double precision."""
+        mean = mean_window(self._state, self._features(X), self._window, self._weights)
+        return mean.reshape(-1, X.shape[0])
+
+    def joint_law(self, member: int, along: _AlongMeans) -> tuple[Tensor, Tensor]:
+        """Means (H,) of one expert along its path of means, and the factor (H, H) of the covariance of the targets.
+
+        Raises:
+            NumericalError: If the covariance is not positive definite.
+        """
+        rows = along(lambda X: self(X)[member])
+        covariance = self._expert.joint_covariance(self._state, self._features(rows)).double()
+        covariance = covariance.reshape(-1, *covariance.shape[-2:])[member]
+        return self(rows)[member], cholesky(covariance, _WHAT)
+
+
+@final
+class _WindowSimulator(Simulator):
+    """Paths of windows that see past targets; ``members`` (L,) are experts, ``factor`` (L, H, H) Cholesky factors."""
+
+    def __init__(self, paths: Tensor, means: _WindowMeans, members: Tensor, factor: Tensor) -> None:
+        super().__init__(paths, sees_targets=True)
+        self._means, self._members = means, members
+        self._moved = SharedSimulator(paths, factor.new_zeros(factor.shape[:2]), factor)
+
+    def predict(self, step: int, X: Tensor | None) -> Ahead:
+        """See :meth:`Simulator.predict`."""
+        assert X is not None
+        moved, variance, _ = self._moved.predict(step, None)
+        own = self._means(X)[self._members, torch.arange(X.shape[0], device=X.device)]
+        return Ahead(own + moved, variance)
+
+    def learn(self, step: int, y: Tensor, errors: Tensor) -> None:
+        """See :meth:`Simulator.learn`."""
+        self._moved.learn(step, y, errors)
+
+
 def make_simulators(ensemble: Ensemble, state: EnsembleState, inputs: Tensor, experts: Tensor) -> list[Simulator]:
     """Simulators that draw S paths of future rows (H, D); ``experts`` (S,) are ascending."""
     num_steps, num_shared = inputs.shape[0], inputs.shape[1] - len(ensemble.forecasts)
@@ -87,10 +142,12 @@ def make_simulators(ensemble: Ensemble, state: EnsembleState, inputs: Tensor, ex
             continue
         models = _linear(part, num_steps)
         if isinstance(part.expert, BoundWindow):
-            means, found = _window(part, part.expert, along)
+            assert isinstance(part.state, WindowState)
+            means = _WindowMeans(part.expert, part.state, part.features)
+            found = [means.joint_law(member, along) for member in part.members]
             if part.sees_targets:
                 factor = torch.cat([law[1].expand(n, -1, -1) for law, n in zip(found, part.counts, strict=True)])
-                simulators.append(WindowSimulator(part.all_paths, means, part.all_members, factor))
+                simulators.append(_WindowSimulator(part.all_paths, means, part.all_members, factor))
             else:
                 laws += [_Law(paths, *law) for paths, law in zip(part.paths, found, strict=True)]
         elif isinstance(part.expert, BoundRefitted):
@@ -219,13 +276,6 @@ def _dependent(parts: list[tuple[_Part, list[LinearModel]]], num_steps: int) -> 
         return Phi.reshape(-1, *Phi.shape[-2:])[members, places]
 
     return LinearSimulator(paths, models, counts, features, num_steps)
-
-
-def _window(part: _Part, expert: BoundWindow, along: AlongMeans) -> tuple[WindowMeans, list[tuple[Tensor, Tensor]]]:
-    """Means of the windows of an object, and the law of each that has paths along its path of means."""
-    assert isinstance(part.state, WindowState)
-    means = WindowMeans(expert, part.state, part.features)
-    return means, [means.joint_law(member, along) for member in part.members]
 
 
 def _whole(numbers: list[int], device: torch.device) -> Tensor:
