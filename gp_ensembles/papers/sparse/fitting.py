@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -311,17 +311,7 @@ def initialize_from_subset(model: SparseGP, num_rows: int, generator: torch.Gene
     rows = distinct_rows(model.train_X, 1)
     order = permutation(len(rows), generator)[:num_rows]
     rows = rows[order.to(rows.device)]
-    best, reached = None, -torch.inf
-    for share in (None, *_SHARES):
-        exact = model.subset_of_data(rows)
-        if share is not None:
-            rescale(exact, share)
-        try:
-            value = fit_sparse(exact, max_iterations=_SHORT).objective
-        except NumericalError:
-            continue
-        if value > reached:
-            best, reached = exact, value
+    best = best_start(lambda: model.subset_of_data(rows), _SHARES, max_iterations=_SHORT)
     Coordinates(model)  # bounds of later fits are relative to the given hyperparameters ...
     found = model.with_knots(model.knots)
     if best is not None:
@@ -329,6 +319,27 @@ def initialize_from_subset(model: SparseGP, num_rows: int, generator: torch.Gene
         copy_hyperparameters(best, found)
         Coordinates(found).widen()  # ... and around these
     return found
+
+
+def best_start(
+    exact: Callable[[], SparseModel], shares: Iterable[float], *, max_seconds: float = math.inf, **settings: Any
+) -> SparseModel | None:
+    """The model of the largest objective after short fits from its own hyperparameters and from scales of the data."""
+    deadline = time.perf_counter() + max_seconds
+    best, reached = None, -math.inf
+    for share in (None, *shares):
+        model = exact()
+        if share is not None:
+            rescale(model, share)
+        try:
+            value = fit_sparse(model, max_seconds=deadline - time.perf_counter(), **settings).objective
+        except NumericalError:
+            continue
+        if value > reached:
+            best, reached = model, value
+        if time.perf_counter() >= deadline:
+            break
+    return best
 
 
 @torch.no_grad()

@@ -7,8 +7,7 @@ import torch
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
 from gpytorch.distributions import MultivariateNormal
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
-from gpytorch.means import ConstantMean
+from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.mlls import AddedLossTerm
 from linear_operator.operators import (
     DiagLinearOperator,
@@ -21,8 +20,8 @@ from gp_ensembles.bo.data import Observations
 from gp_ensembles.numerics.cholesky import cholesky
 from gp_ensembles.numerics.exact_gp import TARGETS, Conditioned, log_marginal
 from gp_ensembles.numerics.exact_gp import condition as condition_on_rows
-from gp_ensembles.numerics.gpytorch_types import Kernel, Likelihood, Mean
-from gp_ensembles.papers.sparse.base import SparseModel, check_shape, take_rows
+from gp_ensembles.numerics.gpytorch_types import Kernel, Mean
+from gp_ensembles.papers.sparse.base import SparseModel, likelihood_of, noise_of
 from gp_ensembles.papers.sparse.collapsed import (
     VFE,
     Approximation,
@@ -35,57 +34,6 @@ from gp_ensembles.papers.sparse.collapsed import (
 from gp_ensembles.papers.sparse.initialization import distinct_rows
 
 _CHUNK = 1000  # rows of the covariance that are computed at a time
-
-
-def gaussian_likelihood(
-    likelihood: GaussianLikelihood | None, known_noise: Tensor | None
-) -> GaussianLikelihood | FixedNoiseGaussianLikelihood:
-    """A likelihood of normal targets: as given, with the known noise (N, 1) of every row, or GPyTorch's default.
-
-    Raises:
-        ValueError: If it is not Gaussian with one noise for all, or there is known noise as well.
-    """
-    check_gaussian(likelihood)
-    if known_noise is not None and likelihood is not None:
-        raise ValueError("give a likelihood, whose noise is inferred, or train_Yvar, but not both")
-    if known_noise is not None:
-        return FixedNoiseGaussianLikelihood(known_noise.squeeze(-1))
-    return GaussianLikelihood() if likelihood is None else likelihood
-
-
-def noise_of(likelihood: Likelihood) -> Tensor:
-    """Noise variance of a Gaussian likelihood, shape (), or of every row, shape (N,)."""
-    noise: Tensor = likelihood.noise
-    return noise if isinstance(likelihood, FixedNoiseGaussianLikelihood) else noise.squeeze(-1)
-
-
-def likelihood_of(likelihood: Likelihood, noise: Tensor | None) -> Likelihood:
-    """The likelihood of other rows: one noise for all stays, known noise is that of the rows (n,)."""
-    if not isinstance(likelihood, FixedNoiseGaussianLikelihood):
-        return likelihood
-    assert noise is not None
-    known: Likelihood = FixedNoiseGaussianLikelihood(noise)
-    return known
-
-
-def check_gaussian(likelihood: object) -> None:
-    """Refuse a likelihood that is not Gaussian with one noise for all; ``None`` is the default one.
-
-    Raises:
-        ValueError: Saying what to take instead.
-    """
-    if likelihood is not None and not isinstance(likelihood, GaussianLikelihood):
-        raise ValueError(
-            f"the likelihood must be a GaussianLikelihood, one noise for all, not {type(likelihood).__name__}; "
-            f"for counts, labels and the like see BoTorch's SingleTaskVariationalGP"
-        )
-
-
-def constant_mean(X: Tensor, y: Tensor) -> ConstantMean:
-    """A constant prior mean that starts at the targets' average."""
-    mean = ConstantMean().to(X)
-    mean.constant.data.fill_(float(y.mean()))
-    return mean
 
 
 @final
@@ -134,8 +82,6 @@ class SparseGP(SparseModel):
         (torch.Size([3, 1]), True)
     """
 
-    likelihood: GaussianLikelihood | FixedNoiseGaussianLikelihood
-
     def __init__(
         self,
         train_X: Tensor,
@@ -151,11 +97,8 @@ class SparseGP(SparseModel):
         input_transform: InputTransform | None = None,
         outcome_transform: OutcomeTransform | None = None,
     ) -> None:
-        rows = take_rows(train_X, train_Y, train_Yvar, input_transform, outcome_transform)
-        X, y, known_noise = rows.transformed
-        mean = constant_mean(X, y) if mean is None else mean
-        check_shape(train_X, knots)
-        super().__init__(rows, rows.inputs(knots), kernel, gaussian_likelihood(likelihood, known_noise), mean, nugget)
+        transforms = input_transform, outcome_transform
+        super().__init__(train_X, train_Y, knots, kernel, likelihood, mean, nugget, train_Yvar, *transforms)
         self.approximation: Approximation = VFE() if approximation is None else approximation
         self.register_added_loss_term("penalty")  # type: ignore[operator]
 
@@ -257,7 +200,6 @@ class ExactGP(SparseModel):
         (torch.Size([3, 1]), 20, 0.0)
     """
 
-    likelihood: GaussianLikelihood | FixedNoiseGaussianLikelihood
     _place: Tensor
     _counts: Tensor
 
@@ -273,11 +215,8 @@ class ExactGP(SparseModel):
         input_transform: InputTransform | None = None,
         outcome_transform: OutcomeTransform | None = None,
     ) -> None:
-        rows = take_rows(train_X, train_Y, train_Yvar, input_transform, outcome_transform)
-        X, y, known_noise = rows.transformed
-        knots = X[distinct_rows(X).sort().values]
-        mean = constant_mean(X, y) if mean is None else mean
-        super().__init__(rows, knots, kernel, gaussian_likelihood(likelihood, known_noise), mean, nugget=0.0)
+        transforms = input_transform, outcome_transform
+        super().__init__(train_X, train_Y, None, kernel, likelihood, mean, 0.0, train_Yvar, *transforms)
         self._set_knots()
 
     def objective(self) -> Tensor:

@@ -24,7 +24,8 @@ from gp_ensembles.distributions import StudentTMixture
 from gp_ensembles.numerics import student_t
 from gp_ensembles.numerics.draws import permutation
 from gp_ensembles.numerics.exact_gp import Conditioned
-from gp_ensembles.papers.sparse.regression import ExactGP, SparseGP, noise_of
+from gp_ensembles.papers.sparse.base import noise_of
+from gp_ensembles.papers.sparse.regression import ExactGP, SparseGP
 
 _DEGREES_OF_FREEDOM = (3.0, 4.0, 5.0, 6.0, 8.0, 11.0, 16.0, 32.0, math.inf)
 ROWS = 1000  # that are predicted at a time
