@@ -15,8 +15,8 @@ ensembles of your own.
 - ``conditioning``: the posterior of the experts' weights after rows and in batches of fantasies; joint predictions.
 - ``fitting``: hyperparameters by maximum evidence.
 - ``fantasies``: batches of fantasies, by conditioning joint predictions.
-- ``posterior``: ``MixturePosterior`` (moments, quantiles, densities, draws); ``pointwise``: the same where weights
-  depend on the input; ``components``: their draws and sampler; ``outcomes``: outcome transforms of mixtures.
+- ``posterior``: ``MixturePosterior`` (moments, quantiles, densities, draws) and its sampler; ``pointwise``: the same
+  where weights depend on the input; ``outcomes``: outcome transforms of mixtures.
 - ``views``: ``GaussianView`` and ``EquallyWeightedView``, for acquisition functions that ask for normal posteriors.
 - ``acquisition``: ``WeightedAcquisition``, the weighted mean of an acquisition function over the experts; for active
   learning ``IntegratedVariance``, ``MixtureEntropy`` (uncertainty sampling) and ``ExpertInformation`` (mutual

@@ -52,39 +52,24 @@ class WeightPosterior(NamedTuple):
     transition: Transition | None
 
 
-class PredictiveState(NamedTuple):
-    r"""An ensemble just before the next row, in every fantasy of a batch.
-
-    Attributes:
-        experts: Posterior of the weights of each expert object, with batch shape (\*batch).
-        meta: State of the weight rule, each field with leading dimensions (\*batch).
-        log_weights: Log weights for the next row, shape (\*batch, M).
-    """
-
-    experts: tuple[WeightPosterior, ...]
-    meta: MetaState
-    log_weights: Tensor
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        """Shape of the batch of fantasies."""
-        return self.log_weights.shape[:-1]
-
-
-class CachedPosterior(NamedTuple):
-    """All that a model has learned from its rows.
+class LearnedEnsemble(NamedTuple):
+    r"""All that a model has learned from its rows, just before the next one, in every fantasy of a batch.
 
     Attributes:
         bound: The experts' numbers.
         key: Cache key: the hyperparameters that the rows were learned with, flattened.
         state: The ensemble's state after all rows; ``None`` for a batch of fantasies.
-        predictive: What follows for the next row.
+        experts: Posterior of the weights of each expert object, with batch shape (\*batch).
+        meta: State of the weight rule, each field with leading dimensions (\*batch).
+        log_weights: Log weights for the next row, shape (\*batch, M).
     """
 
     bound: tuple[BoundExpert, ...]
     key: Tensor
     state: EnsembleState | None
-    predictive: PredictiveState
+    experts: tuple[WeightPosterior, ...]
+    meta: MetaState
+    log_weights: Tensor
 
 
 def cache_key(parameters: Sequence[Tensor]) -> Tensor:
@@ -94,41 +79,37 @@ def cache_key(parameters: Sequence[Tensor]) -> Tensor:
 
 
 @torch.no_grad()
-def learn_rows(ensemble: Ensemble, rows: Observations, key: Tensor) -> CachedPosterior:
+def learn_rows(ensemble: Ensemble, rows: Observations, key: Tensor) -> LearnedEnsemble:
     """Learn all rows, (n, D) and (n, O), from the prior; ``key`` is that of the present hyperparameters."""
     bound = ensemble.bind()
-    state = _update(ensemble, bound, ensemble.init(), rows)
-    return CachedPosterior(bound, key, state, _predictive_state(ensemble, bound, state))
+    return _before_the_next(ensemble, bound, key, _update(ensemble, bound, ensemble.init(), rows))
 
 
 @torch.no_grad()
-def learn_more_rows(ensemble: Ensemble, before: CachedPosterior, rows: Observations) -> CachedPosterior:
+def learn_more_rows(ensemble: Ensemble, before: LearnedEnsemble, rows: Observations) -> LearnedEnsemble:
     """Learn further rows, (n, D) and (n, O), at the same cost whatever came before."""
     assert before.state is not None
     state = _update(ensemble, before.bound, before.state, rows)
-    return before._replace(state=state, predictive=_predictive_state(ensemble, before.bound, state))
+    return _before_the_next(ensemble, before.bound, before.key, state)
 
 
-def condition_fantasies(ensemble: Ensemble, before: CachedPosterior, rows: Observations) -> CachedPosterior:
+def condition_fantasies(ensemble: Ensemble, before: LearnedEnsemble, rows: Observations) -> LearnedEnsemble:
     """Learn q rows in every fantasy of a batch, weights included, by the ensemble's own rules."""
     X, Y, noise = rows
-    old = before.predictive
     if X.shape[-2] == 0:
-        batch_shape = torch.broadcast_shapes(X.shape[:-2], Y.shape[:-2], old.batch_shape)
-        log_weights = old.log_weights.expand(*batch_shape, old.log_weights.shape[-1])
-        return before._replace(
-            state=None, predictive=PredictiveState(old.experts, _expand_meta(old.meta, batch_shape), log_weights)
-        )
+        batch_shape = torch.broadcast_shapes(X.shape[:-2], Y.shape[:-2], before.log_weights.shape[:-1])
+        log_weights = before.log_weights.expand(*batch_shape, before.log_weights.shape[-1])
+        return before._replace(state=None, meta=_expand_meta(before.meta, batch_shape), log_weights=log_weights)
     experts, densities = [], []
-    for posterior, Phi in zip(old.experts, _features_at(before.bound, X), strict=True):
+    for posterior, Phi in zip(before.experts, _features_at(before.bound, X), strict=True):
         after, log_prob = _condition_expert(posterior, Phi, Y, noise)
         experts.append(after)
         densities.append(log_prob)
-    meta, log_weights = _update_weights(ensemble.meta_learner, old.meta, _stack(densities, -2))
-    return before._replace(state=None, predictive=PredictiveState(tuple(experts), meta, log_weights))
+    meta, log_weights = _update_weights(ensemble.meta_learner, before.meta, _stack(densities, -2))
+    return before._replace(state=None, experts=tuple(experts), meta=meta, log_weights=log_weights)
 
 
-def select_outputs(before: CachedPosterior, outputs: Sequence[int]) -> CachedPosterior:
+def select_outputs(before: LearnedEnsemble, outputs: Sequence[int]) -> LearnedEnsemble:
     """The posterior of some of the outputs; the weights stay."""
     index = list(outputs)
     experts = [
@@ -138,15 +119,15 @@ def select_outputs(before: CachedPosterior, outputs: Sequence[int]) -> CachedPos
             covariance=posterior.covariance if posterior.covariance.shape[1] == 1 else posterior.covariance[:, index],
             downdate=posterior.downdate if posterior.downdate.shape[-3] == 1 else posterior.downdate[..., index, :, :],
         )
-        for posterior in before.predictive.experts
+        for posterior in before.experts
     ]
-    return before._replace(state=None, predictive=before.predictive._replace(experts=tuple(experts)))
+    return before._replace(state=None, experts=tuple(experts))
 
 
-def predict(cached: CachedPosterior, X: Tensor, noise: bool | Tensor = False) -> MixturePosterior:
+def predict(learned: LearnedEnsemble, X: Tensor, noise: bool | Tensor = False) -> MixturePosterior:
     r"""Joint prediction of q points X (\*t, q, D) at the next step."""
     means, covariances = [], []
-    for posterior, Phi in zip(cached.predictive.experts, _features_at(cached.bound, X), strict=True):
+    for posterior, Phi in zip(learned.experts, _features_at(learned.bound, X), strict=True):
         mean = (Phi @ posterior.mean.mT) * posterior.scale.unsqueeze(-2)  # (*b, E, q, O)
         # (*b, E, O, q, q), without dimensions in which it does not vary:
         covariance = _function_covariance(posterior, Phi) * posterior.scale.square()[..., None, None]
@@ -158,7 +139,7 @@ def predict(cached: CachedPosterior, X: Tensor, noise: bool | Tensor = False) ->
             covariance = covariance + torch.diag_embed(given.expand(*given.shape[:-1], X.shape[-2]))
         means.append(mean)
         covariances.append(covariance)
-    return MixturePosterior(cached.predictive.log_weights, _stack(means, -3), _stack(covariances, -4))
+    return MixturePosterior(learned.log_weights, _stack(means, -3), _stack(covariances, -4))
 
 
 def update_expert(
@@ -194,11 +175,13 @@ def _update(
     return state
 
 
-def _predictive_state(ensemble: Ensemble, bound: Sequence[BoundExpert], state: EnsembleState) -> PredictiveState:
+def _before_the_next(
+    ensemble: Ensemble, bound: tuple[BoundExpert, ...], key: Tensor, state: EnsembleState
+) -> LearnedEnsemble:
     experts = tuple(_weight_posterior(b, s) for b, s in zip(bound, state.experts, strict=True))
     log_weights = ensemble.meta_learner.log_weights(state.meta)
     log_weights = weights_without(log_weights, state.quarantine, ensemble.layers.num_copies)
-    return PredictiveState(experts, state.meta, log_weights)
+    return LearnedEnsemble(bound, key, state, experts, state.meta, log_weights)
 
 
 def _weight_posterior(bound: BoundExpert, state: FilterState) -> WeightPosterior:

@@ -14,13 +14,16 @@ and conditioning take a batch of data sets, *b, before the M processes of each; 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from gp_ensembles.bo.data import Observations
+from gp_ensembles.numerics import exact_gp
 from gp_ensembles.numerics.cholesky import NumericalError, cholesky
+from gp_ensembles.numerics.exact_gp import TARGETS, Conditioned
 from gp_ensembles.numerics.minimize import minimize
 
 MIN_LENGTHSCALE, MIN_OUTPUTSCALE, MIN_NOISE = 2.5e-2, 1e-4, 1e-4
@@ -48,34 +51,6 @@ class Hyperparameters(NamedTuple):
     lengthscale: Tensor
     outputscale: Tensor
     noise: Tensor
-
-
-class Rows(NamedTuple):
-    r"""Data in transformed units and double precision.
-
-    Attributes:
-        X: Inputs in their order, shape (\*b, n, D).
-        y: Targets, shape (\*b, n).
-        noise: Known noise variances, shape (\*b, n); ``None`` if it is inferred.
-    """
-
-    X: Tensor
-    y: Tensor
-    noise: Tensor | None
-
-
-class Conditioned(NamedTuple):
-    r"""A process conditioned on the rows.
-
-    Attributes:
-        whitener: Inverse of the lower Cholesky factor of the targets' covariance, shape (\*b, M, n, n).
-        coefficients: Covariance of the targets inverted times the targets, shape (\*b, M, n).
-        log_evidence: Log density of all targets, shape (\*b, M).
-    """
-
-    whitener: Tensor
-    coefficients: Tensor
-    log_evidence: Tensor
 
 
 class Kernels(NamedTuple):
@@ -120,23 +95,23 @@ def initial_hyperparameters(kernels: Kernels, num_inputs: int) -> Hyperparameter
     )
 
 
-def fit(kernels: Kernels, rows: Rows, starts: Sequence[Hyperparameters]) -> Hyperparameters:
+def fit(kernels: Kernels, rows: Observations, starts: Sequence[Hyperparameters]) -> Hyperparameters:
     """Maximize log evidence plus log priors of every process, from each of the starts; the best end counts.
 
     Raises:
         NumericalError: If no start of a process has a covariance that can be factorized.
     """
     num_inputs = rows.X.shape[-1]
-    evidence = _Evidence(kernels, rows)
-    points = torch.cat([_vectors(start, rows.noise is None) for start in starts])
+    loss = negative_log_posterior(kernels, rows)
+    points = torch.cat([vectors(start, rows.noise is None) for start in starts])
     owner = _every(kernels).repeat(len(starts))
-    usable = evidence(points, owner)[0].isfinite()
+    usable = loss(points, owner)[0].isfinite()
     if not bool(usable.reshape(len(starts), -1).any(0).all()):
         worst = int((~usable.reshape(len(starts), -1).any(0)).int().argmax())
         raise NumericalError(f"the covariance of process {worst} cannot be factorized at its starting hyperparameters")
     points, owner = points[usable], owner[usable]
     found = minimize(
-        lambda some, numbers: evidence(some, owner[numbers]),
+        lambda some, numbers: loss(some, owner[numbers]),
         points,
         max_iterations=_MAX_ITERATIONS,
         gradient_tolerance=_GRADIENT_TOLERANCE,
@@ -147,43 +122,20 @@ def fit(kernels: Kernels, rows: Rows, starts: Sequence[Hyperparameters]) -> Hype
     return _hyperparameters(found.point[best], num_inputs, starts[0].noise)
 
 
-def log_posterior(kernels: Kernels, rows: Rows, hyperparameters: Hyperparameters) -> Tensor:
-    """Log evidence plus log priors of every process, shape (M,); minus infinity where it cannot be computed."""
-    loss, _ = _Evidence(kernels, rows)(_vectors(hyperparameters, rows.noise is None), _every(kernels))
-    return -loss * rows.y.shape[0]
-
-
-def log_posterior_gradient(kernels: Kernels, rows: Rows, hyperparameters: Hyperparameters) -> Hyperparameters:
-    """The derivative of :func:`log_posterior` in each hyperparameter; zero where it cannot be computed."""
-    vectors, num_inputs = _vectors(hyperparameters, rows.noise is None), rows.X.shape[-1]
-    _, gradient = _Evidence(kernels, rows)(vectors, _every(kernels))
-    slopes = -gradient * rows.y.shape[0] / vectors.exp()
-    noise = slopes[:, -1] if rows.noise is None else torch.zeros_like(hyperparameters.noise)
-    return Hyperparameters(slopes[:, :num_inputs], slopes[:, num_inputs], noise)
-
-
-def condition(kernels: Kernels, rows: Rows, hyperparameters: Hyperparameters) -> Conditioned:
-    """Learn all rows.
+def condition(kernels: Kernels, rows: Observations, hyperparameters: Hyperparameters) -> Conditioned:
+    r"""Learn all rows with every process, batch shape (\*b, M).
 
     Raises:
         NumericalError: Naming the process, if a covariance cannot be factorized.
     """
-    num_rows = rows.y.shape[-1]
     covariance = covariance_between(kernels, hyperparameters, rows.X, rows.X, to_the_last_digit=True)
-    noise = hyperparameters.noise.unsqueeze(-1) if rows.noise is None else rows.noise.unsqueeze(-2)
+    noise = hyperparameters.noise.unsqueeze(-1) if rows.noise is None else rows.noise.mT
     covariance = covariance + torch.diag_embed(noise.expand(covariance.shape[:-1]))
-    factor = cholesky(covariance, "the covariance of the targets")
-    identity = torch.eye(num_rows, dtype=factor.dtype, device=factor.device)
-    whitener = torch.linalg.solve_triangular(factor, identity, upper=False)
-    white = (whitener @ rows.y[..., None, :, None]).squeeze(-1)
-    evidence = -0.5 * (white.square().sum(-1) + num_rows * math.log(2 * math.pi))
-    evidence = evidence - factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    coefficients = (whitener.mT @ white.unsqueeze(-1)).squeeze(-1)
-    return Conditioned(whitener, coefficients, evidence)
+    return exact_gp.condition(cholesky(covariance, TARGETS), rows.Y.mT, invert=True)
 
 
 def predict(
-    kernels: Kernels, hyperparameters: Hyperparameters, rows: Rows, learned: Conditioned, X: Tensor
+    kernels: Kernels, hyperparameters: Hyperparameters, rows: Observations, learned: Conditioned, X: Tensor
 ) -> tuple[Tensor, Tensor]:
     r"""Joint predictions at q points X (\*t, q, D): means (\*t, M, q), covariances (\*t, M, q, q); \*t ends in \*b."""
     batch, q = rows.X.shape[:-2], X.shape[-2]
@@ -197,8 +149,8 @@ def predict(
     X = X.expand(*shape, *X.shape[-2:])
     flat = X.reshape(num, *batch, *X.shape[-2:]).movedim(0, -3).flatten(-3, -2)
     cross = covariance_between(kernels, hyperparameters, flat, rows.X)  # (*b, M, num q, n)
-    mean = blocks(cross @ learned.coefficients.unsqueeze(-1)).squeeze(-1)
-    white = cross @ learned.whitener.mT
+    white = learned.whiten(cross.mT)
+    mean, white = blocks(learned.mean(white).unsqueeze(-1)).squeeze(-1), white.mT
     if q == 1:
         num_constants = 1.0 if kernels.categorical is None else 1.0 + kernels.categorical.sum()
         prior = hyperparameters.outputscale.unsqueeze(-1) + num_constants
@@ -242,63 +194,51 @@ def _by_products(kernels: Kernels, scales: Tensor, X: Tensor, Z: Tensor) -> Tens
     return square
 
 
-class _Evidence:
-    """Minus log evidence and log priors, per row, with its gradient, at vectors (R, P) of some of the processes."""
+def negative_log_posterior(kernels: Kernels, rows: Observations) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Minus log evidence and log priors, per row, of :func:`vectors` (R, P) of some of the processes (R,).
 
-    def __init__(self, kernels: Kernels, rows: Rows) -> None:
-        self.shapes, self.rows = kernels.shapes, rows
-        self.num_rows, self.num_inputs = rows.X.shape
-        self.constants = _constants(kernels, rows.X, rows.X)
-        offset = rows.X.mT.unsqueeze(-1) - rows.X.mT.unsqueeze(-2)
-        if kernels.categorical is not None:
-            offset = torch.where(kernels.categorical[:, None, None], (offset != 0).to(offset), offset)
-        self.squares = offset.square().flatten(1)  # (D, n n)
-        mean, scale = _lengthscale_prior(self.num_inputs)
-        priors = [(mean, scale, MIN_LENGTHSCALE)] * self.num_inputs + [(0.0, 1.0, MIN_OUTPUTSCALE)]
-        if rows.noise is None:
-            priors.append((_LOG_NOISE_MEAN, _LOG_NOISE_SCALE, MIN_NOISE))
-        self.prior = rows.X.new_tensor(priors)  # (P, 3)
+    Returns a function to values (R,) and gradients (R, P): infinity and zero where they cannot be computed.
+    """
+    y = rows.Y.squeeze(-1)
+    n, num_inputs = rows.X.shape
+    constants = _constants(kernels, rows.X, rows.X)
+    offset = rows.X.mT.unsqueeze(-1) - rows.X.mT.unsqueeze(-2)
+    if kernels.categorical is not None:
+        offset = torch.where(kernels.categorical[:, None, None], (offset != 0).to(offset), offset)
+    squares = offset.square().flatten(1)  # (D, n n)
+    mean, scale = _lengthscale_prior(num_inputs)
+    priors = [(mean, scale, MIN_LENGTHSCALE)] * num_inputs + [(0.0, 1.0, MIN_OUTPUTSCALE)]
+    if rows.noise is None:
+        priors.append((_LOG_NOISE_MEAN, _LOG_NOISE_SCALE, MIN_NOISE))
+    location, width, bound = rows.X.new_tensor(priors).unbind(-1)  # (P,) each
 
-    def __call__(self, points: Tensor, owner: Tensor) -> tuple[Tensor, Tensor]:
-        n, num_inputs = self.num_rows, self.num_inputs
-        location, width, bound = self.prior.unbind(-1)
+    def loss(points: Tensor, owner: Tensor) -> tuple[Tensor, Tensor]:
         growth = points.exp()
         values = growth + bound
         inverse = values[:, :num_inputs].square().reciprocal()
-        outputscale = values[:, num_inputs, None, None]
-        a, b, c1, c2, g0, g1 = self.shapes[owner][..., None, None].unbind(1)
-        square = (inverse @ self.squares).unflatten(-1, (n, n))
+        a, b, c1, c2, g0, g1 = kernels.shapes[owner][..., None, None].unbind(1)
+        square = (inverse @ squares).unflatten(-1, (n, n))
         distance = square.sqrt()
         decrease = (-a * distance - b * square).exp()
         kernel = (1.0 + c1 * distance + c2 * square) * decrease
-        covariance = outputscale * kernel + self.constants
-        diagonal = covariance.diagonal(dim1=-2, dim2=-1)
-        if self.rows.noise is None:
-            diagonal += values[:, -1:]
-        else:
-            diagonal += self.rows.noise
-        factor, info = torch.linalg.cholesky_ex(covariance)
-        identity = torch.eye(n, dtype=factor.dtype, device=factor.device)
-        precision = torch.cholesky_inverse(torch.where((info == 0)[:, None, None], factor, identity))
-        coefficients = precision @ self.rows.y
-        logs = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        evidence = -0.5 * (coefficients @ self.rows.y + n * math.log(2 * math.pi)) - logs
+        covariance = values[:, num_inputs, None, None] * kernel + constants
+        covariance.diagonal(dim1=-2, dim2=-1).add_(values[:, -1:] if rows.noise is None else rows.noise.squeeze(-1))
+        evidence, sensitivity = exact_gp.log_marginal_slope(covariance, y)
         error = (values.log() - location) / width
         prior = (-0.5 * error.square() - (values * width).log() - 0.5 * math.log(2 * math.pi)).sum(-1)
-        sensitivity = torch.baddbmm(
-            precision, coefficients.unsqueeze(-1), coefficients.unsqueeze(-2), beta=-0.5, alpha=0.5
-        )
         gradient = torch.empty_like(points)
-        if self.rows.noise is None:
+        if rows.noise is None:
             gradient[:, -1] = sensitivity.diagonal(dim1=-2, dim2=-1).sum(-1)
         gradient[:, num_inputs] = (sensitivity * kernel).sum((-2, -1))
         slope = sensitivity * ((g0 + g1 * distance) * decrease)
-        weight = slope.flatten(1) @ self.squares.mT
+        weight = slope.flatten(1) @ squares.mT
         gradient[:, :num_inputs] = 2.0 * values[:, num_inputs, None] * weight * inverse / values[:, :num_inputs]
         gradient = (gradient - (error / width + 1.0) / values) * growth
         value = -(evidence + prior) / n
-        usable = (info == 0) & value.isfinite() & gradient.isfinite().all(-1)
+        usable = value.isfinite() & gradient.isfinite().all(-1)
         return torch.where(usable, value, torch.inf), torch.where(usable.unsqueeze(-1), -gradient / n, 0.0)
+
+    return loss
 
 
 def _constants(kernels: Kernels, X: Tensor, Z: Tensor) -> Tensor | float:
@@ -317,7 +257,8 @@ def _lengthscale_prior(num_inputs: int) -> tuple[float, float]:
     return math.sqrt(2) + 0.5 * math.log(num_inputs), math.sqrt(3)
 
 
-def _vectors(hyperparameters: Hyperparameters, with_noise: bool) -> Tensor:
+def vectors(hyperparameters: Hyperparameters, with_noise: bool) -> Tensor:
+    """The coordinates of fits: logs of what hyperparameters have above their bounds, shape (M, P)."""
     lengthscale, outputscale, noise = hyperparameters
     parts = [lengthscale - MIN_LENGTHSCALE, (outputscale - MIN_OUTPUTSCALE).unsqueeze(-1)]
     if with_noise:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
+from operator import itemgetter
 from typing import Any, Self, cast, final
 
 import torch
@@ -28,12 +29,13 @@ from gp_ensembles.bo.data import (
     normal_likelihood,
     refuse_settings,
 )
-from gp_ensembles.bo.exact_kernels import Conditioned, Hyperparameters, Rows
+from gp_ensembles.bo.exact_kernels import Hyperparameters
 from gp_ensembles.bo.fitting import ROUNDS, is_learned, maximize_in_transform
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.outcomes import MixtureOutcomeTransform
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.numerics.display import fields_text
+from gp_ensembles.numerics.exact_gp import Conditioned
 from gp_ensembles.numerics.gpytorch_types import Kernel
 
 SMOOTHNESSES = (math.inf, 2.5, 1.5)
@@ -107,7 +109,7 @@ class ExactEnsembleModel(MixtureModel):
         start = exact_kernels.initial_hyperparameters(self._kernels, num_inputs)
         for name, value in zip(Hyperparameters._fields, start, strict=True):
             self.register_buffer(name, value.expand(*batch, *value.shape).clone())
-        self._cache: tuple[Rows, Conditioned] | None = None
+        self._cache: tuple[Observations, Conditioned] | None = None
         self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
 
     @property
@@ -126,7 +128,7 @@ class ExactEnsembleModel(MixtureModel):
     @property
     def log_evidence(self) -> Tensor:
         r"""Log density of all targets, in transformed outcomes, under each process, shape (\*b, M)."""
-        return self._learned()[1].log_evidence
+        return self._learned()[1].log_density
 
     @property
     def log_weights(self) -> Tensor:
@@ -169,7 +171,7 @@ class ExactEnsembleModel(MixtureModel):
         r"""The mixture over the function at transformed points (\*t, q, D), before rows that are imagined."""
         rows, learned = self._learned()
         mean, covariance = exact_kernels.predict(self._kernels, self.hyperparameters, rows, learned, X.double())
-        log_weights = learned.log_evidence.log_softmax(-1)
+        log_weights = learned.log_density.log_softmax(-1)
         return MixturePosterior(log_weights.to(X), mean.unsqueeze(-1).to(X), covariance.unsqueeze(-3).to(X))
 
     def predict(self, X: Tensor, noise: bool | Tensor) -> Posterior:
@@ -242,24 +244,22 @@ class ExactEnsembleModel(MixtureModel):
 
     def _fit(self, starts: Sequence[Hyperparameters]) -> Self:
         with torch.no_grad():
-            X, y, noise = self._own_rows()
-            modes, found = exact_kernels.initial_hyperparameters(self._kernels, X.shape[-1]), []
-            for index in _indices(X.shape[:-2]):
-                rows = Rows(X[index], y[index], None if noise is None else noise[index])
+            rows, batch = self._own_rows(), self.data.X.shape[:-2]
+            modes, found = exact_kernels.initial_hyperparameters(self._kernels, rows.X.shape[-1]), []
+            for index in _indices(batch):
                 own = [Hyperparameters(*(value[index] for value in start)) for start in starts]
-                found.append(exact_kernels.fit(self._kernels, rows, [*own, modes]))
-        each = (torch.stack(values).reshape(*X.shape[:-2], *values[0].shape) for values in zip(*found, strict=True))
+                found.append(exact_kernels.fit(self._kernels, rows.map(itemgetter(index)), [*own, modes]))
+        each = (torch.stack(values).reshape(*batch, *values[0].shape) for values in zip(*found, strict=True))
         return self.with_hyperparameters_(Hyperparameters(*each))
 
     def _log_evidences(self) -> Tensor:
-        return exact_kernels.condition(self._kernels, self._own_rows(), self.hyperparameters).log_evidence
+        return exact_kernels.condition(self._kernels, self._own_rows(), self.hyperparameters).log_density
 
-    def _own_rows(self) -> Rows:
-        X, Y, noise = self.rows().map(Tensor.double)
-        return Rows(X, Y.squeeze(-1), None if noise is None else noise.squeeze(-1))
+    def _own_rows(self) -> Observations:
+        return self.rows().map(Tensor.double)
 
     @torch.no_grad()
-    def _learned(self) -> tuple[Rows, Conditioned]:
+    def _learned(self) -> tuple[Observations, Conditioned]:
         if self._cache is None:
             rows = self._own_rows()
             self._cache = rows, exact_kernels.condition(self._kernels, rows, self.hyperparameters)

@@ -6,16 +6,15 @@ rule. For an exact Gaussian process that is the process of all rows; for a spars
 with the old knots' posterior as their prior. It costs O(q³) for q imagined rows.
 """
 
-import math
 from collections.abc import Callable
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
-from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
 from gp_ensembles.bo.data import Observations
-from gp_ensembles.bo.posterior import MixturePosterior
+from gp_ensembles.bo.posterior import MixturePosterior, covariance_factors
+from gp_ensembles.numerics.exact_gp import condition
 
 
 def extend(before: Observations | None, rows: Observations) -> Observations:
@@ -68,17 +67,13 @@ def condition_mixture(mixture: MixturePosterior, Y: Tensor, noise: Tensor) -> Mi
     """
     q = Y.shape[-2]
     mean, covariance = mixture.component_mean.mT, mixture.component_covariance  # (*b, M, O, q + n), (.., M, O, ., .)
-    seen = covariance[..., :q, :q] + torch.diag_embed(noise.expand(*noise.shape[:-1], q))
-    scale = seen.detach().diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]  # jitter, if any, is relative to it
-    factor: Tensor = psd_safe_cholesky(seen / scale) * scale.sqrt()
+    factor = covariance_factors(covariance[..., :q, :q] + torch.diag_embed(noise.expand(*noise.shape[:-1], q)))
     gain = torch.linalg.solve_triangular(factor, covariance[..., :q, q:], upper=False)
-    residual = (Y.mT.unsqueeze(-3) - mean[..., :q]).unsqueeze(-1)  # (*y, M, O, q, 1)
-    wide = factor.expand(*torch.broadcast_shapes(factor.shape[:-2], residual.shape[:-2]), q, q)
-    white = torch.linalg.solve_triangular(wide, residual.expand(*wide.shape[:-1], 1), upper=False)
-    after = mean[..., q:] + (gain.mT @ white).squeeze(-1)
-    half_log_determinant = wide.diagonal(dim1=-2, dim2=-1).log()
-    density = (-0.5 * (white.squeeze(-1).square() + math.log(2 * math.pi)) - half_log_determinant).sum((-2, -1))
-    log_weights = (mixture.log_weights + density).log_softmax(-1)
+    errors = Y.mT.unsqueeze(-3) - mean[..., :q]  # (*y, M, O, q)
+    batch = torch.broadcast_shapes(factor.shape[:-2], errors.shape[:-1])
+    learned = condition(factor.expand(*batch, q, q), errors.expand(*batch, q))
+    after = mean[..., q:] + learned.mean(gain)
+    log_weights = (mixture.log_weights + learned.log_density.sum(-1)).log_softmax(-1)
     return MixturePosterior(log_weights, after.mT, covariance[..., q:, q:] - gain.mT @ gain)
 
 

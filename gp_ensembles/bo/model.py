@@ -14,7 +14,7 @@ from gpytorch.mlls import MarginalLogLikelihood
 from torch import Tensor
 
 from gp_ensembles.bo import conditioning
-from gp_ensembles.bo.conditioning import CachedPosterior, PredictiveState
+from gp_ensembles.bo.conditioning import LearnedEnsemble
 from gp_ensembles.bo.data import (
     Observations,
     TrainingData,
@@ -103,9 +103,9 @@ class EnsembleModel(MixtureModel):
         check_ensemble(self.ensemble, rows.X, rows.Y)
         if train_Yvar is not None:
             check_known_noise(self.ensemble)
-        self._cache: CachedPosterior | None = None  # of the data, if learned with the present hyperparameters
-        self._given: CachedPosterior | None = None  # instead of it, where the model has no data of its own
-        self._fantasies: tuple[Observations, CachedPosterior] | None = (
+        self._cache: LearnedEnsemble | None = None  # of the data, if learned with the present hyperparameters
+        self._given: LearnedEnsemble | None = None  # instead of it, where the model has no data of its own
+        self._fantasies: tuple[Observations, LearnedEnsemble] | None = (
             None  # the imagined rows, and the posterior after them
         )
         _clear_cache(self)
@@ -167,26 +167,26 @@ class EnsembleModel(MixtureModel):
             ValueError: If X is outside the domain of an expert's features.
         """
         check_domain(self.ensemble, X)
-        return conditioning.predict(self._posterior_cache(), X, noise)
+        return conditioning.predict(self.predictive_state(), X, noise)
 
     def learned(self, rows: Observations, data: TrainingData, settings: Mapping[str, Any]) -> Self:
         """The ensemble after further rows, (n, D) and (n, O), at O(F²) each."""
         refuse_settings(settings)
         self._check_rows(rows)
         other = self._sibling()
-        other.data, other._cache = data, conditioning.learn_more_rows(self.ensemble, self._posterior_cache(), rows)
+        other.data, other._cache = data, conditioning.learn_more_rows(self.ensemble, self.predictive_state(), rows)
         return other
 
     def prepare(self, rows: Observations) -> None:
         """Check rows, and learn those of data: copies share what was learned."""
         self._check_rows(rows)
-        self._posterior_cache()
+        self.predictive_state()
 
     def selected(self, outputs: list[int]) -> Self:
         """The model of some of the outputs, with the weights learned from all; it has no data of its own."""
         other = self._sibling()
         other.data = TrainingData(self.data.X, self.data.Y[:, outputs], self.data.Yvar)
-        other._given = conditioning.select_outputs(self._posterior_cache(), outputs)
+        other._given = conditioning.select_outputs(self.predictive_state(), outputs)
         if self.batch_shape:  # the batch goes on, without the rows
             X, Y = (part.new_empty(*self.batch_shape, 0, part.shape[-1]) for part in (other.data.X, other.data.Y))
             other._rows_imagined = Observations(X, Y, None)
@@ -223,11 +223,8 @@ class EnsembleModel(MixtureModel):
         """What BoTorch's ``fit_gpytorch_mll`` calls: :meth:`fit`, each expert by its own evidence."""
         return mll.eval() if self.fit() else mll
 
-    def predictive_state(self) -> PredictiveState:
+    def predictive_state(self) -> LearnedEnsemble:
         """Posterior of the weights of every expert, and the experts' weights, before the next observation."""
-        return self._posterior_cache().predictive
-
-    def _posterior_cache(self) -> CachedPosterior:
         rows = self._rows_imagined
         if rows is None:
             return self._learned()
@@ -235,7 +232,7 @@ class EnsembleModel(MixtureModel):
             self._fantasies = rows, conditioning.condition_fantasies(self.ensemble, self._learned(), rows)
         return self._fantasies[1]
 
-    def _learned(self) -> CachedPosterior:
+    def _learned(self) -> LearnedEnsemble:
         """What is known without imagined rows."""
         if self._given is not None:
             return self._given

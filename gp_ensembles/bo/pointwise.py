@@ -6,7 +6,7 @@ from gpytorch.distributions import MultivariateNormal
 from linear_operator import to_linear_operator
 from torch import Tensor
 
-from gp_ensembles.bo.components import ComponentsPosterior, covariance_factors, selected
+from gp_ensembles.bo.posterior import ComponentsPosterior, covariance_factors, selected
 
 
 class PointwisePosterior(ComponentsPosterior):

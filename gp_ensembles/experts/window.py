@@ -31,20 +31,18 @@ from gp_ensembles.filters.states import (
 from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.filters.update import predict, update_block
 from gp_ensembles.filters.window import (
+    RowWindow,
     Window,
     WindowChange,
     change_,
-    held_evidence,
     joint_window,
     num_used,
-    own_covariance,
     refactored,
     stage_window,
     window_state,
 )
-from gp_ensembles.filters.window_row import RowWindow
-from gp_ensembles.numerics.autograd import log_marginal
 from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.numerics.exact_gp import log_density, log_marginal
 from gp_ensembles.numerics.gpytorch_types import GPyTorchModule, Kernel, Mean
 
 Numbers = NDArray[np.float64]
@@ -288,7 +286,8 @@ class _Refitted:
                 after = refactored(after, self.window(after), last)
             except NumericalError:
                 return state
-            better = held_evidence(after) > held_evidence(state) + _WORTH * found.shape[-1]
+            held, reached = (log_density(one.factor, one.projected) for one in (state, after))  # unused rows add none
+            better = reached > held + _WORTH * found.shape[-1]
             if bool(better.all()) or not bool(better.any()):
                 return after if bool(better.all()) else state
             chosen = (
@@ -410,7 +409,7 @@ class WindowExpert(Expert):
             In nats, in double precision, shape (\*batch); NaN where the covariance is not positive definite.
         """
         noise = (self.likelihood.noise * noise_scale).expand(rows.shape[:-1])
-        matrix = own_covariance(bind_covariance(self.kernel, backward_only=True), rows, noise).double()
+        matrix = bind_covariance(self.kernel, backward_only=True).of_targets(rows, noise).double()
         errors = targets if self.mean is None else targets - self.mean(rows)
         return log_marginal(matrix, errors.double())
 

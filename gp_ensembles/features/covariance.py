@@ -4,7 +4,7 @@ import copy
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from gpytorch.kernels import (
@@ -23,6 +23,7 @@ from gpytorch.settings import trace_mode
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from gp_ensembles.numerics.exact_gp import Covariance, Stationary
 from gp_ensembles.numerics.gpytorch_types import Kernel, Mean
 
 # Squared distances in length scales below which a Matern kernel is its parabola: the next term, a cube of the distance,
@@ -31,37 +32,11 @@ PARABOLA = 1e-10
 _AT_ONCE = 60_000  # numbers of a block, half a megabyte
 
 
-class Stationary(NamedTuple):
-    r"""A covariance that depends on the distance of two rows in length scales.
-
-    Attributes:
-        inverse: Reciprocals of the length scales, shape (\*batch, 1, D) or (\*batch, 1, 1).
-        profile: Covariances of squared distances in length scales, shape (\*batch, K, N) both.
-    """
-
-    inverse: Tensor
-    profile: Callable[[Tensor], Tensor]
-
-
-class BoundCovariance(NamedTuple):
-    r"""A kernel with its hyperparameters read, differentiable in them.
-
-    Attributes:
-        between: Covariances of rows (..., \*batch, K, D) and (..., \*batch, N, D), shape (..., \*batch, K, N).
-        diagonal: Variances of rows (..., \*batch, N, D), shape (..., \*batch, N).
-        stationary: The same as a function of distances; ``None`` for kernels that are not stationary.
-    """
-
-    between: Callable[[Tensor, Tensor], Tensor]
-    diagonal: Callable[[Tensor], Tensor]
-    stationary: Stationary | None = None
-
-
-def bind_covariance(kernel: Kernel, *, backward_only: bool = False) -> BoundCovariance:
+def bind_covariance(kernel: Kernel, *, backward_only: bool = False) -> Covariance:
     """Read a kernel's hyperparameters once."""
     bind = partial(bind_covariance, backward_only=backward_only)
     kind = type(kernel)  # a subclass may compute another kernel
-    bound: BoundCovariance
+    bound: Covariance
     if kind is RBFKernel:
         bound = _stationary(kernel, lambda squared: (-0.5 * squared).exp())
     elif kind is MaternKernel:
@@ -97,7 +72,7 @@ def bind_mean(mean: Mean) -> Callable[[Tensor], Tensor]:
     return values
 
 
-def _stationary(kernel: Kernel, profile: Callable[[Tensor], Tensor], exact: bool = False) -> BoundCovariance:
+def _stationary(kernel: Kernel, profile: Callable[[Tensor], Tensor], exact: bool = False) -> Covariance:
     """A function of the squared distance in length scales, by a matrix product or, if exact, by differences."""
     inverse = kernel.lengthscale.reciprocal()  # (*batch, 1, D) or (*batch, 1, 1)
 
@@ -111,7 +86,7 @@ def _stationary(kernel: Kernel, profile: Callable[[Tensor], Tensor], exact: bool
             squared = norms - 2.0 * left @ right.mT
         return profile(squared)
 
-    return BoundCovariance(between, _one(inverse), Stationary(inverse, profile))
+    return Covariance(between, _one(inverse), Stationary(inverse, profile))
 
 
 def _scaled_rows(first: Tensor, second: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
@@ -125,7 +100,7 @@ def _one(like: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda X: torch.ones_like(X[..., 0] * like[..., 0])
 
 
-def _matern(kernel: MaternKernel, backward_only: bool) -> BoundCovariance:
+def _matern(kernel: MaternKernel, backward_only: bool) -> Covariance:
     nu = float(kernel.nu)
     rate = math.sqrt(2.0 * nu)
     if nu == 0.5:  # linear in the distance, which a matrix product knows to half of the digits only
@@ -157,7 +132,7 @@ def _matern(kernel: MaternKernel, backward_only: bool) -> BoundCovariance:
     return bound._replace(between=between)
 
 
-def _periodic(kernel: PeriodicKernel) -> BoundCovariance:
+def _periodic(kernel: PeriodicKernel) -> Covariance:
     frequency = math.pi / kernel.period_length.unsqueeze(-2)  # (*batch, 1, 1, D)
     sharpness = -2.0 / kernel.lengthscale.unsqueeze(-2)
 
@@ -166,29 +141,29 @@ def _periodic(kernel: PeriodicKernel) -> BoundCovariance:
         matrix: Tensor = (phase.sin().square() * sharpness).sum(-1).exp()
         return matrix
 
-    return BoundCovariance(between, _one(frequency.squeeze(-2)))
+    return Covariance(between, _one(frequency.squeeze(-2)))
 
 
-def _linear(variance: Tensor) -> BoundCovariance:
-    return BoundCovariance(
+def _linear(variance: Tensor) -> Covariance:
+    return Covariance(
         lambda first, second: (first * variance) @ second.mT,
         lambda X: (X.square() * variance).sum(-1),
     )
 
 
-def _scaled(bound: BoundCovariance, outputscale: Tensor) -> BoundCovariance:
+def _scaled(bound: Covariance, outputscale: Tensor) -> Covariance:
     stationary = bound.stationary
     if stationary is not None:
         profile = stationary.profile
         stationary = stationary._replace(profile=lambda squared: outputscale[..., None, None] * profile(squared))
-    return BoundCovariance(
+    return Covariance(
         lambda first, second: outputscale[..., None, None] * bound.between(first, second),
         lambda X: outputscale[..., None] * bound.diagonal(X),
         stationary,
     )
 
 
-def _combined(parts: list[BoundCovariance], combine: Callable[[Tensor, Tensor], Tensor]) -> BoundCovariance:
+def _combined(parts: list[Covariance], combine: Callable[[Tensor, Tensor], Tensor]) -> Covariance:
     def between(first: Tensor, second: Tensor) -> Tensor:
         result = parts[0].between(first, second)
         for part in parts[1:]:
@@ -201,11 +176,11 @@ def _combined(parts: list[BoundCovariance], combine: Callable[[Tensor, Tensor], 
             result = combine(result, part.diagonal(X))
         return result
 
-    return BoundCovariance(between, diagonal)
+    return Covariance(between, diagonal)
 
 
-def _selected(bound: BoundCovariance, columns: Tensor) -> BoundCovariance:
-    return BoundCovariance(
+def _selected(bound: Covariance, columns: Tensor) -> Covariance:
+    return Covariance(
         lambda first, second: bound.between(first.index_select(-1, columns), second.index_select(-1, columns)),
         lambda X: bound.diagonal(X.index_select(-1, columns)),
     )
@@ -228,7 +203,7 @@ class _Dense(nn.Module):
             return matrix
 
 
-def _as_it_is(kernel: Kernel) -> BoundCovariance:
+def _as_it_is(kernel: Kernel) -> Covariance:
     dense = _Dense(with_differences(kernel))
     state = {name: value.clone() for name, value in dense.named_parameters()}
 
@@ -242,7 +217,7 @@ def _as_it_is(kernel: Kernel) -> BoundCovariance:
         values: Tensor = functional_call(dense, state, (X, None))
         return values
 
-    return BoundCovariance(between, diagonal)
+    return Covariance(between, diagonal)
 
 
 class _Matern(torch.autograd.Function):

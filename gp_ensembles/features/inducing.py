@@ -7,8 +7,9 @@ from gpytorch.settings import debug
 from torch import Tensor, nn
 
 from gp_ensembles.features.base import BoundFeatures, FeatureMap, check_matrix, expand_batch, insert_batch
-from gp_ensembles.features.covariance import BoundCovariance, bind_covariance
+from gp_ensembles.features.covariance import bind_covariance
 from gp_ensembles.numerics.cholesky import NumericalError, cholesky
+from gp_ensembles.numerics.exact_gp import Covariance
 from gp_ensembles.numerics.gpytorch_types import Kernel
 
 RELATIVE_NUGGET = 1e-6
@@ -132,7 +133,7 @@ class InducingPointFeatures(FeatureMap):
             if not bool(((variance > 0.0) & torch.isfinite(variance)).all()):
                 raise ValueError("the kernel has no finite, positive variance at the knots; move them or the kernel")
 
-    def _bind(self, covariance: BoundCovariance) -> BoundFeatures:
+    def _bind(self, covariance: Covariance) -> BoundFeatures:
         batch_shape, knots = self.batch_shape, self.knots.clone()
         diagonal = covariance.diagonal(knots)
         variance = diagonal.mean(-1, keepdim=True)  # (*batch, 1)

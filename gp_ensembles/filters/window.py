@@ -1,48 +1,25 @@
-"""The exact Gaussian process of the last rows: a Cholesky factor that grows by rows and drops them in batches."""
+r"""The exact Gaussian process of the last rows: a Cholesky factor that grows by rows and drops them in batches.
+
+Rows come in blocks, or one at a time on plain arrays in the memory of the state (:class:`RowWindow`): the cost of a row
+is that of reading the factor once, so the solution for a row that is predicted is kept for learning it.
+"""
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import pad
 
 from gp_ensembles.filters.rows import Rows, as_rows
 from gp_ensembles.filters.states import StepPredictions, WindowState, concatenate_steps
 from gp_ensembles.numerics.cholesky import cholesky
+from gp_ensembles.numerics.exact_gp import TARGETS, Covariance, condition, target_weights, whiten_rows
+from gp_ensembles.numerics.triangular import forward_row
 
-_WHAT = "the covariance of the targets"
-_SOLVED_AT_ONCE = 512  # rows of a factor that are copied for a triangular solve; the columns before them are multiplied
-_COMPUTED_AT_ONCE = 60_000  # covariances, half a megabyte: a kernel makes several passes over them
-
-
-class StationaryForm(Protocol):
-    """A covariance that depends on the distance of two rows in length scales."""
-
-    @property
-    def inverse(self) -> Tensor:
-        r"""Reciprocals of length scales, shape (\*batch, 1, D) or (\*batch, 1, 1)."""
-
-    @property
-    def profile(self) -> Callable[[Tensor], Tensor]:
-        r"""Covariances (\*batch, K, N) of squared distances in length scales, of the same shape."""
-
-
-class Covariance(Protocol):
-    """A kernel as plain functions of rows, its hyperparameters read, in double precision."""
-
-    @property
-    def between(self) -> Callable[[Tensor, Tensor], Tensor]:
-        r"""Covariances of rows (\*batch, K, D) and (\*batch, N, D), shape (\*batch, K, N)."""
-
-    @property
-    def diagonal(self) -> Callable[[Tensor], Tensor]:
-        r"""Variances of rows (\*batch, N, D), shape (\*batch, N)."""
-
-    @property
-    def stationary(self) -> StationaryForm | None:
-        """The same as a function of distances; ``None`` for kernels that are not stationary."""
+Numbers = NDArray[np.float64]
 
 
 class Window(NamedTuple):
@@ -115,14 +92,6 @@ def window_state(batch_shape: torch.Size, num_inputs: int, num_rows: int, like: 
     )
 
 
-def own_covariance(covariance: Covariance, X: Tensor, noise: Tensor) -> Tensor:
-    r"""Covariance of the targets at rows X (\*batch, N, D) with noise variances (\*batch, N), shape (\*batch, N, N)."""
-    matrix = covariance.between(X, X)
-    # Distances of a row from itself are round-off, and their derivatives, too.
-    variances = (covariance.diagonal(X) + noise).expand(matrix.shape[:-1])
-    return torch.diagonal_scatter(matrix, variances, dim1=-2, dim2=-1)
-
-
 def update_window(
     state: WindowState, Phi: Tensor, rows: Tensor | Rows, window: Window
 ) -> tuple[WindowState, StepPredictions]:
@@ -166,17 +135,17 @@ def condition_window(
     noise = window.noise.unsqueeze(-1) * scale
     n = num_used(state)
     cross = _solved(state, rows, covariance, n)  # (*batch, B, n)
-    joint = own_covariance(covariance, rows, noise) - cross @ cross.mT
+    joint = covariance.of_targets(rows, noise) - cross @ cross.mT
     before = _plus_mean(_projected(cross, state.projected[..., :n]), rows, window)
     errors = (targets - before).unsqueeze(-1)
     if bool(seen.all()):
-        factor = cholesky(joint, _WHAT)
+        factor = cholesky(joint, TARGETS)
         whitened = torch.linalg.solve_triangular(factor, errors, upper=False).squeeze(-1)
         mean = before + _projected(factor.tril(-1), whitened)
         variance = torch.maximum(factor.diagonal(dim1=-2, dim2=-1).square(), noise)
         found = WindowRows(rows, targets, scale, cross, factor, whitened)
     else:
-        factor = cholesky(joint[..., seen, :][..., seen], _WHAT)
+        factor = cholesky(joint[..., seen, :][..., seen], TARGETS)
         right = torch.cat([joint[..., seen, :], errors[..., seen, :]], dim=-1)
         solved = torch.linalg.solve_triangular(factor, right, upper=False)
         whitened = solved[..., -1]
@@ -197,9 +166,9 @@ def condition_window(
 
 def changed(state: WindowState, change: WindowChange) -> WindowState:
     """A window after a block."""
-    if change.kept is not None:
-        state = _with_capacity(change.kept, state.targets.shape[-1])
-    return state if change.rows is None else _appended(state, change.rows)
+    after = WindowState(*(field.clone() for field in state))
+    change_(after, change)
+    return after
 
 
 def change_(state: WindowState, change: WindowChange) -> None:
@@ -258,21 +227,12 @@ def joint_window(state: WindowState, Phi: Tensor, window: Window) -> Tensor:
     rows = _rows(Phi)
     solved = _solved(state, rows, window.covariance, num_used(state))
     noise = window.noise.unsqueeze(-1).expand(*rows.shape[:-1])
-    return (own_covariance(window.covariance, rows, noise) - solved @ solved.mT).to(Phi.dtype)
+    return (window.covariance.of_targets(rows, noise) - solved @ solved.mT).to(Phi.dtype)
 
 
 def weights_of(state: WindowState) -> Tensor:
     r"""Weights of a window's n targets in its mean, :math:`(K + \sigma^2 I)^{-1} (y - m)`, (\*batch, n)."""
-    n = num_used(state)
-    factor, solved = state.factor, state.projected[..., :n].clone()
-    for start in reversed(range(0, n, _SOLVED_AT_ONCE)):
-        stop = min(start + _SOLVED_AT_ONCE, n)
-        rest = solved[..., start:stop].unsqueeze(-1)
-        if stop < n:
-            rest = rest - factor[..., stop:n, start:stop].mT @ solved[..., stop:].unsqueeze(-1)
-        lower = factor[..., start:stop, start:stop]
-        solved[..., start:stop] = torch.linalg.solve_triangular(lower.mT, rest, upper=True).squeeze(-1)
-    return solved
+    return target_weights(state.factor, state.projected[..., : num_used(state)])
 
 
 def mean_window(state: WindowState, Phi: Tensor, window: Window, weights: Tensor) -> Tensor:
@@ -284,19 +244,12 @@ def mean_window(state: WindowState, Phi: Tensor, window: Window, weights: Tensor
 
 
 def refactored(state: WindowState, window: Window, keep: int) -> WindowState:
-    """The newest rows only, their factor recomputed from the kernel, followed by unused capacity.
+    """The newest rows only, their factor recomputed from the kernel.
 
     Raises:
         NumericalError: If a covariance is not positive definite.
     """
-    kept = _filled(state, window, _last_rows(state, None, keep))
-    return _with_capacity(kept, state.targets.shape[-1])
-
-
-def held_evidence(state: WindowState) -> Tensor:
-    r"""Log density of the targets that a window holds, but for its constant, in nats, shape (\*batch)."""
-    diagonal = state.factor.diagonal(dim1=-2, dim2=-1)
-    return -0.5 * state.projected.square().sum(-1) - diagonal.log().sum(-1)
+    return changed(state, WindowChange(_filled(state, window, _last_rows(state, None, keep)), None))
 
 
 def _rows(Phi: Tensor) -> Tensor:
@@ -328,33 +281,7 @@ def _end_of(seen: Tensor, start: int, room: int) -> int:
 def _solved(state: WindowState, rows: Tensor, covariance: Covariance, n: int) -> Tensor:
     if n == 0:
         return rows.new_zeros(*rows.shape[:-1], 0)
-    return _forward(state.factor, _between(covariance, rows, state.inputs[..., :n, :]))
-
-
-def _between(covariance: Covariance, rows: Tensor, others: Tensor) -> Tensor:
-    r"""Covariances of rows (\*batch, K, D) and (\*batch, N, D), by blocks of rows that fit in the cache."""
-    size = _rows_at_once(others)
-    if rows.shape[-2] <= size:
-        return covariance.between(rows, others)
-    return torch.cat([covariance.between(part, others) for part in rows.split(size, dim=-2)], dim=-2)
-
-
-def _rows_at_once(others: Tensor) -> int:
-    return max(1, _COMPUTED_AT_ONCE // max(1, others[..., 0].numel()))
-
-
-def _forward(factor: Tensor, right: Tensor) -> Tensor:
-    r"""Rows (\*batch, B, n) times the inverse of the transpose of n rows of a lower factor (\*batch, C, C)."""
-    solved = right[..., :0]
-    for start in range(0, right.shape[-1], _SOLVED_AT_ONCE):
-        stop = min(start + _SOLVED_AT_ONCE, right.shape[-1])
-        rest = right[..., start:stop]
-        if start > 0:
-            rest = rest - solved @ factor[..., start:stop, :start].mT
-        lower = factor[..., start:stop, start:stop]
-        part = torch.linalg.solve_triangular(lower.mT, rest, upper=True, left=False)
-        solved = torch.cat([solved, part], dim=-1)
-    return solved
+    return whiten_rows(state.factor, covariance.in_blocks(rows, state.inputs[..., :n, :]))
 
 
 def _last_rows(state: WindowState, rows: WindowRows | None, keep: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -370,47 +297,96 @@ def _last_rows(state: WindowState, rows: WindowRows | None, keep: int) -> tuple[
 def _filled(state: WindowState, window: Window, rows: tuple[Tensor, Tensor, Tensor]) -> WindowState:
     """A window of these rows, inputs, targets and noise scales, without room for more."""
     inputs, targets, scale = rows
-    factor = cholesky(_lower_covariance(window.covariance, inputs, window.noise.unsqueeze(-1) * scale), _WHAT)
     errors = targets if window.mean is None else targets - window.mean(inputs)
-    projected = torch.linalg.solve_triangular(factor, errors.unsqueeze(-1), upper=False).squeeze(-1)
+    factor = cholesky(window.covariance.lower_half(inputs, window.noise.unsqueeze(-1) * scale), TARGETS)
     used = torch.full_like(state.num_used, targets.shape[-1])
-    return WindowState(inputs, targets, scale, factor, projected, used, *state[6:])
+    return WindowState(inputs, targets, scale, factor, condition(factor, errors).white, used, *state[6:])
 
 
-def _lower_covariance(covariance: Covariance, X: Tensor, noise: Tensor) -> Tensor:
-    """As :func:`own_covariance`, but zero where a factorization reads nothing; by blocks that fit in the cache."""
-    parts, num_rows, size = [], X.shape[-2], _rows_at_once(X)
-    for start in range(0, num_rows, size):
-        rows = X[..., start : start + size, :]
-        end = start + rows.shape[-2]
-        parts.append(pad(covariance.between(rows, X[..., :end, :]), (0, num_rows - end)))
-    variances = covariance.diagonal(X) + noise
-    return torch.diagonal_scatter(torch.cat(parts, dim=-2), variances, dim1=-2, dim2=-1)
+class _Seen(NamedTuple):
+    """A row x (D,) that E windows of n rows have predicted: v (E, n) and the moments (E,) of its target."""
+
+    x: Numbers
+    solved: Numbers
+    mean: Numbers
+    variance: Numbers
 
 
-def _with_capacity(state: WindowState, capacity: int) -> WindowState:
-    """The same window with room for ``capacity`` rows."""
-    used = state.targets.shape[-1]
-    free = capacity - used
-    factor = pad(state.factor, (0, free, 0, free))
-    factor.diagonal(dim1=-2, dim2=-1)[..., used:] = 1.0
-    return state._replace(
-        inputs=pad(state.inputs, (0, 0, 0, free)),
-        targets=pad(state.targets, (0, free)),
-        noise_scale=pad(state.noise_scale, (0, free), value=1.0),
-        factor=factor,
-        projected=pad(state.projected, (0, free)),
-    )
+class _Scaled(NamedTuple):
+    """Inputs of windows in length scales, as far as they have been needed, columns first for fast sums."""
+
+    inverse: Tensor  # whose length scales these are
+    scales: Numbers  # (E, D, 1)
+    rows: Numbers  # (E, D, C)
+    num_rows: int
 
 
-def _appended(state: WindowState, rows: WindowRows) -> WindowState:
-    """The window with observed rows behind its own."""
-    end, axis = rows.end, state.targets.ndim - 1
-    start, capacity = end - rows.targets.shape[-1], state.targets.shape[-1]
-    rest = rows.factor.new_zeros(*rows.factor.shape[:-1], capacity - end)
-    factor = torch.cat([rows.cross, rows.factor, rest], dim=-1)
-    inputs, targets, scale, factor, projected = (
-        torch.cat([old.narrow(axis, 0, start), value, old.narrow(axis, end, capacity - end)], dim=axis)
-        for old, value in zip(state[:5], (*rows[:3], factor, rows.projected), strict=True)
-    )
-    return WindowState(inputs, targets, scale, factor, projected, torch.full_like(state.num_used, end), *state[6:])
+@final
+class RowWindow:
+    """One row at a time for a batch of E windows."""
+
+    def __init__(self, state: WindowState) -> None:
+        self._state = state
+        self._num_used = state.num_used.numpy().reshape(-1)
+        inputs, targets, scale, factor, projected = (part.numpy() for part in state[:5])
+        num_experts, capacity = len(self._num_used), targets.shape[-1]
+        self._inputs = inputs.reshape(num_experts, capacity, -1)
+        self._targets, self._scale, self._projected = (
+            part.reshape(num_experts, capacity) for part in (targets, scale, projected)
+        )
+        self._factor = factor.reshape(num_experts, capacity, capacity)
+        self._seen: _Seen | None = None
+        self._scaled: _Scaled | None = None
+
+    def predict(self, window: Window, x: Numbers) -> tuple[Numbers, Numbers]:
+        """Means and variances (E,) of the target at a row x (D,); the state is not touched."""
+        n, seen = int(self._num_used.max()), self._seen
+        if seen is not None and seen.solved.shape[1] == n and np.array_equal(seen.x, x):
+            return seen.mean, seen.variance
+        row = torch.from_numpy(x.reshape(1, -1)).expand(*self._state.num_used.shape, 1, len(x))
+        noise = window.noise.reshape(-1).numpy()
+        own = window.covariance.diagonal(row).reshape(-1).numpy() + noise
+        prior = np.zeros(1) if window.mean is None else window.mean(row).reshape(-1).numpy()
+        solved = np.empty((len(self._num_used), n))
+        if n > 0:
+            for e, right in enumerate(self._across(window.covariance, x, n)):
+                solved[e] = forward_row(self._factor[e], right)
+        mean = prior + np.einsum("en,en->e", solved, self._projected[:, :n])
+        variance = np.maximum(own - np.einsum("en,en->e", solved, solved), noise)
+        self._seen = _Seen(x.copy(), solved, mean, variance)
+        return mean, variance
+
+    def _across(self, covariance: Covariance, x: Numbers, n: int) -> Numbers:
+        """Covariances of a row x (D,) with the n rows of each window, (E, n)."""
+        if covariance.stationary is None:
+            row = torch.from_numpy(x.reshape(1, -1)).expand(*self._state.num_used.shape, 1, len(x))
+            across = covariance.between(row, self._state.inputs[..., :n, :])
+            return across.reshape(-1, n).numpy()
+        inverse, profile = covariance.stationary.inverse, covariance.stationary.profile
+        held = self._scaled
+        if held is None or held.inverse is not inverse or held.num_rows > n:
+            scales = np.broadcast_to(inverse.numpy().reshape(-1, 1, inverse.shape[-1]), self._inputs[:, :1].shape)
+            held = _Scaled(inverse, scales[:, 0, :, None], np.empty_like(self._inputs.transpose(0, 2, 1), order="C"), 0)
+        if held.num_rows < n:
+            new = slice(held.num_rows, n)
+            held.rows[:, :, new] = self._inputs[:, new].transpose(0, 2, 1) * held.scales
+            held = self._scaled = held._replace(num_rows=n)
+        apart = held.rows[:, :, :n] - x[:, None] * held.scales
+        np.square(apart, out=apart)
+        squared = torch.from_numpy(apart.sum(1)).reshape(*self._state.num_used.shape, 1, n)
+        return profile(squared).reshape(-1, n).numpy()
+
+    def learn(self, y: float) -> None:
+        """Learn the target of the row that was predicted last; there must be room for it."""
+        seen = self._seen
+        assert seen is not None
+        n, deviation = seen.solved.shape[1], np.sqrt(seen.variance)
+        self._inputs[:, n], self._targets[:, n], self._scale[:, n] = seen.x, y, 1.0
+        self._factor[:, n, :n], self._factor[:, n, n] = seen.solved, deviation
+        self._projected[:, n] = (y - seen.mean) / deviation
+        self._num_used[:] = n + 1
+        self._seen = None
+
+    def forget(self) -> None:
+        """Forget what was solved for; needed where others have changed the state."""
+        self._seen = self._scaled = None

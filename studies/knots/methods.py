@@ -26,8 +26,7 @@ from gp_ensembles.papers.sparse.base import SparseModel
 from gp_ensembles.papers.sparse.collapsed import Approximation
 from gp_ensembles.papers.sparse.fitting import copy_hyperparameters
 from gp_ensembles.papers.sparse.one_at_a_time import KnotProposal
-from gp_ensembles.papers.sparse.optimizers import LBFGSB, KnotOptimizer
-from gp_ensembles.papers.sparse.strategies import Selection, Strategy
+from gp_ensembles.papers.sparse.strategies import LBFGSB, KnotOptimizer, Selection, Strategy
 from studies.knots.sets import KnotSplit
 
 _FIRST = 5  # knots that one-at-a-time selection begins with

@@ -22,16 +22,16 @@ from torch.nn.functional import one_hot
 from torch.testing import assert_close
 
 from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, WeightedAcquisition, exact_kernels, kernel_ensemble
+from gp_ensembles.bo.data import Observations
 from gp_ensembles.bo.exact_kernels import (
     Hyperparameters,
-    Rows,
     condition,
     covariance_between,
     fit,
     initial_hyperparameters,
-    log_posterior,
-    log_posterior_gradient,
     make_kernels,
+    negative_log_posterior,
+    vectors,
 )
 from gp_ensembles.bo.fitting import maximize_in_transform
 from gp_ensembles.numerics.cholesky import NumericalError
@@ -89,16 +89,23 @@ def dense_log_posterior(nu, X, y, lengthscale, outputscale, noise, categories):
     return value
 
 
+def log_posterior(kernels, rows, values):
+    """Log evidence plus log priors of every process, and its gradient in lengthscales, output scale and noise."""
+    points = vectors(values, with_noise=True)
+    loss, slopes = negative_log_posterior(kernels, rows)(points, torch.arange(len(points)))
+    return -len(rows.Y) * loss, -len(rows.Y) * slopes / points.exp()
+
+
 @pytest.mark.parametrize("categories", [[], [1, 3]])
 def test_evidence_and_gradient_are_those_of_dense_matrices(categories, generator):
     X, Y = mixed(generator, 14) if categories else made_up(generator)
-    kernels, rows = make_kernels(SMOOTHNESSES, X, categories), Rows(X, Y.squeeze(-1), None)
+    kernels, rows = make_kernels(SMOOTHNESSES, X, categories), Observations(X, Y, None)
     values = some_hyperparameters(generator, X.shape[1])
-    found = log_posterior(kernels, rows, values)
-    gradient = log_posterior_gradient(kernels, rows, values)
+    found, slopes = log_posterior(kernels, rows, values)
+    gradient = slopes[:, : X.shape[1]], slopes[:, -2], slopes[:, -1]
     for number, nu in enumerate(SMOOTHNESSES):
         own = [part[number].clone().requires_grad_() for part in values]
-        value = dense_log_posterior(nu, X, rows.y, *own, categories)
+        value = dense_log_posterior(nu, X, Y.squeeze(-1), *own, categories)
         assert_close(found[number], value.detach(), rtol=1e-11, atol=1e-10)
         expected = torch.autograd.grad(value, own)
         assert_close(tuple(part[number] for part in gradient), expected, rtol=1e-8, atol=1e-8)
@@ -159,15 +166,15 @@ def test_fits_climb_and_warm_starts_end_no_lower(num_rows, num_inputs, generator
     X, Y = made_up(generator, num_rows, num_inputs)
     y = (Y - Y.mean()) / Y.std()
     kernels = make_kernels(SMOOTHNESSES, X)
-    rows, fewer = Rows(X, y.squeeze(-1), None), Rows(X[:-1], y[:-1, 0], None)
+    rows, fewer = Observations(X, y, None), Observations(X[:-1], y[:-1], None)
     start = initial_hyperparameters(kernels, num_inputs)
     cold = fit(kernels, rows, [start])
     before = fit(kernels, fewer, [start])
     warm = fit(kernels, rows, [before, start])
     alone = fit(kernels, rows, [before])
     ends = {"cold": cold, "warm": warm, "alone": alone}
-    reached = {name: log_posterior(kernels, rows, end) for name, end in ends.items()}
-    assert bool((reached["cold"] >= log_posterior(kernels, rows, start)).all())
+    reached = {name: log_posterior(kernels, rows, end)[0] for name, end in ends.items()}
+    assert bool((reached["cold"] >= log_posterior(kernels, rows, start)[0]).all())
     assert bool((reached["warm"] >= reached["cold"] - 1e-3).all())  # tolerance of the search: 1e-6 n nats
     assert evaluations[3] <= evaluations[0]
     assert bool((reached["cold"] - reached["alone"] < 0.5).all())  # without the other start: about the same
@@ -180,10 +187,10 @@ def test_a_fit_is_no_worse_than_gpytorchs(generator):
     own = ExactEnsembleModel(X, Y).fit()
     lengthscale, noise = model.covar_module.lengthscale.detach(), model.likelihood.noise.detach()
     values = Hyperparameters(lengthscale.expand(3, -1), own.outputscale, noise.expand(3))
-    rows = Rows(X, own.train_targets, None)
+    rows = Observations(X, own.train_targets.unsqueeze(-1), None)
     kernels = make_kernels(SMOOTHNESSES, X)
-    theirs = log_posterior(kernels, rows, values)[0]
-    assert float(log_posterior(kernels, rows, own.hyperparameters)[0]) >= float(theirs) - 1e-3
+    theirs = log_posterior(kernels, rows, values)[0][0]
+    assert float(log_posterior(kernels, rows, own.hyperparameters)[0][0]) >= float(theirs) - 1e-3
 
 
 def test_single_precision_costs_no_digits_inside(generator):
@@ -220,8 +227,9 @@ def test_what_cannot_be_done_is_said():
     with pytest.raises(UnsupportedError, match="has no data; fit"):
         ExactEnsembleModel(X, X).condition_on_observations(X.unsqueeze(-2), X.unsqueeze(-2)).fit()
     kernels = make_kernels(SMOOTHNESSES, X)
-    learned = condition(kernels, Rows(X, X.squeeze(-1), None), initial_hyperparameters(kernels, 1))
-    assert learned.whitener.shape == (3, 5, 5)
+    learned = condition(kernels, Observations(X, X, None), initial_hyperparameters(kernels, 1))
+    assert learned.inverse is not None
+    assert learned.inverse.shape == (3, 5, 5)
 
 
 def test_a_covariance_that_cannot_be_factorized_is_infinitely_bad():
@@ -230,11 +238,11 @@ def test_a_covariance_that_cannot_be_factorized_is_infinitely_bad():
     kernels = make_kernels(SMOOTHNESSES, X)
     values = initial_hyperparameters(kernels, 1)
     hopeless = values._replace(outputscale=torch.full_like(values.outputscale, 1e18))
-    rows = Rows(X, X.squeeze(-1), None)
-    assert bool((log_posterior(kernels, rows, hopeless) == -torch.inf).all())
+    rows = Observations(X, X, None)
+    assert bool((log_posterior(kernels, rows, hopeless)[0] == -torch.inf).all())
     with pytest.raises(NumericalError, match="the covariance of process 0 cannot be factorized"):
         fit(kernels, rows, [hopeless])
-    assert bool(log_posterior(kernels, rows, fit(kernels, rows, [hopeless, values])).isfinite().all())
+    assert bool(log_posterior(kernels, rows, fit(kernels, rows, [hopeless, values]))[0].isfinite().all())
 
 
 def mixed(generator, num_rows):
@@ -321,11 +329,13 @@ def test_input_transforms_with_parameters_are_learned(generator):
     errors = [(model.posterior(places).mean - truth).square().mean().sqrt().detach() for model in (warped, plain)]
     assert float(errors[0]) < 0.9 * float(errors[1])
     learned = warped.input_transform
-    targets = ((Y - Y.mean()) / Y.std()).squeeze(-1)
+    targets = (Y - Y.mean()) / Y.std()
 
     def log_evidences():
         Z = learned(X)
-        return condition(make_kernels(SMOOTHNESSES, Z), Rows(Z, targets, None), warped.hyperparameters).log_evidence
+        return condition(
+            make_kernels(SMOOTHNESSES, Z), Observations(Z, targets, None), warped.hyperparameters
+        ).log_density
 
     assert_close(log_evidences().detach(), warped.log_evidence, rtol=1e-8, atol=1e-8)
     maximize_in_transform(learned, log_evidences)

@@ -14,8 +14,7 @@ from torch import Size
 from torch.testing import assert_close
 
 from gp_ensembles.bo import MixturePosterior
-from gp_ensembles.bo.components import covariance_factors
-from gp_ensembles.bo.posterior import NotGaussianError
+from gp_ensembles.bo.posterior import NotGaussianError, covariance_factors
 
 F64 = torch.float64
 M, Q = 4, 3

@@ -7,8 +7,7 @@ from gpytorch.kernels import LinearKernel, MaternKernel, PeriodicKernel, RBFKern
 from gpytorch.means import LinearMean
 
 from gp_ensembles.features.covariance import bind_covariance, bind_mean
-from gp_ensembles.filters.window import Window, window_state
-from gp_ensembles.filters.window_row import RowWindow
+from gp_ensembles.filters.window import RowWindow, Window, window_state
 
 F64 = torch.float64
 D, N = 3, 7

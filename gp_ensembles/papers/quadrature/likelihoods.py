@@ -8,8 +8,9 @@ from typing import NamedTuple, Protocol, final
 import torch
 from torch import Tensor
 
-from gp_ensembles.numerics.autograd import log_marginal
+from gp_ensembles.numerics import exact_gp
 from gp_ensembles.numerics.cholesky import cholesky
+from gp_ensembles.numerics.exact_gp import Conditioned, log_marginal
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
 from gp_ensembles.papers.quadrature.spectral_mixture import (
     AT_ORIGIN,
@@ -190,15 +191,13 @@ class ConditionedProcesses(NamedTuple):
     Args:
         hyperparameters: The kernels, of batch shape (R,).
         X: Training inputs, shape (N, D).
-        factor: Cholesky factors of the training covariances, shape (R, N, N).
-        solved: Their inverses times the targets, shape (R, N).
+        learned: The training covariances' factors and the whitened targets, batch shape (R,).
         reflection: How components are made symmetric.
     """
 
     hyperparameters: KernelHyperparameters
     X: Tensor
-    factor: Tensor
-    solved: Tensor
+    learned: Conditioned
     reflection: Reflection
 
     def predict(self, X: Tensor) -> tuple[Tensor, Tensor]:
@@ -208,9 +207,8 @@ class ConditionedProcesses(NamedTuple):
         batch, q = X.shape[:-2], X.shape[-2]
         flat = X.reshape(-1, X.shape[-1])  # one solve for all batches: no copies of the factor
         cross = scale * covariance(kernels, self.X, flat, self.reflection)  # (R, N, batch * q)
-        white = torch.linalg.solve_triangular(self.factor, cross, upper=False)
-        mean = (self.solved.unsqueeze(-2) @ cross).squeeze(-2)
-        mean, white = (part.unflatten(-1, (*batch, q)) for part in (mean, white))
+        white = self.learned.whiten(cross)
+        mean, white = (part.unflatten(-1, (*batch, q)) for part in (self.learned.mean(white), white))
         mean, white = mean.movedim(0, -2), white.movedim((0, 1), (-3, -2))  # (*batch, R, q) and (*batch, R, N, q)
         points = X.unsqueeze(-3)
         own = scale * covariance(kernels, points, points, self.reflection)
@@ -219,11 +217,12 @@ class ConditionedProcesses(NamedTuple):
     def marginals(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Means and variances of the function at points (M, D), one at a time: (R, M) each."""
         means, variances = [], []
-        for r in range(self.solved.shape[0]):  # one kernel at a time: memory for one table of test and training points
+        factors, targets, _ = self.learned
+        for r in range(len(factors)):  # one kernel at a time: memory for one table of test and training points
             kernel, scale = self.hyperparameters.mixtures.take(r), self.hyperparameters.outputscale[r]
-            cross = scale * covariance(kernel, X, self.X, self.reflection)
-            white = torch.linalg.solve_triangular(self.factor[r], cross.mT, upper=False)
-            means.append(cross @ self.solved[r])
+            known = Conditioned(factors[r], targets[r])
+            white = known.whiten(scale * covariance(kernel, X, self.X, self.reflection).mT)
+            means.append(known.mean(white))
             variances.append((scale * kernel.weights.sum() - white.square().sum(0)).clamp_min(0.0))
         return torch.stack(means), torch.stack(variances)
 
@@ -241,10 +240,9 @@ def condition(
         matrix = hyperparameters.outputscale[r] * covariance(hyperparameters.mixtures.take(r), X, X, reflection)
         noise = torch.diag_embed(hyperparameters.noise[r].expand(y.shape[0]))
         factors.append(cholesky(matrix + noise, f"the covariance of the training rows under kernel {r}"))
-    factor = torch.stack(factors)
-    solved = torch.cholesky_solve(y.unsqueeze(-1).expand(factor.shape[0], -1, 1), factor).squeeze(-1)
+    learned = exact_gp.condition(torch.stack(factors), y.expand(len(factors), -1))
     trimmed = hyperparameters._replace(mixtures=hyperparameters.mixtures.trim())
-    return ConditionedProcesses(trimmed, X, factor, solved, reflection)
+    return ConditionedProcesses(trimmed, X, learned, reflection)
 
 
 def check_data(X: Tensor, y: Tensor) -> None:

@@ -12,32 +12,30 @@
 ``initialization``
     Knots from inputs and kernel: :func:`kmeans_knots`, :func:`greedy_variance_knots` (and
     :func:`greedy_variance_rows`).
-``regression``, ``exact``
+``regression``
     The models, each a :class:`SparseModel` of GPyTorch and BoTorch: :class:`SparseGP`, and :class:`ExactGP`, whose
     knots are all rows. What they share is in ``base``.
 ``collapsed``
     What a :class:`SparseGP` maximizes and predicts, each an :class:`Approximation` of the power EP family:
     :class:`VFE`, :class:`TightVFE`, :class:`FITC`, :class:`FIC`, :class:`DTC`, :class:`DIC` and :class:`PowerEP`.
-``fitting``, ``optimizers``
+``fitting``
     :func:`fit_sparse` fits hyperparameters and knots of a model by L-BFGS-B. Strategies take a :class:`KnotOptimizer`:
     :class:`LBFGSB`, or :class:`Adadelta` as published.
 ``tails``
     The tails of those predictions: Student's t of the errors of rows left out.
-``online``, ``fitted_expert``
+``online``
     :func:`start_online` makes fitted models the experts of an online ensemble; :func:`inducing_features` and
     :func:`weights_posterior` are its parts.
 """
 
 from gp_ensembles.papers.sparse.collapsed import DIC, DTC, FIC, FITC, VFE
-from gp_ensembles.papers.sparse.exact import ExactGP
 from gp_ensembles.papers.sparse.greedy import GreedyBlocks
 from gp_ensembles.papers.sparse.initialization import kmeans_knots
 from gp_ensembles.papers.sparse.one_at_a_time import BayesianOptimization, OneAtATime, RandomSubset
 from gp_ensembles.papers.sparse.online import start_online
-from gp_ensembles.papers.sparse.optimizers import Adadelta
-from gp_ensembles.papers.sparse.regression import SparseGP
+from gp_ensembles.papers.sparse.regression import ExactGP, SparseGP
 from gp_ensembles.papers.sparse.selection import select_knots
-from gp_ensembles.papers.sparse.strategies import Simultaneous
+from gp_ensembles.papers.sparse.strategies import Adadelta, Simultaneous
 
 __all__ = [
     "DIC",

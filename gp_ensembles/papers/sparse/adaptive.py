@@ -12,19 +12,12 @@ from gpytorch.priors import Prior
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.draws import permutation
 from gp_ensembles.papers.sparse.base import SparseModel, check_positive
-from gp_ensembles.papers.sparse.exact import ExactGP
-from gp_ensembles.papers.sparse.fitting import (
-    copy_hyperparameters,
-    fit_sparse,
-    has_free_hyperparameters,
-    rescale,
-)
+from gp_ensembles.papers.sparse.fitting import best_start, copy_hyperparameters, fit_sparse, has_free_hyperparameters
 from gp_ensembles.papers.sparse.greedy import GreedyBlocks
 from gp_ensembles.papers.sparse.initialization import distinct_rows, greedy_variance_rows
-from gp_ensembles.papers.sparse.regression import SparseGP
+from gp_ensembles.papers.sparse.regression import ExactGP, SparseGP
 from gp_ensembles.papers.sparse.strategies import SelectionRun, Strategy
 
 _NESTED = (200, 600)  # rows of the first fits
@@ -120,19 +113,8 @@ class AdaptiveKnots(Strategy):
         return _left(deadline) > 0.0
 
     def _choose_start(self, model: SparseModel, rows: Tensor, deadline: float) -> None:
-        best, reached = None, -math.inf
-        for share in (None, *_STARTS):
-            exact = _exact_part(model, rows)
-            if share is not None:
-                rescale(exact, share)
-            try:
-                fit = fit_sparse(exact, max_iterations=_SHORT, tolerance=_TOLERANCE, max_seconds=_left(deadline))
-            except NumericalError:
-                continue
-            if fit.objective > reached:
-                best, reached = exact, fit.objective
-            if _left(deadline) <= 0.0:
-                break
+        settings = {"max_iterations": _SHORT, "tolerance": _TOLERANCE, "max_seconds": _left(deadline)}
+        best = best_start(lambda: _exact_part(model, rows), _STARTS, **settings)
         if best is not None:
             copy_hyperparameters(best, model)
 

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, Self, cast
 
 import torch
 from botorch.models.transforms.input import InputTransform
@@ -11,6 +11,8 @@ from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.posteriors.posterior import Posterior
 from botorch.utils.datasets import SupervisedDataset
 from gpytorch.distributions import MultivariateNormal
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
+from gpytorch.means import ConstantMean
 from linear_operator import to_linear_operator
 from torch import Tensor, nn
 
@@ -27,8 +29,10 @@ from gp_ensembles.bo.data import (
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.features.covariance import bind_covariance
+from gp_ensembles.numerics.exact_gp import Conditioned
 from gp_ensembles.numerics.gpytorch_types import Kernel, Likelihood, Mean
-from gp_ensembles.papers.sparse.collapsed import KnotsPosterior, RowsPosterior
+from gp_ensembles.papers.sparse.collapsed import KnotsPosterior
+from gp_ensembles.papers.sparse.initialization import distinct_rows
 
 
 def check_rows(X: Tensor, Y: Tensor) -> Tensor:
@@ -90,62 +94,55 @@ def default_nugget(dtype: torch.dtype) -> float:
     return max(1e-8, 100.0 * torch.finfo(dtype).eps)
 
 
-class Rows(NamedTuple):
-    """The rows of a model as they were given and as the process has them, and the transforms between the two.
-
-    Attributes:
-        data: As given.
-        transformed: Inputs (N, D), targets (N, 1), known noise variances (N, 1) if there are any.
-        input_transform: Applied to inputs, if any.
-        outcome_transform: Applied to targets, if any.
-    """
-
-    data: TrainingData
-    transformed: Observations
-    input_transform: InputTransform | None
-    outcome_transform: OutcomeTransform | None
-
-    def inputs(self, X: Tensor) -> Tensor:
-        """Inputs as the process has them."""
-        return X if self.input_transform is None else transform_rows(self.input_transform, None, X, X).X
-
-
-def take_rows(
-    X: Tensor,
-    Y: Tensor,
-    Yvar: Tensor | None = None,
-    input_transform: InputTransform | None = None,
-    outcome_transform: OutcomeTransform | None = None,
-) -> Rows:
-    """Checked rows (N, D) and (N,) or (N, 1), from which transforms learn here and nowhere else.
+def gaussian_likelihood(
+    likelihood: GaussianLikelihood | None, known_noise: Tensor | None
+) -> GaussianLikelihood | FixedNoiseGaussianLikelihood:
+    """A likelihood of normal targets: as given, with the known noise (N, 1) of every row, or GPyTorch's default.
 
     Raises:
-        TypeError: If something else than tensors is given.
-        ValueError: If shapes or dtypes do not fit, or a value is not finite.
-        UnsupportedError: If the input transform has something to learn by gradients.
-        BotorchError: If a known noise variance is not positive, or of another shape than the targets.
+        ValueError: If it is not Gaussian with one noise for all, or there is known noise as well.
     """
-    targets = check_rows(X, Y).unsqueeze(-1).detach()
-    if Yvar is not None:
-        Yvar = Yvar.unsqueeze(-1) if Yvar.ndim == 1 else Yvar
-        check_noise(targets, Yvar)
-    check_input_transform(input_transform)
-    inputs = None if input_transform is None else input_transform.to(X).train()
-    outcomes = None if outcome_transform is None else outcome_transform.to(X).train()
-    data = TrainingData(X, targets, Yvar)
-    transformed = transform_rows(inputs, outcomes, data.X, data.Y, data.Yvar)
-    for part in (inputs, outcomes):
-        if part is not None:
-            part.eval()
-    return Rows(data, transformed, inputs, outcomes)
+    check_gaussian(likelihood)
+    if known_noise is not None and likelihood is not None:
+        raise ValueError("give a likelihood, whose noise is inferred, or train_Yvar, but not both")
+    if known_noise is not None:
+        return FixedNoiseGaussianLikelihood(known_noise.squeeze(-1))
+    return GaussianLikelihood() if likelihood is None else likelihood
 
 
-class _Cached(NamedTuple):
-    """The knots' posterior with the values from which it was computed."""
+def noise_of(likelihood: Likelihood) -> Tensor:
+    """Noise variance of a Gaussian likelihood, shape (), or of every row, shape (N,)."""
+    noise: Tensor = likelihood.noise
+    return noise if isinstance(likelihood, FixedNoiseGaussianLikelihood) else noise.squeeze(-1)
 
-    tensors: list[Tensor]
-    settings: list[object]
-    posterior: KnotsPosterior | RowsPosterior
+
+def likelihood_of(likelihood: Likelihood, noise: Tensor | None) -> Likelihood:
+    """The likelihood of other rows: one noise for all stays, known noise is that of the rows (n,)."""
+    if not isinstance(likelihood, FixedNoiseGaussianLikelihood):
+        return likelihood
+    assert noise is not None
+    known: Likelihood = FixedNoiseGaussianLikelihood(noise)
+    return known
+
+
+def check_gaussian(likelihood: object) -> None:
+    """Refuse a likelihood that is not Gaussian with one noise for all; ``None`` is the default one.
+
+    Raises:
+        ValueError: Saying what to take instead.
+    """
+    if likelihood is not None and not isinstance(likelihood, GaussianLikelihood):
+        raise ValueError(
+            f"the likelihood must be a GaussianLikelihood, one noise for all, not {type(likelihood).__name__}; "
+            f"for counts, labels and the like see BoTorch's SingleTaskVariationalGP"
+        )
+
+
+def constant_mean(X: Tensor, y: Tensor) -> ConstantMean:
+    """A constant prior mean that starts at the targets' average."""
+    mean = ConstantMean().to(X)
+    mean.constant.data.fill_(float(y.mean()))
+    return mean
 
 
 class SparseModel(MixtureModel, ABC):
@@ -155,42 +152,80 @@ class SparseModel(MixtureModel, ABC):
     their prior.
 
     Args:
-        rows: The rows.
-        knots: Knots Z as the process has inputs, shape (K, D).
+        train_X: Inputs, shape (N, D).
+        train_Y: Targets, shape (N,) or (N, 1).
+        knots: Knots Z as inputs are given, shape (K, D); all distinct rows if ``None``.
         kernel: A kernel without a batch.
-        likelihood: The likelihood.
-        mean: Prior mean.
+        likelihood: Gaussian likelihood; GPyTorch's default if ``None``.
+        mean: Prior mean; a constant that starts at the targets' average if ``None``.
         nugget: A variance of the function that is no covariance between different points, as a share of the kernel's
             average variance at the knots: knots may come close to one another. :func:`default_nugget` if ``None``.
+        train_Yvar: Known noise variances, shape (N, 1), in place of a likelihood's.
+        input_transform: Applied to inputs, if any; it learns from the rows here and nowhere else.
+        outcome_transform: Applied to targets, likewise.
 
     Raises:
-        ValueError: If the knots do not fit the rows, there are more of them than distinct rows, or the kernel has a
-            batch.
+        TypeError: If something else than tensors is given.
+        ValueError: If shapes or dtypes do not fit, a value is not finite, there are more knots than distinct rows, or
+            the kernel has a batch.
+        UnsupportedError: If the input transform has something to learn by gradients.
+        BotorchError: If a known noise variance is not positive, or of another shape than the targets.
     """
 
     train_X: Tensor
     train_y: Tensor
     knots: Tensor
+    likelihood: GaussianLikelihood | FixedNoiseGaussianLikelihood
 
     def __init__(
-        self, rows: Rows, knots: Tensor, kernel: Kernel, likelihood: Likelihood, mean: Mean, nugget: float | None
+        self,
+        train_X: Tensor,
+        train_Y: Tensor,
+        knots: Tensor | None,
+        kernel: Kernel,
+        likelihood: GaussianLikelihood | None,
+        mean: Mean | None,
+        nugget: float | None,
+        train_Yvar: Tensor | None,
+        input_transform: InputTransform | None,
+        outcome_transform: OutcomeTransform | None,
     ) -> None:
-        X, y = rows.transformed.X.detach(), rows.transformed.Y.detach().squeeze(-1)
+        targets = check_rows(train_X, train_Y).unsqueeze(-1).detach()
+        if train_Yvar is not None:
+            train_Yvar = train_Yvar.unsqueeze(-1) if train_Yvar.ndim == 1 else train_Yvar
+            check_noise(targets, train_Yvar)
+        check_input_transform(input_transform)
+        inputs = None if input_transform is None else input_transform.to(train_X).train()
+        outcomes = None if outcome_transform is None else outcome_transform.to(train_X).train()
+        data = TrainingData(train_X, targets, train_Yvar)
+        rows = transform_rows(inputs, outcomes, data.X, data.Y, data.Yvar)
+        for part in (inputs, outcomes):
+            if part is not None:
+                part.eval()
+        X, y = rows.X.detach(), rows.Y.detach().squeeze(-1)
+        mean = constant_mean(X, y) if mean is None else mean
+        if knots is None:
+            knots = X[distinct_rows(X).sort().values]
+        else:
+            check_shape(train_X, knots)
+            knots = transform_rows(inputs, None, knots, knots).X
+        own = gaussian_likelihood(likelihood, rows.noise)
         check_knots(X, knots)
         if kernel.batch_shape:
             raise ValueError(f"the kernel must have no batch, got {tuple(kernel.batch_shape)}; make a model of each")
         nugget = default_nugget(X.dtype) if nugget is None else nugget
         if not 0.0 <= nugget < torch.inf:
             raise ValueError(f"the nugget must be a finite share of the variance, at least 0, got {nugget}")
-        super().__init__(rows.data, rows.input_transform, rows.outcome_transform)
+        super().__init__(data, inputs, outcomes)
         self.register_buffer("train_X", X, persistent=False)
         self.register_buffer("train_y", y, persistent=False)
         self.register_parameter("knots", nn.Parameter(knots.detach().clone()))
         self.covar_module = kernel.to(X)
-        self.likelihood = likelihood.to(X)
+        self.likelihood = own.to(X)
         self.mean_module = mean.to(X)
         self.nugget = nugget
-        self._cached: _Cached | None = None
+        # The knots' posterior after the values from which it was computed.
+        self._cached: tuple[list[Tensor], list[object], KnotsPosterior | Conditioned] | None = None
         self._start_ranges: dict[str, tuple[Tensor, Tensor]] = {}
 
     @abstractmethod
@@ -202,11 +237,7 @@ class SparseModel(MixtureModel, ABC):
         r"""Covariance of points given the knots, (\*batch, q, q), of the prior and the part that the knots explain."""
 
     @abstractmethod
-    def target_noise(self) -> Tensor:
-        """Variance of the noise that predictions may have added, of one element."""
-
-    @abstractmethod
-    def compute_knots_posterior(self) -> KnotsPosterior | RowsPosterior:
+    def compute_knots_posterior(self) -> KnotsPosterior | Conditioned:
         """The knots' posterior at the present parameters, not cached."""
 
     @property
@@ -233,6 +264,11 @@ class SparseModel(MixtureModel, ABC):
     @abstractmethod
     def with_rows(self, rows: Observations) -> Self:
         """A copy with more rows (n, D) and (n, 1), as the process has them."""
+
+    def target_noise(self) -> Tensor:
+        """Variance of the noise that predictions may have added, (1,), or of every row."""
+        noise: Tensor = self.likelihood.noise
+        return noise
 
     @property
     def num_experts(self) -> int:
@@ -282,23 +318,19 @@ class SparseModel(MixtureModel, ABC):
         self._start_ranges[name] = torch.minimum(least, value), torch.maximum(most, value)
 
     @torch.no_grad()
-    def knots_posterior(self) -> KnotsPosterior | RowsPosterior:
+    def knots_posterior(self) -> KnotsPosterior | Conditioned:
         """The knots' posterior without gradients, cached until a parameter, buffer, module or setting changes."""
         rows = [buffer for name, buffer in self.named_buffers() if not name.startswith("data.")]
         tensors = [*self.parameters(), *rows, self.target_noise()]
         settings = [*list(self.modules())[1:], self.nugget, *self.cache_key]  # modules are equal if they are the same
-        cached = self._cached
         # Values are compared, for GPyTorch's setters leave no trace of a version.
-        if (
-            cached is None
-            or cached.settings != settings
-            or len(cached.tensors) != len(tensors)
-            or not all(map(torch.equal, cached.tensors, tensors))
-        ):
-            posterior = self.compute_knots_posterior()
-            cached = _Cached([tensor.detach().clone() for tensor in tensors], settings, posterior)
-            self._cached = cached
-        return cached.posterior
+        if self._cached is not None:
+            known, same, posterior = self._cached
+            if same == settings and len(known) == len(tensors) and all(map(torch.equal, known, tensors)):
+                return posterior
+        posterior = self.compute_knots_posterior()
+        self._cached = [tensor.detach().clone() for tensor in tensors], settings, posterior
+        return posterior
 
     def latent(self, X: Tensor) -> tuple[Tensor, Tensor]:
         r"""Joint moments of the function without nugget at points (\*batch, q, D): (\*batch, q), (\*batch, q, q)."""
@@ -306,11 +338,11 @@ class SparseModel(MixtureModel, ABC):
         # GPyTorch's own distances lose their second derivatives at the knots.
         between = bind_covariance(self.covar_module).between if X.requires_grad else self.kernel_matrix
         known = self.knots_posterior()
-        loadings = torch.linalg.solve_triangular(known.lower, between(self.knots, flat), upper=False)  # (K, *batch * q)
+        loadings = known.whiten(between(self.knots, flat))  # (K, *batch * q)
         prior_mean, apart = self.mean_module(flat).reshape(X.shape[:-1]), _apart(loadings, X)
         conditional = self.conditional_covariance(between(X, X), apart.mT @ apart)
-        if isinstance(known, RowsPosterior):
-            return prior_mean + (known.mean @ loadings).reshape(X.shape[:-1]), conditional
+        if isinstance(known, Conditioned):
+            return prior_mean + known.mean(loadings).reshape(X.shape[:-1]), conditional
         posterior = torch.linalg.solve_triangular(known.factor, loadings, upper=False)
         mean, apart = (known.mean @ posterior).reshape(X.shape[:-1]), _apart(posterior, X)
         return prior_mean + mean, conditional + apart.mT @ apart

@@ -7,8 +7,7 @@ the power EP family (Bui, Yan and Turner, 2017).
 
 import math
 from abc import ABC, abstractmethod
-from enum import Enum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -58,17 +57,10 @@ class KnotsPosterior(NamedTuple):
     factor: Tensor
     mean: Tensor
 
-
-class RowsPosterior(NamedTuple):
-    r"""Posterior of the function given N targets, each at a distinct row with its own noise; exact.
-
-    Args:
-        lower: Cholesky factor C of the targets' covariance :math:`K + D`, shape (N, N).
-        mean: :math:`C^{-1} r`, shape (N,).
-    """
-
-    lower: Tensor
-    mean: Tensor
+    def whiten(self, cross: Tensor) -> Tensor:
+        """Covariances (K, M) of the knots and points, by L whitened."""
+        whitened: Tensor = torch.linalg.solve_triangular(self.lower, cross, upper=False)
+        return whitened
 
 
 def project(knots: Tensor, cross: Tensor, prior: Tensor, residual: Tensor, noise: Tensor) -> Projection:
@@ -103,14 +95,6 @@ def log_density(projection: Projection, diagonal: Tensor) -> Tensor:
     return -0.5 * (constant + log_determinant + quadratic)
 
 
-class Conditional(Enum):
-    """Covariance of test points given the knots: all that these leave unexplained, its diagonal, or zero."""
-
-    FULL = "full"
-    DIAGONAL = "diagonal"
-    ZERO = "zero"
-
-
 class Approximation(ABC):
     r"""A sparse approximation, as a member of the power EP family (Bui, Yan and Turner, 2017).
 
@@ -118,11 +102,12 @@ class Approximation(ABC):
 
     Attributes:
         alpha: The power: the share of the unexplained variances that counts as noise at the data.
-        conditional: The covariance of test points given the knots.
+        conditional: The covariance of test points given the knots: all that these leave unexplained, its diagonal, or
+            zero.
     """
 
     alpha: float = 0.0
-    conditional: Conditional = Conditional.FULL
+    conditional: Literal["full", "diagonal", "zero"] = "full"
 
     def objective(self, projection: Projection) -> Tensor:
         """The objective in nats, shape (): log density of the residuals less the penalty."""
@@ -140,10 +125,10 @@ class Approximation(ABC):
 
     def predictive(self, prior: Tensor, explained: Tensor) -> Tensor:
         r"""Covariance of test points given the knots, (\*batch, q, q), of the prior and the part they explain."""
-        if self.conditional is Conditional.ZERO:
+        if self.conditional == "zero":
             return torch.zeros_like(prior)
         unexplained = prior - explained
-        if self.conditional is Conditional.FULL:
+        if self.conditional == "full":
             return unexplained
         return torch.diag_embed(unexplained.diagonal(dim1=-2, dim2=-1))
 
@@ -231,7 +216,7 @@ class DIC(Approximation):
         -1.0305
     """
 
-    conditional = Conditional.ZERO
+    conditional = "zero"
 
     def penalty(self, projection: Projection) -> Tensor:
         """None."""
@@ -272,7 +257,7 @@ class FIC(Approximation):
     """
 
     alpha: float = 1.0
-    conditional = Conditional.DIAGONAL
+    conditional = "diagonal"
 
     def penalty(self, projection: Projection) -> Tensor:
         """None: power EP at a power of one."""

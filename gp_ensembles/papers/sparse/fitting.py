@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -233,12 +233,7 @@ def fit_sparse(
     if max_iterations < 1:
         raise ValueError(f"at least one iteration is needed, got {max_iterations}")
     moving = knots if isinstance(knots, slice) else slice(None) if knots else None
-    ascent = _LBFGSB(Coordinates(model, moving, hyperparameters=hyperparameters))
-    try:
-        message = ascent.run(max_iterations, tolerance, max_seconds)
-    finally:  # also after an error or an interruption
-        ascent.flush()
-    return FitResult(ascent.best, ascent.num_evaluations, message)
+    return _ascend(Coordinates(model, moving, hyperparameters=hyperparameters), max_iterations, tolerance, max_seconds)
 
 
 def has_free_hyperparameters(model: SparseModel) -> bool:
@@ -254,75 +249,61 @@ def fit_hyperparameters(model: SparseModel, *, max_iterations: int, tolerance: f
         return float(model.objective())
 
 
-class _LBFGSB:
-    """L-BFGS-B on a model's coordinates, with the best point so far."""
+def _ascend(coordinates: Coordinates, max_iterations: int, tolerance: float, max_seconds: float) -> FitResult:
+    """L-BFGS-B on a model's coordinates, which end at the best point, also after an error or an interruption."""
+    begin, model, bounds = time.perf_counter(), coordinates.model, coordinates.bounds
+    start = {name: value.detach().clone() for name, value in model.named_parameters()}
+    with torch.no_grad():  # logs, logits and bounds may move the start a little, and knots of categories a lot
+        best = float(model.objective())
+    if not math.isfinite(best):
+        raise NumericalError(f"the objective is {best} at the start; standardize the targets, or start elsewhere")
+    best_point: Tensor | None = None
+    num_evaluations, bad = 0, math.inf  # in place of values that do not exist, once one does
+    path: list[float] = []
 
-    def __init__(self, coordinates: Coordinates) -> None:
-        self.coordinates = coordinates
-        self.start = {name: value.detach().clone() for name, value in coordinates.model.named_parameters()}
-        self.best_point: Tensor | None = None
-        self.best = -math.inf
-        self.num_evaluations = 0
-        self._bad = math.inf  # in place of values that do not exist, once one does
-
-    def run(self, max_iterations: int, tolerance: float, max_seconds: float) -> str:
-        begin = time.perf_counter()
-        bounds = self.coordinates.bounds
-        with torch.no_grad():  # logs, logits and bounds may move the start a little, and knots of categories a lot
-            first = float(self.coordinates.model.objective())
-        if not math.isfinite(first):
-            raise NumericalError(f"the objective is {first} at the start; standardize the targets, or start elsewhere")
-        self.best = first
-        point = self.coordinates.read().clamp(*bounds)
-        path: list[float] = []
-
-        def follow(_: NDArray[np.float64]) -> None:
-            path.append(self.best)
-            if len(path) > _PATIENCE and path[-1] - path[-1 - _PATIENCE] < tolerance:
-                raise StopIteration
-            if time.perf_counter() - begin > max_seconds:
-                raise StopIteration
-
-        sides = (side.cpu().double().numpy() for side in bounds)
-        result = minimize(
-            self._descend,
-            point.cpu().double().numpy(),
-            jac=True,
-            method="L-BFGS-B",
-            bounds=list(zip(*sides, strict=True)),
-            options={"maxiter": max_iterations},
-            callback=cast(Any, follow),  # the stubs want a name that scipy looks for
-        )
-        return str(result.message)
-
-    def flush(self) -> None:
-        """Move to the best point, or back to the start to the last bit if there is none."""
-        if self.best_point is None:
-            self._restore()
-        else:
-            self.coordinates.write(self.best_point)
-
-    def _descend(self, point: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        self.num_evaluations += 1
-        x = torch.as_tensor(point).to(self.coordinates.bounds[0])
+    def descend(point: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        nonlocal best, best_point, num_evaluations, bad
+        num_evaluations += 1
+        x = torch.as_tensor(point).to(bounds[0])
         try:
-            value, gradient = self.coordinates.evaluate(x)
+            value, gradient = coordinates.evaluate(x)
             if not math.isfinite(value) or not bool(gradient.isfinite().all()):
                 raise NumericalError(f"the objective is {value}; standardize the targets, or start elsewhere")
         except NumericalError:
-            if self.num_evaluations == 1:
+            if num_evaluations == 1:
                 raise
-            return self._bad, np.zeros_like(point)
-        if self.num_evaluations == 1:
-            self._bad = 10.0 * abs(value) + 1e3 - value  # an infinite value would end the line search for good
-        if value > self.best:
-            self.best, self.best_point = value, x
+            return bad, np.zeros_like(point)
+        if num_evaluations == 1:
+            bad = 10.0 * abs(value) + 1e3 - value  # an infinite value would end the line search for good
+        if value > best:
+            best, best_point = value, x
         return -value, -gradient.cpu().double().numpy()
 
-    @torch.no_grad()
-    def _restore(self) -> None:
-        for name, parameter in self.coordinates.model.named_parameters():
-            parameter.copy_(self.start[name])
+    def follow(_: NDArray[np.float64]) -> None:
+        path.append(best)
+        if len(path) > _PATIENCE and path[-1] - path[-1 - _PATIENCE] < tolerance:
+            raise StopIteration
+        if time.perf_counter() - begin > max_seconds:
+            raise StopIteration
+
+    try:
+        result = minimize(
+            descend,
+            coordinates.read().clamp(*bounds).cpu().double().numpy(),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=list(zip(*(side.cpu().double().numpy() for side in bounds), strict=True)),
+            options={"maxiter": max_iterations},
+            callback=cast(Any, follow),  # the stubs want a name that scipy looks for
+        )
+    finally:
+        if best_point is not None:
+            coordinates.write(best_point)
+        else:  # back to the start to the last bit
+            with torch.no_grad():
+                for name, parameter in model.named_parameters():
+                    parameter.copy_(start[name])
+    return FitResult(best, num_evaluations, str(result.message))
 
 
 def initialize_from_subset(model: SparseGP, num_rows: int, generator: torch.Generator | None = None) -> SparseGP:
@@ -330,17 +311,7 @@ def initialize_from_subset(model: SparseGP, num_rows: int, generator: torch.Gene
     rows = distinct_rows(model.train_X, 1)
     order = permutation(len(rows), generator)[:num_rows]
     rows = rows[order.to(rows.device)]
-    best, reached = None, -torch.inf
-    for share in (None, *_SHARES):
-        exact = model.subset_of_data(rows)
-        if share is not None:
-            rescale(exact, share)
-        try:
-            value = fit_sparse(exact, max_iterations=_SHORT).objective
-        except NumericalError:
-            continue
-        if value > reached:
-            best, reached = exact, value
+    best = best_start(lambda: model.subset_of_data(rows), _SHARES, max_iterations=_SHORT)
     Coordinates(model)  # bounds of later fits are relative to the given hyperparameters ...
     found = model.with_knots(model.knots)
     if best is not None:
@@ -348,6 +319,27 @@ def initialize_from_subset(model: SparseGP, num_rows: int, generator: torch.Gene
         copy_hyperparameters(best, found)
         Coordinates(found).widen()  # ... and around these
     return found
+
+
+def best_start(
+    exact: Callable[[], SparseModel], shares: Iterable[float], *, max_seconds: float = math.inf, **settings: Any
+) -> SparseModel | None:
+    """The model of the largest objective after short fits from its own hyperparameters and from scales of the data."""
+    deadline = time.perf_counter() + max_seconds
+    best, reached = None, -math.inf
+    for share in (None, *shares):
+        model = exact()
+        if share is not None:
+            rescale(model, share)
+        try:
+            value = fit_sparse(model, max_seconds=deadline - time.perf_counter(), **settings).objective
+        except NumericalError:
+            continue
+        if value > reached:
+            best, reached = model, value
+        if time.perf_counter() >= deadline:
+            break
+    return best
 
 
 @torch.no_grad()

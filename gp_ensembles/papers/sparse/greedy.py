@@ -90,18 +90,6 @@ def init_candidates(
     )
 
 
-class GreedyRows(NamedTuple):
-    """Rows chosen as knots, in order, and what each added to the bound.
-
-    Args:
-        rows: Rows of the training inputs, shape (k,).
-        gains: Gains of the evidence lower bound in nats, shape (k,).
-    """
-
-    rows: Tensor
-    gains: Tensor
-
-
 @torch.no_grad()
 def greedy_elbo_rows(
     model: SparseGP,
@@ -110,8 +98,8 @@ def greedy_elbo_rows(
     num_candidates: int | None = None,
     tolerance: float = 0.0,
     generator: torch.Generator | None = None,
-) -> GreedyRows:
-    """The rows that, one after the other, add most to the model's evidence lower bound at fixed hyperparameters."""
+) -> tuple[Tensor, Tensor]:
+    """The rows that, one after the other, add most to the evidence lower bound: (k,), and what each added."""
     X = model.train_X
     rows = _draw_candidates(X, num_candidates, generator)
     C = X[rows]
@@ -129,7 +117,7 @@ def greedy_elbo_rows(
         gains.append(gain[best])
         candidates.add_knot(best, rows)
     taken = rows[torch.tensor(chosen, dtype=torch.long, device=rows.device)]
-    return GreedyRows(taken, torch.stack(gains) if gains else candidates.variance.new_zeros(0))
+    return taken, torch.stack(gains) if gains else candidates.variance.new_zeros(0)
 
 
 def _draw_candidates(X: Tensor, most: int | None, generator: torch.Generator | None) -> Tensor:
@@ -240,7 +228,7 @@ class GreedyBlocks(Strategy):
 
     def _extend(self, run: SelectionRun, model: SparseGP, num_rows: int) -> tuple[SparseGP, tuple[int, ...]]:
         """A model with at most ``num_rows`` more knots of the largest gains, and their rows."""
-        rows = greedy_elbo_rows(model, num_rows, num_candidates=self.num_candidates, generator=run.generator).rows
+        rows, _ = greedy_elbo_rows(model, num_rows, num_candidates=self.num_candidates, generator=run.generator)
         return model.with_knots(torch.cat([model.knots.detach(), model.train_X[rows]])), tuple(rows.tolist())
 
     def _fit(self, model: SparseGP) -> float:

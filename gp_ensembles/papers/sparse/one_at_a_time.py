@@ -6,6 +6,7 @@ Bayesian optimization.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
@@ -18,9 +19,8 @@ from gp_ensembles.papers.sparse.base import check_shape
 from gp_ensembles.papers.sparse.collapsed import VFE, Projection, condition
 from gp_ensembles.papers.sparse.greedy import NEARLY_EXPLAINED, Candidates
 from gp_ensembles.papers.sparse.initialization import distinct_rows, kmeans_knots
-from gp_ensembles.papers.sparse.optimizers import LBFGSB, KnotOptimizer
 from gp_ensembles.papers.sparse.regression import SparseGP
-from gp_ensembles.papers.sparse.strategies import SelectionRun, Strategy
+from gp_ensembles.papers.sparse.strategies import LBFGSB, KnotOptimizer, SelectionRun, Strategy
 
 _MEMORY = 2**26  # bytes of a table of candidates and data
 _LENGTHSCALES = tuple(
@@ -39,57 +39,52 @@ def candidate_rows(model: SparseGP) -> Tensor:
     return rows[~torch.isin(label[model.num_knots :], label[: model.num_knots])]
 
 
-class CandidateObjectives:
-    """A model's objective with each of some rows alone as an additional knot; what all rows share is computed once.
+@torch.no_grad()
+def candidate_objectives(model: SparseGP) -> Callable[[Tensor], Tensor]:
+    """The objective in nats with each of some rows (M,) alone as an additional knot; what all share is computed once.
 
     Raises:
         NumericalError: If the model's own objective cannot be evaluated.
     """
+    projection, X = model.projection(), model.train_X
+    base = model.objective()
+    log_priors = base - model.approximation.objective(projection)  # the same with and without the knot
+    delta = model.nugget_variance(model.kernel_matrix(model.knots, model.knots))
+    posterior = condition(projection, projection.noise.expand_as(projection.residual))
+    white = torch.linalg.solve_triangular(posterior.factor, projection.projected, upper=False)  # (K, N)
 
-    @torch.no_grad()
-    def __init__(self, model: SparseGP) -> None:
-        self.model = model
-        self._projection = projection = model.projection()
-        self._base = model.objective()
-        # Priors of hyperparameters are the same with and without the knot.
-        self._log_priors = self._base - model.approximation.objective(projection)
-        self._delta = model.nugget_variance(model.kernel_matrix(model.knots, model.knots))
-        posterior = condition(projection, projection.noise.expand_as(projection.residual))
-        self._white = torch.linalg.solve_triangular(posterior.factor, projection.projected, upper=False)  # (K, N)
-
-    @torch.no_grad()
-    def at(self, rows: Tensor) -> Tensor:
-        """The objective in nats with each of the rows, shape (M,)."""
-        X = self.model.train_X
-        size = max(1, _MEMORY // (X.element_size() * X.shape[0]))
-        return torch.cat([self._chunk(X[chunk]) for chunk in rows.split(size)]) if len(rows) else X.new_zeros(0)
-
-    def _chunk(self, C: Tensor) -> Tensor:
-        model, projection = self.model, self._projection
+    def chunk(C: Tensor) -> Tensor:
         loadings = torch.linalg.solve_triangular(
             projection.lower, model.kernel_matrix(model.knots, C), upper=False
         )  # (K, M)
-        prior = model.kernel_diagonal(C) + self._delta
+        prior = model.kernel_diagonal(C) + delta
         variance = prior - loadings.square().sum(0)
-        covariance = model.kernel_matrix(C, model.train_X) - loadings.mT @ projection.projected
+        covariance = model.kernel_matrix(C, X) - loadings.mT @ projection.projected
         floor = NEARLY_EXPLAINED * prior.max()
         if isinstance(model.approximation, VFE):
             noise = projection.noise
-            weighted = (covariance - (covariance @ self._white.mT) @ self._white / noise) / noise
+            weighted = (covariance - (covariance @ white.mT) @ white / noise) / noise
             gains = Candidates(covariance, weighted, variance, projection.residual, noise, floor).gains()
-            return torch.where(variance > floor, self._base + gains, -torch.inf)
-        return torch.stack([self._with(*parts, floor) for parts in zip(loadings.mT, variance, covariance, strict=True)])
+            return torch.where(variance > floor, base + gains, -torch.inf)
+        return torch.stack([with_knot(*parts, floor) for parts in zip(loadings.mT, variance, covariance, strict=True)])
 
-    def _with(self, loading: Tensor, variance: Tensor, covariance: Tensor, floor: Tensor) -> Tensor:
+    def with_knot(loading: Tensor, variance: Tensor, covariance: Tensor, floor: Tensor) -> Tensor:
         nothing = torch.full_like(variance, -torch.inf)
         if not bool(variance > floor):
             return nothing
         try:
-            larger = _extend(self._projection, loading, variance.sqrt(), covariance)
-            value = self.model.approximation.objective(larger) + self._log_priors
+            larger = _extend(projection, loading, variance.sqrt(), covariance)
+            value = model.approximation.objective(larger) + log_priors
         except NumericalError:
             return nothing
         return torch.where(value.isfinite(), value, nothing)
+
+    @torch.no_grad()
+    def objectives(rows: Tensor) -> Tensor:
+        size = max(1, _MEMORY // (X.element_size() * X.shape[0]))
+        return torch.cat([chunk(X[part]) for part in rows.split(size)]) if len(rows) else X.new_zeros(0)
+
+    return objectives
 
 
 def _extend(projection: Projection, loading: Tensor, deviation: Tensor, covariance: Tensor) -> Projection:
@@ -154,7 +149,7 @@ class RandomSubset(KnotProposal):
     def propose(self, model: SparseGP, *, generator: torch.Generator | None = None) -> ProposedRow | None:
         """The best of the subset."""
         rows = _shuffle(candidate_rows(model), generator)[: self.num_rows]
-        return _best(rows, CandidateObjectives(model).at(rows)) if len(rows) else None
+        return _best(rows, candidate_objectives(model)(rows)) if len(rows) else None
 
 
 @final
@@ -206,7 +201,7 @@ class BayesianOptimization(KnotProposal):
         left = _shuffle(candidate_rows(model), generator)
         if not len(left):
             return None
-        objective = CandidateObjectives(model).at
+        objective = candidate_objectives(model)
         if self.all_if_cheap and _all_are_cheap(model, left):
             return _best(left, objective(left))
         rows, left = left[: self.num_initial], left[self.num_initial :]

@@ -1,26 +1,31 @@
-"""Fitted models as experts of an online ensemble: features of the knots, and the posterior of their weights."""
+"""Fitted models as experts of an online ensemble, with their prior means and the variance that knots leave out."""
 
 from collections.abc import Sequence
 from copy import deepcopy
+from typing import final
 
 import torch
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from torch import Tensor
 
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.online import OnlineEnsemble
-from gp_ensembles.experts.base import Expert
-from gp_ensembles.experts.gaussian import GaussianExpert
+from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.experts.gaussian import BoundGaussian, GaussianExpert
 from gp_ensembles.experts.window import WindowExpert
+from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.batch import stack_kernels
+from gp_ensembles.features.covariance import bind_covariance
 from gp_ensembles.features.inducing import InducingPointFeatures
-from gp_ensembles.filters.states import FilterState, SquareRootState
+from gp_ensembles.filters.rows import Rows, as_rows
+from gp_ensembles.filters.states import FilterState, Predictions, SquareRootState, StepPredictions
+from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.meta_learners.base import MetaLearner
+from gp_ensembles.numerics.gpytorch_types import Mean
 from gp_ensembles.papers.sparse.base import SparseModel
-from gp_ensembles.papers.sparse.collapsed import RowsPosterior
-from gp_ensembles.papers.sparse.exact import ExactGP
-from gp_ensembles.papers.sparse.fitted_expert import FittedExpert
+from gp_ensembles.papers.sparse.collapsed import KnotsPosterior
 from gp_ensembles.papers.sparse.initialization import greedy_variance_rows
-from gp_ensembles.papers.sparse.regression import SparseGP
+from gp_ensembles.papers.sparse.regression import ExactGP, SparseGP
 from gp_ensembles.papers.sparse.strategies import Selection
 
 Fitted = SparseModel | Selection
@@ -129,7 +134,7 @@ def _window_expert(model: ExactGP) -> tuple[Expert, FilterState]:
     kernel, likelihood, mean = deepcopy((model.covar_module, model.likelihood, model.mean_module))
     num_inputs = model.train_X.shape[-1]
     room = max(num_inputs, min(WINDOW, max(LEAST_WINDOW, len(model.train_y))))
-    expert = FittedExpert(WindowExpert(kernel, num_inputs, room, likelihood), mean)
+    expert = WindowExpert(kernel, num_inputs, room, likelihood, mean)
     state, _ = expert.update(expert.init(), model.train_X, model.train_y)
     return expert, state
 
@@ -148,7 +153,7 @@ def weights_posterior(model: SparseModel) -> SquareRootState:
     """
     with torch.no_grad():
         knots, seen = model.knots_posterior(), model.kernel_diagonal(model.knots)
-        if isinstance(knots, RowsPosterior):
+        if not isinstance(knots, KnotsPosterior):
             raise ValueError("an exact model has no weights of knots; start_online continues from its rows")
         identity = torch.diag_embed(torch.ones_like(seen))
         factor = torch.linalg.solve_triangular(knots.factor, identity, upper=False).mT
@@ -165,3 +170,127 @@ def _check_equal_size(models: Sequence[SparseModel]) -> None:
             f"the models' knots have shapes {shapes}; experts of one batch need the same inputs and as many features "
             f"each: make a feature map and an expert of each model"
         )
+
+
+@final
+class FittedFeatures(FeatureMap):
+    r"""The features of an expert, then two columns: what the knots leave out, and the prior mean.
+
+    .. math:: \big(\phi(x),\; \sqrt{k(x, x) - v\,\phi(x)^\top \phi(x)},\; m(x)\big)
+    """
+
+    def __init__(self, inner: InducingPointFeatures, mean: Mean) -> None:
+        super().__init__(inner.num_inputs, inner.num_features + 2, inner.batch_shape, inner.domain)
+        self.inner = inner
+        self.mean = mean
+
+    @property
+    def prior_variance(self) -> Tensor:
+        """That of the expert's weights, shape ()."""
+        return self.inner.prior_variance
+
+    def bind(self) -> BoundFeatures:
+        """Read the hyperparameters once and return the map as a plain function of tensors."""
+        inner, mean, variance = self.inner.bind(), self.mean, self.inner.prior_variance
+        diagonal = bind_covariance(self.inner.kernel).diagonal
+
+        def features(X: Tensor) -> Tensor:
+            Phi = inner(X)
+            spread = (diagonal(X) - variance * Phi.square().sum(-1)).clamp_min(0.0).sqrt()
+            return torch.cat([Phi, spread.unsqueeze(-1), mean(X).unsqueeze(-1)], dim=-1)
+
+        return features
+
+
+@final
+class BoundFitted(BoundExpert):
+    """A fitted expert's numbers. Shapes: ``prior_variance`` (S,)."""
+
+    def __init__(self, features: BoundFeatures, inner: BoundGaussian, prior_variance: Tensor) -> None:
+        super().__init__(features, prior_variance, inner.transition)
+        self._inner = inner
+
+    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor | Rows) -> tuple[FilterState, Predictions]:
+        """See :meth:`BoundExpert.update_block`."""
+        rows = as_rows(y)
+        if Phi.ndim == 2:
+            return self._update_one(state, Phi, rows)
+        parts = [self._update_one(_entry(state, index), Phi[index], rows) for index in range(Phi.shape[0])]
+        states, steps = zip(*parts, strict=True)
+        stacked = type(state)(*(torch.stack(fields) for fields in zip(*states, strict=True)))
+        return stacked, StepPredictions(*(torch.stack(fields) for fields in zip(*steps, strict=True)))
+
+    def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> Predictions:
+        """See :meth:`BoundExpert.predict`."""
+        if Phi.ndim == 2:
+            return self._predict_one(state, Phi, steps)
+        parts = [self._predict_one(_entry(state, index), Phi[index], steps) for index in range(Phi.shape[0])]
+        return StepPredictions(*(torch.stack(fields) for fields in zip(*parts, strict=True)))
+
+    def take(self, index: Tensor) -> "BoundFitted":
+        """Copies of the one expert."""
+        return BoundFitted(self.features, self._inner, self.prior_variance.reshape(-1)[index])
+
+    def _update_one(self, state: FilterState, Phi: Tensor, rows: Rows) -> tuple[FilterState, StepPredictions]:
+        inner, extra, offset = _split(Phi)
+        weighted = rows._replace(y=rows.y - offset, extra=extra if rows.extra is None else extra + rows.extra)
+        after, steps = self._inner.update_block(state, inner, weighted)
+        return after, steps._replace(mean=steps.mean + offset)
+
+    def _predict_one(self, state: FilterState, Phi: Tensor, steps: Tensor | None) -> StepPredictions:
+        inner, extra, offset = _split(Phi)
+        found = self._inner.predict(state, inner, steps)
+        return found._replace(mean=found.mean + offset, variance=found.variance + extra)
+
+
+def _split(Phi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows of the expert, their further noise, and their prior means."""
+    return Phi[..., :-2], Phi[..., -2].square(), Phi[..., -1]
+
+
+def _entry(state: FilterState, index: int) -> FilterState:
+    return type(state)(*(field[index] for field in state))
+
+
+@final
+class FittedExpert(Expert):
+    r"""An expert that continues from a fitted model, with the model's prior mean and the variance off its knots.
+
+    .. math:: y_t = m(x_t) + \phi(x_t)^\top \theta + \varepsilon_t, \quad
+              \varepsilon_t \sim N(0,\; \sigma^2 + k(x_t, x_t) - v\,\phi(x_t)^\top \phi(x_t))
+    """
+
+    def __init__(self, inner: GaussianExpert, mean: Mean) -> None:
+        assert isinstance(inner.features, InducingPointFeatures)
+        super().__init__(FittedFeatures(inner.features, mean), None)
+        self.inner = inner
+        self.mean = mean
+
+    def init(self) -> FilterState:
+        """State before any data: the prior, not the fitted posterior."""
+        return self.inner.init()
+
+    def bind(self) -> BoundFitted:
+        """Read the hyperparameters once."""
+        return BoundFitted(self.features.bind(), self.inner.bind(), self.features.prior_variance)
+
+    def check_targets(self, y: Tensor) -> None:
+        """Raise unless targets have shape (B,) and none is infinite; see :meth:`Expert.check_targets`."""
+        self.inner.check_targets(y)
+
+    def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
+        """By the predictions of one row after the other; see :meth:`Expert.log_evidence`."""
+        _, steps = self.update(self.init(), X, y)
+        return steps.log_prob.sum(-1)
+
+    def take(self, index: Tensor) -> "FittedExpert":
+        """Not possible: the expert has no batch.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError("an expert that continues from a fitted model has no batch; make an expert of each model")
+
+    def with_transition(self, transition: Transition | None) -> "FittedExpert":
+        """See :meth:`Expert.with_transition`."""
+        return FittedExpert(self.inner.with_transition(transition), self.mean)

@@ -1,13 +1,13 @@
-"""A sparse Gaussian process of normal targets, as a model of GPyTorch and BoTorch."""
+"""Sparse and exact Gaussian processes of normal targets, as models of GPyTorch and BoTorch."""
 
+import math
 from typing import Self, final
 
 import torch
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
 from gpytorch.distributions import MultivariateNormal
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
-from gpytorch.means import ConstantMean
+from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.mlls import AddedLossTerm
 from linear_operator.operators import (
     DiagLinearOperator,
@@ -17,8 +17,11 @@ from linear_operator.operators import (
 from torch import Tensor
 
 from gp_ensembles.bo.data import Observations
-from gp_ensembles.numerics.gpytorch_types import Kernel, Likelihood, Mean
-from gp_ensembles.papers.sparse.base import SparseModel, check_shape, take_rows
+from gp_ensembles.numerics.cholesky import cholesky
+from gp_ensembles.numerics.exact_gp import TARGETS, Conditioned, log_marginal
+from gp_ensembles.numerics.exact_gp import condition as condition_on_rows
+from gp_ensembles.numerics.gpytorch_types import Kernel, Mean
+from gp_ensembles.papers.sparse.base import SparseModel, likelihood_of, noise_of
 from gp_ensembles.papers.sparse.collapsed import (
     VFE,
     Approximation,
@@ -28,57 +31,9 @@ from gp_ensembles.papers.sparse.collapsed import (
     project,
     upper_bound,
 )
+from gp_ensembles.papers.sparse.initialization import distinct_rows
 
-
-def gaussian_likelihood(
-    likelihood: GaussianLikelihood | None, known_noise: Tensor | None
-) -> GaussianLikelihood | FixedNoiseGaussianLikelihood:
-    """A likelihood of normal targets: as given, with the known noise (N, 1) of every row, or GPyTorch's default.
-
-    Raises:
-        ValueError: If it is not Gaussian with one noise for all, or there is known noise as well.
-    """
-    check_gaussian(likelihood)
-    if known_noise is not None and likelihood is not None:
-        raise ValueError("give a likelihood, whose noise is inferred, or train_Yvar, but not both")
-    if known_noise is not None:
-        return FixedNoiseGaussianLikelihood(known_noise.squeeze(-1))
-    return GaussianLikelihood() if likelihood is None else likelihood
-
-
-def noise_of(likelihood: Likelihood) -> Tensor:
-    """Noise variance of a Gaussian likelihood, shape (), or of every row, shape (N,)."""
-    noise: Tensor = likelihood.noise
-    return noise if isinstance(likelihood, FixedNoiseGaussianLikelihood) else noise.squeeze(-1)
-
-
-def likelihood_of(likelihood: Likelihood, noise: Tensor | None) -> Likelihood:
-    """The likelihood of other rows: one noise for all stays, known noise is that of the rows (n,)."""
-    if not isinstance(likelihood, FixedNoiseGaussianLikelihood):
-        return likelihood
-    assert noise is not None
-    known: Likelihood = FixedNoiseGaussianLikelihood(noise)
-    return known
-
-
-def check_gaussian(likelihood: object) -> None:
-    """Refuse a likelihood that is not Gaussian with one noise for all; ``None`` is the default one.
-
-    Raises:
-        ValueError: Saying what to take instead.
-    """
-    if likelihood is not None and not isinstance(likelihood, GaussianLikelihood):
-        raise ValueError(
-            f"the likelihood must be a GaussianLikelihood, one noise for all, not {type(likelihood).__name__}; "
-            f"for counts, labels and the like see BoTorch's SingleTaskVariationalGP"
-        )
-
-
-def constant_mean(X: Tensor, y: Tensor) -> ConstantMean:
-    """A constant prior mean that starts at the targets' average."""
-    mean = ConstantMean().to(X)
-    mean.constant.data.fill_(float(y.mean()))
-    return mean
+_CHUNK = 1000  # rows of the covariance that are computed at a time
 
 
 @final
@@ -127,8 +82,6 @@ class SparseGP(SparseModel):
         (torch.Size([3, 1]), True)
     """
 
-    likelihood: GaussianLikelihood | FixedNoiseGaussianLikelihood
-
     def __init__(
         self,
         train_X: Tensor,
@@ -144,11 +97,8 @@ class SparseGP(SparseModel):
         input_transform: InputTransform | None = None,
         outcome_transform: OutcomeTransform | None = None,
     ) -> None:
-        rows = take_rows(train_X, train_Y, train_Yvar, input_transform, outcome_transform)
-        X, y, known_noise = rows.transformed
-        mean = constant_mean(X, y) if mean is None else mean
-        check_shape(train_X, knots)
-        super().__init__(rows, rows.inputs(knots), kernel, gaussian_likelihood(likelihood, known_noise), mean, nugget)
+        transforms = input_transform, outcome_transform
+        super().__init__(train_X, train_Y, knots, kernel, likelihood, mean, nugget, train_Yvar, *transforms)
         self.approximation: Approximation = VFE() if approximation is None else approximation
         self.register_added_loss_term("penalty")  # type: ignore[operator]
 
@@ -200,11 +150,6 @@ class SparseGP(SparseModel):
         """That of the approximation."""
         return self.approximation.predictive(prior, explained)
 
-    def target_noise(self) -> Tensor:
-        """The likelihood's noise."""
-        noise: Tensor = self.likelihood.noise
-        return noise
-
     @property
     def cache_key(self) -> tuple[object, ...]:
         """The approximation and its settings."""
@@ -222,3 +167,158 @@ class SparseGP(SparseModel):
             noise = torch.cat([self.likelihood.noise, rows.noise.detach().squeeze(-1)])
             other.likelihood = likelihood_of(other.likelihood, noise)
         return other
+
+
+@final
+class ExactGP(SparseModel):
+    r"""The exact Gaussian process of N rows: the model whose knots are all K distinct rows, O(K^3) in O(K^2) memory.
+
+    .. math:: \log N(r;\, 0,\, K_{ff} + \tau^2 I)
+
+    (Rasmussen and Williams, 2006, equation 2.30). Targets at one row count as their average with a share of the noise,
+    which is exact. Rows that are added become knots, too.
+
+    Args:
+        train_X: Inputs, shape (N, D).
+        train_Y: Targets, shape (N,) or (N, 1).
+        kernel: Any GPyTorch kernel without a batch.
+        likelihood: Gaussian likelihood; GPyTorch's default if ``None``.
+        mean: Prior mean; a constant that starts at the targets' average if ``None``.
+        train_Yvar: Known noise variances, shape (N, 1), in place of a likelihood's.
+        input_transform: As in ``SingleTaskGP``; the kernel sees transformed inputs.
+        outcome_transform: As in ``SingleTaskGP``; none if ``None``.
+
+    Raises:
+        ValueError: If shapes do not fit, or a value is not finite.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import MaternKernel, ScaleKernel
+        >>> X = torch.linspace(0, 1, 20, dtype=torch.float64).unsqueeze(-1)
+        >>> model = ExactGP(X, torch.sin(6.0 * X.squeeze(-1)), ScaleKernel(MaternKernel()))
+        >>> model.posterior(X[:3]).mean.shape, model.num_knots, model.bound_gap()
+        (torch.Size([3, 1]), 20, 0.0)
+    """
+
+    _place: Tensor
+    _counts: Tensor
+
+    def __init__(
+        self,
+        train_X: Tensor,
+        train_Y: Tensor,
+        kernel: Kernel,
+        likelihood: GaussianLikelihood | None = None,
+        mean: Mean | None = None,
+        *,
+        train_Yvar: Tensor | None = None,
+        input_transform: InputTransform | None = None,
+        outcome_transform: OutcomeTransform | None = None,
+    ) -> None:
+        transforms = input_transform, outcome_transform
+        super().__init__(train_X, train_Y, None, kernel, likelihood, mean, 0.0, train_Yvar, *transforms)
+        self._set_knots()
+
+    def objective(self) -> Tensor:
+        """The log evidence, with the log densities of registered priors, in nats, shape ()."""
+        return self._log_evidence() + self.log_priors()
+
+    def upper_bound(self) -> Tensor:
+        """The log evidence, shape ()."""
+        return self._log_evidence()
+
+    def bound_gap(self) -> float:
+        """Zero."""
+        return 0.0
+
+    def subset_of_data(self, rows: Tensor) -> Self:
+        """The exact model of some rows only."""
+        other = self.reduced_to(rows)
+        noise = self.likelihood.noise
+        return other._rebuilt(noise[rows] if len(noise) > 1 else noise)
+
+    def training_prior(self) -> MultivariateNormal:
+        """The prior at the training inputs, with which ``ExactMarginalLogLikelihood`` is the objective over N."""
+        return MultivariateNormal(self.mean_module(self.train_X), self.covar_module(self.train_X))
+
+    def conditional_covariance(self, prior: Tensor, explained: Tensor) -> Tensor:
+        """What the targets leave open."""
+        return prior - explained
+
+    @property
+    def cache_key(self) -> tuple[object, ...]:
+        """None."""
+        return ()
+
+    def compute_knots_posterior(self) -> Conditioned:
+        """Of the averages of the targets at each distinct row.
+
+        Raises:
+            ValueError: If the knots are not the distinct rows any more.
+            NumericalError: If the targets' covariance is not positive definite.
+        """
+        if self.knots.shape[0] != len(self._counts):
+            raise ValueError("the knots of an exact model are its distinct rows; take a SparseGP for others")
+        noise, residual, _ = self._averages()
+        covariance = self.knots.new_empty(len(noise), len(noise))
+        for rows, part in zip(covariance.split(_CHUNK), self.knots.split(_CHUNK), strict=True):
+            rows.copy_(self.kernel_matrix(part, self.knots))  # a kernel makes several tables of its rows
+        covariance.diagonal().add_(noise)
+        return condition_on_rows(cholesky(covariance, TARGETS), residual)
+
+    def with_rows(self, rows: Observations) -> Self:
+        """A copy with more rows (n, D) and (n, 1), all of them knots, the hyperparameters as they are."""
+        known = None if rows.noise is None else rows.noise.detach().squeeze(-1)
+        return self.extended_by(rows)._rebuilt(None if known is None else torch.cat([self.likelihood.noise, known]))
+
+    def _rebuilt(self, noise: Tensor | None) -> Self:
+        """This model after its rows have changed: knots and known noise are those of the rows."""
+        self.likelihood = likelihood_of(self.likelihood, noise)
+        self._set_knots()
+        return self
+
+    def _set_knots(self) -> None:
+        """Knots at the distinct rows, the knot of every row, (N,), and how many rows have each, (K,).
+
+        They are data: nothing to be trained, and in no ``state_dict``.
+        """
+        X = self.train_X.detach()
+        rows = distinct_rows(X).sort().values
+        _, label, counts = torch.unique(X, dim=0, return_inverse=True, return_counts=True)
+        order = label[rows]
+        place = torch.empty_like(order).index_copy_(0, order, torch.arange(len(rows), device=order.device))
+        del self.knots
+        for name, values in (("knots", X[rows]), ("_place", place[label]), ("_counts", counts[order].to(X))):
+            self.register_buffer(name, values, persistent=False)
+
+    def _averages(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Noise variances (K,), residuals (K,) of the averages, and the log density of the rest, shape ()."""
+        residual, noise = self.train_y - self.mean_module(self.train_X), noise_of(self.likelihood)
+        if noise.ndim:
+            return self._weighted_averages(residual, noise)
+        if len(self._counts) == len(residual):
+            return noise.expand_as(residual), residual, torch.zeros_like(noise)
+        average = torch.zeros_like(self._counts).index_add(0, self._place, residual) / self._counts
+        apart = (residual - average[self._place]).square().sum() / noise
+        more = len(residual) - len(self._counts)
+        rest = -0.5 * (apart + more * (2.0 * math.pi * noise).log() + self._counts.log().sum())
+        return noise / self._counts, average, rest
+
+    def _weighted_averages(self, residual: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Averages weighed by the precision of each row's noise (N,)."""
+        zeros = torch.zeros_like(self._counts)
+        precision = zeros.index_add(0, self._place, 1.0 / noise)
+        average = zeros.index_add(0, self._place, residual / noise) / precision
+        apart = ((residual - average[self._place]).square() / noise).sum()
+        more = len(residual) - len(self._counts)
+        rest = -0.5 * (apart + more * math.log(2.0 * math.pi) + noise.log().sum() + precision.log().sum())
+        return 1.0 / precision, average, rest
+
+    def _log_evidence(self) -> Tensor:
+        if not torch.is_grad_enabled():
+            known = self.knots_posterior()
+            assert isinstance(known, Conditioned)
+            return known.log_density + self._averages()[2]
+        noise, residual, rest = self._averages()
+        covariance = self.kernel_matrix(self.knots, self.knots)
+        return log_marginal(covariance, residual, noise, what=TARGETS, by_weights=True) + rest

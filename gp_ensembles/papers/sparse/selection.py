@@ -15,10 +15,10 @@ from tqdm import tqdm
 
 from gp_ensembles.numerics.gpytorch_types import Kernel, Mean
 from gp_ensembles.papers.sparse.adaptive import AdaptiveKnots
-from gp_ensembles.papers.sparse.base import SparseModel, check_rows
+from gp_ensembles.papers.sparse.base import SparseModel, check_rows, constant_mean
 from gp_ensembles.papers.sparse.collapsed import Approximation
 from gp_ensembles.papers.sparse.fitting import Coordinates, has_free_hyperparameters
-from gp_ensembles.papers.sparse.regression import SparseGP, constant_mean
+from gp_ensembles.papers.sparse.regression import SparseGP
 from gp_ensembles.papers.sparse.strategies import Selection, SelectionRun, Strategy
 
 _LEAST_NOISE = 1e-6  # share of the targets' variance

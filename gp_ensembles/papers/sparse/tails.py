@@ -23,9 +23,9 @@ from torch import Tensor
 from gp_ensembles.distributions import StudentTMixture
 from gp_ensembles.numerics import student_t
 from gp_ensembles.numerics.draws import permutation
-from gp_ensembles.papers.sparse.collapsed import RowsPosterior
-from gp_ensembles.papers.sparse.exact import ExactGP
-from gp_ensembles.papers.sparse.regression import SparseGP, noise_of
+from gp_ensembles.numerics.exact_gp import Conditioned
+from gp_ensembles.papers.sparse.base import noise_of
+from gp_ensembles.papers.sparse.regression import ExactGP, SparseGP
 
 _DEGREES_OF_FREEDOM = (3.0, 4.0, 5.0, 6.0, 8.0, 11.0, 16.0, 32.0, math.inf)
 ROWS = 1000  # that are predicted at a time
@@ -66,11 +66,11 @@ def leave_one_out(model: ExactGP | SparseGP, rows: Tensor) -> tuple[Tensor, Tens
     X, y = model.train_X[rows], model.train_y[rows]
     noise = noise_of(model.likelihood).reshape(-1).expand(len(model.train_y))[rows]
     known = model.knots_posterior()
-    loadings = torch.linalg.solve_triangular(known.lower, model.kernel_matrix(model.knots, X), upper=False)
+    loadings = known.whiten(model.kernel_matrix(model.knots, X))
     prior, explained = model.kernel_diagonal(X), loadings.square().sum(0)
     left_open = model.conditional_covariance(prior[:, None, None], explained[:, None, None]).flatten()
-    if isinstance(known, RowsPosterior):
-        mean, learned, left_open, effective = known.mean @ loadings, left_open, torch.zeros_like(left_open), noise
+    if isinstance(known, Conditioned):
+        mean, learned, left_open, effective = known.mean(loadings), left_open, torch.zeros_like(left_open), noise
     else:
         assert isinstance(model, SparseGP)
         posterior = torch.linalg.solve_triangular(known.factor, loadings, upper=False)

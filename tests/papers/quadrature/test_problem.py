@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from gp_ensembles.numerics.autograd import log_marginal
+from gp_ensembles.numerics.exact_gp import log_marginal
 from gp_ensembles.papers.quadrature import likelihoods as likelihoods_module
 from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods, check_data, distinct_lags
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures, covariance

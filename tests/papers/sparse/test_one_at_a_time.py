@@ -14,9 +14,9 @@ from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.papers.sparse import FITC, VFE, Adadelta, OneAtATime, SparseGP, select_knots
 from gp_ensembles.papers.sparse import one_at_a_time as module
 from gp_ensembles.papers.sparse.collapsed import PowerEP, TightVFE, log_density
-from gp_ensembles.papers.sparse.fitting import Coordinates, FitResult
-from gp_ensembles.papers.sparse.one_at_a_time import BayesianOptimization, CandidateObjectives, RandomSubset
-from gp_ensembles.papers.sparse.optimizers import LBFGSB, KnotOptimizer
+from gp_ensembles.papers.sparse.fitting import Coordinates
+from gp_ensembles.papers.sparse.one_at_a_time import BayesianOptimization, RandomSubset, candidate_objectives
+from gp_ensembles.papers.sparse.strategies import LBFGSB, KnotOptimizer
 from tests.papers.sparse.problems import CodedVFE, isotropic, read_golden, rows, value_of
 
 FUDGE = 1e-4  # what the published code adds where it divides by distances from the edge of the box
@@ -74,10 +74,10 @@ class CodedAdadelta(KnotOptimizer):
                     slope = slope + self.slip(model, knot)
                 return value, torch.cat([slope, gradient[knot] * factor])
 
-        end = self.settings.maximize(function, start, weights=weights)
-        function(end.point)
-        self.steps.append(end.num_evaluations)
-        return FitResult(end.value, end.num_evaluations, end.message)
+        end, result = self.settings.maximize(function, start, weights=weights)
+        function(end)
+        self.steps.append(result.num_evaluations)
+        return result
 
     def slip(self, model, knot):
         """Twice the noise, times the density's derivative by the covariance of the knot and the row it stands on."""
@@ -101,7 +101,7 @@ class Replay(module.KnotProposal):
 
     def propose(self, model, *, generator=None):
         rows = next(self.rows)
-        values = CandidateObjectives(model).at(rows)
+        values = candidate_objectives(model)(rows)
         return module.ProposedRow(int(rows[values.argmax()]), float(values.max()), rows, values)
 
 
@@ -234,13 +234,13 @@ def test_candidate_objectives_are_those_of_larger_models():
         model, places = sparse(approximation=approximation), torch.tensor([3, 17, 40, 59])
         model.likelihood.register_prior("noise_prior", GammaPrior(3.0, 6.0), "noise")  # which counts, too
         larger = [model.with_knots(torch.cat([model.knots, model.train_X[row][None]])).objective() for row in places]
-        found = CandidateObjectives(model).at(places)
+        found = candidate_objectives(model)(places)
         np.testing.assert_allclose(found, torch.stack(larger).detach(), rtol=0, atol=1e-9)
 
         X, y = (torch.cat([part, part[:5]]) for part in rows(60))
         model = SparseGP(X, y, X[[2, 7]], *isotropic(1.44, 0.4, 0.04), approximation=approximation, nugget=0.0)
         assert module.candidate_rows(model).tolist() == [row for row in range(60) if row not in (2, 7)]
-        values = CandidateObjectives(model).at(torch.tensor([2, 62, 8]))
+        values = candidate_objectives(model)(torch.tensor([2, 62, 8]))
         assert values.isinf().tolist() == [True, True, False]
 
 
@@ -293,11 +293,12 @@ def test_adadelta_stops_at_its_bounds_and_before_a_point_that_cannot_be_evaluate
         return float(point), torch.ones_like(point)
 
     start = torch.zeros(1, dtype=torch.float64)
-    end = Adadelta(tolerance=-1.0).maximize(function, start, weights=start)
-    assert 0.0 < end.value == float(end.point) <= 0.5
-    assert "too far" in end.message
-    end = Adadelta(epsilon=10.0, tolerance=-1.0).maximize(function, start, weights=start, bounds=(start, start + 0.3))
-    assert end.value == float(end.point) == 0.3
+    end, result = Adadelta(tolerance=-1.0).maximize(function, start, weights=start)
+    assert 0.0 < result.objective == float(end) <= 0.5
+    assert "too far" in result.message
+    far, bounds = Adadelta(epsilon=10.0, tolerance=-1.0), (start, start + 0.3)
+    end, result = far.maximize(function, start, weights=start, bounds=bounds)
+    assert result.objective == float(end) == 0.3
 
 
 def test_proposals():
@@ -307,7 +308,7 @@ def test_proposals():
             found, again = (proposal.propose(model, generator=torch.Generator().manual_seed(3)) for _ in range(2))
             assert found.evaluated.tolist() == again.evaluated.tolist()  # the generator's alone
             assert len(set(found.evaluated.tolist())) == len(found.evaluated)
-            truth = CandidateObjectives(model).at(found.evaluated)
+            truth = candidate_objectives(model)(found.evaluated)
             np.testing.assert_allclose(found.objectives, truth, rtol=0, atol=1e-9)
             assert found.objective == pytest.approx(float(truth.max()), abs=1e-9)
             assert found.row == int(found.evaluated[truth.argmax()])
@@ -327,7 +328,7 @@ def test_all_rows_are_evaluated_where_that_is_cheap():
     exact, searched = (BayesianOptimization(3, 6).propose(sparse(approximation=one)) for one in (VFE(), FITC()))
     published = BayesianOptimization(3, 6, all_if_cheap=False).propose(sparse())
     assert [len(found.evaluated) for found in (exact, searched, published)] == [60, 6, 6]
-    every = CandidateObjectives(sparse()).at(torch.arange(60))
+    every = candidate_objectives(sparse())(torch.arange(60))
     assert exact.objective == pytest.approx(float(every.max()))
     np.testing.assert_allclose(published.objectives, every[published.evaluated], rtol=0, atol=1e-9)
 

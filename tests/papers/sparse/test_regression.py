@@ -5,14 +5,9 @@ from itertools import cycle
 
 import pytest
 import torch
-from botorch.acquisition.analytic import LogExpectedImprovement
-from botorch.acquisition.logei import qLogExpectedImprovement
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
-from botorch.exceptions.errors import BotorchError, BotorchTensorDimensionError
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
-from botorch.optim import optimize_acqf
-from botorch.sampling import SobolQMCNormalSampler
 from gpytorch import ExactMarginalLogLikelihood
 from gpytorch.constraints import GreaterThan, Interval
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
@@ -150,21 +145,11 @@ def test_noise_is_added_once(model):
 
 
 @allow_singular
-def test_batches_are_their_parts_and_points_may_coincide_or_be_many():
+def test_points_may_coincide_or_be_many():
     for approximation in ALL:
-        model = make_model(approximation=approximation)
-        X = points(2, 3, 4)
-        found = model.posterior(X)
-        assert found.mean.shape == (2, 3, 4, 1)
-        for i, j in torch.cartesian_prod(torch.arange(2), torch.arange(3)).tolist():
-            part = model.posterior(X[i, j])
-            assert torch.allclose(found.mean[i, j], part.mean)
-            covariances = (one.distribution.covariance_matrix for one in (found, part))
-            assert torch.allclose(next(covariances)[i, j], next(covariances), atol=1e-12)
-        assert found.rsample(torch.Size([5])).shape == (5, 2, 3, 4, 1)
-
-        twice = model.posterior(X[0, 0, :1].repeat(3, 1))
-        assert torch.allclose(twice.variance, model.posterior(X[0, 0, :1]).variance.expand(3, 1), atol=1e-10)
+        model, X = make_model(approximation=approximation), points(1)
+        twice = model.posterior(X.repeat(3, 1))
+        assert torch.allclose(twice.variance, model.posterior(X).variance.expand(3, 1), atol=1e-10)
         assert bool(twice.rsample(torch.Size([4])).isfinite().all())
         many = model.posterior(torch.cartesian_prod(*torch.linspace(0, 1, 20, dtype=torch.float64).expand(2, 20)))
         assert many.mean.shape == (400, 1)
@@ -182,35 +167,13 @@ def test_gradients_in_the_inputs_by_finite_differences():
         assert torch.autograd.gradcheck(moments, (points(2, 2).requires_grad_(),))
 
 
-def test_acquisition_functions_are_optimized(model):
-    fit_sparse(model, knots=True, max_iterations=30)
-    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
-    improvement = LogExpectedImprovement(model, best_f=model.train_y.max())
-    best, value = optimize_acqf(
-        improvement, bounds, q=1, num_restarts=3, raw_samples=32, options={"seed": 1, "maxiter": 30}
-    )
-    lattice = torch.cartesian_prod(*torch.linspace(0, 1, 15, dtype=torch.float64).expand(2, 15)).unsqueeze(-2)
-    assert float(value) >= value_of(improvement(lattice).max()) - 1e-3
-    sampler = SobolQMCNormalSampler(torch.Size([16]), seed=3)
-    together = qLogExpectedImprovement(model, best_f=model.train_y.max(), sampler=sampler)
-    pair, _ = optimize_acqf(together, bounds, q=2, num_restarts=2, raw_samples=8, options={"seed": 1, "maxiter": 10})
-    assert (best.shape, pair.shape) == ((1, 2), (2, 2))
-
-
-def test_posterior_transforms_and_outputs(model):
+def test_posterior_transforms(model):
     X = points(4)
     plain = model.posterior(X)
     transform = ScalarizedPosteriorTransform(torch.tensor([-2.0], dtype=torch.float64))
     found = model.posterior(X, posterior_transform=transform)
     assert torch.allclose(found.mean, -2.0 * plain.mean)
     assert torch.allclose(found.variance, 4.0 * plain.variance)
-    assert torch.equal(model.posterior(X, output_indices=[0]).mean, plain.mean)
-    assert (model.num_outputs, model.batch_shape) == (1, torch.Size())
-    with pytest.raises(BotorchTensorDimensionError, match=r"the model has 1 output\(s\)"):
-        model.posterior(X, output_indices=[1])
-    for bad in (X[:, :1], X[0]):
-        with pytest.raises(BotorchTensorDimensionError, match=r"must have shape \(\.\.\., q, 2\)"):
-            model.posterior(bad)
 
 
 # --- state -----------------------------------------------------------------------------------------------------------
@@ -227,18 +190,6 @@ def rebuilt(model, X=None, y=None):
     parts = deepcopy((model.covar_module, model.likelihood, model.mean_module))
     data = (model.train_X, model.train_y) if X is None else (X, y)
     return SparseGP(*data, model.knots, *parts, approximation=model.approximation, nugget=model.nugget)
-
-
-def test_state_travels(model):
-    fit_sparse(model, knots=True, max_iterations=5)
-    other, elsewhere = make_model(), make_model(seed=1)
-    before = predict(other)
-    other.load_state_dict(model.state_dict())
-    assert not torch.equal(predict(other), before)
-    assert torch.equal(predict(other), predict(model))
-    assert value_of(other.objective()) == value_of(model.objective())
-    elsewhere.load_state_dict(model.state_dict())
-    assert not torch.allclose(predict(elsewhere), predict(model)), "rows of data travel with no state"
 
 
 def test_copies_are_independent(model):
@@ -304,18 +255,6 @@ def test_conditioning_is_a_model_of_all_rows():
         assert torch.allclose(predict(twice), predict(other), rtol=1e-9)
         assert torch.equal(predict(model), before)
         assert len(model.train_y) == 40
-
-
-def test_conditioning_refuses_what_does_not_fit(model):
-    before, zeros = predict(model), torch.zeros(3, 3, dtype=torch.float64)
-    X = zeros[:2, :2]
-    bad_targets = [zeros[:, :1], zeros[:2, :2], torch.nan * zeros[:2, :1], zeros[0, :2]]
-    for bad in [(zeros[:2], zeros[:2, :1]), *((X, Y) for Y in bad_targets)]:
-        with pytest.raises(BotorchError, match=r"must have shape|1 output|Y is nan"):
-            model.condition_on_observations(*bad)
-    with pytest.raises(ValueError, match="unknown settings"):
-        model.condition_on_observations(X, zeros[:2, :1], weight=2.0)
-    assert torch.equal(predict(model), before)
 
 
 # --- objective and fit -----------------------------------------------------------------------------------------------

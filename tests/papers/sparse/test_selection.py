@@ -17,8 +17,8 @@ from gp_ensembles.papers.sparse import greedy as greedy_module
 from gp_ensembles.papers.sparse.collapsed import TightVFE, upper_bound
 from gp_ensembles.papers.sparse.fitting import Coordinates, initialize_from_subset
 from gp_ensembles.papers.sparse.one_at_a_time import BayesianOptimization, RandomSubset
-from gp_ensembles.papers.sparse.optimizers import LBFGSB
 from gp_ensembles.papers.sparse.selection import select_knots
+from gp_ensembles.papers.sparse.strategies import LBFGSB
 from tests.papers.sparse.problems import fail_at, isotropic, name_of, read_golden, rows, value_of
 
 

@@ -10,7 +10,7 @@ import torch
 from gpytorch.kernels import MaternKernel, ScaleKernel
 
 from gp_ensembles.papers.sparse import DTC, FIC, VFE, GreedyBlocks, SparseGP, select_knots
-from gp_ensembles.papers.sparse.exact import ExactGP
+from gp_ensembles.papers.sparse.regression import ExactGP
 from gp_ensembles.papers.sparse.tails import Tails, fit_tails, leave_one_out
 from tests.papers.sparse.problems import rows
 
