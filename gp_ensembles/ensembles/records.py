@@ -24,7 +24,7 @@ from gp_ensembles.ensembles.wide import WideFeatures
 from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.experts.empirical_bayes import LBFGS, Adam
 from gp_ensembles.experts.hyper_sampling import GaussianPerturbation
-from gp_ensembles.experts.latent_update import LaplaceUpdate, MomentMatchingUpdate
+from gp_ensembles.filters.sites import LaplaceUpdate, MomentMatchingUpdate
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import (
     BayesianModelAveraging,

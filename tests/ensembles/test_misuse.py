@@ -20,8 +20,8 @@ from gp_ensembles.ensembles.targets import (
     UnknownNoiseTarget,
 )
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert, MultiOutputExpert
-from gp_ensembles.experts.latent_update import LaplaceUpdate
 from gp_ensembles.features import LinearFeatures
+from gp_ensembles.filters.sites import LaplaceUpdate
 from gp_ensembles.filters.states import StepPredictions
 from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
 from gp_ensembles.likelihoods.classification import LogisticLikelihood
