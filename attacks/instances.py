@@ -21,13 +21,13 @@ from gp_ensembles.experts.adapters import ColumnsAdapter
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.boosting import HistogramBoosting
 from gp_ensembles.experts.external import ExternalExpert
-from gp_ensembles.experts.latent_update import MomentMatchingUpdate
 from gp_ensembles.experts.refitted import InitialFit, RefittedExpert
 from gp_ensembles.experts.structural import StructuralExpert
 from gp_ensembles.experts.window import Refit
 from gp_ensembles.features import LinearFeatures, RandomFourierFeatures
 from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.filters import CorrelatedWalk, ExponentialForgetting, RandomWalk, StabilizedForgetting, gaussian_state
+from gp_ensembles.filters.sites import MomentMatchingUpdate
 from gp_ensembles.filters.states import square_root_state
 from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.innovations import InnovationModel

@@ -26,9 +26,9 @@ from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.laplace import LaplaceExpert
-from gp_ensembles.experts.latent_update import MomentMatchingUpdate
 from gp_ensembles.features import FeatureMap, RandomFourierFeatures
 from gp_ensembles.features.batch import stack_kernels
+from gp_ensembles.filters.sites import MomentMatchingUpdate
 from gp_ensembles.likelihoods import MulticlassLikelihood
 from gp_ensembles.likelihoods.classification import LogisticLikelihood
 from gp_ensembles.meta_learners import BayesianModelAveraging

@@ -16,8 +16,7 @@ from gp_ensembles.engine.runners import RunnerBatches, SharedBasisBatch
 from gp_ensembles.engine.state import EnsembleState, named_tensors
 from gp_ensembles.engine.weighing import with_lags
 from gp_ensembles.experts.base import BoundExpert, Expert
-from gp_ensembles.experts.laplace import join_latent
-from gp_ensembles.experts.latent_runner import LatentGroup
+from gp_ensembles.experts.laplace import LatentGroup, join_latent
 from gp_ensembles.features.base import FeatureMap
 
 _VERSION = attrgetter("_version")

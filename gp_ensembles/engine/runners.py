@@ -15,7 +15,7 @@ from gp_ensembles.engine.input_checks import missing_rows
 from gp_ensembles.engine.predictions import flatten
 from gp_ensembles.experts.base import BoundExpert, Expert, Runner
 from gp_ensembles.experts.gaussian import BoundGaussian, GaussianExpert
-from gp_ensembles.experts.latent_runner import LatentGroup, LatentRunner, stage_latent
+from gp_ensembles.experts.laplace import LatentGroup, LatentRunner, stage_latent
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import (
     FilterState,

@@ -18,11 +18,11 @@ from gp_ensembles.ensembles.spec_checks import check_fields
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.laplace import LaplaceExpert
-from gp_ensembles.experts.latent_update import LatentUpdate
 from gp_ensembles.experts.multi_output import MultiOutputExpert
 from gp_ensembles.experts.robust import RobustExpert
 from gp_ensembles.experts.student_t import StudentTExpert
 from gp_ensembles.features.base import FeatureMap
+from gp_ensembles.filters.sites import LatentUpdate
 from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
 from gp_ensembles.likelihoods.classification import LogisticLikelihood, Probit
 from gp_ensembles.likelihoods.response import check_support

@@ -3,16 +3,16 @@
 - ``base``: ``Expert``, the abstract base class, and ``BoundExpert``, its view for loops.
 - ``gaussian``, ``student_t``, ``robust``, ``laplace``, ``multi_output``: ``GaussianExpert``, ``StudentTExpert`` (noise
   learned online), ``RobustExpert`` (gross outliers), ``LaplaceExpert`` (any likelihood, learned by a ``LaplaceUpdate``
-  or a ``MomentMatchingUpdate`` of ``latent_update``), ``MultiOutputExpert``.
+  or a ``MomentMatchingUpdate`` of ``filters.sites``), ``MultiOutputExpert``.
 - ``window``: ``WindowExpert``, the exact Gaussian process of the last rows; ``Refit``, the schedule of its refits.
 - ``refitted``: ``RefittedExpert``, whose hyperparameters and lags are refitted on a schedule.
 - ``structural``: ``StructuralExpert``, level, trend and season of a series; ``changing_trend``: the choice among their
   trends from a warm-up.
 - ``external``: ``ExternalExpert``, trained on a schedule; ``adapters``: ``ModelAdapter``, the interface of such a
   model, ``RegressorAdapter``, ``FunctionAdapter``, ...; ``boosting``: ``HistogramBoosting``.
-- ``empirical_bayes``: ``fit_empirical_bayes`` by ``LBFGS`` or ``Adam``; ``evidence`` and ``laplace_evidence``: its
-  objective; ``hyper_sampling``: ``sample_hyperparameters`` around the maximum, and ``perturb_hyperparameters`` where
-  there are too many for that.
+- ``empirical_bayes``: ``fit_empirical_bayes`` by ``LBFGS`` or ``Adam``; ``evidence``: its objective;
+  ``hyper_sampling``: ``sample_hyperparameters`` around the maximum, and ``perturb_hyperparameters`` where there are too
+  many for that.
 """
 
 from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, fit_empirical_bayes

@@ -1,36 +1,147 @@
-"""Bayesian basis expansions for targets that are not Gaussian: classes, counts, levels, heavy tails."""
+"""Bayesian basis expansions for targets that are not Gaussian: classes, counts, levels, heavy tails.
+
+The likelihood of a target depends on its latent value only. So the experts of an ensemble that share a likelihood find
+their modes at once, as one batch of numbers, whatever their bases and sizes, instead of in as many small searches.
+"""
 
 import copy
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, CopiedSeries, Expert, Plans, PureRunner, Runner, Traits
-from gp_ensembles.experts.laplace_evidence import laplace_log_evidence
-from gp_ensembles.experts.latent_runner import LatentGroup, LatentRunner, latent_predictions
-from gp_ensembles.experts.latent_update import LaplaceUpdate, LatentUpdate
+from gp_ensembles.experts.base import BoundExpert, CopiedSeries, Expert, Plans, PureRunner, Runner, Traits, of_length
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.batch import take_experts
+from gp_ensembles.filters.block import BlockGain
+from gp_ensembles.filters.latent import BlockSites, LatentBlock, find_sites, latent_block, latent_gain
 from gp_ensembles.filters.rows import Rows, as_rows
-from gp_ensembles.filters.sites import SiteRule, VectorRule
-from gp_ensembles.filters.states import FilterState, GaussianState, LatentPredictions, gaussian_state
-from gp_ensembles.filters.transitions import Transition
+from gp_ensembles.filters.schedule import Schedule, moment_scales
+from gp_ensembles.filters.sites import LaplaceUpdate, LatentUpdate, LikelihoodRule, SiteRule, climb
+from gp_ensembles.filters.states import FilterState, GaussianState, LatentMoments, LatentPredictions, gaussian_state
+from gp_ensembles.filters.transitions import Transition, make_schedule
 from gp_ensembles.filters.update import predict, update_block
 from gp_ensembles.likelihoods.classification import OrdinalLink
-from gp_ensembles.likelihoods.derivatives import known_derivatives, known_vector_derivatives
+from gp_ensembles.likelihoods.derivatives import latent_density
 from gp_ensembles.likelihoods.predictive import GaussHermite, Predictive
-from gp_ensembles.likelihoods.response import check_support, latent_dim, log_prob
-from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.likelihoods.response import check_support, latent_dim
+from gp_ensembles.numerics.cholesky import NumericalError, cholesky
+from gp_ensembles.numerics.derivatives import LatentDensity
 from gp_ensembles.numerics.gpytorch_types import Likelihood
 
+_STEPS = 60  # of Newton's method for the mode of the weights, at most
+_WHAT = "the curvature of the posterior of the weights"
 
-def _runner(bound: "BoundLaplace", state: FilterState) -> Runner:
+
+class LatentGroup(NamedTuple):
+    """Experts of one or more objects that share a likelihood.
+
+    Attributes:
+        likelihood: The likelihood, of batch shape (M,) or none.
+        rule: Gives the site of each target.
+        predictive: Computes predictions of targets.
+    """
+
+    likelihood: Likelihood
+    rule: SiteRule
+    predictive: Predictive
+
+
+class LatentRunner(Runner):
+    """A batch of experts with a likelihood, its state changed in place."""
+
+    def __init__(self, bound: "BoundLaplace", state: GaussianState, alone: LatentGroup) -> None:
+        self._bound, self._state, self._alone = bound, state, alone
+        self._batch_shape = bound.prior_variance.shape
+        self._schedules: dict[int, Schedule] = {}
+        self._schedule: Schedule | None = None
+        self._staged: BlockGain | None = None
+
+    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> LatentPredictions:
+        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
+        steps = stage_latent(self._alone, [self], [Phi], rows)
+        return LatentPredictions(*(part.reshape(*self._batch_shape, *part.shape[1:]) for part in steps))
+
+    def look(self, Phi: Tensor, ages: Tensor | None) -> LatentBlock:
+        r"""Moments of the latent values of a block of features (\*batch, B, F), the batch as one axis."""
+        transition, prior_variance = self._bound.transition, self._bound.prior_variance.detach()
+        self._staged = None
+        if ages is not None:
+            self._schedule = make_schedule(transition, Phi.shape[-2], prior_variance, ages)
+        else:
+            prepare = partial(make_schedule, transition, prior_variance=prior_variance)
+            self._schedule = of_length(self._schedules, Phi.shape[-2], prepare)
+        block = latent_block(self._state, Phi, self._schedule, prior_variance)
+        cross, mean, covariance, scale, drift = block
+        if scale is not None:
+            scale = scale.expand(*self._batch_shape, Phi.shape[-2]).reshape(-1, Phi.shape[-2])
+        axes = len(self._batch_shape)
+        cross, mean, covariance = (part.reshape(-1, *part.shape[axes:]) for part in (cross, mean, covariance))
+        return LatentBlock(cross, mean, covariance, scale, drift)
+
+    def keep(self, block: LatentBlock, sites: BlockSites) -> None:
+        """Keep what a block teaches until :meth:`commit`."""
+        self._staged = latent_gain(block, sites)
+
+    def commit(self) -> None:
+        """Learn the staged block."""
+        gain, schedule, moments = self._staged, self._schedule, self._state.moments
+        if gain is None or schedule is None:
+            return
+        moments.view(-1, *moments.shape[-2:]).baddbmm_(gain.left.mT, gain.right, alpha=-1.0)
+        if gain.drift is not None:
+            covariance, is_matrix = moments[..., :-1], gain.drift.ndim == moments.ndim
+            (covariance if is_matrix else covariance.diagonal(dim1=-2, dim2=-1)).add_(gain.drift)
+        if schedule.mean_scale is not None or schedule.covariance_scale is not None:
+            scales = (schedule.mean_scale, schedule.covariance_scale)
+            moments.mul_(moment_scales(moments, *(moments.new_ones(()) if s is None else s for s in scales)))
+        self._staged = None
+
+
+def stage_latent(
+    group: LatentGroup, runners: Sequence[LatentRunner], features: Sequence[Tensor], rows: Rows
+) -> LatentPredictions:
+    r"""Predict a block with all objects of a group; states are not touched.
+
+    Shapes: ``features`` (\*batch, B, F); returns (M, B).
+    """
+    blocks = [runner.look(Phi, rows.ages) for runner, Phi in zip(runners, features, strict=True)]
+    mean, covariance = torch.cat([block.mean for block in blocks]), torch.cat([block.covariance for block in blocks])
+    scale = None
+    if any(block.target_scale is not None for block in blocks):
+        like = mean if mean.ndim == 2 else mean[..., 0]
+        scales = [block.target_scale for block in blocks]
+        ones = like.new_ones(like.shape[1])
+        scale = torch.cat(
+            [ones.expand(len(b.mean), -1) if s is None else s for b, s in zip(blocks, scales, strict=True)]
+        )
+    sites = find_sites(mean, covariance, scale, rows.y, group.rule)
+    start = 0
+    for runner, block in zip(runners, blocks, strict=True):
+        own = slice(start, start + len(block.mean))
+        start = own.stop
+        runner.keep(block, BlockSites(sites.latent, *(part[own] for part in sites[1:])))
+    return latent_predictions(group.predictive, group.likelihood, sites.latent, rows.y)
+
+
+def latent_predictions(
+    predictive: Predictive, likelihood: Likelihood, moments: LatentMoments, y: Tensor
+) -> LatentPredictions:
+    r"""Predictions of targets (B,), NaN where missing, from latent values one step ahead (\*batch, B)."""
+    seen = ~torch.isnan(y)
+    if bool(seen.all()):
+        mean, variance, log_prob = predictive.assess(likelihood, *moments, y)
+        return LatentPredictions(mean, variance, log_prob, *moments)
+    filled = torch.where(seen, y, y[seen][0] if bool(seen.any()) else 0.0)
+    mean, variance, log_prob = predictive.assess(likelihood, *moments, filled)
+    return LatentPredictions(mean, variance, torch.where(seen, log_prob, torch.nan), *moments)
+
+
+def _runner(bound: "BoundLaplace", state: GaussianState) -> Runner:
     alone = join_latent([bound])
-    if alone is None or not isinstance(state, GaussianState):
-        return PureRunner(bound, state)
-    return LatentRunner(bound, state, alone)
+    return PureRunner(bound, state) if alone is None else LatentRunner(bound, state, alone)
 
 
 class BoundLaplace(BoundExpert):
@@ -55,14 +166,7 @@ class BoundLaplace(BoundExpert):
         self.latent_update = latent_update
         self.predictive = predictive
         self.num_latent: int = latent_dim(likelihood)
-        density = partial(log_prob, likelihood)
-        self._rule: SiteRule | VectorRule
-        if self.num_latent == 1:
-            self._rule = latent_update.rule(density, prior_variance, known_derivatives(likelihood))
-        else:
-            self._rule = latent_update.vector_rule(
-                density, self.num_latent, prior_variance, known_vector_derivatives(likelihood)
-            )
+        self._rule = LikelihoodRule(latent_density(likelihood), latent_update)
 
     def update_block(
         self, state: FilterState, Phi: Tensor, y: Tensor | Rows
@@ -109,8 +213,8 @@ class LaplaceExpert(Expert):
             :mod:`gp_ensembles.likelihoods`. Its parameters, if any, have the feature map's ``batch_shape`` first, or
             none and are then shared.
         transition: How the weights change before every row; ``None`` for static weights.
-        latent_update: How the expert learns: :class:`~gp_ensembles.experts.latent_update.LaplaceUpdate` by default, or
-            :class:`~gp_ensembles.experts.latent_update.MomentMatchingUpdate`.
+        latent_update: How the expert learns: :class:`~gp_ensembles.filters.sites.LaplaceUpdate` by default, or
+            :class:`~gp_ensembles.filters.sites.MomentMatchingUpdate`.
         predictive: How predictions are computed: :class:`~gp_ensembles.likelihoods.predictive.GaussHermite` by
             default, or :class:`~gp_ensembles.likelihoods.ProbitApproximation`.
 
@@ -170,7 +274,7 @@ class LaplaceExpert(Expert):
         """By Laplace's approximation, however the expert learns; see :meth:`Expert.log_evidence`."""
         Phi, prior_variance = self.features.bind()(X), self.features.prior_variance
         try:
-            return laplace_log_evidence(Phi, y, partial(log_prob, self.likelihood), prior_variance, self.num_latent)
+            return laplace_log_evidence(Phi, y, latent_density(self.likelihood, force_autograd=True), prior_variance)
         except NumericalError:
             return prior_variance * torch.nan
 
@@ -198,19 +302,15 @@ def take_likelihood(likelihood: Likelihood, batch_shape: torch.Size, index: Tens
 
 def join_latent(bound: Sequence[BoundExpert]) -> LatentGroup | None:
     """All experts of an ensemble as one group; ``None`` unless they share a likelihood and the kind of update."""
-    members = [b for b in bound if isinstance(b, BoundLaplace) and b.num_latent == 1]
+    members = [b for b in bound if isinstance(b, BoundLaplace)]
     if len(members) < len(bound):
         return None
     first = members[0]
-    shapes = [b.prior_variance.shape for b in members]
-    likelihood = join_likelihoods([b.likelihood for b in members], shapes)
+    likelihood = join_likelihoods([b.likelihood for b in members], [b.prior_variance.shape for b in members])
     same = all(b.latent_update == first.latent_update and _same(b.predictive, first.predictive) for b in members)
     if likelihood is None or not same:
         return None
-    density, like = partial(log_prob, likelihood), first.prior_variance
-    return LatentGroup(
-        likelihood, first.latent_update.rule(density, like, known_derivatives(likelihood)), first.predictive
-    )
+    return LatentGroup(likelihood, LikelihoodRule(latent_density(likelihood), first.latent_update), first.predictive)
 
 
 def join_likelihoods(likelihoods: Sequence[Likelihood], batch_shapes: Sequence[torch.Size]) -> Likelihood | None:
@@ -241,3 +341,85 @@ def _settings(thing: object) -> object:
 
 def _same(one: Predictive, other: Predictive) -> bool:
     return type(one) is type(other) and vars(one) == vars(other)
+
+
+def laplace_log_evidence(Phi: Tensor, y: Tensor, density: LatentDensity, prior_variance: Tensor) -> Tensor:
+    r"""Laplace approximation of the evidence of non-Gaussian targets, over all weights, for a batch of experts.
+
+    .. math:: \log p(y) \approx \sum_n \ell_n(\hat z_n) - \frac{\|\hat\theta\|^2}{2 \sigma_\theta^2}
+              - \tfrac12 \log \Big| I + \sigma_\theta^2 \sum_n H_n \otimes \phi_n \phi_n^\top \Big|
+
+    (Rasmussen and Williams 2006, section 3.4, in weight space). The mode is found without gradients; two more Newton
+    steps with gradients then make value, gradient and Hessian in the hyperparameters exact, since each squares the
+    error.
+
+    Shapes: ``Phi`` (\*batch, N, F), ``y`` (N,), ``prior_variance`` (\*batch); returns (\*batch).
+
+    Raises:
+        NumericalError: If the posterior has no proper mode.
+    """
+    weights = _weights_at_mode(Phi.detach(), y, density, prior_variance.detach())
+    if torch.is_grad_enabled():
+        for _ in range(2):
+            weights = _newton(weights, Phi, y, density, prior_variance)
+    curvature = -density.derivatives(_latent(weights, Phi), y).second
+    factor = cholesky(_system(curvature, Phi, density.num_latent, prior_variance), _WHAT)
+    return _log_joint(weights, Phi, y, density, prior_variance) - factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+@torch.no_grad()
+def _weights_at_mode(Phi: Tensor, y: Tensor, density: LatentDensity, prior_variance: Tensor) -> Tensor:
+    r"""Weights (\*batch, C, F) at the mode, by damped Newton from zero, for every expert by itself."""
+    tolerance = float(torch.finfo(Phi.dtype).eps ** 0.6)
+
+    def height(weights: Tensor) -> Tensor:
+        return _log_joint(weights, Phi, y, density, prior_variance)
+
+    def ascent(weights: Tensor, index: int) -> tuple[Tensor, float, bool]:
+        step = _newton(weights, Phi, y, density, prior_variance, convex=True) - weights
+        return step, 0.0, bool(step.abs().amax() <= tolerance * (1 + weights.abs().amax()))
+
+    start = Phi.new_zeros(*Phi.shape[:-2], density.num_latent, Phi.shape[-1])
+    weights: Tensor = climb(start, height, ascent, _STEPS)[0]
+    if not bool(torch.isfinite(height(weights)).all()):
+        raise NumericalError("the posterior of the weights has no proper mode; start with a smaller prior variance")
+    return weights
+
+
+def _latent(weights: Tensor, Phi: Tensor) -> Tensor:
+    r"""Latent values (\*batch, N) or vectors (\*batch, N, C) of weights (\*batch, C, F)."""
+    latent = Phi @ weights.mT
+    return latent if latent.shape[-1] > 1 else latent.squeeze(-1)
+
+
+def _log_joint(weights: Tensor, Phi: Tensor, y: Tensor, density: LatentDensity, prior_variance: Tensor) -> Tensor:
+    r"""Log posterior of the weights up to a constant, (\*batch)."""
+    penalty = 0.5 * weights.square().sum((-2, -1)) / prior_variance
+    fit: Tensor = density.log_prob(_latent(weights, Phi), y).sum(-1)
+    return fit - penalty
+
+
+def _newton(
+    weights: Tensor, Phi: Tensor, y: Tensor, density: LatentDensity, prior_variance: Tensor, *, convex: bool = False
+) -> Tensor:
+    """Where a Newton step leads; with ``convex`` negative curvature is left out, so that it always climbs."""
+    latent, num_latent = _latent(weights, Phi), density.num_latent
+    first, second = density.derivatives(latent, y)
+    curvature = (-second).clamp_min(0.0) if convex and num_latent == 1 else -second
+    if num_latent == 1:
+        right = (first + curvature * latent).unsqueeze(-1)
+    else:
+        right = first + (curvature @ latent.unsqueeze(-1)).squeeze(-1)
+    target = prior_variance[..., None, None] * (right.mT @ Phi)
+    factor = cholesky(_system(curvature, Phi, num_latent, prior_variance), _WHAT)
+    solved: Tensor = torch.cholesky_solve(target.flatten(-2).unsqueeze(-1), factor).squeeze(-1)
+    return solved.unflatten(-1, (num_latent, -1))
+
+
+def _system(curvature: Tensor, Phi: Tensor, num_latent: int, prior_variance: Tensor) -> Tensor:
+    r"""I + σ² Σ H ⊗ φφᵀ, shape (\*batch, C F, C F), from H (\*batch, N) or (\*batch, N, C, C)."""
+    H = curvature if num_latent > 1 else curvature[..., None, None]
+    places = range(num_latent)
+    rows = [torch.cat([(Phi * H[..., c, d].unsqueeze(-1)).mT @ Phi for d in places], dim=-1) for c in places]
+    total = prior_variance[..., None, None] * torch.cat(rows, dim=-2)
+    return total + torch.diag_embed(total.new_ones(total.shape[:-1]))

@@ -17,8 +17,8 @@ targets depend on them.
 ``student_t``      unknown noise variance (normal-inverse-gamma)
 ``multi_output``   outputs that share a covariance
 ``window``         the exact Gaussian process of the last rows: no weights, covariances of rows
-``latent``         targets that are not Gaussian: blocks of scalar latent values, rows of latent vectors
-``sites``          one such target as a Gaussian factor: Laplace, moment matching, robust; scalar and vector
+``latent``         targets that are not Gaussian: blocks of latent values or vectors
+``sites``          one such target as a Gaussian factor: Laplace, moment matching, robust
 ``textbook``       one row at a time as the textbooks have it: the reference of the tests
 =================  ====================================================================================================
 """

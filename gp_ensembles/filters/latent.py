@@ -1,35 +1,52 @@
 r"""Filters for targets that are not Gaussian: exact in blocks, given the rule that turns a target into a site.
 
-A target informs the weights only through its latent value :math:`z_t = \phi_t^\top \theta_t`. So a block of B
-targets is filtered on B numbers, whose joint moments two matrix products give: one site after the other, each moving
-the latent values of the rows after it. The F weights are updated once at the end, as in the Gaussian block filter.
-Experts that share a likelihood find their sites together, whatever their features (:func:`find_sites`).
+A target informs the weights only through its latent value :math:`z_t = \phi_t^\top \theta_t`, or through its vector of
+C of them, one for each class: classes share their features, and their weights are one vector, class after class. So a
+block of B targets is filtered on B C numbers, whose joint moments a few matrix products give: one site after the other,
+with gradient :math:`a_t` and curvature :math:`W_t`, each moving the latent values of the rows after it. With their
+covariances :math:`K_{st}` before target t, the covariances :math:`X_s` of row s with the weights, as they are before
+target s, are those before the block times the inverse of a unit lower triangle,
+
+.. math:: X_s + \sum_{t < s} K_{st} W_t X_t = X_s^{(0)}, \qquad
+          \mu \leftarrow \mu + \sum_t X_t^\top a_t, \qquad
+          \Sigma \leftarrow \Sigma - \sum_t X_t^\top W_t X_t
+
+and the C F weights are updated once at the end, as in the Gaussian block filter. Experts that share a likelihood find
+their sites together, whatever their features (:func:`find_sites`).
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gp_ensembles.filters.block import BlockGain, apply_gain, joint_moments, predict_linear
-from gp_ensembles.filters.plain_sites import logistic_sites
+from gp_ensembles.filters.block import BlockGain, apply_gain, predict_linear
 from gp_ensembles.filters.rows import Rows, as_rows
-from gp_ensembles.filters.schedule import Schedule, scale_features, scale_state
-from gp_ensembles.filters.sites import LaplaceRule, MomentMatchingRule, SiteRule
+from gp_ensembles.filters.schedule import (
+    Schedule,
+    count_steps,
+    is_full,
+    scale_features,
+    scale_state,
+    total_walk,
+    walk_ahead,
+    walk_rows,
+)
+from gp_ensembles.filters.sites import SiteRule
 from gp_ensembles.filters.states import GaussianState, LatentMoments
 from gp_ensembles.filters.transitions import Transition, make_schedule, split_rows
+from gp_ensembles.numerics.derivatives import library_of
 from gp_ensembles.numerics.reductions import readable_flags
-
-_AT_ONCE = 16  # rows of a block that move one another singly; those after them follow by matrix products
 
 
 class LatentBlock(NamedTuple):
     r"""A block before its targets, in the coordinates of its schedule.
 
     Attributes:
-        cross: cov(z, \theta_B), shape (\*batch, B, F).
-        mean: Means of the latent values, shape (\*batch, B).
-        covariance: Their covariance, shape (\*batch, B, B); only what is on and below the diagonal counts.
+        cross: cov(z, \theta_B), shape (\*batch, B C, C F).
+        mean: Means of the latent values, shape (\*batch, B), or (\*batch, B, C) for latent vectors.
+        covariance: Their covariance, shape (\*batch, B C, B C); only what is right of the diagonal blocks and in them
+            counts.
         target_scale: Factor from latent values to those of the likelihood, shape (B,) or (\*batch, B); ``None`` for
             one.
         drift: As in :class:`~gp_ensembles.filters.block.BlockGain`.
@@ -47,15 +64,16 @@ class BlockSites(NamedTuple):
 
     Attributes:
         latent: Latent values one step ahead.
-        gradient: Shift of the latent mean per unit of covariance, shape (\*batch, B).
-        curvature: Reduction of the covariance, likewise.
-        columns: cov(z, z_t) before target t in column t, shape (\*batch, B, B).
+        gradient: Shift of the latent mean per unit of covariance, shape (\*batch, B C).
+        curvature: Reduction of the covariance, shape (\*batch, B, C, C).
+        lower: Below its unit diagonal, the triangle that makes covariances before the block of those before each
+            target, shape (\*batch, B C, B C).
     """
 
     latent: LatentMoments
     gradient: Tensor
     curvature: Tensor
-    columns: Tensor
+    lower: Tensor
 
 
 def update_latent(
@@ -68,19 +86,22 @@ def update_latent(
 ) -> tuple[GaussianState, LatentMoments]:
     r"""Learn a block of targets, all of each that is not missing; equal to single steps to round-off.
 
-    Shapes: ``Phi`` (\*batch, B, F), ``rows`` or their targets (B,), ``prior_variance`` (\*batch).
+    Shapes: ``Phi`` (\*batch, B, F), ``rows`` or their targets (B,), ``prior_variance`` (\*batch). Returns: the
+    posterior after the block, and the latent values one step ahead.
     """
     parts = []
     for design, part in split_rows(Phi, as_rows(rows), transition):
         schedule = make_schedule(transition, design.shape[-2], prior_variance, part.ages)
-        gain, latent = condition_latent(state, design, part.y, rule, schedule)
-        scaled = scale_state(apply_gain(state, gain), schedule)
+        block = latent_block(state, design, schedule, prior_variance)
+        sites = find_sites(block.mean, block.covariance, block.target_scale, part.y, rule)
+        scaled = scale_state(apply_gain(state, latent_gain(block, sites)), schedule)
         assert isinstance(scaled, GaussianState)
         state = scaled
-        parts.append(latent)
+        parts.append(sites.latent)
     if len(parts) == 1:
         return state, parts[0]
-    return state, LatentMoments(*(torch.cat(fields, dim=-1) for fields in zip(*parts, strict=True)))
+    axis = Phi.ndim - 2
+    return state, LatentMoments(*(torch.cat(fields, dim=axis) for fields in zip(*parts, strict=True)))
 
 
 def predict_latent(
@@ -91,138 +112,153 @@ def predict_latent(
     prior_variance: Tensor,
     steps: Tensor | None = None,
 ) -> LatentMoments:
-    r"""Latent values of rows (..., \*batch, N, F) that all come next; other arguments as in :func:`update_latent`."""
-    noiseless = torch.zeros_like(prior_variance)
-    return LatentMoments(*predict_linear(state, Phi, noiseless, transition, prior_variance, steps))
+    r"""Latent values of rows (\*batch, N, F) that all come next; arguments as in :func:`update_latent`.
+
+    Rows of single latent values may have further axes before those of the batch.
+    """
+    num_features, size = Phi.shape[-1], state.mean.shape[-1]
+    if size == num_features:
+        return LatentMoments(
+            *predict_linear(state, Phi, torch.zeros_like(prior_variance), transition, prior_variance, steps)
+        )
+    schedule = make_schedule(transition, 1, prior_variance, steps)
+    design, walk = scale_features(Phi, schedule), walk_ahead(schedule)
+    shape = *state.mean.shape[:-1], size // num_features, num_features
+    mean = design @ state.mean.reshape(shape).mT
+    covariance = state.covariance.reshape(*shape, *shape[-2:])
+    variance = torch.einsum("...nf,...cfdg,...ng->...ncd", design, covariance, design)
+    if walk is not None:  # each class walks by itself
+        walked = (walk_rows(design, walk, prior_variance) * design).sum(-1)
+        variance = variance + torch.diag_embed(walked.unsqueeze(-1).expand_as(mean))
+    return LatentMoments(
+        mean if schedule.target_scale is None else mean * schedule.target_scale.unsqueeze(-1), variance
+    )
 
 
-def condition_latent(
-    state: GaussianState, Phi: Tensor, y: Tensor, rule: SiteRule, schedule: Schedule
-) -> tuple[BlockGain, LatentMoments]:
-    """Gain of a block, not yet applied to the state, and its latent values one step ahead."""
-    block = latent_block(state, Phi, schedule)
-    sites = find_sites(block.mean, block.covariance, block.target_scale, y, rule)
-    left, right = latent_gain(block.cross, sites)
-    return BlockGain(left, right, block.drift), sites.latent
-
-
-def latent_block(state: GaussianState, Phi: Tensor, schedule: Schedule) -> LatentBlock:
-    r"""Joint moments of the latent values of a block and the weights after it; Phi (\*batch, B, F)."""
-    batch = state.moments[..., 0, 0]  # any tensor with the batch shape
+def latent_block(state: GaussianState, Phi: Tensor, schedule: Schedule, like: Tensor) -> LatentBlock:
+    r"""Joint moments of the latent values of a block and the weights after it; Phi (\*batch, B, F), like (\*batch)."""
     design = scale_features(Phi, schedule)
-    cross, mean, covariance, drift = joint_moments(state, design, batch, schedule.walk, schedule.steps)
-    return LatentBlock(cross, mean, covariance, schedule.target_scale, drift)
+    batch_shape, (num_rows, num_features), size = design.shape[:-2], design.shape[-2:], state.moments.shape[-2]
+    num_latent = size // num_features
+    weights = state.moments.reshape(*batch_shape, num_latent, num_features, size + 1)
+    joint = (design.unsqueeze(-3) @ weights).transpose(-3, -2)  # (*batch, B, C, C F + 1)
+    cross, mean, drift = joint[..., :size], joint[..., size], None
+    cross = cross.reshape(*batch_shape, num_rows, num_latent, num_latent, num_features)
+    if schedule.walk is not None:
+        steps = count_steps(design) if schedule.steps is None else schedule.steps
+        walked = steps.unsqueeze(-1) * walk_rows(design, schedule.walk, like)
+        cross = cross + _for_classes(walked.unsqueeze(-2), num_latent)
+        drift = total_walk(schedule.walk, steps[..., -1], like)
+        drift = _drift(drift, is_full(drift, like), num_latent)
+    # Row s carries the walk up to s, so covariances with the rows t after it are right.
+    covariance = cross.flatten(-4, -2) @ design.mT
+    covariance = covariance.reshape(*batch_shape, num_rows * num_latent, num_latent, num_rows).mT
+    total = num_rows * num_latent
+    return LatentBlock(
+        cross.reshape(*batch_shape, total, size),
+        mean.squeeze(-1) if num_latent == 1 else mean,
+        covariance.reshape(*batch_shape, total, total),
+        schedule.target_scale,
+        drift,
+    )
+
+
+def _for_classes(parts: Tensor, num_latent: int) -> Tensor:
+    """Numbers (..., 1, F) that each of C classes has by itself, as (..., C, C, F)."""
+    classes = torch.diag_embed(parts.new_ones(num_latent))
+    return parts.unsqueeze(-2) * classes.unsqueeze(-1)
+
+
+def _drift(drift: Tensor, is_matrix: bool, num_latent: int) -> Tensor:
+    """What the walk adds to the covariance of one class, for all classes."""
+    if num_latent == 1 or (not is_matrix and drift.shape[-1] == 1):
+        return drift
+    if not is_matrix:
+        return drift.repeat(*[1] * (drift.ndim - 1), num_latent)
+    blocks = _for_classes(drift.unsqueeze(-2), num_latent)  # (*batch, F, C, C, F)
+    return blocks.movedim(-4, -3).flatten(-2, -1).flatten(-3, -2)
 
 
 def find_sites(mean: Tensor, covariance: Tensor, target_scale: Tensor | None, y: Tensor, rule: SiteRule) -> BlockSites:
-    """One site after the other, on the latent values of a block.
+    r"""One site after the other, on the latent values of a block, as in :class:`LatentBlock`.
 
-    Shapes: ``y`` (B,).
+    Shapes: ``y`` (B,), or (\*batch, B) with targets missing at rows of their own.
     """
-    num_rows = y.shape[-1]
-    moments = torch.cat([covariance, mean.unsqueeze(-1)], dim=-1)
-    if isinstance(rule, LaplaceRule | MomentMatchingRule) and rule.is_logistic and target_scale is None:
-        sites = _on_arrays(moments, y, rule)
-        if sites is not None:
-            return sites
-    parts: list[BlockSites] = []
-    for start in range(0, num_rows, _AT_ONCE):
-        rows = slice(start, start + _AT_ONCE)
-        scale = None if target_scale is None else target_scale[..., rows]
-        sites = _by_rows(moments, scale, y[..., rows], rule)
-        own = sites.gradient.shape[-1]
-        columns = sites.columns
-        if start + own < num_rows:  # the rows after these move as the weights do
-            later = _one_after_another(moments[..., own:, :own].mT, sites)
-            right = torch.cat([sites.curvature.unsqueeze(-1) * later, -sites.gradient.unsqueeze(-1)], dim=-1)
-            moments = moments[..., own:, own:] - later.mT @ right
-            columns = torch.cat([columns, later.mT], dim=-2)
-        parts.append(sites._replace(columns=torch.nn.functional.pad(columns, (0, 0, start, 0))))
-    if len(parts) == 1:
-        return parts[0]
-    latent = LatentMoments(
-        *(torch.cat(fields, dim=-1) for fields in zip(*(part.latent for part in parts), strict=True))
-    )
-    gradient, curvature, columns = (torch.cat(fields, dim=-1) for fields in list(zip(*parts, strict=True))[1:])
-    return BlockSites(latent, gradient, curvature, columns)
+    given = mean, covariance, y, *(() if target_scale is None else (target_scale,))
+    is_plain = rule.takes_arrays and y.ndim == 1 and all(v.is_cpu and v.dtype == torch.float64 for v in given)
+    if is_plain and not torch.is_grad_enabled():
+        try:
+            arrays = [part.detach().numpy() for part in given]
+        except RuntimeError:  # inside vmap
+            arrays = []
+        if arrays:
+            found = _find_sites(arrays[0], arrays[1], arrays[3] if len(arrays) > 3 else None, arrays[2], rule)
+            return BlockSites(LatentMoments(*map(torch.from_numpy, found[0])), *map(torch.from_numpy, found[1:]))
+    found = _find_sites(mean, covariance, target_scale, y, rule)
+    return BlockSites(LatentMoments(*found[0]), *found[1:])
 
 
-def _on_arrays(moments: Tensor, y: Tensor, rule: LaplaceRule | MomentMatchingRule) -> BlockSites | None:
-    """Sites of two classes on plain arrays; ``None`` unless numbers are double, in memory and not recorded."""
-    is_plain = moments.ndim == 3 and moments.dtype == y.dtype == torch.float64 and moments.is_cpu and y.is_cpu
-    if not is_plain or torch.is_grad_enabled():
-        return None
-    try:
-        quadrature = rule.quadrature if isinstance(rule, MomentMatchingRule) else None
-        found = logistic_sites(moments.clone().numpy(), y.numpy(), quadrature)
-    except RuntimeError:  # inside vmap
-        return None
-    if found is None:
-        return None
-    mean, variance, gradient, curvature, columns = (torch.from_numpy(part) for part in found)
-    return BlockSites(LatentMoments(mean, variance), gradient, curvature, columns)
-
-
-def _by_rows(moments: Tensor, target_scale: Tensor | None, y: Tensor, rule: SiteRule) -> BlockSites:
-    r"""Sites of the first rows of a block, from the covariance and mean (\*batch, B, B + 1) of its latent values."""
-    num_rows = y.shape[-1]
-    if moments.shape[-2] > num_rows:
-        moments = torch.cat([moments[..., :num_rows, :num_rows], moments[..., :num_rows, -1:]], dim=-1)
-    missing = torch.isnan(y)
-    known = readable_flags(missing) if y.ndim == 1 else None  # targets of many series are missing at rows of their own
-    columns, gradients, curvatures, means, variances = [], [], [], [], []
+def _find_sites(mean: Any, covariance: Any, target_scale: Any, y: Any, rule: SiteRule) -> tuple[Any, Any, Any, Any]:
+    """The same on tensors or on arrays."""
+    xp, num_rows, is_vector = library_of(mean), y.shape[-1], mean.ndim == covariance.ndim
+    size = covariance.shape[-1] // num_rows
+    missing, known = xp.isnan(y), None
+    if y.ndim == 1:
+        known = readable_flags(missing) if isinstance(missing, Tensor) else missing.tolist()
+    # Of the rows from t on; only what is right of the diagonal blocks and in them is used.
+    moments = xp.concatenate([covariance, mean.reshape(*covariance.shape[:-1], 1)], -1)
+    nothing = xp.zeros_like(covariance[..., :size])
+    centers, variances, gradients, curvatures, columns = [], [], [], [], []
     for t in range(num_rows):
-        column = moments[..., t]
-        variance, center = column[..., t : t + 1], moments[..., t, num_rows:]
+        own, center = moments[..., :size, :size], moments[..., :size, -1]
         scale = None if target_scale is None else target_scale[..., t : t + 1]
-        if scale is not None:
-            center = center * scale
-        if known is None or not known[t]:
+        center = center if scale is None else center * scale
+        own = 0.5 * (own + own.swapaxes(-1, -2)) if is_vector else own
+        centers.append(center)
+        variances.append(own)
+        if known and known[t]:
+            gradient, curvature = xp.zeros_like(center), xp.zeros_like(own)
+        else:
             target = y[..., t : t + 1]
-            sites = rule.solve(center, variance, target if known else target.nan_to_num(0.0))
-            shrink = 1 / (1 + sites.precision * variance)
-            curvature = sites.precision * shrink
-            gradient = torch.addcmul(sites.shift, sites.precision, center, value=-1) * shrink
-            if scale is not None:
-                gradient = gradient / scale
+            target = target if known else xp.nan_to_num(target)
+            if is_vector:
+                site = rule.solve(center[..., None, :], own[..., None, :, :], target)
+                gradient, curvature = site.gradient[..., 0, :], site.curvature[..., 0, :, :]
+            else:
+                site = rule.solve(center, own[..., 0], target)
+                gradient, curvature = site.gradient, site.curvature[..., None]
+            gradient = gradient if scale is None else gradient / scale
             if known is None:
                 gone = missing[..., t : t + 1]
-                gradient, curvature = (torch.where(gone, 0.0, part) for part in (gradient, curvature))
-        else:
-            curvature = gradient = torch.zeros_like(center)
-        means.append(center)
-        variances.append(variance)
-        columns.append(column)
+                gradient, curvature = xp.where(gone, 0.0, gradient), xp.where(gone[..., None], 0.0, curvature)
         gradients.append(gradient)
         curvatures.append(curvature)
-        if t + 1 < num_rows and not (known and known[t]):
-            right = torch.cat([curvature * column, -gradient], dim=-1)
-            moments = torch.addcmul(moments, column.unsqueeze(-1), right.unsqueeze(-2), value=-1)
-    if num_rows == 1:
-        return BlockSites(LatentMoments(means[0], variances[0]), gradients[0], curvatures[0], columns[0].unsqueeze(-1))
-    latent = LatentMoments(torch.cat(means, dim=-1), torch.cat(variances, dim=-1))
-    return BlockSites(latent, torch.cat(gradients, dim=-1), torch.cat(curvatures, dim=-1), torch.stack(columns, dim=-1))
+        if t + 1 < num_rows:
+            later = moments[..., :size, size:-1]  # cov(z_t, z_s) for the rows s behind it
+            learned = _product(curvature, later)
+            column = learned.swapaxes(-1, -2)
+            columns.append(xp.concatenate([nothing[..., : (t + 1) * size, :], column], -2))
+            moments = moments[..., size:, size:]
+            if not (known and known[t]):
+                right = xp.concatenate([learned, -gradient[..., None]], -1)
+                moments = moments - _product(later.swapaxes(-1, -2), right)
+    columns.append(nothing)
+    center, variance = xp.stack(centers, -2), xp.stack(variances, -3)
+    latent = (center, variance) if is_vector else (center[..., 0], variance[..., 0, 0])
+    return latent, xp.concatenate(gradients, -1), xp.stack(curvatures, -3), xp.concatenate(columns, -1)
 
 
-def latent_gain(cross: Tensor, sites: BlockSites) -> tuple[Tensor, Tensor]:
-    r"""Rows (\*batch, B + 1, F) and (\*batch, B + 1, F + 1) whose product the moments of the weights lose."""
-    cross = _one_after_another(cross, sites)
-    size = sites.curvature.abs().sqrt().unsqueeze(-1) * cross
-    signed = size * sites.curvature.sign().unsqueeze(-1)
-    shift = sites.gradient.unsqueeze(-2) @ cross
-    right = torch.nn.functional.pad(signed, (0, 1))
-    last = torch.nn.functional.pad(-torch.ones_like(shift[..., :1]), (shift.shape[-1], 0))
-    return torch.cat([size, shift], dim=-2), torch.cat([right, last], dim=-2)
+def _product(left: Any, right: Any) -> Any:
+    """Matrix product; of one column and one row it is not worth a call of BLAS for each expert."""
+    return left * right if left.shape[-1] == 1 else left @ right
 
 
-def _one_after_another(cross: Tensor, sites: BlockSites) -> Tensor:
-    r"""Covariances cov(z_t, .) before the block, (\*batch, B, R), as they are before target t."""
-    if cross.shape[-2] == 1:
-        return cross
-    after: Tensor = torch.linalg.solve_triangular(lower_factor(sites), cross, upper=False, unitriangular=True)
-    return after
-
-
-def lower_factor(sites: BlockSites) -> Tensor:
-    """Below its unit diagonal, the triangle that makes covariances before the block of those before each target."""
-    return torch.tril(sites.columns * sites.curvature.unsqueeze(-2), diagonal=-1)
+def latent_gain(block: LatentBlock, sites: BlockSites) -> BlockGain:
+    """What the weights learn from a block."""
+    cross = block.cross  # cov(z_t, θ_B) before target t, for all t
+    if sites.curvature.shape[-3] > 1:
+        cross = torch.linalg.solve_triangular(sites.lower, cross, upper=False, unitriangular=True)
+    num_latent = sites.curvature.shape[-1]
+    learned = _product(sites.curvature, cross.unflatten(-2, (-1, num_latent))).flatten(-3, -2)
+    right = torch.cat([learned, -sites.gradient.unsqueeze(-1)], dim=-1)
+    return BlockGain(cross, right, block.drift)

@@ -7,10 +7,9 @@ from torch import Tensor
 
 from gp_ensembles.filters.block import predict_joint_linear, predict_steps, update_linear
 from gp_ensembles.filters.latent import predict_latent, update_latent
-from gp_ensembles.filters.latent_vector import predict_latent_vector, update_latent_vector
 from gp_ensembles.filters.multi_output import MultiOutputNoise, predict_multi_output, update_multi_output
 from gp_ensembles.filters.rows import Rows, as_rows
-from gp_ensembles.filters.sites import SiteRule, VectorRule
+from gp_ensembles.filters.sites import SiteRule
 from gp_ensembles.filters.states import (
     ExternalState,
     FilterState,
@@ -31,11 +30,11 @@ from gp_ensembles.filters.student_t import NoiseDiscount, predict_student_t, upd
 from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.filters.window import Window, predict_window, update_window
 
-Observation = Tensor | SiteRule | VectorRule | NoiseDiscount | MultiOutputNoise | Window
+Observation = Tensor | SiteRule | NoiseDiscount | MultiOutputNoise | Window
 S = TypeVar("S", bound=LinearState | MultiOutputState | WindowState)
 
 _WANTED = {
-    GaussianState: "the noise variance, a tensor (*batch), or a rule such as LaplaceRule",
+    GaussianState: "the noise variance, a tensor (*batch), or a rule such as LikelihoodRule",
     SquareRootState: "the noise variance, a tensor (*batch)",
     StudentTState: "a NoiseDiscount, or None for a constant noise variance",
     MultiOutputState: "a MultiOutputNoise",
@@ -58,7 +57,6 @@ class _Algebra(NamedTuple):
 _ALGEBRA = (
     _Algebra((GaussianState, SquareRootState), (Tensor,), update_linear, predict_steps),
     _Algebra((GaussianState,), (SiteRule,), update_latent, predict_latent),
-    _Algebra((GaussianState,), (VectorRule,), update_latent_vector, predict_latent_vector),
     _Algebra((StudentTState,), (NoiseDiscount, type(None)), update_student_t, predict_student_t),
     _Algebra((MultiOutputState,), (MultiOutputNoise,), update_multi_output, predict_multi_output),
 )
@@ -80,7 +78,7 @@ def update_block(
     Phi: Tensor,
     y: Tensor | Rows,
     transition: Transition | None = None,
-    observation: SiteRule | VectorRule = ...,
+    observation: SiteRule = ...,
     *,
     prior_variance: Tensor | None = None,
 ) -> tuple[GaussianState, LatentMoments]: ...
@@ -109,7 +107,7 @@ def update_block(
     state                            observation                             predictions
     ================================ ======================================= ===========================
     GaussianState, SquareRootState   noise variance, a tensor (\*batch)      StepPredictions
-    GaussianState                    SiteRule or VectorRule                  LatentMoments
+    GaussianState                    SiteRule                                LatentMoments
     StudentTState                    NoiseDiscount, None for constant noise  StudentTPredictions
     MultiOutputState                 MultiOutputNoise                        StepPredictions (..., B, O)
     WindowState                      Window                                  StepPredictions
@@ -172,7 +170,7 @@ def predict(
     state: GaussianState,
     Phi: Tensor,
     transition: Transition | None = None,
-    observation: SiteRule | VectorRule = ...,
+    observation: SiteRule = ...,
     *,
     prior_variance: Tensor | None = None,
     steps: Tensor | None = None,

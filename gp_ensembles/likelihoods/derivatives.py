@@ -1,4 +1,4 @@
-r"""Derivatives of log densities in their latent value in closed form, for log-concave likelihoods.
+r"""Log densities of targets given their latent values, with derivatives in closed form for log-concave likelihoods.
 
 The site of a target is found by Newton's method on one number, a few steps for each row and expert. With derivatives
 in closed form a step is a handful of operations, and with the right start it needs no damping: the function whose zero
@@ -8,6 +8,7 @@ overshoot.
 
 import functools
 import math
+from typing import Any
 
 import torch
 from gpytorch.likelihoods import BernoulliLikelihood
@@ -21,7 +22,8 @@ from gp_ensembles.likelihoods.classification import (
     Probit,
 )
 from gp_ensembles.likelihoods.poisson import LogPoissonLikelihood
-from gp_ensembles.numerics.derivatives import Derivatives, KnownDerivatives, KnownVectorDerivatives
+from gp_ensembles.likelihoods.response import latent_dim, log_prob
+from gp_ensembles.numerics.derivatives import Derivatives, LatentDensity, automatic, diagonal_matrix, library_of
 from gp_ensembles.numerics.gpytorch_types import Likelihood
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
@@ -29,40 +31,39 @@ _ROOT_HALF = math.sqrt(0.5)
 _ROOT_TWO_OVER_PI = math.sqrt(2 / math.pi)
 
 
-@functools.singledispatch
-def known_derivatives(likelihood: Likelihood) -> KnownDerivatives | None:
-    r"""Derivatives of :math:`\ell(z) = \log p(y \mid z)` in closed form, else ``None``."""
-    return None
+def latent_density(likelihood: Likelihood, *, force_autograd: bool = False) -> LatentDensity:
+    """The log density of a likelihood; its derivatives are automatic where they have no closed form, or on request."""
+    known = None if force_autograd else _known(likelihood)
+    return automatic(functools.partial(log_prob, likelihood), latent_dim(likelihood)) if known is None else known
 
 
 @functools.singledispatch
-def known_vector_derivatives(likelihood: Likelihood) -> KnownVectorDerivatives | None:
-    """Gradients and Hessians in closed form for latent vectors: for the softmax, else ``None``."""
+def _known(likelihood: Likelihood) -> LatentDensity | None:
     return None
 
 
-@known_vector_derivatives.register(MulticlassLikelihood)
-def _(likelihood: MulticlassLikelihood) -> KnownVectorDerivatives | None:
-    return KnownVectorDerivatives(_softmax, is_softmax=True)
+@_known.register(MulticlassLikelihood)
+def _(likelihood: MulticlassLikelihood) -> LatentDensity | None:
+    return LatentDensity(_log_share, _softmax, likelihood.num_classes, takes_arrays=True)
 
 
-@known_derivatives.register(LogisticLikelihood)
-def _(likelihood: LogisticLikelihood) -> KnownDerivatives | None:
-    return KnownDerivatives(_logistic, _logistic_start, is_logistic=True)
+@_known.register(LogisticLikelihood)
+def _(likelihood: LogisticLikelihood) -> LatentDensity | None:
+    return LatentDensity(_log_sigmoid, _logistic, start=_logistic_start, takes_arrays=True)
 
 
-@known_derivatives.register(BernoulliLikelihood)
-def _(likelihood: BernoulliLikelihood) -> KnownDerivatives | None:
-    return KnownDerivatives(_probit, _mean)
+@_known.register(BernoulliLikelihood)
+def _(likelihood: BernoulliLikelihood) -> LatentDensity | None:
+    return LatentDensity(functools.partial(log_prob, likelihood), _probit, start=_mean)
 
 
-@known_derivatives.register(LogPoissonLikelihood)
-def _(likelihood: LogPoissonLikelihood) -> KnownDerivatives | None:
-    return KnownDerivatives(_poisson, _poisson_start)
+@_known.register(LogPoissonLikelihood)
+def _(likelihood: LogPoissonLikelihood) -> LatentDensity | None:
+    return LatentDensity(functools.partial(log_prob, likelihood), _poisson, start=_poisson_start)
 
 
-@known_derivatives.register(OrdinalLikelihood)
-def _(likelihood: OrdinalLikelihood) -> KnownDerivatives | None:
+@_known.register(OrdinalLikelihood)
+def _(likelihood: OrdinalLikelihood) -> LatentDensity | None:
     """For either link, with the cut points as they are now; none where gradients in them may be wanted."""
     if torch.is_grad_enabled() or not isinstance(likelihood.link, Logit | Probit):
         return None
@@ -88,7 +89,8 @@ def _(likelihood: OrdinalLikelihood) -> KnownDerivatives | None:
         near = torch.where(is_low, lower, upper)
         return torch.maximum(torch.minimum(mean, end), torch.minimum(torch.maximum(mean, end), near))
 
-    return KnownDerivatives(at, start if is_logit else _mean)
+    density = functools.partial(log_prob, likelihood)
+    return LatentDensity(density, at, start=start if is_logit else _mean)
 
 
 def _logit_slopes(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
@@ -105,22 +107,41 @@ def _probit_slopes(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
     return first, moment - first.square()
 
 
-def _softmax(latent: Tensor, y: Tensor) -> Derivatives:
-    shares = latent.softmax(-1)
-    hard = torch.nn.functional.one_hot(y.long(), latent.shape[-1]).to(latent)
-    second = shares.unsqueeze(-1) * shares.unsqueeze(-2) - torch.diag_embed(shares)
-    return Derivatives(hard - shares, second)
+def _log_share(latent: Any, y: Any) -> Any:
+    """Logarithm of the share of class y under the softmax, on tensors or arrays, as all that follows but the probit."""
+    xp = library_of(latent)
+    away = latent - xp.amax(latent, -1)[..., None]
+    return xp.where(_is_class(latent, y), away, 0.0).sum(-1) - xp.log(xp.exp(away).sum(-1))
 
 
-def _logistic(latent: Tensor, y: Tensor) -> Derivatives:
-    probability = latent.sigmoid()
-    return Derivatives(y - probability, torch.addcmul(-probability, probability, probability))
+def _softmax(latent: Any, y: Any) -> Derivatives:
+    xp = library_of(latent)
+    shares = xp.exp(latent - xp.amax(latent, -1)[..., None])
+    shares = shares / shares.sum(-1)[..., None]
+    second = shares[..., :, None] * shares[..., None, :] - diagonal_matrix(shares)
+    return Derivatives(xp.where(_is_class(latent, y), 1 - shares, -shares), second)
 
 
-def _logistic_start(mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+def _is_class(latent: Any, y: Any) -> Any:
+    return library_of(latent).ones_like(latent).cumsum(-1) == y[..., None] + 1
+
+
+def _log_sigmoid(latent: Any, y: Any) -> Any:
+    xp, towards = library_of(latent), (2 * y - 1) * latent
+    size = abs(towards)
+    return 0.5 * (towards - size) - xp.log1p(xp.exp(-size))
+
+
+def _logistic(latent: Any, y: Any) -> Derivatives:
+    probability = latent.sigmoid() if isinstance(latent, Tensor) else 1 / (1 + library_of(latent).exp(-latent))
+    return Derivatives(y - probability, probability * probability - probability)
+
+
+def _logistic_start(mean: Any, variance: Any, y: Any) -> Any:
     """Zero, where the curvature changes its sign, or what is next to it in the interval that holds the mode."""
-    end = torch.addcmul(mean, variance, 2 * y - 1)  # the slope is at most one
-    return torch.maximum(torch.minimum(mean, end), torch.maximum(mean, end).clamp_max(0.0))
+    xp, end = library_of(mean), mean + variance * (2 * y - 1)  # the slope is at most one
+    highest = xp.maximum(mean, end)
+    return xp.maximum(xp.minimum(mean, end), 0.5 * (highest - abs(highest)))
 
 
 def _mean(mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:

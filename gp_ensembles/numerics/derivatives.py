@@ -1,8 +1,9 @@
-"""First and second derivatives of log densities in their latent value, by automatic differentiation."""
+"""Log densities of targets given their latent values, with first and second derivatives, known or automatic."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -17,112 +18,100 @@ class Derivatives(NamedTuple):
     """Derivatives of a log density in its latent value.
 
     Attributes:
-        first: The gradient, of the shape of the latent values; for vector latents (..., L).
-        second: The second derivative, of the same shape; for vector latents the Hessian (..., L, L).
+        first: The gradient, of the shape of the latent values; for vector latents (..., C).
+        second: The second derivative, of the same shape; for vector latents the Hessian (..., C, C).
     """
 
     first: Tensor
     second: Tensor
 
 
-DerivativesOf = Callable[[Tensor, Tensor], Derivatives]  # of latent values and targets
+class LatentDensity(NamedTuple):
+    r"""The log density :math:`\ell(z) = \log p(y \mid z)` of targets (..., N) given latent values.
 
-
-class KnownDerivatives(NamedTuple):
-    r"""Derivatives in closed form of a log density that is concave in its latent value.
+    Latent values have shape (..., N), vectors of C of them (..., N, C).
 
     Attributes:
-        at: Latent values and targets to :class:`Derivatives`, elementwise.
+        log_prob: Latent values and targets to log densities (..., N).
+        derivatives: The same to :class:`Derivatives`.
+        num_latent: Number C of latent values behind each target.
         start: Mean m, variance s and targets to a point from which Newton's method for the mode of
-            :math:`\log p(y \mid z) - (z - m)^2 / 2s` moves to one side only, so that it needs no damping.
-        is_logistic: Whether y is 0 or 1 with log odds z, for which there are recursions on plain arrays.
+            :math:`\ell(z) - (z - m)^2 / 2s` moves to one side only, so that it needs no damping; ``None`` if none is
+            known.
+        takes_arrays: Whether all of these take numpy arrays as well as tensors.
     """
 
-    at: DerivativesOf
-    start: Callable[[Tensor, Tensor, Tensor], Tensor]
-    is_logistic: bool = False
+    log_prob: Callable[[Any, Any], Any]
+    derivatives: Callable[[Any, Any], Derivatives]
+    num_latent: int = 1
+    start: Callable[[Any, Any, Any], Any] | None = None
+    takes_arrays: bool = False
 
 
-class KnownVectorDerivatives(NamedTuple):
-    """Gradients and Hessians in closed form of a log density of latent vectors.
-
-    Attributes:
-        at: Latent vectors (..., C) and targets (...) to :class:`Derivatives`.
-        is_softmax: Whether targets are classes with the latent vector as logits, which have sites on plain arrays.
-    """
-
-    at: DerivativesOf
-    is_softmax: bool = False
+def library_of(values: Any) -> Any:
+    """``torch`` for tensors and ``numpy`` for arrays: for text that runs on both."""
+    return torch if isinstance(values, Tensor) else np
 
 
-def scalar_derivatives(log_density: LogDensity, latent: Tensor, y: Tensor) -> Derivatives:
-    """Derivatives of an elementwise log density, in all its latent values at once."""
-    ones = torch.ones_like(latent)
-
-    def gradient(point: Tensor) -> Tensor:
-        pull = torch.func.vjp(lambda z: log_density(z, y), point)[1]
-        first: Tensor = pull(ones)[0]
-        return first
-
-    result = torch.func.vjp(gradient, latent)
-    first, pull = result[0], result[1]
-    return Derivatives(first, pull(ones)[0])
+def diagonal_matrix(values: Any) -> Any:
+    """Tensors or arrays (..., C) as diagonal matrices (..., C, C)."""
+    return torch.diag_embed(values) if isinstance(values, Tensor) else values[..., None] * np.eye(values.shape[-1])
 
 
-def vector_derivatives(log_density: LogDensity, latent: Tensor, y: Tensor) -> Derivatives:
-    """Gradients and Hessians of a log density of latent vectors.
+def automatic(log_density: LogDensity, num_latent: int = 1) -> LatentDensity:
+    """Any log density, differentiated automatically: without the cost of autograd in long loops."""
+    calls: dict[tuple[object, ...], int] = {}
+    traced: dict[tuple[object, ...], _Traced | None] = {}
 
-    Shapes: ``latent`` (..., L), ``y`` (...).
-    """
-    num_latent = latent.shape[-1]
-    ones = torch.ones_like(latent[..., 0])
+    def density(latent: Tensor, y: Tensor) -> Tensor:
+        return log_density(latent, y if num_latent == 1 else y.expand(latent.shape[:-1]))
 
-    def gradient(point: Tensor) -> Tensor:
-        pull = torch.func.vjp(lambda z: log_density(z, y), point)[1]
-        first: Tensor = pull(ones)[0]
-        return first
-
-    result = torch.func.vjp(gradient, latent)
-    first, pull = result[0], result[1]
-    axes = torch.diag_embed(torch.ones_like(latent)).movedim(-2, 0)  # one direction for each component
-    rows = torch.stack([pull(axes[component])[0] for component in range(num_latent)], dim=-2)
-    return Derivatives(first, rows)
-
-
-class Differentiator:
-    """Derivatives of one log density, without the cost of autograd in loops."""
-
-    def __init__(self, log_density: LogDensity, is_vector: bool = False) -> None:
-        self._log_density = log_density
-        self._differentiate = vector_derivatives if is_vector else scalar_derivatives
-        self._calls: dict[tuple[object, ...], int] = {}
-        self._traced: dict[tuple[object, ...], _Traced | None] = {}
-
-    def __call__(self, latent: Tensor, y: Tensor) -> Derivatives:
-        """Derivatives at the latent values."""
+    def derivatives(latent: Tensor, y: Tensor) -> Derivatives:
         if torch.is_grad_enabled():
-            return self._differentiate(self._log_density, latent, y)
+            return differentiate(density, latent, y, num_latent)
         key = (latent.shape, y.shape, latent.dtype, latent.device)
-        if key not in self._calls and len(self._calls) == _SHAPES:
-            self._calls.clear()
-            self._traced.clear()
-        self._calls[key] = self._calls.get(key, 0) + 1
-        if self._calls[key] == _LONG_LOOP:
-            self._traced[key] = self._trace(latent, y)
-        traced = self._traced.get(key)
-        if traced is None:
-            return self._differentiate(self._log_density, latent, y)
-        return Derivatives(*traced(latent, y))
+        if key not in calls and len(calls) == _SHAPES:
+            calls.clear()
+            traced.clear()
+        calls[key] = calls.get(key, 0) + 1
+        if calls[key] == _LONG_LOOP:
+            traced[key] = _trace(density, latent, y, num_latent)
+        run = traced.get(key)
+        return differentiate(density, latent, y, num_latent) if run is None else Derivatives(*run(latent, y))
 
-    def _trace(self, latent: Tensor, y: Tensor) -> _Traced | None:
-        def run(z: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-            return tuple(self._differentiate(self._log_density, z, target))  # type: ignore[return-value]
+    return LatentDensity(density, derivatives, num_latent)
 
-        try:
-            graph = make_fx(run)(latent, y)
-        except Exception:  # whatever a user's density does that cannot be recorded
-            return None
-        graph.graph.eliminate_dead_code()
-        graph.recompile()
-        traced: _Traced = graph.forward
-        return traced
+
+def differentiate(log_density: LogDensity, latent: Tensor, y: Tensor, num_latent: int = 1) -> Derivatives:
+    """Derivatives at all latent values at once, by automatic differentiation.
+
+    Shapes: ``latent`` (..., N) or (..., N, C), ``y`` (..., N).
+    """
+    is_vector = num_latent > 1
+    ones = torch.ones_like(latent[..., 0] if is_vector else latent)
+
+    def gradient(point: Tensor) -> Tensor:
+        pull = torch.func.vjp(lambda z: log_density(z, y), point)[1]
+        first: Tensor = pull(ones)[0]
+        return first
+
+    result = torch.func.vjp(gradient, latent)
+    first, pull = result[0], result[1]
+    if not is_vector:
+        return Derivatives(first, pull(ones)[0])
+    axes = torch.diag_embed(torch.ones_like(latent)).movedim(-2, 0)  # one direction for each component
+    return Derivatives(first, torch.stack([pull(axis)[0] for axis in axes], dim=-2))
+
+
+def _trace(log_density: LogDensity, latent: Tensor, y: Tensor, num_latent: int) -> _Traced | None:
+    def run(z: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        return tuple(differentiate(log_density, z, target, num_latent))  # type: ignore[return-value]
+
+    try:
+        graph = make_fx(run)(latent, y)
+    except Exception:  # whatever a user's density does that cannot be recorded
+        return None
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    traced: _Traced = graph.forward
+    return traced

@@ -6,6 +6,7 @@ the weights sum to one. For :math:`z \sim N(m, s)` the nodes are :math:`m + \sqr
 
 import functools
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,8 +17,8 @@ _FEWEST_PER_AXIS = 6  # a coarser grid loses to quasi Monte Carlo of the same si
 _SEED = 20110207
 
 
-def gauss_hermite(num_nodes: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Gauss-Hermite nodes and weights for the standard normal distribution.
+def gauss_hermite(num_nodes: int, like: Any) -> tuple[Any, Any]:
+    """Gauss-Hermite nodes and weights for the standard normal distribution, as tensors or arrays, as ``like`` is.
 
     Returns: nodes and weights, shape (K,) each.
 
@@ -60,7 +61,9 @@ def log_expectation(log_values: Tensor, weights: Tensor) -> Tensor:
     return (log_values + weights.log().reshape(-1, *[1] * (log_values.ndim - 1))).logsumexp(0)
 
 
-def _copy(tensor: Tensor, like: Tensor) -> Tensor:
+def _copy(tensor: Tensor, like: Any) -> Any:
+    if not isinstance(like, Tensor):
+        return tensor.numpy().astype(like.dtype)
     return tensor.to(dtype=like.dtype, device=like.device, copy=True)  # a copy: what is cached must not be changed
 
 

@@ -11,9 +11,9 @@ from scipy import integrate
 from gp_ensembles.distributions.latent_mixture import LatentMixture
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert, fit_empirical_bayes, sample_hyperparameters
-from gp_ensembles.experts.latent_update import MomentMatchingUpdate
 from gp_ensembles.features import LinearFeatures, RadialBasisFeatures
 from gp_ensembles.filters import ExponentialForgetting, RandomWalk, StabilizedForgetting
+from gp_ensembles.filters.sites import MomentMatchingUpdate
 from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood, ProbitApproximation
 from gp_ensembles.likelihoods.classification import LogisticLikelihood, Logit, Probit
 from gp_ensembles.likelihoods.predictive import GaussHermite

@@ -9,11 +9,10 @@ from gpytorch.likelihoods import BernoulliLikelihood, StudentTLikelihood
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.engine.runners import RunnerBatches
-from gp_ensembles.experts.laplace import LaplaceExpert, join_latent
-from gp_ensembles.experts.latent_runner import LatentRunner
-from gp_ensembles.experts.latent_update import MomentMatchingUpdate
+from gp_ensembles.experts.laplace import LaplaceExpert, LatentRunner, join_latent
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import CorrelatedWalk, RandomWalk, StabilizedForgetting
+from gp_ensembles.filters.sites import MomentMatchingUpdate
 from gp_ensembles.likelihoods import LogPoissonLikelihood, OrdinalLikelihood
 from gp_ensembles.likelihoods.classification import LogisticLikelihood, Logit
 from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare

@@ -3,6 +3,13 @@
 import torch
 
 from gp_ensembles.filters import CorrelatedWalk, ExponentialForgetting, RandomWalk
+from gp_ensembles.filters.sites import LikelihoodRule
+from gp_ensembles.numerics.derivatives import automatic
+
+
+def rule_of(log_density, update=None, num_latent=1):
+    """Sites of any log density, by Laplace's method unless another update is given."""
+    return LikelihoodRule(automatic(log_density, num_latent), update)
 
 
 def advance(transition, mean, covariance, prior, m):

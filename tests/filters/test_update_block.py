@@ -8,8 +8,7 @@ from gp_ensembles.filters import sites
 from gp_ensembles.filters.multi_output import MultiOutputNoise, multi_output_state
 from gp_ensembles.filters.states import square_root_state
 from gp_ensembles.filters.student_t import NoiseDiscount, student_t_state
-from gp_ensembles.numerics.gauss_hermite import gauss_hermite, normal_nodes
-from tests.filters.oracles import in_blocks
+from tests.filters.oracles import in_blocks, rule_of
 
 M, N, F, K, C = 2, 11, 3, 4, 3  # experts, rows, features, outputs, classes
 NOISE = torch.tensor([0.3, 0.9], dtype=torch.float64)
@@ -49,17 +48,17 @@ FILTERS = {
         NoiseDiscount(torch.tensor(0.8, dtype=torch.float64), CONCENTRATION, RATE),
     ),
     "several outputs": (multi_output_state(PRIOR, F, K), MultiOutputNoise(NOISE, SCALE)),
-    "Laplace": (filters.gaussian_state(PRIOR, F), sites.LaplaceRule(logistic)),
-    "Laplace, normal": (filters.gaussian_state(PRIOR, F), sites.LaplaceRule(normal)),
+    "Laplace": (filters.gaussian_state(PRIOR, F), rule_of(logistic)),
+    "Laplace, normal": (filters.gaussian_state(PRIOR, F), rule_of(normal)),
     "moment matching": (
         filters.gaussian_state(PRIOR, F),
-        sites.MomentMatchingRule(logistic, *gauss_hermite(32, PRIOR)),
+        rule_of(logistic, sites.MomentMatchingUpdate()),
     ),
     "robust": (filters.gaussian_state(PRIOR, F), sites.RobustRule(NOISE, torch.full_like(NOISE, 2.0))),
-    "vectors, Laplace": (filters.gaussian_state(PRIOR, C * F), sites.VectorLaplaceRule(softmax)),
+    "vectors, Laplace": (filters.gaussian_state(PRIOR, C * F), rule_of(softmax, num_latent=C)),
     "vectors, moment matching": (
         filters.gaussian_state(PRIOR, C * F),
-        sites.VectorMomentMatchingRule(softmax, *normal_nodes(8, C, PRIOR, 1024)),
+        rule_of(softmax, sites.MomentMatchingUpdate(8), C),
     ),
 }
 every_filter = pytest.mark.parametrize("name", FILTERS)
@@ -157,7 +156,7 @@ def test_only_a_way_back_to_the_prior_needs_the_prior(name):
     [
         ("covariance", None, r"for a GaussianState is the noise variance, a tensor \(\*batch\), or a rule .* NoneType"),
         ("covariance", 0.1, "got float"),
-        ("square root", sites.LaplaceRule(logistic), "for a SquareRootState is the noise variance"),
+        ("square root", rule_of(logistic), "for a SquareRootState is the noise variance"),
         ("Student-t", NOISE, "for a StudentTState is a NoiseDiscount, or None"),
         ("several outputs", NOISE, "for a MultiOutputState is a MultiOutputNoise"),
     ],

@@ -10,12 +10,12 @@ from gpytorch.constraints import Positive
 from gpytorch.likelihoods import BernoulliLikelihood, StudentTLikelihood
 from scipy import special
 
-from gp_ensembles.filters.sites import LaplaceRule
+from gp_ensembles.filters.sites import LikelihoodRule
 from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
 from gp_ensembles.likelihoods.classification import LogisticLikelihood, Logit, Probit
-from gp_ensembles.likelihoods.derivatives import known_derivatives, known_vector_derivatives
+from gp_ensembles.likelihoods.derivatives import latent_density
 from gp_ensembles.likelihoods.response import log_prob
-from gp_ensembles.numerics.derivatives import scalar_derivatives, vector_derivatives
+from gp_ensembles.numerics.derivatives import differentiate
 
 LIKELIHOODS = {
     "logistic": (LogisticLikelihood(), [0.0, 1.0]),
@@ -28,11 +28,12 @@ LIKELIHOODS = {
 def test_they_are_the_automatic_ones(name):
     likelihood, targets = LIKELIHOODS[name]
     latent = torch.linspace(-30, 30, 121, dtype=torch.float64)
-    known = known_derivatives(likelihood)
+    known = latent_density(likelihood)
     for target in targets:
         y = torch.full_like(latent, target)
-        want = scalar_derivatives(partial(log_prob, likelihood), latent, y)
-        got = known.at(latent, y)
+        want = differentiate(partial(log_prob, likelihood), latent, y)
+        got = known.derivatives(latent, y)
+        torch.testing.assert_close(known.log_prob(latent, y), log_prob(likelihood, latent, y), rtol=1e-13, atol=0)
         torch.testing.assert_close(got.first, want.first, rtol=1e-11, atol=1e-13)
         torch.testing.assert_close(got.second, want.second, rtol=1e-10, atol=1e-13)
 
@@ -65,16 +66,17 @@ def bisected_mode(name, mean, variance, y):
 def test_the_mode_is_found_without_damping(name):
     """Also where plain Newton steps from the mean would go back and forth for ever."""
     likelihood, targets = LIKELIHOODS[name]
-    rule = LaplaceRule(partial(log_prob, likelihood), known_derivatives(likelihood))
+    rule = LikelihoodRule(latent_density(likelihood))
     for mean, variance, y in itertools.product((-20.0, -3.0, 0.0, 0.7, 9.0), (1e-3, 0.5, 4.0, 100.0), targets):
         want = bisected_mode(name, mean, variance, y)
         for dtype, close in ((torch.float64, 1e-9), (torch.float32, 3e-5)):
-            sites = rule.solve(*(torch.tensor([value], dtype=dtype) for value in (mean, variance, y)))
-            assert float(sites.point) == pytest.approx(want, rel=close, abs=close)
+            site = rule.solve(*(torch.tensor([value], dtype=dtype) for value in (mean, variance, y)))
+            assert mean + variance * float(site.gradient) == pytest.approx(want, rel=close, abs=close)
 
 
 def test_any_other_likelihood_is_differentiated():
-    assert known_derivatives(StudentTLikelihood()) is None
+    assert latent_density(StudentTLikelihood()).start is None
+    assert latent_density(LogisticLikelihood(), force_autograd=True).start is None
 
 
 @pytest.mark.parametrize("link", [Logit(), Probit()])
@@ -82,21 +84,22 @@ def test_those_of_levels_are_the_automatic_ones(link):
     likelihood = OrdinalLikelihood(4, link, batch_shape=torch.Size([2]), scale_constraint=Positive()).double()
     likelihood.cut_points = torch.tensor([[-1.0, 0.0, 3.0], [-0.2, 0.1, 0.3]], dtype=torch.float64)
     likelihood.scale = torch.tensor([[1.0], [0.6]], dtype=torch.float64)
-    assert known_derivatives(likelihood) is None  # gradients in the cut points may be wanted
-    density = partial(log_prob, likelihood.requires_grad_(False))
+    assert latent_density(likelihood).start is None  # gradients in the cut points may be wanted
+    automatic = latent_density(likelihood.requires_grad_(False), force_autograd=True)
     latent = torch.linspace(-12, 12, 49, dtype=torch.float64).expand(2, -1)
     with torch.no_grad():
-        known = known_derivatives(likelihood)
+        known = latent_density(likelihood)
         for level in range(4):
             y = torch.full_like(latent[0], level)
-            want, got = scalar_derivatives(density, latent, y), known.at(latent, y)
+            want, got = automatic.derivatives(latent, y), known.derivatives(latent, y)
             torch.testing.assert_close(got.first, want.first, rtol=1e-9, atol=1e-12)
             torch.testing.assert_close(got.second, want.second, rtol=1e-7, atol=1e-10)
         for variance in (1e-2, 1.0, 50.0):
             y = torch.arange(49).remainder(4).double()
             spread = torch.full_like(latent, variance)
-            got = LaplaceRule(density, known).solve(latent, spread, y).point
-            want = LaplaceRule(density).solve(latent, spread, y).point
+            got, want = (
+                latent + spread * LikelihoodRule(d).solve(latent, spread, y).gradient for d in (known, automatic)
+            )
             torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-8)
 
 
@@ -104,5 +107,6 @@ def test_those_of_the_softmax_are_the_automatic_ones():
     likelihood = MulticlassLikelihood(4)
     latent = 4 * torch.randn(3, 20, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     y = torch.arange(20).remainder(4).double().expand(3, -1)
-    want, got = vector_derivatives(partial(log_prob, likelihood), latent, y), known_vector_derivatives(likelihood)
-    torch.testing.assert_close((got.at(latent, y).first, got.at(latent, y).second), (want.first, want.second))
+    known, density = latent_density(likelihood), partial(log_prob, likelihood)
+    torch.testing.assert_close(known.log_prob(latent, y), density(latent, y), rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(known.derivatives(latent, y), differentiate(density, latent, y, 4))

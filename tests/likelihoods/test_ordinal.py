@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from gp_ensembles.likelihoods import OrdinalLikelihood
 from gp_ensembles.likelihoods.classification import LogisticLikelihood, Logit, OrdinalCategorical, Probit
 from gp_ensembles.likelihoods.response import log_normal_cdf, log_prob
-from gp_ensembles.numerics.derivatives import scalar_derivatives
+from gp_ensembles.numerics.derivatives import differentiate
 
 LATENT = torch.linspace(-40, 40, 41, dtype=torch.float64)
 LINKS = {"probit": (Probit(), mpmath.ncdf), "logit": (Logit(), lambda z: 1 / (1 + mpmath.exp(-z)))}
@@ -28,7 +28,7 @@ def test_two_levels_are_the_binary_model(link, model):
     assert likelihood.cut_points.tolist() == [0.0]
     for label in (0.0, 1.0):
         y = torch.full_like(LATENT, label)
-        binary, ordered = (scalar_derivatives(partial(log_prob, one), LATENT, y) for one in (model, likelihood))
+        binary, ordered = (differentiate(partial(log_prob, one), LATENT, y) for one in (model, likelihood))
         assert_close(log_prob(likelihood, LATENT, y).detach(), log_prob(model, LATENT, y), rtol=1e-12, atol=1e-14)
         assert_close(ordered.first.detach(), binary.first, rtol=1e-11, atol=1e-14)
         assert_close(ordered.second.detach(), binary.second, rtol=1e-8, atol=1e-14)

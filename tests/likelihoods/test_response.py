@@ -14,7 +14,7 @@ from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood
 from gp_ensembles.likelihoods.classification import LogisticLikelihood
 from gp_ensembles.likelihoods.poisson import LogRatePoisson
 from gp_ensembles.likelihoods.response import conditional, latent_dim, log_prob
-from gp_ensembles.numerics.derivatives import Differentiator, scalar_derivatives, vector_derivatives
+from gp_ensembles.numerics.derivatives import automatic, differentiate
 
 NONE = torch.Size([])
 LATENT = torch.tensor([-3.0, -0.7, 0.0, 0.4, 2.5], dtype=torch.float64)
@@ -82,10 +82,9 @@ def test_a_missing_target_teaches_nothing_and_tails_are_finite(case):
     assert bool((gradients[0][1] == 0).all())
     assert all(bool(torch.isfinite(gradient).all()) for gradient in gradients if gradient is not None)
     y = torch.tensor(case.legal, dtype=torch.float64)
-    derivatives_of = scalar_derivatives if dim == 1 else vector_derivatives
     for place in (-40.0, -12.0, 12.0, 40.0):
         latent = torch.full_like(y, place) if dim == 1 else y.new_tensor([0.0, place, 0.0, 0.0]).repeat(len(y), 1)
-        derivatives = derivatives_of(lambda z, target: log_prob(likelihood, z, target), latent, y)
+        derivatives = differentiate(lambda z, target: log_prob(likelihood, z, target), latent, y, dim)
         assert bool(torch.isfinite(log_prob(likelihood, latent, y)).all())
         assert bool(torch.isfinite(derivatives.first).all())
         assert bool(torch.isfinite(derivatives.second).all())
@@ -108,7 +107,7 @@ def test_derivatives_by_torch_func(scalar_case):
     low, mid, high = (log_prob(likelihood, latent + shift, y).detach() for shift in (-step, 0.0, step))
     torch.testing.assert_close(first.detach(), (high - low) / (2 * step), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(second.detach(), (high - 2 * mid + low) / step**2, rtol=1e-3, atol=1e-5)
-    elementwise = scalar_derivatives(lambda z, target: log_prob(likelihood, z, target), latent, y)
+    elementwise = differentiate(lambda z, target: log_prob(likelihood, z, target), latent, y)
     torch.testing.assert_close((elementwise.first, elementwise.second), (first, second))
 
 
@@ -125,7 +124,7 @@ def test_vector_derivatives_by_torch_func(vector_case, generator):
     p = (latent @ mixing.mT).softmax(-1)
     expected = -mixing.mT @ (torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)) @ mixing
     torch.testing.assert_close(hessian.detach(), expected)
-    torch.testing.assert_close(vector_derivatives(single, latent, y).second.detach(), expected)
+    torch.testing.assert_close(differentiate(single, latent, y, 4).second.detach(), expected)
 
 
 @pytest.mark.processor
@@ -140,7 +139,7 @@ def test_derivatives_can_be_recorded_for_loops(case, generator):
         calls.append(1)
         return log_prob(likelihood, z, target)
 
-    differentiator = Differentiator(density, is_vector)
+    differentiator = automatic(density, latent_dim(likelihood)).derivatives
     with torch.no_grad():
         first = differentiator(latent, y)
         once = len(calls)
@@ -164,7 +163,7 @@ def test_the_probit_tail_is_exact():
             hazard = mpmath.npdf(z) / mpmath.ncdf(z)
             expected.append([float(mpmath.log(mpmath.ncdf(z))), float(hazard), float(-hazard * (z + hazard))])
     probit = BernoulliLikelihood()
-    derivatives = scalar_derivatives(lambda z, target: log_prob(probit, z, target), latent, y)
+    derivatives = differentiate(lambda z, target: log_prob(probit, z, target), latent, y)
     found = torch.stack([log_prob(probit, latent, y), *derivatives], dim=-1)
     torch.testing.assert_close(found, found.new_tensor(expected), rtol=1e-8, atol=1e-300)
 
@@ -175,7 +174,7 @@ def test_log_poisson_is_safe_where_the_rate_is_not():
         y = torch.tensor([3.0, 3.0, 3.0], dtype=dtype)
         expected = 3 * latent - latent.exp() - math.log(6)
         torch.testing.assert_close(log_prob(LogPoissonLikelihood(), latent, y), expected)
-        derivatives = scalar_derivatives(lambda z, target: log_prob(LogPoissonLikelihood(), z, target), latent, y)
+        derivatives = differentiate(lambda z, target: log_prob(LogPoissonLikelihood(), z, target), latent, y)
         torch.testing.assert_close((derivatives.first, derivatives.second), (3 - latent.exp(), -latent.exp()))
 
 
