@@ -5,7 +5,9 @@ from typing import Any, NamedTuple
 from gp_ensembles.numerics.backends import words_of
 from gp_ensembles.numerics.normal_scores import TAIL
 
-xp, jit, cdf, total, up, inner, blend, join = words_of(__name__)
+words = words_of(__name__)
+xp, jit, cdf, total = words.xp, words.jit, words.cdf, words.total
+up, inner, blend, join = words.up, words.inner, words.blend, words.join
 
 
 class Maps(NamedTuple):

@@ -34,6 +34,8 @@ class Words(NamedTuple):
         xp: The module torch or numpy.
         jit: Decorator of functions that numba compiles, where it is installed.
         cdf: Standard normal distribution function of each element.
+        clip: Numbers held between two bounds.
+        pick: Places (K,) of the last axis but one, shape (\*batch, K, M).
         total: Sum over the last axis, which stays, shape (\*batch, 1).
         up: A further axis before the last one, shape (\*batch, 1, K).
         inner: Products of vectors (\*batch, R, K) with one (\*batch, K), shape (\*batch, R, 1).
@@ -44,6 +46,8 @@ class Words(NamedTuple):
     xp: Any
     jit: Operation
     cdf: Operation
+    clip: Operation
+    pick: Operation
     total: Operation
     up: Operation
     inner: Operation
@@ -90,6 +94,24 @@ def as_arrays(*tensors: Tensor) -> list[Numbers] | None:
         return [one.numpy() for one in tensors]
     except RuntimeError:
         return None
+
+
+def _held(a: Numbers, lowest: float, highest: float) -> Numbers:  # quicker than numpy's clip
+    found: Numbers = np.minimum(np.maximum(a, lowest), highest)
+    return found
+
+
+def _pick_of_tensor(a: Tensor, places: Tensor) -> Tensor:
+    return a.index_select(-2, places)
+
+
+def _pick_of_array(a: Numbers, places: Any) -> Numbers:
+    return a.take(places, axis=-2)
+
+
+@compiled
+def _pick(a: Numbers, places: Any) -> Numbers:
+    return a[places]
 
 
 def _up(a: Any) -> Any:
@@ -172,6 +194,19 @@ def _total_of_array(a: Numbers) -> Numbers:
     return found
 
 
-_TENSORS = Words(torch, _same, normal.cdf, _total_of_tensor, _up, _matrix_times, _times_matrix, _join_tensors)
-_ARRAYS = Words(np, _same, special.ndtr, _total_of_array, _up, _matrix_times, _times_matrix, _join_arrays)
-_COMPILED = Words(np, compiled, _cdf, _total, _row, _inner, _blend, _join)
+_TENSORS = Words(
+    torch,
+    _same,
+    normal.cdf,
+    torch.clip,
+    _pick_of_tensor,
+    _total_of_tensor,
+    _up,
+    _matrix_times,
+    _times_matrix,
+    _join_tensors,
+)
+_ARRAYS = Words(
+    np, _same, special.ndtr, _held, _pick_of_array, _total_of_array, _up, _matrix_times, _times_matrix, _join_arrays
+)
+_COMPILED = Words(np, compiled, _cdf, compiled(_held), _pick, _total, _row, _inner, _blend, _join)
