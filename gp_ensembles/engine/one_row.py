@@ -21,11 +21,13 @@ from gp_ensembles.experts.base import BoundExpert, LinearRow, RowExpert, Season
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.one_row import RowFeatures
 from gp_ensembles.filters.one_row import learn_row, mirror, predict_row
-from gp_ensembles.innovations.one_row import learn_models, predict_models
+from gp_ensembles.innovations import recursions
 from gp_ensembles.meta_learners.one_row import RowRule, WeighedRow
+from gp_ensembles.numerics.backends import rows_of
 from gp_ensembles.numerics.compiled import compiled
 
 Numbers = NDArray[np.float64]
+_HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 
 class _RowBatch(NamedTuple):
@@ -154,14 +156,14 @@ class StagedRow(NamedTuple):
         mixture: Its predictive mixture.
         weighed: The result of the rule for its target.
         y: The target.
-        innovations: Sizes of errors, sums of the autoregression and errors after it.
+        innovations: Sizes of errors, both sums of the autoregression and errors after it.
         external_models: Counts of external models after it, (9, G).
     """
 
     mixture: RowMixture
     weighed: WeighedRow
     y: float
-    innovations: tuple[Numbers, Numbers, Numbers]
+    innovations: tuple[Numbers, Numbers, Numbers, Numbers]
     external_models: Numbers
 
 
@@ -180,10 +182,13 @@ class RowEnsemble:
         layers, innovations = ensemble.layers, state.innovations
         assert layers.bank is not None
         assert innovations is not None
-        self._rule, self._models, self._batches, self._others = rule, layers.bank.row_models, batches, tuple(others)
-        self.degrees_of_freedom: NDArray[Any] = np.tile([math.inf, *self._models.df[:, 0]], len(ensemble.expert_names))
+        self._rule, self._batches, self._others = rule, batches, tuple(others)
+        self._formulas, self._models = rows_of(recursions), layers.bank.row_constants
+        each = [math.inf, *layers.bank.degrees_of_freedom]
+        self.degrees_of_freedom: NDArray[Any] = np.tile(each, len(ensemble.expert_names))
         self._threshold = math.inf if layers.outlier_threshold is None else layers.outlier_threshold
-        self._innovations = tuple(part.numpy() for part in innovations)
+        scale, (product, square), last_error, age = (part.numpy() for part in innovations)
+        self._innovations, self._age = (scale, product, square, last_error), age.reshape(1)
         self._reach = None if layers.memory is None else tuple(map(float, layers.memory.reach()))
         self._history = np.empty(0) if state.history is None else state.history.numpy()
         lags = () if layers.memory is None else layers.memory.lags
@@ -237,37 +242,30 @@ class RowEnsemble:
         """The mixture of the next row x (D,); ``None`` if an expert does not predict it."""
         if not self._look(x):
             return None
-        scale, products, last_error, age = self._innovations
-        models, mean, variance = self._models, self._mean, self._variance
         with np.errstate(invalid="ignore", divide="ignore"):
-            _, means, variances = predict_models(
-                models.places, models.shifts, models.factor, scale, products, last_error, float(age), mean, variance
-            )
+            _, means, variances = self._innovate()
         return RowMixture(self._rule.log_weights(), means, variances)
 
     def stage(self, x: Numbers, y: float) -> StagedRow | None:
         """Predict and weigh a row x (D,) with target y; the state is unchanged. ``None`` for rows that need a block."""
         if not (all(other.is_ready() for _, other in self._others) and self._look(x)):
             return None
-        mean, variance = self._mean, self._variance
-        scale, products, last_error, age = self._innovations
-        models, rows_since = self._models, float(age)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            drift, means, variances = predict_models(
-                models.places, models.shifts, models.factor, scale, products, last_error, rows_since, mean, variance
+            drift, means, variances = self._innovate()
+            errors, own = _compare(y, self._mean, self._variance)
+            densities, *after = self._formulas.learn(
+                self._models, *self._innovations, self._age, errors, self._variance, drift
             )
-            log_prob, sizes, sums, errors = learn_models(
-                models, scale, products, last_error, rows_since, mean, variance, drift, y
-            )
+            log_prob = _behind(own, densities)
         weighed = self._rule.weigh(log_prob.ravel())
-        if weighed is None or not _is_usual(weighed.log_weights, means, variances, variance, y, self._threshold):
+        if weighed is None or not _is_usual(weighed.log_weights, means, variances, self._variance, y, self._threshold):
             return None
         tally = self._tally
         if len(self._external_models):
             weights = np.exp(weighed.log_weights).reshape(means.shape)[self._external_models].sum(1)
             tally = count_row(tally, log_prob[self._external_models, 0], weights, weighed.log_prob)
         mixture = RowMixture(weighed.log_weights, means, variances)
-        return StagedRow(mixture, weighed, y, (sizes, sums, errors), tally)
+        return StagedRow(mixture, weighed, y, (*after, errors), tally)
 
     def commit(self, row: StagedRow) -> None:
         """Learn the row that was last staged."""
@@ -275,9 +273,9 @@ class RowEnsemble:
         for _, other in self._others:
             other.learn(row.y)
         self._rule.commit(row.weighed)
-        for old, new in zip(self._innovations, row.innovations, strict=False):
+        for old, new in zip(self._innovations, row.innovations, strict=True):
             old[...] = new
-        self._innovations[3][...] = 0.0
+        self._age[...] = 0.0
         self._tally[...] = row.external_models
         if self._reach is not None:
             self._history[:-1] = self._history[1:]
@@ -306,6 +304,28 @@ class RowEnsemble:
                 return False
             self._mean[places], self._variance[places] = predicted
         return True
+
+    def _innovate(self) -> tuple[Numbers, Numbers, Numbers]:
+        """Predicted errors (M,); means and variances (M, K) of the experts and their innovation models."""
+        scale, product, square, last_error = self._innovations
+        drift = self._formulas.predict_error(product, square, last_error, self._age)
+        means, variances = self._formulas.moments(self._models, scale, self._mean, self._variance, drift)
+        return drift, _behind(self._mean, means), _behind(self._variance, variances)
+
+
+@compiled
+def _compare(y: float, mean: Numbers, variance: Numbers) -> tuple[Numbers, Numbers]:
+    """Errors (M,) of normal predictions and their log densities."""
+    errors = y - mean
+    return errors, -0.5 * (np.square(errors) / variance + np.log(variance)) - _HALF_LOG_TWO_PI
+
+
+@compiled
+def _behind(own: Numbers, more: Numbers) -> Numbers:
+    """Numbers of the experts (M,), each with those of its innovation models (K - 1, M) behind it, shape (M, K)."""
+    found = np.empty((len(own), 1 + len(more)))
+    found[:, 0], found[:, 1:] = own, more.T
+    return found
 
 
 @compiled

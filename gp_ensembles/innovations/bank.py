@@ -4,19 +4,16 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from gp_ensembles.innovations import recursions
 from gp_ensembles.innovations.model import InnovationModel
-from gp_ensembles.innovations.one_row import RowModels, update_row
-from gp_ensembles.innovations.recursions import (
-    AutoregressionState,
-    init_autoregression,
-    predict_error,
-    update_autoregression,
-    update_scale,
-)
+from gp_ensembles.innovations.recursions import Models
+from gp_ensembles.numerics.backends import as_arrays, rows_of
 from gp_ensembles.numerics.display import record_text
+from gp_ensembles.numerics.reductions import readable_flags
 
 _NORMAL_DF = 20.0  # of the score that the scale of a normal model follows: gross errors do not make it useless
 
@@ -100,16 +97,51 @@ class InnovationBank:
         if not models or len(set(models)) < len(models):
             raise ValueError(f"innovation models must be at least one and distinct, got {list(models)}")
         self.models: tuple[InnovationModel, ...] = tuple(models)
-        self._constants: dict[tuple[torch.dtype, torch.device], tuple[Tensor, Tensor, Tensor, Tensor]] = {}
         self._followed = tuple(dict.fromkeys(_Scale.of(model) for model in models))
-        self._places = [self._followed.index(_Scale.of(model)) for model in models]
-        factors = [_variance(model.degrees_of_freedom) for model in models]
-        self.row_models: RowModels = RowModels.of(self.models, self._followed, self._places, factors)
+        self._constants: dict[tuple[torch.dtype, torch.device], Models] = {}
+        on_processor = self.constants(torch.zeros((), dtype=torch.float64, device="cpu"))
+        self.row_constants: Models = Models(*(part.numpy() for part in on_processor[:-1]), on_processor.most)
+
+    def constants(self, like: Tensor) -> Models:
+        """The models' numbers, with the dtype and device of ``like``."""
+        key = like.dtype, like.device
+        if key not in self._constants:
+            of_scales = [(1 - f.rate, f.rate * (f.df + 1), f.df, f.is_autoregressive) for f in self._followed]
+            places = [self._followed.index(_Scale.of(model)) for model in self.models]
+            of_models = [
+                (
+                    model.autoregressive,
+                    model.width,
+                    model.width * _variance(df),
+                    math.isinf(df),
+                    1.0 if math.isinf(df) else df,
+                    _peak(df),
+                )
+                for model in self.models
+                for df in [model.degrees_of_freedom]
+            ]
+            keep, gain, df, drifts, *rest = (
+                torch.tensor(numbers, dtype=like.dtype, device=like.device).unsqueeze(1)
+                for numbers in (*zip(*of_scales, strict=True), *zip(*of_models, strict=True))
+            )
+            shifts, width, factor, is_normal, model_df, constant = rest
+            where = torch.tensor(places, dtype=torch.int64, device=like.device)
+            most = torch.finfo(like.dtype).max ** 0.5
+            self._constants[key] = Models(
+                keep, gain, df, drifts > 0, where, shifts, width, factor, is_normal > 0, model_df, constant, most
+            )
+        return self._constants[key]
+
+    @property
+    def degrees_of_freedom(self) -> list[float]:
+        """Those of the models, infinity for normal ones."""
+        return [model.degrees_of_freedom for model in self.models]
 
     def init(self, num_experts: int, like: Tensor) -> InnovationState:
-        """State before any error, with the dtype and device of ``like``."""
-        start = init_autoregression(num_experts, like)
-        return InnovationState(like.new_ones(len(self._followed), num_experts), *start)
+        """State before any error, with the dtype and device of ``like``: nothing is predicted of the next one."""
+        products = torch.stack([like.new_zeros(num_experts), like.new_ones(num_experts)])
+        scale = like.new_ones(len(self._followed), num_experts)
+        return InnovationState(scale, products, like.new_zeros(num_experts), like.new_zeros(()))
 
     def update_block(
         self,
@@ -138,40 +170,38 @@ class InnovationBank:
             State after the block, and the predictions made before each target.
         """
         if mean.shape[1] == 1 and share is None and missing is None and dead is None:
-            row = update_row(self.row_models, *state, mean, variance, y)
-            if row is not None:
-                after_row = InnovationState(*row[:3], torch.zeros_like(state.age))
-                return after_row, InnovationPredictions(*row[3:])
+            found = self._row(state, mean[:, 0], variance[:, 0], y)
+            if found is not None:
+                return found
+        mean, variance, models = mean.mT, variance.mT, self.constants(mean)
         if dead is not None:
-            mean, variance = mean.masked_fill(dead[:, None], 0.0), variance.masked_fill(dead[:, None], 1.0)
-        errors = y - mean
+            mean, variance = mean.masked_fill(dead, 0.0), variance.masked_fill(dead, 1.0)
+        errors = y.unsqueeze(-1) - mean
         if missing is not None:
-            errors = errors.masked_fill(missing, 0.0)
-        counted = errors if share is None else errors * share
-        start = AutoregressionState(state.products, state.last_error, state.age)
-        after, drift = update_autoregression(start, counted, variance, missing)
-        squares = torch.stack([errors, errors - drift]).square() / variance
-        squares = squares.clamp_max(torch.finfo(squares.dtype).max ** 0.5)  # a gross target's square may overflow
-        rate, df, rows, _ = self._on(mean)
-        scale, scales = update_scale(state.scale, squares[rows], rate, df, missing)
-        moments = self._moments(mean, variance, drift, scales)
-        log_prob = self._log_prob(squares, scales, variance)
+            errors = errors.masked_fill(missing.unsqueeze(-1), 0.0)
+        counted = errors if share is None else errors * share.unsqueeze(-1)
+        pairs = recursions.neighbors(state.last_error, state.age, counted, missing)
+        sums = recursions.sums_of_block(state.products, pairs, counted, variance)
+        drift = recursions.predict_error(sums[0, :-1], sums[1, :-1], pairs.previous[:-1], pairs.ages[:-1])
+        plain, drifted = recursions.squared_errors(models, errors, variance, drift)
+        scale, scales = self._follow(state.scale, recursions.ratios(models, plain, drifted), missing)
+        moments = recursions.moments(models, scales, mean, variance, drift)
+        log_prob = recursions.log_densities(models, scales, variance, plain, drifted)
         if missing is not None:
-            log_prob = log_prob.masked_fill(missing, torch.nan)
-        predictions = InnovationPredictions(moments[0], moments[1], log_prob, moments[2])
+            log_prob = log_prob.masked_fill(missing[:, None, None], torch.nan)
+        predictions = self._packed(*moments, log_prob)
+        products, last_error = sums[:, -1], pairs.previous[-1]
         if dead is not None:
-            scale = torch.where(dead, state.scale, scale)
-            products = torch.where(dead, state.products, after.products)
-            after = after._replace(products=products, last_error=after.last_error.masked_fill(dead, 0.0))
+            scale, products = torch.where(dead, state.scale, scale), torch.where(dead, state.products, products)
+            last_error = last_error.masked_fill(dead, 0.0)
             predictions = _without(predictions, dead[:, None, None])
-        return InnovationState(scale, *after), predictions
+        return InnovationState(scale, products, last_error, pairs.ages[-1, 0]), predictions
 
     def predict(self, state: InnovationState, mean: Tensor, variance: Tensor) -> InnovationPredictions:
         """Predict rows that all come next, from the experts' moments (M, N); log densities are NaN."""
-        start = AutoregressionState(state.products, state.last_error, state.age)
-        drift = predict_error(start).unsqueeze(-1)
-        mean, variance, df = self._moments(mean, variance, drift, state.scale.unsqueeze(-1))
-        return InnovationPredictions(mean, variance, torch.full_like(mean, torch.nan), df)
+        drift = recursions.predict_error(*state.products.unbind(-2), state.last_error, state.age)
+        means, variances = recursions.moments(self.constants(mean), state.scale, mean.mT, variance.mT, drift)
+        return self._packed(means, variances, torch.full_like(means, torch.nan))
 
     def grow(self, state: InnovationState, num_new: int) -> InnovationState:
         """A state with new experts, without errors so far, appended to the old ones."""
@@ -179,36 +209,51 @@ class InnovationBank:
         scale, products, errors = (torch.cat([old, more], -1) for old, more in zip(state[:3], new[:3], strict=True))
         return InnovationState(scale, products, errors, state.age)
 
-    def _on(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Rates and degrees of freedom of the V recursions, (V, 1), the errors they follow, (V,); df of models (K,)."""
-        key = like.dtype, like.device
-        if key not in self._constants:
-            numbers = [[f.rate for f in self._followed], [f.df for f in self._followed]]
-            rate, df = (torch.tensor(one, dtype=like.dtype, device=like.device).unsqueeze(1) for one in numbers)
-            rows = torch.tensor([f.is_autoregressive for f in self._followed], dtype=torch.int64, device=like.device)
-            models = [model.degrees_of_freedom for model in self.models]
-            degrees = torch.tensor(models, dtype=like.dtype, device=like.device)
-            self._constants[key] = rate, df, rows, degrees
-        return self._constants[key]
+    def _row(
+        self, state: InnovationState, mean: Tensor, variance: Tensor, y: Tensor
+    ) -> tuple[InnovationState, InnovationPredictions] | None:
+        """One target of M experts on arrays, where a call of torch costs more than its numbers."""
+        arrays = as_arrays(*state, mean, variance, y)
+        if arrays is None:
+            return None
+        scale, (product, square), last, age, center, spread, target = arrays
+        models, formulas, errors = self.row_constants, rows_of(recursions), target - center
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            drift = formulas.predict_error(product, square, last, age.reshape(1))
+            moments = formulas.moments(models, scale, center, spread, drift)
+            log_prob, scale, product, square = formulas.learn(
+                models, scale, product, square, last, age.reshape(1), errors, spread, drift
+            )
+        after = map(torch.from_numpy, (scale, np.stack([product, square]), errors))
+        predictions = self._packed(*(torch.from_numpy(part).unsqueeze(0) for part in (*moments, log_prob)))
+        return InnovationState(*after, torch.zeros_like(state.age)), predictions
 
-    def _moments(self, mean: Tensor, variance: Tensor, drift: Tensor, scales: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Means, variances and degrees of freedom of all models, (M, K, N)."""
-        drifted = mean + drift
-        means = [drifted if model.autoregressive else mean for model in self.models]
-        factors = [model.width * _variance(model.degrees_of_freedom) for model in self.models]
-        variances = [variance * scales[v] * f for v, f in zip(self._places, factors, strict=True)]
-        df = self._on(mean)[-1][:, None].expand(mean.shape[0], -1, mean.shape[1])
-        return torch.stack(means, 1), torch.stack(variances, 1), df
+    def _follow(self, scale: Tensor, ratios: Tensor, missing: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Scales after a block of ratios (B, V, M), some of whose targets are missing, and before each, (B, V, M)."""
+        models, known = self.constants(scale), None if missing is None else readable_flags(missing)
+        arrays = as_arrays(scale, ratios)
+        if arrays is not None:
+            now, rows = arrays
+            befores, step, models = np.empty_like(rows), rows_of(recursions).next_scale, self.row_constants
+            for row, ratio in enumerate(rows):
+                befores[row] = now
+                if known is None or not known[row]:
+                    now = step(models.keep, models.gain, now, ratio)
+            return torch.from_numpy(now).clone(), torch.from_numpy(befores)
+        before = []
+        for row, ratio in enumerate(ratios.unbind(0)):
+            before.append(scale)
+            if known is not None and known[row]:
+                continue
+            after = recursions.next_scale(models.keep, models.gain, scale, ratio)
+            scale = after if missing is None or known is not None else torch.where(missing[row], scale, after)
+        return scale, torch.stack(before) if before else torch.zeros_like(ratios)
 
-    def _log_prob(self, squares: Tensor, scales: Tensor, variance: Tensor) -> Tensor:
-        """Log densities of all models, (M, K, B), from squared errors (2, M, B) in the experts' variances."""
-        half_log_variance = 0.5 * variance.log()
-        densities = []
-        for model, place in zip(self.models, self._places, strict=True):
-            scale = scales[place] * model.width
-            relative = squares[int(model.autoregressive)] / scale
-            densities.append(_kernel(relative, model.degrees_of_freedom) - 0.5 * scale.log() - half_log_variance)
-        return torch.stack(densities, 1)
+    def _packed(self, mean: Tensor, variance: Tensor, log_prob: Tensor) -> InnovationPredictions:
+        """Predictions (M, K, B) from parts (B, K, M)."""
+        models = self.constants(mean)
+        df = torch.where(models.is_normal, torch.inf, models.df).expand(mean.shape[-1], -1, len(mean))
+        return InnovationPredictions(*(part.permute(2, 1, 0) for part in (mean, variance, log_prob)), df)
 
 
 def _variance(df: float) -> float:
@@ -216,12 +261,11 @@ def _variance(df: float) -> float:
     return 1.0 if math.isinf(df) else df / (df - 2)
 
 
-def _kernel(square: Tensor, df: float) -> Tensor:
-    """Log density of a standard Student-t distribution at a squared value; normal for infinite degrees of freedom."""
+def _peak(df: float) -> float:
+    """Log density of a standard Student-t distribution at zero."""
     if math.isinf(df):
-        return -0.5 * (square + math.log(2 * math.pi))
-    constant = math.lgamma((df + 1) / 2) - math.lgamma(df / 2) - 0.5 * math.log(df * math.pi)
-    return constant - 0.5 * (df + 1) * torch.log1p(square / df)
+        return -0.5 * math.log(2 * math.pi)
+    return math.lgamma((df + 1) / 2) - math.lgamma(df / 2) - 0.5 * math.log(df * math.pi)
 
 
 def _without(predictions: InnovationPredictions, dead: Tensor) -> InnovationPredictions:

@@ -1,4 +1,6 @@
-r"""Recursions on the errors of experts, a block at a time: a first-order autoregression, and the size of errors.
+r"""Recursions on the errors of experts: a first-order autoregression, and the size of errors.
+
+Formulas of one target or of several at once: leading axes are free, on tensors and on arrays.
 
 The autoregression is estimated by least squares with exponential forgetting:
 
@@ -12,9 +14,9 @@ with the variances :math:`v_s` that the expert gave its predictions, which make 
 shrunk by the variance :math:`(1 - \rho^2) / n` that it has of :math:`n = (1 + \gamma) / (1 - \gamma)` remembered pairs,
 and to nothing where it is smaller than that (the positive part of the empirical Bayes estimate, Efron and Morris 1973):
 where errors do not predict the next one, a coefficient that is only noise costs half a percent of the squared error.
-The recursion of the sums is linear, so a block of it is one product with a triangular matrix. Pairs of neighbors that
-were both observed count, and only they make older ones fade; through a gap of n rows the prediction goes on as the
-n + 1st power of the coefficient.
+The recursion of the sums is linear, so :func:`sums_of_block` is one product with a triangular matrix. Pairs of
+neighbors that were both observed count, and only they make older ones fade; through a gap of n rows the prediction goes
+on as the n + 1st power of the coefficient.
 
 The size is followed by the score of a Student-t density: a squared error counts less the larger it is.
 
@@ -26,12 +28,12 @@ most by the factor :math:`1 + \lambda \nu`. As :math:`\nu \to \infty` it is the 
 :math:`z`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gp_ensembles.numerics.reductions import readable_flags
+from gp_ensembles.numerics.backends import words_of
 
 MEMORY = 0.99  # a pair that is n pairs old counts this to the power of n
 NOISE = (1 - MEMORY) / (1 + MEMORY)  # variance of a coefficient of errors that are not correlated
@@ -39,112 +41,149 @@ LOWEST, HIGHEST = -0.2, 1.0
 # Squared errors in the experts' variances: a scale of nothing could not grow again, and a gross error not be squared.
 SMALLEST, LARGEST = 1e-6, 1e30
 
+words = words_of(__name__)
+xp, jit, clip, pick, up = words.xp, words.jit, words.clip, words.pick, words.up
 
-class AutoregressionState(NamedTuple):
-    """State of the autoregression of M experts' errors.
+
+class Models(NamedTuple):
+    """K models and the V recursions of scales that they share, as columns of numbers.
 
     Attributes:
-        products: Discounted sums of products of neighbors and of squares, shape (2, M).
-        last_error: The last error that was observed, shape (M,).
-        age: Rows since then, a scalar; 0 right after it.
+        keep: One less the share of the newest error in each recursion, shape (V, 1).
+        gain: That share times one more than the degrees of freedom, shape (V, 1).
+        scale_df: Degrees of freedom of the density whose score it follows, shape (V, 1).
+        drifts: Whether it follows the residuals of the autoregression instead of the errors, shape (V, 1).
+        places: The recursion of each model, shape (K,).
+        shifts: Whether each model is autoregressive, 0 or 1, shape (K, 1).
+        width: Factor of a model's squared scale, shape (K, 1).
+        factor: Variance of a model over its squared scale, widened, shape (K, 1).
+        is_normal: Whether it is normal, shape (K, 1).
+        df: Degrees of freedom, 1 where it is normal, shape (K, 1).
+        constant: Logarithm of the density of the standard distribution at zero, shape (K, 1).
+        most: The largest squared error.
     """
 
-    products: Tensor
-    last_error: Tensor
-    age: Tensor
+    keep: Any
+    gain: Any
+    scale_df: Any
+    drifts: Any
+    places: Any
+    shifts: Any
+    width: Any
+    factor: Any
+    is_normal: Any
+    df: Any
+    constant: Any
+    most: float
 
 
-class _Neighbors(NamedTuple):
-    """The last observed error before each row of a block, and before the row after it."""
-
-    errors: Tensor  # the last one that was observed, (M, B + 1)
-    ages: Tensor  # rows since then, (B + 1,)
-    is_pair: Tensor  # whether a row and the one before it were both observed, (B,)
-
-
-def init_autoregression(num_experts: int, like: Tensor) -> AutoregressionState:
-    """State before any error: nothing is predicted of the next one."""
-    products = torch.stack([like.new_zeros(num_experts), like.new_ones(num_experts)])
-    return AutoregressionState(products, like.new_zeros(num_experts), like.new_zeros(()))
+@jit
+def predict_error(product: Any, square: Any, last: Any, age: Any) -> Any:
+    """Predicted errors (..., M) from sums of products of neighbors and of squares, last errors, and rows since then."""
+    coefficient = clip(product / square, LOWEST, HIGHEST)
+    squared = clip(coefficient * coefficient, NOISE * NOISE, HIGHEST)  # at first far below where the factor is zero
+    return (coefficient * clip((1 + NOISE) - NOISE / squared, 0.0, 2.0)) ** (age + 1) * last
 
 
-def predict_error(state: AutoregressionState) -> Tensor:
-    """Predicted error of the next row, shape (M,)."""
-    return _coefficient(state.products) ** (state.age + 1) * state.last_error
+@jit
+def next_sums(product: Any, square: Any, last: Any, age: Any, error: Any, variance: Any) -> tuple[Any, Any]:
+    """Both sums after an error (..., M), which makes a pair with one right before it."""
+    weighted, is_pair = last / variance, age == 0
+    return (
+        xp.where(is_pair, MEMORY * product + error * weighted, product),
+        xp.where(is_pair, MEMORY * square + last * weighted, square),
+    )
 
 
-def update_autoregression(
-    state: AutoregressionState, errors: Tensor, variance: Tensor, missing: Tensor | None
-) -> tuple[AutoregressionState, Tensor]:
-    """Predict each error, then learn it.
+@jit
+def moments(models: Models, scale: Any, mean: Any, variance: Any, drift: Any) -> tuple[Any, Any]:
+    """Means and variances (..., K, M) of all models, from those of M experts and scales (..., V, M)."""
+    return up(mean) + models.shifts * up(drift), up(variance) * pick(scale, models.places) * models.factor
 
-    Shapes: ``errors`` (M, B), ``variance`` (M, B), ``missing`` (B,); returns the state after the block and the
-    predictions (M, B).
+
+@jit
+def squared_errors(models: Models, errors: Any, variance: Any, drift: Any) -> tuple[Any, Any]:
+    """Squared errors and residuals (..., 1, M) in the experts' variances; a gross target's square may overflow."""
+    residuals = errors - drift
+    plain, drifted = errors * errors / variance, residuals * residuals / variance
+    return up(clip(plain, 0.0, models.most)), up(clip(drifted, 0.0, models.most))
+
+
+@jit
+def log_densities(models: Models, scale: Any, variance: Any, plain: Any, drifted: Any) -> Any:
+    """Log densities (..., K, M) of a target, from squared errors (..., 1, M)."""
+    wide = pick(scale, models.places) * models.width
+    relative = xp.where(models.shifts > 0, drifted, plain) / wide
+    heavy = -0.5 * (models.df + 1) * xp.log1p(relative / models.df)
+    kernel = xp.where(models.is_normal, -0.5 * relative, heavy)
+    return models.constant + kernel - 0.5 * (xp.log(wide) + up(xp.log(variance)))
+
+
+@jit
+def ratios(models: Models, plain: Any, drifted: Any) -> Any:
+    """Degrees of freedom over the squared errors that each recursion follows, (..., V, M)."""
+    return models.scale_df / clip(xp.where(models.drifts, drifted, plain), SMALLEST, LARGEST)
+
+
+@jit
+def next_scale(keep: Any, gain: Any, scale: Any, ratio: Any) -> Any:
+    """Scales (..., V, M) after an error: z / (nu g + z) = 1 / (1 + g nu / z) takes few operations."""
+    return scale * (keep + gain / (1 + scale * ratio))
+
+
+@jit
+def learn(
+    models: Models, scale: Any, product: Any, square: Any, last: Any, age: Any, errors: Any, variance: Any, drift: Any
+) -> tuple[Any, Any, Any, Any]:
+    """Log densities (..., K, M) of a target, and scales and both sums after it."""
+    plain, drifted = squared_errors(models, errors, variance, drift)
+    log_prob = log_densities(models, scale, variance, plain, drifted)
+    after = next_scale(models.keep, models.gain, scale, ratios(models, plain, drifted))
+    product, square = next_sums(product, square, last, age, errors, variance)
+    return log_prob, after, product, square
+
+
+class Neighbors(NamedTuple):
+    """Pairs of neighboring errors in a block.
+
+    Attributes:
+        previous: The last error that was observed before each row, and the one before the row after it, (B + 1, M).
+        ages: Rows since then, shape (B + 1, 1).
+        is_pair: Whether a row and the one before it were both observed, shape (B, 1).
     """
-    known = torch.cat([state.last_error.unsqueeze(1), errors], dim=1)
-    before = _whole(state, known) if missing is None else _with_gaps(state, known, missing)
-    previous = before.errors[:, :-1]
-    weighted = torch.where(before.is_pair, previous / variance, 0.0)
-    pairs = torch.stack([errors * weighted, previous * weighted])
-    products = _decayed_sums(state.products, pairs, before.is_pair)
-    coefficient = _coefficient(products[..., :-1])
-    if missing is not None:
-        coefficient = coefficient ** (before.ages[:-1] + 1)
-    elif errors.shape[1]:  # only the first row can follow a gap
-        first = coefficient[:, :1] ** (state.age + 1)
-        coefficient = torch.cat([first, coefficient[:, 1:]], dim=1)
-    after = AutoregressionState(products[..., -1], before.errors[:, -1], before.ages[-1])
-    return after, coefficient * previous
+
+    previous: Tensor
+    ages: Tensor
+    is_pair: Tensor
 
 
-def _whole(state: AutoregressionState, known: Tensor) -> _Neighbors:
-    ages = known.new_zeros(known.shape[1])
-    ages[0] = state.age
-    return _Neighbors(known, ages, ages[:-1] == 0)
-
-
-def _with_gaps(state: AutoregressionState, known: Tensor, missing: Tensor) -> _Neighbors:
-    rows = torch.arange(known.shape[1], device=known.device)
+def neighbors(last: Tensor, age: Tensor, errors: Tensor, missing: Tensor | None) -> Neighbors:
+    """The neighbors of the errors (B, M) of a block, of which some are missing (B,)."""
+    known = torch.cat([last.unsqueeze(0), errors])
+    if missing is None:
+        ages = torch.cat([age.reshape(1), known.new_zeros(len(errors))]).unsqueeze(-1)
+        return Neighbors(known, ages, ages[:-1] == 0)
+    rows = torch.arange(len(known), device=known.device)
     seen = torch.cat([missing.new_zeros(1), ~missing])
     newest = torch.where(seen, rows, 0).cummax(0).values  # place in ``known`` of the last one up to each row
-    ages = torch.where(newest == 0, rows + state.age, rows - newest).to(known.dtype)
-    return _Neighbors(known[:, newest], ages, (ages[:-1] == 0) & ~missing)
+    ages = torch.where(newest == 0, rows + age, rows - newest).to(known.dtype).unsqueeze(-1)
+    return Neighbors(known[newest], ages, (ages[:-1] == 0) & ~missing.unsqueeze(-1))
 
 
-def _coefficient(products: Tensor) -> Tensor:
-    coefficient = (products[0] / products[1]).clamp(LOWEST, HIGHEST)
-    square = coefficient.square().clamp_min(NOISE * NOISE)  # far below where the factor is zero
-    return coefficient * ((1 + NOISE) - NOISE / square).clamp_min(0.0)
+def sums_of_block(start: Tensor, pairs: Neighbors, errors: Tensor, variance: Tensor) -> Tensor:
+    """Both sums before each row of a block and after the last, (2, B + 1, M): :func:`next_sums`, all at once.
 
-
-def _decayed_sums(start: Tensor, terms: Tensor, counts: Tensor) -> Tensor:
-    """Fading sums before each row and after the last, (2, M, B + 1), of terms (2, M, B)."""
-    num_before = torch.cat([counts.new_zeros(1, dtype=terms.dtype), counts.to(terms.dtype).cumsum(0)])
-    between = num_before - num_before[1:].unsqueeze(-1)  # (B, B + 1), negative for terms that are not before t
-    powers = MEMORY ** torch.arange(len(num_before), dtype=num_before.dtype, device=num_before.device)
-    decay = torch.where(between >= 0, powers[between.clamp_min(0.0).long()], 0.0).triu(1)
-    return terms @ decay + start.unsqueeze(-1) * powers[num_before.long()]
-
-
-def update_scale(
-    scale: Tensor, squares: Tensor, rate: Tensor, df: Tensor, missing: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Follow the size of errors through a block.
-
-    Shapes: ``scale`` (V, M), ``squares`` (V, M, B), ``rate`` (V, 1), ``df`` (V, 1), ``missing`` (B,); returns the
-    scales after the block (V, M), and before each of its rows (V, M, B).
+    Shapes: ``start`` (2, M), ``errors`` and ``variance`` (B, M).
     """
-    keep, gain = (1 - rate).expand_as(scale).contiguous(), (rate * (df + 1)).expand_as(scale).contiguous()
-    one = torch.ones_like(scale)
-    before, known = [], None if missing is None else readable_flags(missing)
-    ratios = (df.unsqueeze(-1) / squares.clamp(SMALLEST, LARGEST)).movedim(-1, 0).contiguous()
-    # z / (nu g + z) = 1 / (1 + g nu / z): three small operations per row.
-    for number, ratio in enumerate(ratios.unbind(0)):
-        before.append(scale)
-        if known is not None and known[number]:
-            continue
-        after = scale * torch.addcdiv(keep, gain, torch.addcmul(one, scale, ratio))
-        scale = after if missing is None or known is not None else torch.where(missing[number], scale, after)
-    if not before:
-        return scale, torch.zeros_like(squares)
-    return scale, torch.stack(before).movedim(0, -1).contiguous()
+    previous = pairs.previous[:-1]
+    if len(errors) == 1:
+        after = next_sums(start[0], start[1], previous[0], pairs.ages[0], errors[0], variance[0])
+        return torch.stack([start, torch.where(pairs.is_pair[0], torch.stack(after), start)], dim=1)
+    weighted = torch.where(pairs.is_pair, previous / variance, 0.0)
+    counts = pairs.is_pair.squeeze(-1).to(errors.dtype)
+    num_before = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    between = num_before.unsqueeze(-1) - num_before[1:]  # (B + 1, B), negative for terms that are not before a row
+    powers = MEMORY ** torch.arange(len(num_before), dtype=counts.dtype, device=counts.device)
+    decay = torch.where(between >= 0, powers[between.clamp_min(0.0).long()], 0.0).tril(-1)
+    faded = start.unsqueeze(-2) * powers[num_before.long()].unsqueeze(-1)
+    return decay @ torch.stack([errors * weighted, previous * weighted]) + faded

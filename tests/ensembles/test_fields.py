@@ -14,7 +14,7 @@ from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.records import TABLE
 from gp_ensembles.experts.adapters import RegressorAdapter
 from gp_ensembles.experts.hyper_sampling import GaussianPerturbation
-from gp_ensembles.experts.latent_update import LaplaceUpdate
+from gp_ensembles.filters.sites import LaplaceUpdate
 
 NAN, INF = math.nan, math.inf
 COUNT = "must be a whole number", (2.0, "2", True, (2,)), "must be at least 1", (0, -3)

@@ -2,14 +2,16 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from gp_ensembles.innovations import InnovationModel
+from gp_ensembles.innovations import InnovationModel, recursions
 from gp_ensembles.innovations.bank import InnovationBank
+from gp_ensembles.numerics.backends import arrays_of, rows_of
 from tests.filters.oracles import in_blocks
 
 MODELS = (
@@ -108,6 +110,42 @@ def test_any_blocking_gives_the_same_numbers(sizes, gaps, seed):
     whole, all_at_once = run(InnovationBank(MODELS), mean, variance, y, [num_rows])
     state, in_blocks = run(InnovationBank(MODELS), mean, variance, y, sizes)
     torch.testing.assert_close([*whole, *all_at_once], [*state, *in_blocks], rtol=1e-10, atol=1e-10, equal_nan=True)
+
+
+def test_one_target_is_the_same_on_arrays_on_tensors_in_vmap_and_in_a_block():
+    """A block takes the sums of the autoregression all at once."""
+    bank = InnovationBank(MODELS)
+    mean, variance, y = stream(0, num_rows=61)
+    y[30] = 1e8
+    start, _ = run(bank, mean[:, :59], variance[:, :59], y[:59], [59])
+    last, pair = slice(59, 60), slice(59, 61)
+    _, block = bank.update_block(start, mean[:, pair], variance[:, pair], y[pair])
+    kept = [part.clone() for part in start]
+    of_arrays, on_arrays = bank.update_block(start, mean[:, last], variance[:, last], y[last])
+    assert all(torch.equal(part, old) for part, old in zip(start, kept, strict=True))
+    wanted = mean[:, last].clone().requires_grad_()
+    of_tensors, on_tensors = bank.update_block(start, wanted, variance[:, last], y[last])
+    assert on_tensors.log_prob.requires_grad
+    targets = torch.stack([y[last], y[last] + 1])
+    mapped, _ = torch.func.vmap(lambda one: bank.update_block(start, mean[:, last], variance[:, last], one))(targets)
+    torch.testing.assert_close([*of_arrays, *on_arrays], [*of_tensors, *on_tensors], rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close([part[0] for part in mapped], list(of_arrays), rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close([part[..., :1] for part in block], list(on_arrays), rtol=1e-11, atol=1e-11)
+
+
+def test_formulas_are_the_same_with_leading_axes_and_for_one_row():
+    bank = InnovationBank(MODELS)
+    mean, variance, y = stream(1)
+    states = [run(bank, mean[:, :n], variance[:, :n], y[:n], [n])[0] for n in (10, 20, 30)]
+    scale, products, last, age = (torch.stack(parts) for parts in zip(*states, strict=True))
+    errors, spread = (y - mean)[:, 31:34].mT.contiguous(), variance[:, 31:34].mT.contiguous()
+    given = scale, *products.unbind(1), last, age.unsqueeze(-1), errors, spread, 0.5 * errors.flip(0)
+    tensors = recursions.learn(bank.constants(mean), *given)
+    arrays = arrays_of(recursions).learn(bank.row_constants, *(part.numpy() for part in given))
+    row = rows_of(recursions).learn(bank.row_constants, *(part[2].numpy().copy() for part in given))
+    for one, many, wanted in zip(row, arrays, tensors, strict=True):
+        np.testing.assert_allclose(many, wanted, rtol=1e-12)
+        np.testing.assert_allclose(one, wanted[2], rtol=1e-12)
 
 
 def test_no_prediction_knows_its_target():

@@ -6,12 +6,13 @@ innovation model.
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.innovations.bank import InnovationBank, InnovationState
-from gp_ensembles.innovations.recursions import LARGEST, SMALLEST, AutoregressionState, predict_error, update_scale
+from gp_ensembles.innovations.recursions import LARGEST, SMALLEST, next_scale, predict_error
 from gp_ensembles.meta_learners import BayesianModelAveraging
 from gp_ensembles.numerics.draws import generator_device, normal_draws, permutation
 from gp_ensembles.streaming.forecasting.ensemble_simulators import make_simulators
@@ -50,10 +51,8 @@ class PathInnovations:
         self._scale, self._slow = ones[None], ones
         self._rate, self._scale_df, self._follows = ones[None, :1] * 0, ones[None, :1], ones[None, :1]
         if bank is not None and state is not None:
-            rates, dfs, follows = (
-                torch.as_tensor(values, dtype=torch.float64, device=experts.device).reshape(-1, 1)
-                for values in (bank.row_models.rate, bank.row_models.scale_df, bank.row_models.drifts)
-            )
+            models = bank.constants(ones)
+            rates, dfs, follows = 1 - models.keep, models.scale_df, models.drifts.double()
             self._rate, self._scale_df, self._follows = (
                 torch.cat([first, more])
                 for first, more in zip((self._rate, self._scale_df, self._follows), (rates, dfs, follows), strict=True)
@@ -61,10 +60,9 @@ class PathInnovations:
             of_paths = state.scale.double()[:, experts]
             self._scale = torch.cat([self._scale, of_paths])
             self._slow = of_paths[int(rates.argmin())]
-            start = AutoregressionState(state.products, state.last_error, state.age)
-            self._drift = predict_error(start).double()[experts]
-            soon = start._replace(age=torch.zeros_like(state.age), last_error=torch.ones_like(state.last_error))
-            self._coefficient = predict_error(soon).double()[experts]
+            self._drift = predict_error(*state.products, state.last_error, state.age).double()[experts]
+            last, age = torch.ones_like(state.last_error), torch.zeros_like(state.age)
+            self._coefficient = predict_error(*state.products, last, age).double()[experts]
 
     def draw(self, ahead: Ahead) -> Tensor:
         """Errors of the paths' next targets, shape (S,)."""
@@ -77,7 +75,8 @@ class PathInnovations:
         errors = self._shifts[copy, 0] * self._drift + scale.sqrt() * self._standard(df)
         moved = errors - self._follows * self._drift
         squares = (moved.square() / ahead.variance).clamp(SMALLEST, LARGEST)
-        after, _ = update_scale(self._scale, squares.unsqueeze(-1), self._rate, self._scale_df, None)
+        gain = self._rate * (self._scale_df + 1)
+        after = next_scale(1 - self._rate, gain, self._scale, self._scale_df / squares)
         self._scale = after * (self._slow / after) ** self._rate
         self._drift = self._coefficient * errors
         if self._redraws:
@@ -102,8 +101,8 @@ def _columns(bank: InnovationBank | None) -> list[list[float]]:
     own: list[list[float]] = [[0.0], [1.0], [torch.inf], [0.0]]
     if bank is None:
         return own
-    models = bank.row_models
-    columns = ((1 + models.places), models.width, models.df, models.shifts)
+    models = bank.row_constants
+    columns = (1 + models.places), models.width, np.array(bank.degrees_of_freedom), models.shifts
     return [[*first, *column.reshape(-1).tolist()] for first, column in zip(own, columns, strict=True)]
 
 
