@@ -125,21 +125,22 @@ def _num_rows(mixture: AnyMixture) -> int:
     return mean.shape[1]
 
 
-def flatten(parts: Sequence[Predictions]) -> Predictions:
-    r"""Predictions of all experts, (M, B), from those of the expert objects, (\*batch, B)."""
-    if len(parts) == 1 and parts[0].log_prob.ndim == 2:
+def flatten(parts: Sequence[Predictions], lead: int = 0) -> Predictions:
+    r"""Predictions of all experts, (..., M, B), from those of the expert objects, (..., \*batch, B).
+
+    ``lead`` is the number of axes in front, such as one for many series.
+    """
+    if len(parts) == 1 and parts[0].log_prob.ndim == lead + 2:
         return parts[0]
     kinds = {type(part) for part in parts}
     if len(kinds) > 1:  # normal and Student-t experts together: a normal one has infinite degrees of freedom
         parts = [_as_student_t(part) for part in parts]
     num_axes = [part.log_prob.ndim - 1 for part in parts]
-    fields = zip(*parts, strict=True)
-    return type(parts[0])(
-        *(
-            torch.cat([value.reshape(-1, *value.shape[n:]) for value, n in zip(field, num_axes, strict=True)])
-            for field in fields
-        )
-    )
+    fields = []
+    for field in zip(*parts, strict=True):
+        flat = [v.reshape(*v.shape[:lead], -1, *v.shape[n:]) for v, n in zip(field, num_axes, strict=True)]
+        fields.append(torch.cat(flat, dim=lead))
+    return type(parts[0])(*fields)
 
 
 def _as_student_t(part: Predictions) -> StudentTPredictions:

@@ -115,12 +115,12 @@ def grown(quarantine: Quarantine | None, num_new: int) -> Quarantine | None:
 
 
 def weights_without(log_weights: Tensor, quarantine: Quarantine | None, num_copies: int) -> Tensor:
-    """Log weights (E K,), renormalized over the experts that are not in quarantine."""
+    """Log weights (..., E K), renormalized over the experts that are not in quarantine."""
     if quarantine is None:
         return log_weights
-    is_out = (quarantine.until > 0).repeat_interleave(num_copies)
+    is_out = (quarantine.until > 0).repeat_interleave(num_copies, -1)
     left = log_weights.masked_fill(is_out, -torch.inf)
-    return torch.where(is_out.any(), left - left.logsumexp(0), log_weights)
+    return torch.where(is_out.any(-1, keepdim=True), left - left.logsumexp(-1, keepdim=True), log_weights)
 
 
 def quarantine_reports(quarantine: Quarantine, names: Sequence[str]) -> tuple[QuarantineReport, ...]:

@@ -1,7 +1,7 @@
 """Prediction and weighing of a block: lagged targets, innovation models, the weight rule, outliers."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from gp_ensembles.filters.states import Predictions, StudentTPredictions, concat
 from gp_ensembles.innovations.bank import InnovationBank, InnovationPredictions, InnovationState
 from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState, weigh_observed
 
+P = TypeVar("P", bound=Predictions)
 # Predictions of all experts of rows from their inputs (B, D + P).
 Stage = Callable[[Tensor, Rows], Predictions]
 
@@ -74,7 +75,7 @@ def run_block(
     Shapes: ``X`` (B, D), targets (B,) or (B, O), ``missing`` (B,), ``alive`` (L,).
     """
     y = within_reach(layers, rows.y)
-    rows, remembered, share, kept, start = rows._replace(y=y), y, None, None, 0
+    rows, remembered, share, kept, start = rows._replace(y=y), y, None, None, None
     silent = (*layers.external_models, *out)
     while True:
         history, inputs = with_lags(layers.memory, state.history, X, remembered)
@@ -83,8 +84,8 @@ def run_block(
         if failed is not None:  # whether there is a target or not
             steps = steps._replace(log_prob=torch.where(failed, torch.nan, steps.log_prob))
             missing = None if missing is None else missing & ~failed.any(0)
-        if kept is not None:  # to the bit: the transform of an outlier magnifies any other
-            steps = _splice(kept, steps, start)
+        if kept is not None and start is not None:  # to the bit: the transform of an outlier magnifies any other
+            steps = spliced(kept, steps, start)
         absent = find_absent(steps, silent)
         if absent is None:
             innovations, weighed = innovate(layers, state.innovations, steps, y, share, missing, alive)
@@ -101,8 +102,8 @@ def run_block(
             predictions = assemble_living(weighed, layers.weighed(alive), log_weights, output.log_prob)
         if absent is not None:
             predictions = predictions._replace(experts=marked(weighed, absent))
-        row = _first_outlier(predictions, y, layers.outlier_threshold, start)
-        if row is None:
+        far = find_outliers(layers, predictions.mean, predictions.variance, y, start)
+        if far is None or not bool(far.any()):
             external_models = state.external_models
             if external_models is not None:
                 external_models = count_block(
@@ -110,8 +111,8 @@ def run_block(
                 )
             after = state._replace(meta=meta, innovations=innovations, history=history, external_models=external_models)
             return after, predictions
-        share, remembered = _discount(layers, predictions, y, row, share, remembered)
-        kept, start = steps, row + 1
+        kept = steps
+        start, share, remembered = discounted(layers, *predictions[:2], y, far, share, remembered)
 
 
 def within_reach(layers: Layers, y: Tensor) -> Tensor:
@@ -235,30 +236,38 @@ def append_copies(steps: Predictions, copies: InnovationPredictions) -> StudentT
     return StudentTPredictions(*parts)
 
 
-def _splice(before: Predictions, after: Predictions, row: int) -> Predictions:
-    """Predictions (M, B) from ``before`` up to ``row`` and from ``after`` from there on."""
-    fields = (torch.cat([one[:, :row], two[:, row:]], dim=1) for one, two in zip(before, after, strict=True))
+def spliced(before: P, after: P, start: Tensor) -> P:
+    """Predictions (..., M, B) from ``before`` up to a row, (..., 1, 1), and from ``after`` from there on."""
+    is_before = torch.arange(after.log_prob.shape[-1], device=start.device) < start
+    fields = (torch.where(is_before, one, two) for one, two in zip(before, after, strict=True))
     return type(after)(*fields)
 
 
-def _first_outlier(predictions: EnsemblePredictions, y: Tensor, threshold: float | None, start: int) -> int | None:
-    if threshold is None:
+def find_outliers(layers: Layers, mean: Tensor, variance: Tensor, y: Tensor, start: Tensor | None) -> Tensor | None:
+    """Mask of the targets (..., B) that are outliers to the mixture, from a row (..., 1) on; ``None`` for never."""
+    if layers.outlier_threshold is None:
         return None
-    far = (y - predictions.mean).abs() > threshold * predictions.variance.sqrt()
-    far[:start] = False
-    return int(far.int().argmax()) if bool(far.any()) else None
+    far = (y - mean).abs() > layers.outlier_threshold * variance.sqrt()
+    return far if start is None else far & (torch.arange(y.shape[-1], device=y.device) >= start)
 
 
-def _discount(
-    layers: Layers, predictions: EnsemblePredictions, y: Tensor, row: int, share: Tensor | None, remembered: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The share of each row that counts, (B,), and the targets to remember, with one more outlier."""
+def discounted(
+    layers: Layers,
+    mean: Tensor,
+    variance: Tensor,
+    y: Tensor,
+    far: Tensor,
+    share: Tensor | None,
+    remembered: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One more outlier of each series: the row after it, (..., 1), shares and targets to remember, (..., B) each."""
     assert layers.outlier_threshold is not None
-    mean, error = predictions.mean[row], y[row] - predictions.mean[row]
-    counts = (layers.outlier_threshold * predictions.variance[row].sqrt() / error) ** 4
-    share = torch.ones_like(y) if share is None else share.clone()
-    share[row] = counts
-    if layers.memory is not None and not layers.memory.is_usual(y[row]):
-        remembered = remembered.clone()  # a usual target is remembered: it was the prediction that was off
-        remembered[row] = mean + error * counts
-    return share, remembered
+    row = far.int().argmax(-1, keepdim=True)
+    center, target = mean.gather(-1, row), y.gather(-1, row)
+    counts = (layers.outlier_threshold * variance.gather(-1, row).sqrt() / (target - center)) ** 4
+    share = (torch.ones_like(y) if share is None else share).scatter(-1, row, counts)
+    if layers.memory is not None:  # a usual target is remembered: it was the prediction that was off
+        usual = layers.memory.is_usual_each(target)
+        kept = torch.where(usual, remembered.gather(-1, row), center + (target - center) * counts)
+        remembered = remembered.scatter(-1, row, kept)
+    return row + 1, share, remembered

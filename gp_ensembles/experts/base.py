@@ -17,6 +17,7 @@ from gp_ensembles.filters.transitions import Transition
 
 Numbers = NDArray[np.float64]
 P = TypeVar("P")
+_COPIED_BYTES = 64_000_000  # of states of series at once
 
 
 class Traits(NamedTuple):
@@ -134,6 +135,103 @@ class PureRunner(Runner):
             self._staged = None
 
 
+class Variances(NamedTuple):
+    r"""Variances of S series under the experts of one object.
+
+    Attributes:
+        noise: Noise variances, shape (S, \*batch).
+        prior: Prior variances of the weights, shape (S, \*batch).
+    """
+
+    noise: Tensor
+    prior: Tensor
+
+
+class SeriesBatch(ABC):
+    """One expert object on the states of T series; updates are staged first, states change only by :meth:`commit`."""
+
+    @abstractmethod
+    def most_series(self, num_rows: int) -> int:
+        """How many series may be staged at once, with so many rows each."""
+
+    @abstractmethod
+    def stage(self, places: Tensor, Phi: Tensor, rows: Rows, own: Variances | None) -> Predictions:
+        r"""Predict rows (S, B) of series at places (S,), and keep their updates.
+
+        Shapes: ``Phi`` (S, \*batch, B, F); returns predictions (S, \*batch, B).
+        """
+
+    @abstractmethod
+    def commit(self, keep: Tensor) -> None:
+        """Write the staged updates of some of the series: places among them, integers."""
+
+    @abstractmethod
+    def predict(self, places: Tensor, Phi: Tensor, own: Variances | None) -> Predictions:
+        r"""Predict a row of each series (S,), which may come several times, from features (S, \*batch, 1, F)."""
+
+
+@final
+class CopiedSeries(SeriesBatch):
+    r"""Any expert whose state has a fixed size: the pure update, on copies of the states.
+
+    Args:
+        bound: The bound expert.
+        state: Its states, with an axis for the series in front, (T, \*batch, ...); changed in place.
+        with_variances: The expert with the variances of each series, where it can have such and be run with an axis for
+            the series in front; ``None`` for an expert that is run under ``torch.func.vmap``.
+    """
+
+    def __init__(
+        self,
+        bound: "BoundExpert",
+        state: FilterState,
+        with_variances: "Callable[[Variances | None], BoundExpert] | None" = None,
+    ) -> None:
+        self._bound, self._state, self._with_variances = bound, state, with_variances
+        self._staged: tuple[Tensor, FilterState] | None = None
+
+    def most_series(self, num_rows: int) -> int:
+        """See :meth:`SeriesBatch.most_series`."""
+        size = sum(part[0].numel() * part.element_size() for part in self._state)
+        return max(1, _COPIED_BYTES // max(1, size))
+
+    def stage(self, places: Tensor, Phi: Tensor, rows: Rows, own: Variances | None) -> Predictions:
+        """See :meth:`SeriesBatch.stage`."""
+        state = self._at(places)
+        if self._with_variances is not None:
+            axes = [1] * (Phi.ndim - 3)
+            y, *others = (part if part is None else part.reshape(len(part), *axes, -1) for part in rows)
+            each = Rows(y.expand(Phi.shape[:-1]), *others)
+            after, found = self._with_variances(own).update_block(state, Phi, each)
+        else:
+            given = {name: part for name, part in rows._asdict().items() if part is not None}
+            after, found = torch.func.vmap(self._one)(state, Phi, given)
+        self._staged = places, after
+        return found
+
+    def _one(self, state: FilterState, Phi: Tensor, rows: dict[str, Tensor]) -> tuple[FilterState, Predictions]:
+        return self._bound.update_block(state, Phi, Rows(**rows))
+
+    def commit(self, keep: Tensor) -> None:
+        """See :meth:`SeriesBatch.commit`."""
+        assert self._staged is not None
+        places, after = self._staged
+        self._staged = None
+        for old, new in zip(self._state, after, strict=True):
+            old.index_copy_(0, places[keep], new[keep])
+
+    def predict(self, places: Tensor, Phi: Tensor, own: Variances | None) -> Predictions:
+        """See :meth:`SeriesBatch.predict`."""
+        state = self._at(places)
+        if self._with_variances is not None:
+            return self._with_variances(own).predict(state, Phi)
+        steps: Predictions = torch.func.vmap(self._bound.predict)(state, Phi)
+        return steps
+
+    def _at(self, places: Tensor) -> FilterState:
+        return type(self._state)(*(part.index_select(0, places) for part in self._state))
+
+
 class FixedUpdate(ABC):
     """Update of a fixed shape, of which the host reads no number, for blocks that are recorded."""
 
@@ -171,11 +269,13 @@ class Plans(NamedTuple):
         runner: Makes what runs a bound expert over blocks from it and a state.
         row: Makes what runs it at one row on plain arrays, from these and its features; or ``None``.
         fixed: Makes its update in a block that is recorded, from a bound expert and a state.
+        series: Makes what runs it on the states of many series.
     """
 
     runner: Callable[[Any, Any], Runner] = PureRunner
     row: Callable[[Any, Any, FeatureMap], LinearRow | RowExpert | None] | None = None
     fixed: Callable[[Any, Any], FixedUpdate] = WholeUpdate
+    series: Callable[[Any, Any], SeriesBatch] = CopiedSeries
 
 
 class BoundExpert(ABC):

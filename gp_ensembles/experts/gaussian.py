@@ -11,12 +11,15 @@ from torch import Tensor
 
 from gp_ensembles.experts.base import (
     BoundExpert,
+    CopiedSeries,
     Expert,
     FixedUpdate,
     LinearRow,
     Plans,
     PureRunner,
     Runner,
+    SeriesBatch,
+    Variances,
     WholeUpdate,
     of_length,
 )
@@ -24,6 +27,7 @@ from gp_ensembles.experts.evidence import batched_log_evidence
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.rebatch import take_experts
 from gp_ensembles.filters.block import condition_block
+from gp_ensembles.filters.many_series import SeriesGain, condition_series, learn_series, predict_series
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.schedule import Schedule, moment_scales, scale_features, scale_targets, unscale_steps
 from gp_ensembles.filters.states import (
@@ -47,6 +51,7 @@ InitialState = Callable[[Tensor, int], LinearState]
 # walk of 1e4 round-offs of the prior variance per step keeps it sound in either.
 _SAFE_NOISE, _SAFE_PRECISION, _SAFE_WALK = 1e-6, 1e-12, 1e4
 _NOISE_FLOOR, _NOISE_START = 1e-6, 0.5
+_SERIES_BYTES = 256_000_000  # of rows of series at once
 
 
 class CovarianceRunner(Runner):
@@ -120,6 +125,57 @@ class GainUpdate(FixedUpdate):
             self._diagonal.add_(torch.where(keep, next(updates), 0.0))
 
 
+@final
+class GaussianSeries(SeriesBatch):
+    """Covariance form of experts that are static or walk at random, on many series in place."""
+
+    def __init__(self, bound: "BoundGaussian", state: GaussianState) -> None:
+        self._noise, width = bound.noise.reshape(-1), state.moments.shape[-2]
+        self._moments = state.moments.view(len(state.moments), -1, width, width + 1)
+        self._walk = None
+        if isinstance(bound.transition, RandomWalk):
+            walk = bound.transition.variance.to(self._noise)
+            self._walk = walk.expand(*bound.noise.shape, -1).reshape(len(self._noise), -1)
+        self._staged: tuple[Tensor, SeriesGain] | None = None
+
+    def most_series(self, num_rows: int) -> int:
+        """See :meth:`SeriesBatch.most_series`."""
+        size = 4 * num_rows * self._moments[0, :, 0].numel() * self._moments.element_size()
+        return max(1, _SERIES_BYTES // size)
+
+    def stage(self, places: Tensor, Phi: Tensor, rows: Rows, own: Variances | None) -> Predictions:
+        """See :meth:`SeriesBatch.stage`."""
+        design = Phi.reshape(len(Phi), len(self._noise), *Phi.shape[-2:])
+        gain, steps = condition_series(self._moments, places, design, rows, self._noise_of(own), self._walk)
+        self._staged = places, gain
+        return StepPredictions(*(part.reshape(Phi.shape[:-1]) for part in steps))
+
+    def commit(self, keep: Tensor) -> None:
+        """See :meth:`SeriesBatch.commit`."""
+        assert self._staged is not None
+        places, gain = self._staged
+        self._staged = None
+        if len(keep) < len(places):
+            places, gain = places[keep], gain.take(keep)
+        learn_series(self._moments, places, gain)
+
+    def predict(self, places: Tensor, Phi: Tensor, own: Variances | None) -> Predictions:
+        """See :meth:`SeriesBatch.predict`."""
+        design = Phi.reshape(len(Phi), len(self._noise), *Phi.shape[-2:])
+        steps = predict_series(self._moments, places, design, self._noise_of(own), self._walk)
+        return StepPredictions(*(part.reshape(Phi.shape[:-1]) for part in steps))
+
+    def _noise_of(self, own: Variances | None) -> Tensor:
+        return self._noise if own is None else own.noise.reshape(len(own.noise), -1)
+
+
+def _series(bound: "BoundGaussian", state: FilterState) -> SeriesBatch:
+    is_diagonal = bound.transition is None or type(bound.transition) is RandomWalk
+    if isinstance(state, GaussianState) and is_diagonal:
+        return GaussianSeries(bound, state)
+    return CopiedSeries(bound, state, bound.with_variances)
+
+
 def _fixed(bound: "BoundGaussian", state: FilterState) -> FixedUpdate:
     if isinstance(state, GaussianState) and isinstance(bound.transition, RandomWalk | None):
         return GainUpdate(bound, state)
@@ -144,7 +200,7 @@ class BoundGaussian(BoundExpert):
     Shapes: ``prior_variance`` (\*batch), ``noise`` (\*batch).
     """
 
-    plans = Plans(_runner, _row, _fixed)
+    plans = Plans(_runner, _row, _fixed, _series)
 
     def __init__(
         self, features: BoundFeatures, prior_variance: Tensor, transition: Transition | None, noise: Tensor
@@ -161,6 +217,10 @@ class BoundGaussian(BoundExpert):
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, GaussianState | SquareRootState)
         return predict(state, Phi, self.transition, self.noise, prior_variance=self.prior_variance, steps=steps)
+
+    def with_variances(self, own: Variances | None) -> "BoundGaussian":
+        r"""The expert of S series with variances of their own, which are its batch then: (S, \*batch)."""
+        return self if own is None else BoundGaussian(self.features, own.prior, self.transition, own.noise)
 
     def take(self, index: Tensor) -> "BoundGaussian":
         """See :meth:`BoundExpert.take`."""

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, Expert, Plans, PureRunner, Runner, Traits
+from gp_ensembles.experts.base import BoundExpert, CopiedSeries, Expert, Plans, PureRunner, Runner, Traits
 from gp_ensembles.experts.laplace_evidence import laplace_log_evidence
 from gp_ensembles.experts.latent_runner import LatentGroup, LatentRunner, latent_predictions
 from gp_ensembles.experts.latent_update import LaplaceUpdate, LatentUpdate
@@ -39,7 +39,7 @@ class BoundLaplace(BoundExpert):
     Shapes: ``prior_variance`` (\*batch).
     """
 
-    plans = Plans(_runner)
+    plans = Plans(_runner, series=lambda bound, state: CopiedSeries(bound, state, lambda own: bound))
 
     def __init__(
         self,

@@ -44,7 +44,7 @@ class Rows(NamedTuple):
     @property
     def ages(self) -> Tensor | None:
         """Steps between the state before the block and each row, (B,); ``None`` for 1, 2, ..., B."""
-        return None if self.steps is None else self.steps.cumsum(0)
+        return None if self.steps is None else self.steps.cumsum(-1)
 
     def root_weights(self, noise: Tensor) -> Tensor | None:
         r"""The roots r for experts of noise variances (\*batch), shape (\*batch, B); ``None`` where all are one."""

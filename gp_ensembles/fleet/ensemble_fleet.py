@@ -12,19 +12,21 @@ from gp_ensembles.engine.access_lock import AccessLock, guarded
 from gp_ensembles.engine.checkpoint_match import check_parts, parts_in_words
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.fixed_block import check_fixed_size
-from gp_ensembles.engine.input_checks import check_inputs, check_made, check_targets
+from gp_ensembles.engine.input_checks import check_inputs, check_made, check_targets, checked_rows
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions, concatenate_mixtures
+from gp_ensembles.engine.quarantine import QuarantineReport
 from gp_ensembles.engine.state import EnsembleState
+from gp_ensembles.experts.base import Variances
 from gp_ensembles.experts.gaussian import BoundGaussian, sound_variances
+from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import GaussianState
-from gp_ensembles.fleet.arrivals import batches
+from gp_ensembles.fleet.arrivals import LENGTHS, batches
 from gp_ensembles.fleet.checkpoint import read_about, read_shard, remove_part, save_fleet
 from gp_ensembles.fleet.exported import with_own_variances
 from gp_ensembles.fleet.slots import Slots
 from gp_ensembles.fleet.step import RowBuffer, Step, Work
 from gp_ensembles.fleet.store import Store, new_folder
-from gp_ensembles.fleet.variances import Variances
 
 
 @runtime_checkable
@@ -49,8 +51,10 @@ class EnsembleFleet:
     A series learns what its own :class:`~gp_ensembles.engine.online.OnlineEnsemble` would learn, in whatever order rows
     arrive, but rows that arrive together are learned together.
 
-    Where an expert of a series fails, the series is set aside and the others continue: it keeps the state before that
-    row, predictions of its rows are NaN, :attr:`failures` names it, and :meth:`retire` and :meth:`add` restart it.
+    An expert of a series that fails is put into quarantine, see :attr:`expert_failures`; until it is back the series is
+    run by itself, which takes longer. A series of which no expert is left is set aside and the others continue: it
+    keeps the state before that row, predictions of its rows are NaN, :attr:`failures` names it, and :meth:`retire` and
+    :meth:`add` restart it.
 
     Args:
         ensemble: The ensemble that every series has; its hyperparameters are read when this object is made. Experts are
@@ -131,6 +135,16 @@ class EnsembleFleet:
         found = self._store.failed[self._slots.places(names)].tolist() if names else []
         return {name: rows for name, rows in zip(names, found, strict=True) if rows >= 0}
 
+    @property
+    def expert_failures(self) -> dict[Hashable, tuple[QuarantineReport, ...]]:
+        """Experts that have failed, of each series that has such, in rows as its weight rule counts them."""
+        if not self._slots.names:
+            return {}
+        places = self._slots.places(self._slots.names).to(self._store.failed.device)
+        times = self._store.quarantine(places).times.sum(-1).tolist()
+        some = [name for name, number in zip(self._slots.names, times, strict=True) if number]
+        return {name: self.export(name).failures for name in some}
+
     def add(
         self,
         names: Names,
@@ -148,16 +162,14 @@ class EnsembleFleet:
                 None of them by default.
 
         Raises:
-            ValueError: If a series is there already or named twice, or the state is one of another ensemble, or has
-                experts in quarantine, or there is no memory for them, or no space on the disk.
+            ValueError: If a series is there already or named twice, or the state is one of another ensemble, or there
+                is no memory for them, or no space on the disk.
             TypeError: If a name cannot be one.
         """
         names = listed(names)
         given = state.state if isinstance(state, OnlineEnsemble) else state
         self._slots.check_new(names)
         if given is not None:
-            if given.quarantine is not None and bool((given.quarantine.until != 0).any()):
-                raise ValueError("some experts of this state are in quarantine; observe on until they are back")
             self._store.check(given)
         if variances and (given is not None or not self.has_own_variances):
             raise ValueError("a series may be given variances only before any data, and in a fleet with own_variances")
@@ -192,7 +204,10 @@ class EnsembleFleet:
         Raises:
             KeyError: If the series is unknown.
         """
-        place, ensemble = int(self._slots.places([name])[0]), self.ensemble
+        return self._export(int(self._slots.places([name])[0]))
+
+    def _export(self, place: int) -> OnlineEnsemble:
+        ensemble = self.ensemble
         if self.has_own_variances:
             ensemble = with_own_variances(ensemble, self._variances_at(place))
         return OnlineEnsemble(ensemble, self._store.state(place))
@@ -214,7 +229,9 @@ class EnsembleFleet:
         ]
 
     @torch.no_grad()
-    def observe(self, names: Names, X: Tensor, y: Tensor) -> EnsemblePredictions:
+    def observe(
+        self, names: Names, X: Tensor, y: Tensor, *, steps: Tensor | None = None, extra: Tensor | None = None
+    ) -> EnsemblePredictions:
         """Predict each target, then learn it; a rejected call leaves everything as it was.
 
         An interruption by Ctrl-C takes effect between two batches: every series has learned its rows up to some row,
@@ -224,36 +241,41 @@ class EnsembleFleet:
             names: The series of each row, N of them. The rows of one series are in the order of time.
             X: Inputs, shape (N, D).
             y: Targets, shape (N,); NaN where missing.
+            steps: Steps since the row before of the same series, at least zero, shape (N,); one each by default.
+            extra: Further noise variance of each row, at least zero, shape (N,); none by default.
 
         Returns:
             Predictions made before each target, in the order of the rows; NaN for series that are set aside.
 
         Raises:
             KeyError: If a series is unknown.
-            ValueError: If a shape is wrong, an input is not finite or outside a feature map's domain, or a target is
-                infinite.
+            ValueError: If a shape is wrong, an input is not finite or outside a feature map's domain, a target is
+                infinite, or steps or further noise are not numbers of zero and more.
             TypeError: If a dtype or device is wrong.
         """
         places = self._places(names, X)
         check_targets(X, y, None)
         for expert in self.ensemble.experts:
             expert.check_targets(y)
+        given = checked_rows(X, y, steps, extra, self.ensemble.is_real)
         step, predicted = self._read(), RowBuffer(len(y))
-        for places_at_once, rows in batches(places):
-            for part in torch.arange(len(rows), device=rows.device).split(step.most_series(rows.shape[1])):
-                chosen = rows[part]
-                step.observe(Work(places_at_once[part], chosen, X[chosen], y[chosen]), predicted)
+        for places_at_once, numbers in batches(places, LENGTHS if given.steps is None else (1,)):
+            for part in torch.arange(len(numbers), device=numbers.device).split(step.most_series(numbers.shape[1])):
+                chosen = numbers[part]
+                rows = Rows(*(None if value is None else value[chosen] for value in given))
+                step.observe(Work(places_at_once[part], chosen, X[chosen], rows), predicted)
         if predicted.whole is None:
             raise AllSetAsideError("every series of this call is set aside; see fleet.failures")
         return predicted.whole
 
     @torch.no_grad()
-    def predict(self, names: Names, X: Tensor) -> AnyMixture:
+    def predict(self, names: Names, X: Tensor, *, extra: Tensor | None = None) -> AnyMixture:
         """Predict the next target of a series at each row on its own, learning nothing.
 
         Args:
             names: The series of each row, N of them; one may come several times.
             X: Inputs, shape (N, D).
+            extra: Further noise variance of each row, at least zero, shape (N,); none by default.
 
         Raises:
             KeyError: As in :meth:`observe`.
@@ -261,9 +283,10 @@ class EnsembleFleet:
             TypeError: As there.
         """
         places = self._places(names, X)
-        step = self._read()
+        step, noise = self._read(), checked_rows(X, X[:, 0], None, extra, self.ensemble.is_real).extra
         rows = torch.arange(len(X), device=X.device).split(step.most_series(1))
-        return concatenate_mixtures([step.predict(places[part], X[part]) for part in rows])
+        parts = ((places[part], X[part], None if noise is None else noise[part]) for part in rows)
+        return concatenate_mixtures([step.predict(*part) for part in parts])
 
     @torch.no_grad()
     def log_weights(self, names: Names) -> Tensor:
@@ -363,7 +386,7 @@ class EnsembleFleet:
 
     def _read(self) -> Step:
         if self._step is None:
-            self._step = Step(self.ensemble, self._store)
+            self._step = Step(self.ensemble, self._store, self._export)
         return self._step
 
     def _read_again(self) -> None:

@@ -10,11 +10,10 @@ from torch import Tensor
 from gp_ensembles.calibration.levels import IntervalLevels, LevelsState
 from gp_ensembles.engine.ensemble import Ensemble, evaluate
 from gp_ensembles.engine.online import OnlineEnsemble
-from gp_ensembles.experts.base import Expert
+from gp_ensembles.experts.base import Expert, Variances
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.fleet.scales import SeriesScales
-from gp_ensembles.fleet.variances import Variances
 
 
 class SeriesModel(NamedTuple):

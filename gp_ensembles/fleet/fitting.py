@@ -15,13 +15,13 @@ from torch import Tensor
 
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.ensembles.build import FitSettings
-from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.experts.base import BoundExpert, Expert, Variances
 from gp_ensembles.experts.empirical_bayes import EvidenceFit, fit_empirical_bayes
 from gp_ensembles.experts.evidence import whitened_statistics
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.filters.states import FilterState
 from gp_ensembles.filters.transitions import Transition
-from gp_ensembles.fleet.variances import Variances, fit_variances
+from gp_ensembles.fleet.variances import fit_variances
 from gp_ensembles.numerics.cholesky import NumericalError
 
 

@@ -12,10 +12,9 @@ from torch import Tensor
 
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.ensembles.build import FitSettings
-from gp_ensembles.experts.base import BoundExpert
+from gp_ensembles.experts.base import BoundExpert, Variances
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.fleet.fitting import evidence_terms, experts_on_bases, fit_own_variances, with_lagged
-from gp_ensembles.fleet.variances import Variances
 from gp_ensembles.numerics.minimize import minimize
 
 # Logarithms of factors of all columns to start from: with length scales that are far off a function looks like noise,

@@ -1,23 +1,33 @@
-"""A batch of rows of many series through experts, innovation models, weight rule and outlier treatment.
+"""Rows of many series through experts, innovation models, weight rule and outlier treatment.
 
-The experts are run by :mod:`~gp_ensembles.fleet.series_batches`; the layers around them, a few dozen numbers per
-series, are the code of one series under ``torch.func.vmap``.
+Equally many rows of each of some series are learned at once. A series in which an expert fails, or has failed not long
+ago, is run as an ensemble by itself until all its experts are back.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gp_ensembles.engine.ensemble import Ensemble, evaluate, responses_of
-from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions, assemble, make_mixture
+from gp_ensembles.engine.online import OnlineEnsemble
+from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions, assemble, flatten, make_mixture
+from gp_ensembles.engine.quarantine import weights_without
 from gp_ensembles.engine.state import EnsembleState
-from gp_ensembles.engine.weighing import append_copies, innovate, weigh, within_reach
+from gp_ensembles.engine.weighing import (
+    append_copies,
+    discounted,
+    find_outliers,
+    innovate,
+    spliced,
+    weigh,
+    with_lags,
+    within_reach,
+)
+from gp_ensembles.filters.rows import Rows, add_extra_noise
 from gp_ensembles.filters.states import LatentPredictions, Predictions
-from gp_ensembles.fleet.series_batches import BlockSeriesBatch, SeriesBatch, row_series_batch, side_by_side
 from gp_ensembles.fleet.store import Store
-from gp_ensembles.innovations.bank import InnovationState
 from gp_ensembles.meta_learners.base import MetaOutput, MetaState
 from gp_ensembles.numerics.cholesky import NumericalError
 
@@ -27,44 +37,39 @@ class Work(NamedTuple):
 
     Attributes:
         places: Distinct places of the series, shape (S,).
-        rows: Numbers of their rows in the call, in the order of time, shape (S, B).
+        numbers: Numbers of their rows in the call, in the order of time, shape (S, B).
         X: Inputs, shape (S, B, D).
-        y: Targets, shape (S, B); NaN where missing.
+        rows: Targets, NaN where missing, further noise and steps, shape (S, B) each.
     """
 
     places: Tensor
-    rows: Tensor
+    numbers: Tensor
     X: Tensor
-    y: Tensor
+    rows: Rows
 
     def take(self, series: Tensor) -> "Work":
         """Some of the series: places among them, or a mask."""
-        return Work(*(part[series] for part in self))
-
-    def row(self, number: int) -> "Work":
-        """One row of each series."""
-        here = slice(number, number + 1)
-        return Work(self.places, self.rows[:, here], self.X[:, here], self.y[:, here])
+        return Work(self.places[series], self.numbers[series], self.X[series], _at(self.rows, series))
 
 
-class _Weighed(NamedTuple):
-    """What the layers around the experts made of some rows.
+class _Again(NamedTuple):
+    """Rows that are learned once more, with one more outlier of each series.
 
     Attributes:
-        state: The state after them, without those of the experts.
-        own: The experts' own predictions, (S, M, B) each.
-        steps: The same with those of the innovation models.
-        output: The output of the weight rule.
+        own: The experts' predictions so far, (S, M, B) each.
+        start: The first row after the newest outlier, shape (S, 1).
+        share: What counts of each target, shape (S, B).
+        remembered: The targets that are remembered, shape (S, B).
     """
 
-    state: EnsembleState
     own: Predictions
-    steps: Predictions
-    output: MetaOutput
+    start: Tensor
+    share: Tensor
+    remembered: Tensor
 
 
 class RowBuffer:
-    """Predictions of the N rows of a call, put together from batches in any order; NaN for rows without one.
+    """Predictions of the N rows of a call, put together from parts in any order; NaN for rows without one.
 
     Attributes:
         whole: All rows; ``None`` before any prediction.
@@ -96,152 +101,129 @@ class RowBuffer:
 
 
 class Step:
-    """An ensemble with its hyperparameters read, on the states of many series."""
+    """An ensemble with its hyperparameters read, on the states of many series.
 
-    def __init__(self, ensemble: Ensemble, store: Store) -> None:
-        self._layers, self._store = ensemble.layers, store
+    Args:
+        ensemble: The ensemble.
+        store: The states.
+        alone: Makes an ensemble by itself of the series at a place, with a copy of its state.
+    """
+
+    def __init__(self, ensemble: Ensemble, store: Store, alone: Callable[[int], OnlineEnsemble]) -> None:
+        self._layers, self._store, self._alone = ensemble.layers, store, alone
         self._experts = ensemble.bind()
         self._responses = tuple(response.frozen() for response in responses_of(self._experts))
-        states = [store.expert(number) for number in range(len(self._experts))]
-        self._rows = [row_series_batch(bound, state) for bound, state in zip(self._experts, states, strict=True)]
-        self._blocks: list[SeriesBatch] = [
-            BlockSeriesBatch(b, state) for b, state in zip(self._experts, states, strict=True)
-        ]
+        self._batches = [bound.plans.series(bound, store.expert(n)) for n, bound in enumerate(self._experts)]
 
     def most_series(self, num_rows: int) -> int:
         """How many series are processed at once, with this many rows each."""
-        return min(batch.most_series for batch in self._batches(num_rows))
+        return min(batch.most_series(num_rows) for batch in self._batches)
 
     def observe(self, work: Work, predicted: RowBuffer) -> None:
         """Predict and learn; the predictions made before each target are put into ``predicted``."""
-        well = self._store.failed[work.places] < 0
-        if not bool(well.all()):
-            work = work.take(well)
-        num_series, num_rows = work.y.shape
-        if num_series == 0:
+        sick = self._store.is_sick(work.places)
+        if bool(sick.any()):
+            self._observe_alone(work.take(sick), predicted)
+            work = work.take(~sick)
+        if len(work.places) == 0:
             return
         try:
-            if num_rows > 1:
-                self._block(work, predicted)
-            else:
-                self._row(work, predicted)
+            self._learn(work, predicted)
         except NumericalError:  # of some series: find out of which
-            if num_rows > 1:
-                self._row_by_row(work, predicted)
-            elif num_series == 1:
-                self._set_aside(work.places)
-            else:
-                for half in torch.arange(num_series, device=work.places.device).chunk(2):
-                    self.observe(work.take(half), predicted)
+            if len(work.places) == 1:
+                self._observe_alone(work, predicted)
+                return
+            for half in torch.arange(len(work.places), device=work.places.device).chunk(2):
+                self.observe(work.take(half), predicted)
 
-    def predict(self, places: Tensor, X: Tensor) -> AnyMixture:
+    def predict(self, places: Tensor, X: Tensor, extra: Tensor | None) -> AnyMixture:
         """Predict one step ahead at each row X (N, D) of a series (N,); the distribution of a failed one is NaN."""
         state, memory = self._store.layers(places), self._layers.memory
+        inputs = X
         if memory is not None and state.history is not None:
-            X = torch.cat([X, state.history[:, [-lag for lag in memory.lags]]], dim=-1)
-        features = self._features(X.unsqueeze(-2))
-        steps = side_by_side(
-            [
-                batch.predict(places, Phi, self._store.variances(number, places))
-                for number, (batch, Phi) in enumerate(zip(self._rows, features, strict=True))
-            ]
-        )
+            inputs = torch.cat([X, state.history[:, [-lag for lag in memory.lags]]], dim=-1)
+        features = self._features(inputs.unsqueeze(-2))
+        parts = [
+            batch.predict(places, Phi, self._store.variances(number, places))
+            for number, (batch, Phi) in enumerate(zip(self._batches, features, strict=True))
+        ]
+        steps = flatten(parts, lead=1)
+        if extra is not None and not isinstance(steps, LatentPredictions):
+            steps = add_extra_noise(steps, extra[:, None, None], steps.log_prob)
         bank, rule = self._layers.bank, self._layers.rule
         if bank is not None and state.innovations is not None:
             copies = torch.func.vmap(bank.predict)(state.innovations, steps.mean, steps.variance)
             steps = torch.func.vmap(append_copies)(steps, copies)
-        log_weights = torch.func.vmap(rule.log_weights)(state.meta)
-        failed = self._store.failed[places] >= 0
-        log_weights = log_weights.masked_fill(failed.unsqueeze(-1), torch.nan)
-        return make_mixture(log_weights.T, _flat(steps), self._responses)
+        mixture = make_mixture(torch.func.vmap(rule.log_weights)(state.meta).T, _flat(steps), self._responses)
+        for place in places[self._store.is_sick(places)].unique().tolist():
+            rows = (places == place).nonzero().flatten()
+            if self._store.has_failed(place):
+                mixture.log_weights[:, rows] = torch.nan
+                continue
+            part = self._alone(place).predict(X[rows], extra=None if extra is None else extra[rows])
+            mixture.log_weights[:, rows] = part.log_weights.reshape(len(part.log_weights), -1)
+            for field in mixture._fields:
+                if field not in ("log_weights", "responses"):
+                    getattr(mixture, field)[:, rows] = getattr(part, field)
+        return mixture
 
     def log_weights(self, places: Tensor) -> Tensor:
-        """Log weights for the next target of each series (N,), shape (N, M)."""
-        weights: Tensor = torch.func.vmap(self._layers.rule.log_weights)(self._store.layers(places).meta)
-        return weights
+        """Log weights for the next target of each series (N,), shape (N, M); none for experts in quarantine."""
+        log_weights = torch.func.vmap(self._layers.rule.log_weights)(self._store.layers(places).meta)
+        return weights_without(log_weights, self._store.quarantine(places), self._layers.num_copies)
 
-    def _batches(self, num_rows: int) -> list[SeriesBatch]:
-        return self._rows if num_rows == 1 else self._blocks
+    def _observe_alone(self, work: Work, predicted: RowBuffer) -> None:
+        """Learn series one by one, with experts that fail in quarantine; those that have none left are set aside."""
+        for number, place in enumerate(work.places.tolist()):
+            if self._store.has_failed(place):
+                continue
+            online, rows = self._alone(place), _at(work.rows, number)
+            try:
+                predictions = online.observe(work.X[number], rows.y, steps=rows.steps, extra=rows.extra)
+            except NumericalError:
+                self._store.set_aside(place)
+                continue
+            self._store.write(place, online.state)
+            predicted.put(work.numbers[number], predictions)
 
-    def _block(self, work: Work, predicted: RowBuffer) -> None:
-        """A block of each series; series with an outlier or a failure row by row."""
-        weighed, _ = self._weighed(work, self._store.layers(work.places))
-        predictions = self._assembled(weighed)
-        y = within_reach(self._layers, work.y)
-        rest = (self._far(predictions, y) | ~_sound(weighed.own)).any(-1)
-        self._commit(self._blocks, work, weighed.state, (~rest).nonzero().flatten())
-        predicted.put(work.rows.flatten(), predictions)
-        if bool(rest.any()):
-            self._row_by_row(work.take(rest), predicted)
+    def _learn(self, work: Work, predicted: RowBuffer, again: _Again | None = None) -> None:
+        """Learn series of which no expert is in quarantine; the outliers of a series are found one after the other."""
+        layers, before, size = self._layers, self._store.layers(work.places), work.numbers.shape[1]
+        y = within_reach(layers, work.rows.y)
+        share, remembered = (None, y) if again is None else (again.share, again.remembered)
+        history, inputs = with_lags(layers.memory, before.history, work.X, remembered)
+        own = self._stage(work.places, inputs, work.rows._replace(y=y, share=share))
+        if again is not None:
+            own = spliced(again.own, own, again.start.unsqueeze(-1))
+        after, steps, output = self._weighed(before._replace(history=history), own, y, share)
+        predictions = self._assembled(steps, output)
+        mean, variance = (part.reshape(y.shape) for part in predictions[:2])
+        far, sound = find_outliers(layers, mean, variance, y, None if again is None else again.start), _sound(own)
+        is_far = torch.zeros_like(sound) if far is None else far.any(-1) & sound
+        done = (sound & ~is_far).nonzero().flatten()
+        for batch in self._batches:
+            batch.commit(done)
+        self._store.put_layers(work.places[done], after, done)
+        is_done = (sound & ~is_far).repeat_interleave(size).nonzero().flatten()
+        predicted.put(work.numbers[done].flatten(), _take(predictions, is_done))
+        if far is not None and bool(is_far.any()):
+            chosen = is_far.nonzero().flatten()
+            parts = (part if part is None else part[chosen] for part in (mean, variance, y, far, share, remembered))
+            kept, rest = type(own)(*(field[chosen] for field in own)), work.take(chosen)
+            try:
+                self._learn(rest, predicted, _Again(kept, *discounted(layers, *parts)))
+            except NumericalError:
+                self._observe_alone(rest, predicted)
+        if not bool(sound.all()):
+            self._observe_alone(work.take(~sound), predicted)
 
-    def _row_by_row(self, work: Work, predicted: RowBuffer) -> None:
-        for number in range(work.y.shape[1]):
-            self.observe(work.row(number), predicted)
-
-    def _row(self, work: Work, predicted: RowBuffer) -> None:
-        """One row of each series; outliers count less, see :func:`~gp_ensembles.engine.weighing.run_block`."""
-        before = self._store.layers(work.places)
-        weighed, features = self._weighed(work, before)
-        predictions = self._assembled(weighed)
-        y = within_reach(self._layers, work.y)
-        sound = _sound(weighed.own).squeeze(-1)
-        far = self._far(predictions, y).squeeze(-1) & sound
-        self._commit(self._rows, work, weighed.state, (sound & ~far).nonzero().flatten())
-        keep = sound.nonzero().flatten()
-        predicted.put(work.rows.flatten()[keep], _take(predictions, keep))
-        self._set_aside(work.places[~sound])
-        if bool(far.any()):
-            chosen = far.nonzero().flatten()
-            steps = type(weighed.own)(*(field[chosen] for field in weighed.own))
-            self._outliers(work.take(chosen), [Phi[chosen] for Phi in features], steps, predictions, chosen, predicted)
-
-    def _outliers(
-        self,
-        work: Work,
-        features: list[Tensor],
-        steps: Predictions,
-        predictions: EnsemblePredictions,
-        chosen: Tensor,
-        predicted: RowBuffer,
-    ) -> None:
-        """Learn targets of which only a share counts."""
-        y, before = within_reach(self._layers, work.y), self._store.layers(work.places)
-        mean, deviation = (part[chosen].unsqueeze(-1) for part in (predictions.mean, predictions.variance.sqrt()))
-        assert self._layers.outlier_threshold is not None
-        share = (self._layers.outlier_threshold * deviation / (y - mean)) ** 4
-        root = share.sqrt()
-        shaped = [Phi * root.reshape(-1, *[1] * (Phi.ndim - 1)) for Phi in features]
-        self._stage(self._rows, work.places, shaped, y * root)
-        weighed = self._weigh(before, steps, y, share, None)
-        history, memory = None, self._layers.memory
-        if memory is not None and before.history is not None:  # a usual target is remembered as it is
-            remembered = torch.where(memory.is_usual_each(y), y, mean + (y - mean) * share)
-            history, _ = memory.columns(before.history, remembered)
-        state = weighed.state._replace(history=history)
-        self._commit(self._rows, work, state, torch.arange(len(chosen), device=chosen.device))
-        predicted.put(work.rows.flatten(), self._assembled(weighed))
-
-    def _weighed(self, work: Work, before: EnsembleState) -> tuple[_Weighed, list[Tensor]]:
-        """Predictions and updates before they are written, and the features."""
-        y, X, history = within_reach(self._layers, work.y), work.X, None
-        if self._layers.memory is not None and before.history is not None:
-            history, columns = self._layers.memory.columns(before.history, y)
-            X = torch.cat([X, columns], dim=-1)
-        features = self._features(X)
-        batches = self._batches(y.shape[1])
-        steps = side_by_side(self._stage(batches, work.places, features, y))
-        missing = y.isnan()
-        weighed = self._weigh(before, steps, y, None, missing if bool(missing.any()) else None)
-        return weighed._replace(state=weighed.state._replace(history=history)), features
-
-    def _stage(
-        self, batches: list[SeriesBatch], places: Tensor, features: Sequence[Tensor], y: Tensor
-    ) -> list[Predictions]:
-        """Predict rows with all expert objects, and keep their updates."""
-        return [
-            batch.stage(places, Phi, y, self._store.variances(number, places))
-            for number, (batch, Phi) in enumerate(zip(batches, features, strict=True))
+    def _stage(self, places: Tensor, inputs: Tensor, rows: Rows) -> Predictions:
+        """Predict rows (S, B) with all expert objects, (S, M, B), and keep their updates."""
+        parts = [
+            batch.stage(places, Phi, rows, self._store.variances(number, places))
+            for number, (batch, Phi) in enumerate(zip(self._batches, self._features(inputs), strict=True))
         ]
+        return flatten(parts, lead=1)
 
     def _features(self, X: Tensor) -> list[Tensor]:
         r"""Features of each expert object at inputs (S, B, D), shape (S, \*batch, B, F); of all rows in one product."""
@@ -253,60 +235,35 @@ class Step:
             values.append(known[id(Phi)])
         return values
 
-    def _weigh(
-        self, state: EnsembleState, own: Predictions, y: Tensor, share: Tensor | None, missing: Tensor | None
-    ) -> _Weighed:
-        """Innovation models and the weight rule, all series at once, with an axis for the series in front."""
-        has_share, has_gaps = share is not None, missing is not None
-        optional = [part for part in (share, missing) if part is not None]
+    def _weighed(
+        self, before: EnsembleState, own: Predictions, y: Tensor, share: Tensor | None
+    ) -> tuple[EnsembleState, Predictions, MetaOutput]:
+        """Innovation models and the weight rule of each series: the state after them, predictions, weights."""
+        missing = y.isnan()
+        optional = before.innovations, share, missing if bool(missing.any()) else None
+        present = [number for number, part in enumerate(optional) if part is not None]
 
-        def one(
-            meta: MetaState, innovations: InnovationState | None, steps: Predictions, y: Tensor, *optional: Tensor
-        ) -> tuple[MetaState, InnovationState | None, Predictions, MetaOutput]:
-            share, missing = optional[0] if has_share else None, optional[-1] if has_gaps else None
+        def one(meta: MetaState, steps: Predictions, y: Tensor, *given: Any) -> tuple[Any, ...]:
+            parts = dict(zip(present, given, strict=True))
+            innovations, share, missing = (parts.get(number) for number in range(len(optional)))
             innovations, weighed = innovate(self._layers, innovations, steps, y, share, missing, None)
             meta, output = weigh(self._layers.rule, meta, weighed.log_prob, share, missing)
-            return meta, innovations, weighed, output
+            return (meta, weighed, output) if innovations is None else (meta, weighed, output, innovations)
 
-        if state.innovations is not None:
-            meta, innovations, steps, output = torch.func.vmap(one)(state.meta, state.innovations, own, y, *optional)
-            return _Weighed(EnsembleState((), meta, innovations), own, steps, output)
+        given = (part for part in optional if part is not None)
+        meta, steps, output, *innovations = torch.func.vmap(one)(before.meta, own, y, *given)
+        return before._replace(meta=meta, innovations=innovations[0] if innovations else None), steps, output
 
-        def without(
-            meta: MetaState, steps: Predictions, y: Tensor, *optional: Tensor
-        ) -> tuple[MetaState, Predictions, MetaOutput]:
-            after, _, weighed, output = one(meta, None, steps, y, *optional)
-            return after, weighed, output
-
-        meta, steps, output = torch.func.vmap(without)(state.meta, own, y, *optional)
-        return _Weighed(EnsembleState((), meta), own, steps, output)
-
-    def _assembled(self, weighed: _Weighed) -> EnsemblePredictions:
+    def _assembled(self, steps: Predictions, output: MetaOutput) -> EnsemblePredictions:
         """Predictions of all rows, those of a series one after the other."""
-        log_weights = weighed.output.log_weights.movedim(0, 1).flatten(1)
-        predictions = assemble(_flat(weighed.steps), log_weights, weighed.output.log_prob.flatten())
+        log_weights = output.log_weights.movedim(0, 1).flatten(1)
+        predictions = assemble(_flat(steps), log_weights, output.log_prob.flatten())
         return predictions._replace(responses=self._responses)
 
-    def _far(self, predictions: EnsemblePredictions, y: Tensor) -> Tensor:
-        """Which targets (S, B) are outliers."""
-        threshold = self._layers.outlier_threshold
-        if threshold is None:
-            return torch.zeros_like(y, dtype=torch.bool)
-        return ((y.flatten() - predictions.mean).abs() > threshold * predictions.variance.sqrt()).reshape(y.shape)
 
-    def _commit(self, batches: list[SeriesBatch], work: Work, state: EnsembleState, keep: Tensor) -> None:
-        """Write the updates of some of the series, places among them."""
-        for batch in batches:
-            batch.commit(keep)
-        innovations = None
-        if state.innovations is not None:
-            innovations = InnovationState(*(part[keep] for part in state.innovations))
-        meta = MetaState(*(part[keep] for part in state.meta))
-        history = None if state.history is None else state.history[keep]
-        self._store.put_layers(work.places[keep], EnsembleState((), meta, innovations, history))
-
-    def _set_aside(self, places: Tensor) -> None:
-        self._store.failed[places] = self._store.layers(places).meta.num_seen
+def _at(rows: Rows, series: Tensor | int) -> Rows:
+    """Rows (S, B) of some series."""
+    return Rows(*(None if part is None else part[series] for part in rows))
 
 
 def _flat(steps: Predictions) -> Predictions:
@@ -324,10 +281,8 @@ def _take(predictions: EnsemblePredictions, rows: Tensor) -> EnsemblePredictions
 
 
 def _sound(steps: Predictions) -> Tensor:
-    """Which rows (S, B) all experts predict by numbers; under other likelihoods variances may be zero or infinite."""
+    """Series (S,) all of whose experts predict numbers; under other likelihoods variances may be zero or infinite."""
     is_latent = isinstance(steps, LatentPredictions)
     variance = steps.variance
     sound = steps.mean.isfinite() & (variance >= 0 if is_latent else (variance > 0) & (variance < torch.inf))
-    while sound.ndim > steps.log_prob.ndim:
-        sound = sound.all(-1)
-    return sound.all(1)
+    return sound.flatten(1).all(1)

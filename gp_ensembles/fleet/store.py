@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gp_ensembles.engine.state import EnsembleState, named_tensors
+from gp_ensembles.engine.quarantine import Quarantine, init_quarantine
+from gp_ensembles.engine.state import EnsembleState, named_layers, named_tensors
+from gp_ensembles.experts.base import Variances
 from gp_ensembles.files.operations import OpenFile, make_folder, remove_if_possible
 from gp_ensembles.filters.states import FilterState, GaussianState, gaussian_state, square_root_state
-from gp_ensembles.fleet.variances import Variances
 from gp_ensembles.innovations.bank import InnovationState
 from gp_ensembles.meta_learners.base import MetaState
 from gp_ensembles.numerics.devices import check_memory
@@ -28,7 +29,7 @@ class Store:
     def __init__(
         self, start: EnsembleState, folder: Path | None = None, notes: Mapping[str, Tensor] | None = None
     ) -> None:
-        start = start._replace(quarantine=None)
+        start = _with_quarantine(start)
         self.kinds: tuple[type[FilterState], ...] = tuple(type(part) for part in start.experts)
         self._layers = start.innovations is not None, start.history is not None
         self._folder, self._number = folder, 0
@@ -109,6 +110,22 @@ class Store:
         """One of the further numbers of each series, (T, ...), by reference."""
         return self._tensors[f"note_{name}"]
 
+    def quarantine(self, places: Tensor) -> Quarantine:
+        """Copies of the failures of the experts of some series, (S, ...) each."""
+        return Quarantine(*(self._tensors[f"quarantine_{field}"][places] for field in Quarantine._fields))
+
+    def is_sick(self, places: Tensor) -> Tensor:
+        """Which series have an expert in quarantine, or are set aside, (S,)."""
+        return (self._tensors["quarantine_until"][places] > 0).any(-1) | (self.failed[places] >= 0)
+
+    def has_failed(self, place: int) -> bool:
+        """Whether a series is set aside."""
+        return bool(self.failed[place] >= 0)
+
+    def set_aside(self, place: int) -> None:
+        """Set a series aside, whose experts have all failed."""
+        self.failed[place] = self._tensors["meta_num_seen"][place]
+
     def layers(self, places: Tensor) -> EnsembleState:
         """Copies of the states of the layers around the experts, (S, ...) each, without the experts' own."""
         meta = MetaState(*(self._tensors[f"meta_{field}"][places] for field in MetaState._fields))
@@ -121,10 +138,15 @@ class Store:
             history = self._tensors["history"][places]
         return EnsembleState((), meta, innovations, history)
 
-    def put_layers(self, places: Tensor, state: EnsembleState) -> None:
-        """Write the states that :meth:`layers` reads."""
-        for name, value in named_tensors(state._replace(experts=(), quarantine=None)):
-            self._tensors[name].index_copy_(0, places, value)
+    def put_layers(self, places: Tensor, state: EnsembleState, some: Tensor) -> None:
+        """Write the states that :meth:`layers` reads, of some series, integers, of a state (S, ...)."""
+        for name, value in named_layers(state):
+            self._tensors[name].index_copy_(0, places, value if len(some) == len(value) else value[some])
+
+    def write(self, place: int, state: EnsembleState) -> None:
+        """Give a series another state; its further numbers stay."""
+        for name, value in named_tensors(state):
+            self._tensors[name][place] = value
 
     def state(self, place: int) -> EnsembleState:
         """A copy of the state of one series."""
@@ -135,7 +157,9 @@ class Store:
         layers = self.layers(torch.tensor([place], dtype=torch.int64, device=self.failed.device))
         meta = MetaState(*(value[0] for value in layers.meta))
         innovations = None if layers.innovations is None else InnovationState(*(v[0] for v in layers.innovations))
-        return EnsembleState(experts, meta, innovations, None if layers.history is None else layers.history[0])
+        history = None if layers.history is None else layers.history[0]
+        quarantine = Quarantine(*(self._tensors[f"quarantine_{field}"][place].clone() for field in Quarantine._fields))
+        return EnsembleState(experts, meta, innovations, history, quarantine=quarantine)
 
     def put(self, places: Tensor, state: EnsembleState | None = None) -> None:
         """Give series a state, that before any data by default; makes room for them."""
@@ -173,7 +197,7 @@ class Store:
         self._checked(state)
 
     def _checked(self, state: EnsembleState) -> dict[str, Tensor]:
-        values = dict(named_tensors(state._replace(quarantine=None)))
+        values = dict(named_tensors(_with_quarantine(state)))
         wanted = {name: value.shape for name, value in self._start.items() if name != FAILED and name[:5] != "note_"}
         got = {name: value.shape for name, value in values.items()}
         for name in [*wanted, *got]:
@@ -249,6 +273,15 @@ class Store:
     def _path(self, name: str) -> Path:
         assert self._folder is not None
         return self._folder / f"{self._number}-{name}.bin"
+
+
+def _with_quarantine(state: EnsembleState) -> EnsembleState:
+    """A state with the failures of its experts, none where it says nothing of them."""
+    if state.quarantine is not None:
+        return state
+    like = state.meta.log_weights if state.innovations is None else state.innovations.last_error
+    num_experts = like.shape[-1]
+    return state._replace(quarantine=init_quarantine(num_experts, state.meta.num_seen.device))
 
 
 def _shape(shape: Sequence[int] | None) -> str:

@@ -5,12 +5,11 @@ With the features fixed, one decomposition for each series and expert gives its 
 series with few rows. Length scales: :mod:`gp_ensembles.fleet.length_scales`.
 """
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from gp_ensembles.ensembles.build import FitSettings
+from gp_ensembles.experts.base import Variances
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.profiled_evidence import Profile, evidence_at
@@ -19,18 +18,6 @@ from gp_ensembles.numerics.minimize import minimize
 _FEATURES_AT_ONCE = 300_000  # numbers that stay in the cache
 _LEAST_NOISE = 1e-6  # of standardized targets, as of experts
 _ROUND_OFF = 1e-14  # of the largest eigenvalue
-
-
-class Variances(NamedTuple):
-    r"""Variances of S series under the experts of one object.
-
-    Attributes:
-        noise: Noise variances, shape (S, \*batch).
-        prior: Prior variances of the weights, shape (S, \*batch).
-    """
-
-    noise: Tensor
-    prior: Tensor
 
 
 @torch.no_grad()

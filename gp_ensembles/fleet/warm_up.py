@@ -11,12 +11,12 @@ from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.memory import find_season
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.spec import EnsembleSpec
+from gp_ensembles.experts.base import Variances
 from gp_ensembles.fleet.arrivals import numbered
 from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
 from gp_ensembles.fleet.fitting import fit_own_variances
 from gp_ensembles.fleet.length_scales import fit_factors
 from gp_ensembles.fleet.scales import SeriesScales, fill
-from gp_ensembles.fleet.variances import Variances
 from gp_ensembles.numerics.lag_selection import find_lags
 
 LEAST_TARGETS = 10  # of a warm-up

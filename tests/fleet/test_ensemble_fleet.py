@@ -12,16 +12,16 @@ from gpytorch.kernels import RBFKernel
 from gpytorch.likelihoods import GaussianLikelihood, SoftmaxLikelihood
 from torch import Tensor
 
-from gp_ensembles.engine import Ensemble, OnlineEnsemble
+from gp_ensembles.engine import Ensemble, OnlineEnsemble, quarantine
 from gp_ensembles.engine.state import named_tensors
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert, WindowExpert
+from gp_ensembles.experts.base import Variances
 from gp_ensembles.experts.gaussian import InitialState
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import RandomWalk, gaussian_state
 from gp_ensembles.filters.states import square_root_state
 from gp_ensembles.fleet import Fleet, store
 from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
-from gp_ensembles.fleet.variances import Variances
 from gp_ensembles.meta_learners import CombinedRules, FixedShare, OnlineNewton
 from gp_ensembles.numerics import devices
 from gp_ensembles.scale.ray_fleet import shard_of
@@ -149,9 +149,48 @@ def test_states_live_in_files(tmp_path, generator):
         EnsembleFleet(ensemble, folder=tmp_path / "states")
 
 
+CONCERNS = {
+    "further noise": lambda n, g: {"extra": (torch.rand(n, generator=g, dtype=torch.float64) - 0.6).clamp_min(0)},
+    "uneven steps": lambda n, g: {"steps": torch.randint(0, 4, (n,), generator=g).double()},
+    "both": lambda n, g: {
+        "extra": torch.rand(n, generator=g, dtype=torch.float64),
+        "steps": torch.randint(0, 3, (n,), generator=g).double(),
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "concern"),
+    [(kind, "both") for kind in ENSEMBLES if kind != "classes"]
+    + [("all layers", "further noise"), ("outliers", "uneven steps")],
+)
+def test_rows_with_more_to_say_are_learned_as_by_as_many_ensembles(kind, concern, generator):
+    ensemble = ENSEMBLES[kind]()
+    fleet, others = EnsembleFleet(ensemble, NAMES), alone(ensemble)
+    names, X, y = rows(70, generator)
+    given = CONCERNS[concern](70, generator)
+    close = {"rtol": 1e-10, "atol": 1e-10, "equal_nan": True}
+    parts = [slice(0, 60), slice(60, 61), slice(61, 70)]
+    found = [fleet.observe(names[p], X[p], y[p], **{k: v[p] for k, v in given.items()}) for p in parts]
+    for name, other in others.items():
+        mine = torch.tensor([one == name for one in names])
+        expected = other.observe(X[mine], y[mine], **{k: v[mine] for k, v in given.items()})
+        for field in ("mean", "variance", "log_prob"):
+            torch.testing.assert_close(
+                torch.cat([getattr(part, field) for part in found])[mine], getattr(expected, field), **close
+            )
+    if "extra" in given:
+        noise = given["extra"][:5]
+        ahead = fleet.predict(NAMES, X[:5], extra=noise)
+        for number, name in enumerate(NAMES):
+            one = others[name].predict(X[number : number + 1], extra=noise[number : number + 1])
+            torch.testing.assert_close(ahead.variance[number], one.variance[0], **close)
+
+
 @pytest.mark.parametrize("num_rows", [1, 9])
-def test_a_series_that_fails_is_set_aside_and_the_others_go_on(num_rows, generator):
-    """A state that is no number any more, as after damage."""
+def test_an_expert_of_a_series_that_fails_is_out_alone(num_rows, generator, monkeypatch):
+    """A state that is no number any more, as after damage: the series is the ensemble that it would be by itself."""
+    monkeypatch.setattr(quarantine, "QUARANTINE_ROWS", 12)
     ensemble = ENSEMBLES["all layers"]()
     fleet, well = EnsembleFleet(ensemble, NAMES), EnsembleFleet(ensemble, NAMES)
     names, X, y = rows(60, generator)
@@ -161,14 +200,41 @@ def test_a_series_that_fails_is_set_aside_and_the_others_go_on(num_rows, generat
     state.experts[0].moments[0, 0, 0] = torch.nan
     fleet.retire(NAMES[1:2])
     fleet.add(NAMES[1:2], state)
+    by_itself, close = OnlineEnsemble(ensemble, state), {"rtol": 1e-10, "atol": 1e-10, "equal_nan": True}
     ask = [name for name in NAMES for _ in range(num_rows)]
-    predicted, expected = (
-        fleet.observe(ask, X[: len(ask)], y[: len(ask)]),
-        well.observe(ask, X[: len(ask)], y[: len(ask)]),
-    )
-    broken = torch.tensor([name == NAMES[1] for name in ask])
-    torch.testing.assert_close(predicted.mean[~broken], expected.mean[~broken], rtol=1e-10, atol=1e-10)
-    assert predicted.mean[broken].isnan().all()
+    mine = torch.tensor([name == NAMES[1] for name in ask])
+    is_out = []
+    for number in range(16 // num_rows + 1):  # until it is back, and longer
+        X, y = X.roll(number, 0), y.roll(number)
+        rows_now = X[: len(ask)], y[: len(ask)]
+        predicted, expected = fleet.observe(ask, *rows_now), well.observe(ask, *rows_now)
+        torch.testing.assert_close(predicted.mean[~mine], expected.mean[~mine], **close)
+        other = by_itself.observe(rows_now[0][mine], rows_now[1][mine])
+        for field in ("mean", "variance", "log_prob"):
+            torch.testing.assert_close(getattr(predicted, field)[mine], getattr(other, field), **close)
+        torch.testing.assert_close(fleet.log_weights(NAMES[1:2])[0], by_itself.log_weights, **close)
+        ahead = fleet.predict(NAMES, X[:5])
+        torch.testing.assert_close(ahead.variance[1], by_itself.predict(X[1:2]).variance[0], **close)
+        torch.testing.assert_close(ahead.mean[2], well.predict(NAMES[2:3], X[2:3]).mean[0], **close)
+        assert fleet.failures == {}
+        reports = fleet.expert_failures
+        assert reports == {NAMES[1]: by_itself.failures}
+        is_out.append(reports[NAMES[1]][0].returns is not None)
+    assert is_out[0]
+    assert not is_out[-1]
+
+
+def test_a_series_of_which_no_expert_is_left_is_set_aside(generator):
+    ensemble = ENSEMBLES["one expert"]()
+    fleet = EnsembleFleet(ensemble, NAMES)
+    names, X, y = rows(60, generator)
+    fleet.observe(names, X, y)
+    state = copy.deepcopy(fleet.export(NAMES[1]).state)
+    state.experts[0].moments[0, 0] = torch.nan
+    fleet.retire(NAMES[1:2])
+    fleet.add(NAMES[1:2], state)
+    predicted = fleet.observe(NAMES, X[:5], y[:5])
+    assert predicted.mean.isnan().tolist() == [False, True, False, False, False]
     assert fleet.failures == {NAMES[1]: names.count(NAMES[1])}
     assert fleet.predict(NAMES[:2], X[:2]).mean.isnan().tolist() == [False, True]
     with pytest.raises(ValueError, match="every series of this call is set aside"):
