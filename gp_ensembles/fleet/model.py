@@ -8,7 +8,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from gp_ensembles.calibration.levels import IntervalLevels
+from gp_ensembles.calibration.levels import IntervalLevels, LevelsState
 from gp_ensembles.distributions import Mixture, StudentTMixture
 from gp_ensembles.distributions.quadrature import cdf_by_pieces
 from gp_ensembles.engine.access_lock import AccessLock, guarded
@@ -20,19 +20,18 @@ from gp_ensembles.fleet.checkpoint import read_about, read_about_units, settings
 from gp_ensembles.fleet.ensemble_fleet import AllSetAsideError, EnsembleFleet, Names, listed
 from gp_ensembles.fleet.exported import SeriesModel
 from gp_ensembles.fleet.fitting import fit_bases
+from gp_ensembles.fleet.notes import first_notes, follow_rows, levels_of, levels_of_rows, path_of, write_levels
 from gp_ensembles.fleet.predictions import (
     FleetPredictions,
     coverage_index,
     empty_predictions,
-    in_series_units,
     quantile_each,
 )
-from gp_ensembles.fleet.scales import fill
 from gp_ensembles.fleet.store import new_folder, next_folder
-from gp_ensembles.fleet.units import first_notes, levels_of, levels_of_rows, scales_of, write_levels, write_scales
 from gp_ensembles.fleet.warm_up import (
     LEAST_TARGETS,
     WarmUpRows,
+    columns_of,
     joined,
     length_of_warm_up,
     moves,
@@ -42,10 +41,16 @@ from gp_ensembles.fleet.warm_up import (
     some_of,
     stacked,
     standardized,
+    states_after,
     template_of,
     with_own_length_scales,
+    without_outliers,
 )
 from gp_ensembles.numerics.devices import check_device
+from gp_ensembles.streaming.after_mixture import in_units
+from gp_ensembles.streaming.checks import IllegalRow, too_large
+from gp_ensembles.streaming.config import StreamConfig
+from gp_ensembles.streaming.inputs import InputState
 
 _Counts = dict[Hashable, int]  # rows of series
 
@@ -117,6 +122,9 @@ class Fleet:
         self.device: torch.device = check_device(device)
         self.own_variances, self.own_length_scales = own_variances, own_length_scales
         self.intervals: IntervalLevels = IntervalLevels(tuple(float(share) for share in coverages))
+        self.config: StreamConfig = StreamConfig(
+            spec, device=str(self.device), dtype="float64" if dtype == torch.float64 else "float32", recalibrate=False
+        )
         self.series: EnsembleFleet | None = None
         self.folder: Path | None = new_folder(folder, self.device)
         self._waiting: dict[Hashable, WarmUpRows] = {}
@@ -178,7 +186,8 @@ class Fleet:
     def fit_shared(self, names: Names, X: Tensor, y: Tensor, *, progress: bool = False) -> None:
         """Forget everything, and fit only the shared hyperparameters to these rows; no series starts."""
         with self._restarted(names, X, y, must_fit=True) as (other, ready):
-            other._fit(standardized([other._waiting[name] for name in ready])[0], progress)
+            warm = without_outliers([other._waiting[name] for name in ready])
+            other._fit(standardized(self.config, warm, columns_of(warm)), progress)
             other._waiting = {}
 
     @contextmanager
@@ -186,7 +195,9 @@ class Fleet:
         """A fleet with only these rows, and the series that have enough; this one becomes it after the block."""
         other = self.fresh()
         other.folder = self.folder
-        other._waiting = joined({}, *other.checked(names, X, y))
+        rows = other.checked(names, X, y)
+        _refuse(too_large(rows.X, rows.y), rows.names)
+        other._waiting = joined({}, *rows)
         ready = {name: len(rows.y) for name, rows in other._waiting.items() if length_of_warm_up(rows.y, self.warmup)}
         if must_fit and not ready:
             most = max(other.waiting.values())
@@ -264,9 +275,11 @@ class Fleet:
         """
         given, X, _ = self.checked(names, X)
         series = self._series_of(given)
-        scales, last = scales_of(series, given), series.note("last", given)
-        inputs = scales.inputs(torch.where(X.isnan(), last, X)).to(self.dtype)
-        return in_series_units(series.predict(given, inputs), scales)
+        path = path_of(self.config, series.note("columns", given))
+        standard = path.each(InputState.unpacked(series.note("inputs", given), X.shape[1]), X)
+        _refuse(path.illegal(standard, X), given)
+        mixture = series.predict(given, standard.inputs, extra=standard.extra)
+        return in_units(mixture, path.columns.scales)
 
     def predict_interval(self, names: Names, X: Tensor, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
         """Lower and upper ends, (N,) each, of intervals of the next target of a series at each row.
@@ -304,8 +317,10 @@ class Fleet:
             KeyError: If it is unknown, or its warm-up is not over.
         """
         series, own = self._series_of([name]), [name]
-        units = scales_of(series, own), levels_of(series, own), series.note("last", own)
-        return SeriesModel(series.export(name), *units)
+        columns, inputs = series.note("columns", own)[0], series.note("inputs", own)[0]
+        path = path_of(self.config, columns)
+        state = InputState.unpacked(inputs, len(path.columns.kept))
+        return SeriesModel(series.export(name), path, state, levels_of(series, own))
 
     def add(self, names: Names, model: SeriesModel) -> None:
         """Add series, each of which begins as a copy of one by itself, see :meth:`export`.
@@ -325,9 +340,9 @@ class Fleet:
             raise ValueError("nothing is fitted yet: fit or observe first, or load a fleet")
         model.check(self.series.ensemble, self._template.X.to(self.dtype), self.intervals)
         self.series.add(given, model.online)
-        scales, levels, last = model.repeated(len(given))
-        write_scales(self.series, given, scales, last)
-        write_levels(self.series, given, levels)
+        for name, numbers in (("columns", model.path.columns.packed()), ("inputs", model.state.packed())):
+            self.series.write_note(name, given, numbers)
+        write_levels(self.series, given, LevelsState(*(ends.expand(-1, len(given)) for ends in model.levels)))
 
     def save(self, folder: str | Path, *, notes: Mapping[str, Any] | None = None, progress: bool = False) -> None:
         """Write everything into a folder, in shards; a save that fails leaves the one before.
@@ -401,23 +416,26 @@ class Fleet:
             return empty_predictions(y, rows, coverages)
         names = [given[row] for row in rows.tolist()]
         try:
-            return self._observe(self.series, names, X[rows], y[rows], empty_predictions(y, rows, coverages))
+            return self._observe(self.series, CallRows(names, X[rows], y[rows]), empty_predictions(y, rows, coverages))
         except AllSetAsideError:
             return empty_predictions(y, rows[:0], coverages)
 
-    def _observe(
-        self, series: EnsembleFleet, names: Sequence[Hashable], X: Tensor, y: Tensor, predicted: FleetPredictions
-    ) -> FleetPredictions:
-        """Predict and learn rows of series that have started."""
-        scales, codes, distinct = scales_of(series, names), *numbered(names, y)
-        X = fill(X, codes, series.note("last", names))
-        predictions = series.observe(names, scales.inputs(X).to(self.dtype), scales.targets(y).to(self.dtype))
-        distribution = in_series_units(predictions.mixture, scales)
-        state = levels_of(series, distinct)
-        after, output, newest = levels_of_rows(self.intervals, state, codes, cdf_by_pieces(distribution, y))
-        write_levels(series, distinct, after)
-        series.write_note("last", distinct, X[newest])
-        log_prob = predictions.log_prob.double() - scales.y_scale.log()
+    def _observe(self, series: EnsembleFleet, call: CallRows, predicted: FleetPredictions) -> FleetPredictions:
+        """Predict and learn rows of series that have started: inputs, ensemble, units, interval levels."""
+        (names, X, y), (codes, distinct) = call, numbered(call.names, call.y)
+        columns = series.note("columns", distinct)
+        standard = follow_rows(self.config, columns, series.note("inputs", distinct), X, codes)
+        each = path_of(self.config, columns[codes])  # of each row
+        _refuse(each.illegal(standard, X, y), names, predicted.rows)
+        targets = each.targets(y).to(self.dtype)
+        predictions = series.observe(names, standard.inputs, targets, extra=standard.extra)
+        distribution = in_units(predictions.mixture, each.columns.scales)
+        log_prob = predictions.log_prob.double() - each.columns.scales.log_scale(targets)
+        levels, output = levels_of_rows(
+            self.intervals, levels_of(series, distinct), codes, cdf_by_pieces(distribution, y)
+        )
+        series.write_note("inputs", distinct, standard.state.packed())
+        write_levels(series, distinct, levels)
         return predicted.filled(distribution, log_prob, output)
 
     def checked(self, names: Names, X: Tensor, y: Tensor | None = None) -> CallRows:
@@ -439,6 +457,7 @@ class Fleet:
         if not new:
             return rows
         came, own = self.waiting, [names[row] for row in new]
+        _refuse(too_large(X[rows], y[rows]), names, rows)
         self._waiting = joined(self._waiting, own, X[rows], y[rows])
         prepared = self._prepare(
             {name: num for name, kept in self._waiting.items() if (num := length_of_warm_up(kept.y, self.warmup))}
@@ -447,38 +466,46 @@ class Fleet:
 
     def _prepare(self, ready: _Counts, *, must_fit: bool = False, progress: bool = False) -> _Counts:
         """Start series, each from its first rows; none while there is nothing to fit to."""
-        warm = {name: WarmUpRows(*(part[:num] for part in self._waiting[name])) for name, num in ready.items()}
+        first = [WarmUpRows(*(part[:num] for part in self._waiting[name])) for name, num in ready.items()]
+        warm = dict(zip(ready, without_outliers(first), strict=True))
         if not warm or (self.series is None and not must_fit and not any(moves(rows) for rows in warm.values())):
             return {}
-        standard, scales, last = standardized(list(warm.values()))
+        names, given, settings = list(warm), list(warm.values()), self.spec.fit_settings
+        columns = columns_of(given)
+        standard = standardized(self.config, given, columns)
+        may_differ = self.series is not None or len(some_of(standard)) > 1  # from what it shares with the others
         if self.series is None:
             self._fit(standard, progress)
         assert self.series is not None
-        if self.own_length_scales:
-            standard, scales = with_own_length_scales(self.series.ensemble, self.spec.fit_settings, standard, scales)
-        names = list(warm)
-        self.series.add(names, variances=own_variances_of(self.series, self.spec.fit_settings, standard))
-        write_scales(self.series, names, scales, last)
+        if self.own_length_scales and may_differ:
+            columns = with_own_length_scales(self.series.ensemble, settings, standard, columns)
+            standard = standardized(self.config, given, columns)
+        variances = own_variances_of(self.series, settings, standard) if may_differ else ()
+        self.series.add(names, variances=variances)
         each = [name for name, rows in zip(names, standard, strict=True) for _ in range(len(rows.y))]
         X, y = (torch.cat(part).to(self.dtype) for part in zip(*standard, strict=True))
         self.series.observe(each, X, y)
+        self.series.write_note("columns", names, columns)
+        self.series.write_note("inputs", names, states_after(self.config, given, columns, self.series, names))
         self._waiting = {name: rows for name, rows in self._waiting.items() if name not in ready}
         return ready
 
     def _fit(self, standard: Sequence[WarmUpRows], progress: bool) -> None:
-        """Fit the shared hyperparameters to standardized rows of some series."""
-        series = self._empty(template := template_of(standard))
-        if (settings := self.spec.fit_settings).method is not None:
-            X, y = (part.to(self.dtype) for part in stacked(some_of(standard)))
+        """Fit the shared hyperparameters to standardized rows of some series; to those of one as a stream's."""
+        template, some, settings = template_of(standard), some_of(standard), self.spec.fit_settings
+        series = self._empty(template, is_fitted=len(some) == 1)
+        if settings.method is not None and len(some) > 1:
+            X, y = (part.to(self.dtype) for part in stacked(some))
             with torch.enable_grad():
                 fit_bases(series.ensemble, X, y, settings, progress=progress)
             series.read_hyperparameters()
         self.series, self._template = series, template
 
-    def _empty(self, template: WarmUpRows) -> EnsembleFleet:
-        """A fleet without series, with initial hyperparameters."""
+    def _empty(self, template: WarmUpRows, *, is_fitted: bool = False) -> EnsembleFleet:
+        """A fleet without series, with initial hyperparameters or those fitted to the template."""
         notes = first_notes(template.X.new_zeros(template.X.shape[1]), self.intervals)
-        ensemble = shared_ensemble(self.spec, WarmUpRows(*(part.to(self.dtype) for part in template)), self.seed)
+        rows = WarmUpRows(*(part.to(self.dtype) for part in template))
+        ensemble = shared_ensemble(self.spec, rows, self.seed, is_fitted=is_fitted)
         return EnsembleFleet(ensemble, folder=next_folder(self.folder), notes=notes, own_variances=self.own_variances)
 
     def _series_of(self, names: Sequence[Hashable]) -> EnsembleFleet:
@@ -491,3 +518,11 @@ class Fleet:
         if unknown := [name for name in names if name not in self.series]:
             raise KeyError(f"unknown series {unknown[0]!r}; observe rows of it first")
         return self.series
+
+
+def _refuse(wrong: IllegalRow | None, names: Sequence[Hashable], rows: Tensor | None = None) -> None:
+    """Raise if there is a row that cannot be learned, of series (N,); the numbers of the rows in the call are (N,)."""
+    if wrong is not None:
+        columns = tuple(f"column {number}" for number in range(1 + (wrong.column or 0)))
+        number = wrong.row if rows is None else int(rows[wrong.row])
+        raise ValueError(f"series {names[wrong.row]!r}: {wrong._replace(row=number).message(0, columns)}")

@@ -9,8 +9,6 @@ from torch import Tensor
 from gp_ensembles.calibration.levels import LevelsOutput
 from gp_ensembles.distributions import Mixture, StudentTMixture
 from gp_ensembles.distributions.table import distribution_text
-from gp_ensembles.engine.predictions import AnyMixture
-from gp_ensembles.fleet.scales import SeriesScales
 from gp_ensembles.numerics.display import predictions_head
 
 
@@ -127,10 +125,3 @@ def quantile_each(distribution: Mixture | StudentTMixture, levels: Tensor) -> Te
     some = type(distribution)(*(part[:, known] for part in distribution))  # weights are those of each row
     found[known] = some.quantile(levels[known])
     return found
-
-
-def in_series_units(mixture: AnyMixture, scales: SeriesScales) -> Mixture | StudentTMixture:
-    """Distributions of standardized targets (N,) in the units of the series of each, in float64."""
-    assert isinstance(mixture, Mixture | StudentTMixture)
-    doubles = {name: value.double() for name, value in mixture._asdict().items()}
-    return mixture._replace(**doubles).rescale(scales.y_mean, scales.y_scale)

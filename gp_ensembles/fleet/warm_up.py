@@ -1,6 +1,6 @@
 """Warm-ups of series: their rows, units, and the ensemble that all series share."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,11 +16,16 @@ from gp_ensembles.fleet.arrivals import numbered
 from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
 from gp_ensembles.fleet.fitting import fit_own_variances
 from gp_ensembles.fleet.length_scales import fit_factors
-from gp_ensembles.fleet.scales import SeriesScales, fill
+from gp_ensembles.fleet.notes import path_of
 from gp_ensembles.numerics.lag_selection import find_lags
+from gp_ensembles.streaming.columns import Columns
+from gp_ensembles.streaming.config import StreamConfig
+from gp_ensembles.streaming.inputs import InputState
+from gp_ensembles.streaming.warm_up_outliers import limit_warm_up, outliers_in_warm_up, warn_of_outliers
 
 LEAST_TARGETS = 10  # of a warm-up
 _MOST_SERIES, _MOST_ROWS = 50, 500  # to which hyperparameters are fitted
+_AT_ONCE = 256  # series whose rows are standardized together
 
 
 class WarmUpRows(NamedTuple):
@@ -71,18 +76,60 @@ def length_of_warm_up(y: Tensor, warmup: int) -> int | None:
     return least if least <= len(y) else None
 
 
-def standardized(warm: Sequence[WarmUpRows]) -> tuple[list[WarmUpRows], SeriesScales, Tensor]:
-    """Warm-ups of S series in units of their own, without gaps in the inputs; these units; the last inputs (S, D)."""
-    scales = [SeriesScales.fit(*rows) for rows in warm]
-    filled = [
-        fill(rows.X, torch.zeros_like(rows.y, dtype=torch.int64), one.X_mean.expand_as(rows.X))
-        for rows, one in zip(warm, scales, strict=True)
+def without_outliers(warm: Sequence[WarmUpRows]) -> list[WarmUpRows]:
+    """Warm-ups with outliers of the inputs moved to the edge of the other values, and those of the targets missing."""
+    outliers = [outliers_in_warm_up(rows.y) for rows in warm]
+    warn_of_outliers(sum(int(mask.sum()) for mask in outliers), 0)
+    return [
+        WarmUpRows(limit_warm_up(rows.X)[0], torch.where(mask, torch.nan, rows.y))
+        for rows, mask in zip(warm, outliers, strict=True)
     ]
-    standard = [
-        WarmUpRows(one.inputs(X), one.targets(rows.y)) for X, rows, one in zip(filled, warm, scales, strict=True)
-    ]
-    together = SeriesScales(*(torch.cat(part) for part in zip(*scales, strict=True)))
-    return standard, together, torch.stack([X[-1] for X in filled])
+
+
+def columns_of(warm: Sequence[WarmUpRows]) -> Tensor:
+    """The columns of S series from their warm-ups, packed, (S, ...)."""
+    return torch.stack([Columns.of_series(*rows).packed() for rows in warm])
+
+
+def standardized(config: StreamConfig, warm: Sequence[WarmUpRows], columns: Tensor) -> list[WarmUpRows]:
+    """Warm-ups of S series with such columns, in units of their own and without gaps in the inputs."""
+    found = list(warm)
+    for group, X in _alike(warm):
+        path = path_of(config, columns[group])
+        inputs, targets = path.warm_up(X).scaled, torch.stack([warm[number].y for number in group])
+        scales = path.columns.scales
+        y = (targets - scales.y_mean.unsqueeze(-1)) / scales.y_scale.unsqueeze(-1)
+        for number, *rows in zip(group, inputs, y, strict=True):
+            found[number] = WarmUpRows(*rows)
+    return found
+
+
+def states_after(
+    config: StreamConfig, warm: Sequence[WarmUpRows], columns: Tensor, series: EnsembleFleet, names: Sequence[Hashable]
+) -> Tensor:
+    """States of the inputs of S series after their warm-ups, which they have learned, packed, (S, ...)."""
+    states = columns.new_zeros(len(warm), InputState.packed_size(warm[0].X.shape[1]))
+    for group, X in _alike(warm):
+
+        def predict(rows: Tensor, group: list[int] = group) -> Tensor:
+            own = [names[number] for number in group for _ in range(rows.shape[1])]
+            mean = series.predict(own, rows.flatten(0, 1)).mean.reshape(rows.shape[:-1])
+            return mean.nan_to_num(0.0)  # of a series that is set aside
+
+        path = path_of(config, columns[group])
+        states[group] = path.with_effects(path.warm_up(X), predict).packed()
+    return states
+
+
+def _alike(warm: Sequence[WarmUpRows]) -> Iterator[tuple[list[int], Tensor]]:
+    """Numbers of a few series at a time with warm-ups of one length, and their rows (S, N, D)."""
+    lengths: dict[int, list[int]] = {}
+    for number, rows in enumerate(warm):
+        lengths.setdefault(len(rows.y), []).append(number)
+    for numbers in lengths.values():
+        for start in range(0, len(numbers), _AT_ONCE):
+            group = numbers[start : start + _AT_ONCE]
+            yield group, torch.stack([warm[number].X for number in group])
 
 
 def template_of(series: Sequence[WarmUpRows]) -> WarmUpRows:
@@ -116,8 +163,8 @@ def stacked(series: Sequence[WarmUpRows]) -> tuple[Tensor, Tensor]:
     return X, y
 
 
-def shared_ensemble(spec: EnsembleSpec, template: WarmUpRows, seed: int) -> Ensemble:
-    """The ensemble of a record, made for standardized rows, with initial hyperparameters."""
+def shared_ensemble(spec: EnsembleSpec, template: WarmUpRows, seed: int, *, is_fitted: bool = False) -> Ensemble:
+    """The ensemble of a record, made for standardized rows and fitted to them, or with initial hyperparameters."""
     spec = replace(spec, fit_settings=replace(spec.fit_settings, num_samples=1))
     if spec.lags is not None and spec.lags.lags is None:
         season = find_season(template.y)
@@ -125,7 +172,8 @@ def shared_ensemble(spec: EnsembleSpec, template: WarmUpRows, seed: int) -> Ense
         lags = tuple(sorted({*found, *([] if season is None else [season])}))
         spec = replace(spec, lags=replace(spec.lags, lags=lags) if lags else None)
     generator = torch.Generator().manual_seed(seed)
-    return spec.unfitted(template.X, template.y, generator=generator).ensemble
+    with torch.enable_grad():
+        return (spec.fit if is_fitted else spec.unfitted)(template.X, template.y, generator=generator).ensemble
 
 
 def own_variances_of(
@@ -139,15 +187,16 @@ def own_variances_of(
 
 
 def with_own_length_scales(
-    ensemble: Ensemble, settings: FitSettings, standard: Sequence[WarmUpRows], scales: SeriesScales
-) -> tuple[list[WarmUpRows], SeriesScales]:
-    """Warm-ups of S series and their scales, with inputs on the length scales of each, see :func:`fit_factors`."""
+    ensemble: Ensemble, settings: FitSettings, standard: Sequence[WarmUpRows], columns: Tensor
+) -> Tensor:
+    """Columns of S series, packed, with inputs on the length scales of each, see :func:`fit_factors`."""
     if settings.method is None:
-        return list(standard), scales
+        return columns
     X, y, may_move = _for_fit(ensemble, standard)
-    factors = fit_factors(ensemble, X, y, settings, may_move).to(scales.X_scale)
-    inputs = [WarmUpRows(rows.X / factor, rows.y) for rows, factor in zip(standard, factors, strict=True)]
-    return inputs, scales._replace(X_scale=scales.X_scale * factors)
+    known = Columns.unpacked(columns)
+    factors = fit_factors(ensemble, X, y, settings, may_move).to(columns)
+    scales = known.scales._replace(X_scale=known.scales.X_scale * torch.where(known.inactive, 1.0, factors))
+    return known._replace(scales=scales).packed()
 
 
 def _for_fit(ensemble: Ensemble, standard: Sequence[WarmUpRows]) -> tuple[Tensor, Tensor, Tensor]:

@@ -105,6 +105,11 @@ class Columns(NamedTuple):
         parts = scales.X_mean, scales.X_scale, self.imputation.persistence, self.inactive.to(scales.X_mean)
         return torch.cat([*parts, scales.y_mean.unsqueeze(-1), scales.y_scale.unsqueeze(-1)], dim=-1)
 
+    @staticmethod
+    def packed_size(num_inputs: int) -> int:
+        """How many numbers these are."""
+        return 4 * num_inputs + 2
+
     @classmethod
     def unpacked(cls, numbers: Tensor) -> "Columns":
         """What :meth:`packed` made of series whose gaps are filled by what was found."""

@@ -45,6 +45,11 @@ class InputState(NamedTuple):
         parts = (*self.gaps, *self.inactive_columns, self.effect, *self.within)
         return torch.cat([self.num_rows.unsqueeze(-1), *parts], dim=-1)
 
+    @staticmethod
+    def packed_size(num_inputs: int) -> int:
+        """The number P of numbers of a series of K inputs without indicators."""
+        return 1 + 12 * num_inputs
+
     @classmethod
     def unpacked(cls, numbers: Tensor, num_inputs: int) -> "InputState":
         """The state whose numbers (..., P) these are, of K inputs."""

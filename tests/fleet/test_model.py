@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -55,6 +54,7 @@ def rows_of(names, s):
 
 def test_every_series_is_an_ensemble_on_rows_standardized_by_hand(generator):
     names, X, y = table(WARMUP + LATER, generator)
+    X[X.isnan()] = 7.0
     cut = SERIES * WARMUP
     fitted = Fleet(SPEC, warmup=WARMUP, coverages=(0.9, 0.5), own_variances=False)
     fitted.fit(names[:cut], X[:cut], y[:cut])
@@ -70,8 +70,7 @@ def test_every_series_is_an_ensemble_on_rows_standardized_by_hand(generator):
         mine = rows_of(names, s)
         own_X, own_y = X[mine].numpy(), y[mine].numpy()
         first_X, first_y = own_X[:WARMUP], own_y[:WARMUP]
-        filled = pd.DataFrame(np.vstack([np.nanmean(first_X, 0), own_X])).ffill().to_numpy()[1:]
-        inputs = torch.from_numpy((filled - np.nanmean(first_X, 0)) / np.nanstd(first_X, 0))
+        inputs = torch.from_numpy((own_X - first_X.mean(0)) / first_X.std(0))
         mean, scale = np.nanmean(first_y), np.nanstd(first_y)
         online = OnlineEnsemble(fitted.series.ensemble, block_size=1)
         targets = torch.from_numpy((own_y - mean) / scale)
@@ -285,7 +284,7 @@ def test_states_in_files_begin_anew_and_leave_nothing_behind(tmp_path, generator
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(model, "write_scales", cut_off)
+        patched.setattr(model, "states_after", cut_off)
         with pytest.raises(KeyboardInterrupt):
             fleet.observe(names[:cut], X[:cut], y[:cut])
     assert (fleet.names, fleet.waiting, files_in(states)) == ((), {}, {})
@@ -295,7 +294,7 @@ def test_states_in_files_begin_anew_and_leave_nothing_behind(tmp_path, generator
     assert torch.equal(before, expected.predict(names[:4], X[:4]).mean)
     assert num_files > 0
     with monkeypatch.context() as patched:
-        patched.setattr(model, "write_scales", cut_off)
+        patched.setattr(model, "states_after", cut_off)
         with pytest.raises(KeyboardInterrupt):
             fleet.fit(names[8:], X[8:], y[8:])
     assert torch.equal(fleet.predict(names[:4], X[:4]).mean, before)
@@ -391,7 +390,7 @@ def test_where_all_series_of_a_call_are_set_aside_nothing_is_said_of_them(genera
     fleet.fit(names[:cut], X[:cut], y[:cut])
     broken = fleet.series.export("unit 1").state
     broken.experts[0].moments.fill_(torch.nan)
-    notes = {name: fleet.series.note(name, ["unit 1"]) for name in ("X_mean", "X_scale", "y_mean", "y_scale", "last")}
+    notes = {name: fleet.series.note(name, ["unit 1"]) for name in ("columns", "inputs")}
     fleet.series.retire(["unit 1"])
     fleet.series.add(["unit 1"], broken)
     for name, value in notes.items():

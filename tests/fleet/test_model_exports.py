@@ -34,18 +34,13 @@ def test_a_series_goes_on_by_itself_and_comes_back(own_variances, generator):
     mine = rows_of(names[half:], 1)
     model = fleet.export("unit 1")
     own_X, own_y = X[half:][mine], y[half:][mine]
-    last, filled = model.last[0], []
-    for row in own_X:
-        last = torch.where(row.isnan(), last, row)
-        filled.append(last)
-    predicted = model.online.observe(model.scales.inputs(torch.stack(filled)), model.scales.targets(own_y))
+    standard, scales = model.path.follow(model.state, own_X), model.path.columns.scales
+    predicted = model.online.observe(standard.inputs, model.path.targets(own_y), extra=standard.extra)
     fleet.add(["twin", "again"], fleet.export("unit 1"))
     expected = fleet.observe(names[half:], X[half:], y[half:])
     close = {"rtol": 1e-10, "atol": 1e-10, "equal_nan": True}
-    torch.testing.assert_close(
-        predicted.mean * model.scales.y_scale + model.scales.y_mean, expected.mean[mine], **close
-    )
-    torch.testing.assert_close(predicted.log_prob - model.scales.y_scale.log(), expected.log_prob[mine], **close)
+    torch.testing.assert_close(scales.inverse_mean(predicted.mean), expected.mean[mine], **close)
+    torch.testing.assert_close(predicted.log_prob - scales.y_scale.log(), expected.log_prob[mine], **close)
     for name in ("twin", "again"):
         found = fleet.observe([name] * len(own_y), own_X, own_y)
         for one, whole in zip(numbers(found), numbers(expected), strict=True):
