@@ -23,27 +23,24 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gp_ensembles.numerics import normal
-from gp_ensembles.numerics.compiled import compiled
 from gp_ensembles.numerics.normal_scores import LIMIT, TAIL, normal_score, normal_score_of
 
-Numbers = NDArray[np.float64]
 _STEP = 0.1
 
 
 class LevelsState(NamedTuple):
-    """Ends of the intervals between two targets, in normal scores.
+    r"""Ends of the intervals between two targets, in normal scores, of one stream or of a batch of series.
 
     Attributes:
-        lower: Lower ends, shape (C,), float64.
-        upper: Upper ends, shape (C,), float64.
+        lower: Lower ends, shape (\*batch, C), float64.
+        upper: Upper ends, shape (\*batch, C), float64.
     """
 
     lower: Tensor
@@ -51,7 +48,7 @@ class LevelsState(NamedTuple):
 
 
 class LevelsOutput(NamedTuple):
-    """Intervals of a block, each from what came before its target.
+    """Intervals of a block, or of one row of each of B series, each from what came before its target.
 
     Attributes:
         levels: Probabilities at the ends, shape (2, C, B), 0 and 1 for an end at infinity.
@@ -99,16 +96,37 @@ class IntervalLevels:
         return LevelsState(lower, -lower)
 
     def probabilities(self, state: LevelsState) -> Tensor:
-        """Probabilities at the ends of the intervals of the next target, shape (2, C)."""
-        lower, upper = self._ends(state.lower.unsqueeze(-1), state.upper.unsqueeze(-1))
-        return _probabilities(lower, upper).squeeze(-1)
+        r"""Probabilities at the ends of the intervals of the next targets, shape (2, C, \*batch)."""
+        ends = _ends(*state, 1 - self._on(state.lower))
+        return _probabilities(torch.stack(ends)).movedim(-1, 1)
 
     def probabilities_each(self, state: LevelsState) -> Tensor:
-        """The same for the states of S series, ends (C, S): shape (2, C, S)."""
-        return _probabilities(*self._ends(state.lower, state.upper))
+        """:meth:`probabilities` of the states of S series side by side, ends (C, S): shape (2, C, S)."""
+        return self.probabilities(LevelsState(*(ends.mT for ends in state)))
+
+    def update(self, state: LevelsState, pit: Tensor) -> tuple[LevelsState, LevelsOutput]:
+        r"""Learn one target of each series.
+
+        Args:
+            state: The states before the targets.
+            pit: Probability integral transforms of the targets under the final distributions, shape (\*batch); NaN
+                where a target is missing.
+
+        Returns:
+            The states after them; levels (2, C, \*batch) and covered (C, \*batch) of the intervals before them.
+        """
+        z = normal_score(pit.detach().to(state.lower)).unsqueeze(-1)
+        *after, low, high = _track(*state, 1 - self._on(z), z)
+        levels = _probabilities(torch.stack([low, high])).movedim(-1, 1)
+        return LevelsState(*after), LevelsOutput(levels, _covered(low, high, z).movedim(-1, 0))
+
+    def update_each(self, state: LevelsState, pit: Tensor) -> tuple[LevelsState, LevelsOutput]:
+        """:meth:`update` of the states of S series side by side, ends (C, S)."""
+        after, output = self.update(LevelsState(*(ends.mT for ends in state)), pit)
+        return LevelsState(*(ends.mT for ends in after)), output
 
     def update_block(self, state: LevelsState, pit: Tensor) -> tuple[LevelsState, LevelsOutput]:
-        """Learn a block of targets in order.
+        """Learn a block of targets of one stream in order.
 
         Args:
             state: The state before the block.
@@ -124,48 +142,31 @@ class IntervalLevels:
         if pit.ndim != 1:
             raise ValueError(f"pit must have shape (B,), got {tuple(pit.shape)}")
         scores = normal_score(pit.detach().to(state.lower))
-        z = scores.tolist()
-        if len(z) == 1 and scores.device.type == "cpu":
-            down, up, ends, _, inside = self._track(state, z[0])
-            return LevelsState(down, up), LevelsOutput(_probabilities(*ends), inside)  # the same bits as in a block
-        paths = [
-            _track(lower, upper, z, 1 - coverage)
-            for lower, upper, coverage in zip(state.lower.tolist(), state.upper.tolist(), self.coverages, strict=True)
-        ]
-        walks = scores.new_tensor(paths).reshape(len(self.coverages), 2, len(z) + 1)
-        lower, upper = self._ends(walks[:, 0, :-1], walks[:, 1, :-1])
-        inside = ((scores > lower) & (scores < upper)).to(scores)
-        covered = torch.where(scores.isnan(), torch.nan, inside)
-        return LevelsState(walks[:, 0, -1], walks[:, 1, -1]), LevelsOutput(_probabilities(lower, upper), covered)
+        walks = scores.new_tensor(self._walk(state, scores.tolist())).movedim(-1, 0)
+        after, ends = LevelsState(*walks[:2, :, -1].contiguous()), walks[2:, :, 1:]
+        return after, LevelsOutput(_probabilities(ends), _covered(ends[0], ends[1], scores))
 
     def update_row(self, state: LevelsState, pit: float) -> tuple[LevelsState, LevelsOutput]:
         """:meth:`update_block` of one target, from a plain number: a call of torch costs more."""
-        down, up, _, levels, covered = self._track(state, normal_score_of(pit))
-        return LevelsState(down, up), LevelsOutput(levels, covered)
+        z, rows = normal_score_of(pit), []
+        for _, (down, up, low, high) in self._walk(state, [z]):
+            probabilities = (
+                float(end > 0) if abs(end) > LIMIT else 0.5 * math.erfc(-end / math.sqrt(2)) for end in (low, high)
+            )
+            rows.append((down, up, *probabilities, z if z != z else float(low < z < high)))
+        columns = np.array(rows).T.copy()
+        lower, upper, levels, covered = map(torch.from_numpy, (*columns[:2], columns[2:4, :, None], columns[4:].T))
+        return LevelsState(lower, upper), LevelsOutput(levels, covered)
 
-    def update_each(self, state: LevelsState, pit: Tensor) -> tuple[LevelsState, LevelsOutput]:
-        """Learn one target of each of S series, whose states have ends (C, S).
-
-        Args:
-            state: The states before the targets.
-            pit: Probability integral transforms of the targets, shape (S,); NaN where missing.
-
-        Returns:
-            The states after them, and levels (2, C, S) and covered (C, S) of the intervals before them.
-        """
-        z = normal_score(pit.detach().to(state.lower))
-        lower, upper = self._ends(state.lower, state.upper)
-        half = lower.new_tensor([(1 - coverage) / 2 for coverage in self.coverages]).unsqueeze(-1)
-        below, above = (z <= lower).to(lower), ((z >= upper) & (z > lower)).to(lower)
-        seen = ~z.isnan()
-        down = torch.where(seen, state.lower + _STEP * (half - below), state.lower)
-        up = torch.where(seen, state.upper + _STEP * (above - half), state.upper)
-        covered = torch.where(seen, ((z > lower) & (z < upper)).to(lower), torch.nan)
-        return LevelsState(down, up), LevelsOutput(_probabilities(lower, upper), covered)
-
-    def _track(self, state: LevelsState, z: float) -> tuple[Tensor, ...]:
-        misses = np.array([1 - coverage for coverage in self.coverages])
-        return tuple(map(torch.from_numpy, _track_row(state.lower.numpy(), state.upper.numpy(), misses, z)))
+    def _walk(self, state: LevelsState, scores: list[float]) -> list[list[tuple[float, float, float, float]]]:
+        """Results of :func:`_track` for each interval and score, behind the start; plain numbers, as they are few."""
+        walks = []
+        for lower, upper, coverage in zip(state.lower.tolist(), state.upper.tolist(), self.coverages, strict=True):
+            walk = [(lower, upper, lower, upper)]
+            for z in scores:
+                walk.append(_track(*walk[-1][:2], 1 - coverage, z))
+            walks.append(walk)
+        return walks
 
     def bound(self, coverage: float, num_targets: int) -> float:
         """Largest difference of the observed share from a coverage after so many targets, whatever they are."""
@@ -173,12 +174,9 @@ class IntervalLevels:
         width = -2 * float(normal_score(torch.full((), (1 - coverage) / 2, dtype=torch.float64, device="cpu")))
         return max(width, most - width) / (_STEP * max(num_targets, 1))
 
-    def _ends(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-        """Both ends (C, B) as they are reported: the middle twice where the interval is empty."""
-        narrowest = lower.new_tensor([_STEP * (1 - coverage) for coverage in self.coverages]).unsqueeze(-1)
-        middle = (lower + upper) / 2
-        is_empty = upper - lower <= narrowest
-        return torch.where(is_empty, middle, lower), torch.where(is_empty, middle, upper)
+    def _on(self, like: Tensor) -> Tensor:
+        """The coverages, shape (C,)."""
+        return like.new_tensor(self.coverages)
 
 
 def check_coverages(coverages: object) -> None:
@@ -199,51 +197,27 @@ def check_coverages(coverages: object) -> None:
         raise ValueError(f"a coverage occurs twice in {coverages}")
 
 
-def _track(lower: float, upper: float, scores: list[float], miss: float) -> tuple[list[float], list[float]]:
-    """Both ends before each score and after the last; plain numbers, as each step is a few of them."""
-    down, up = [lower], [upper]
-    for z in scores:
-        if z == z:  # a missing target changes nothing
-            low, high = lower, upper
-            if upper - lower <= _STEP * miss:
-                low = high = (lower + upper) / 2
-            below = z <= low
-            lower += _STEP * (miss / 2 - below)
-            upper += _STEP * ((z >= high and not below) - miss / 2)
-        down.append(lower)
-        up.append(upper)
-    return down, up
+def _ends(lower: Any, upper: Any, miss: Any) -> tuple[Any, Any]:
+    """Both ends as they are reported: the middle twice where the interval is empty; numbers or tensors."""
+    is_empty = 1.0 * (upper - lower <= _STEP * miss)
+    middle = is_empty * (0.5 * (lower + upper))
+    return (1 - is_empty) * lower + middle, (1 - is_empty) * upper + middle
 
 
-@compiled
-def _track_row(
-    lower: Numbers, upper: Numbers, misses: Numbers, z: float
-) -> tuple[Numbers, Numbers, Numbers, Numbers, Numbers]:
-    """:func:`_track` and the output for one target, for C intervals.
+def _track(lower: Any, upper: Any, miss: Any, z: Any) -> tuple[Any, Any, Any, Any]:
+    """Both ends after a score z, and before it as they are reported; a missing score, which is NaN, moves neither.
 
-    Returns: both ends after it, (C,) each; those before it as they are reported, and the probabilities there, (2, C,
-    1) each; and whether it lies inside.
+    Numbers or tensors that broadcast. Flags become the numbers 0 and 1, which are exact in any precision.
     """
-    number = len(lower)
-    down, up, covered = lower.copy(), upper.copy(), np.empty((number, 1))
-    ends, levels = np.empty((2, number, 1)), np.empty((2, number, 1))
-    for c in range(number):
-        low, high = lower[c], upper[c]
-        if high - low <= _STEP * misses[c]:
-            low = high = (low + high) / 2
-        for side, end in enumerate((low, high)):
-            ends[side, c, 0], inside = end, 0.5 * math.erfc(-end / math.sqrt(2.0))
-            levels[side, c, 0] = 1.0 if end > LIMIT else 0.0 if end < -LIMIT else inside
-        covered[c, 0] = z
-        if z == z:  # a missing target changes nothing
-            covered[c, 0] = 1.0 if low < z < high else 0.0
-            below = 1.0 if z <= low else 0.0
-            above = 1.0 if z >= high and z > low else 0.0
-            down[c] += _STEP * (misses[c] / 2 - below)
-            up[c] += _STEP * (above - misses[c] / 2)
-    return down, up, ends, levels, covered
+    low, high = _ends(lower, upper, miss)
+    seen, below, above = 1.0 * (z == z), 1.0 * (z <= low), 1.0 * ((z >= high) & (z > low))
+    return lower + seen * (_STEP * (miss / 2 - below)), upper + seen * (_STEP * (above - miss / 2)), low, high
 
 
-def _probabilities(lower: Tensor, upper: Tensor) -> Tensor:
-    ends = torch.stack([lower, upper])
+def _covered(low: Tensor, high: Tensor, z: Tensor) -> Tensor:
+    """Whether scores lie inside, 0 or 1; NaN where they are missing."""
+    return torch.where(z.isnan(), torch.nan, ((z > low) & (z < high)).to(low))
+
+
+def _probabilities(ends: Tensor) -> Tensor:
     return torch.where(ends > LIMIT, 1.0, torch.where(ends < -LIMIT, 0.0, normal.cdf(ends)))

@@ -14,8 +14,9 @@ calibrated that costs at most :math:`\log(1/0.8)` once and 0.0004 nats per row.
 
 import math
 from collections.abc import Iterable
+from functools import lru_cache
 from itertools import product
-from operator import mul
+from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -23,17 +24,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gp_ensembles.numerics.compiled import IS_COMPILED, compiled
-from gp_ensembles.numerics.normal_scores import (
-    TAIL,
-    component_log_densities,
-    log_density,
-    maps_at,
-    normal_score_of,
-    transform,
-)
+from gp_ensembles.calibration import maps
+from gp_ensembles.numerics import normal
+from gp_ensembles.numerics.backends import arrays_of, rows_of
+from gp_ensembles.numerics.normal_scores import LIMIT, normal_score, normal_score_of
 
 Numbers = NDArray[np.float64]
+
 _SHIFTS = (-0.5, -0.25, -0.1, 0.0, 0.1, 0.25, 0.5)
 _SCALES = (0.2, 0.4, 0.6, 0.75, 0.88, 1.0, 1.15, 1.4, 1.8)
 _CANDIDATES = tuple((m, s) for s, m in product(_SCALES, _SHIFTS) if (m, s) != (0.0, 1.0))
@@ -41,26 +38,13 @@ _RULES = ((1.0, 0.1), (0.1, 0.002))  # learning rate and share of each rule
 _SHARE = 0.002  # between the identity and the mixtures of the rules
 _IDENTITY = 0.8  # prior weight of the identity, and its part of the share
 _PRIOR = (_IDENTITY, *[(1 - _IDENTITY) / len(_RULES)] * len(_RULES))
-_GIVEN_OUT = tuple(_SHARE * prior for prior in _PRIOR)
 
 
-def _column(values: Iterable[float]) -> Tensor:
-    return torch.tensor(list(values), dtype=torch.float64, device="cpu").unsqueeze(-1)
+def _vector(values: Iterable[float]) -> Tensor:
+    return torch.tensor(list(values), dtype=torch.float64, device="cpu")
 
 
-# Per rule: factor of a weight, factor of its density, and the share of each candidate.
-_KEPT = _column((1 - rate) * (1 - share) for rate, share in _RULES)
-_GAINED = _column(rate * (1 - share) for rate, share in _RULES)
-_GIVEN = _column(share / len(_CANDIDATES) for _, share in _RULES)
-_SHIFT = _column([0.0, *(m for m, _ in _CANDIDATES)]).squeeze(-1)
-_SCALE = _column([1.0, *(s for _, s in _CANDIDATES)]).squeeze(-1)
-
-
-_SHIFTS_AND_SCALES = _SHIFT.numpy(), _SCALE.numpy()
-_ROW = (
-    np.array([((1 - rate) * (1 - share), rate * (1 - share), share / len(_CANDIDATES)) for rate, share in _RULES]),
-    np.array(_GIVEN_OUT),
-)
+_SHIFT, _SCALE = _vector([0.0, *(m for m, _ in _CANDIDATES)]), _vector([1.0, *(s for _, s in _CANDIDATES)])
 
 
 class MapComponents(NamedTuple):
@@ -76,11 +60,11 @@ class MapComponents(NamedTuple):
 
 
 class RecalibrationState(NamedTuple):
-    """State of recalibration between two targets.
+    r"""State of recalibration between two targets, of one stream or of a batch of series.
 
     Attributes:
-        candidates: Weights of the K - 1 candidates under each of the R rules, shape (R, K - 1), float64.
-        shares: Weights of the identity and of each rule's mixture, shape (1 + R,), float64.
+        candidates: Weights of the K - 1 candidates under each of the R rules, shape (\*batch, R, K - 1), float64.
+        shares: Weights of the identity and of each rule's mixture, shape (\*batch, 1 + R), float64.
     """
 
     candidates: Tensor
@@ -88,7 +72,7 @@ class RecalibrationState(NamedTuple):
 
 
 class RecalibratedBlock(NamedTuple):
-    """Recalibrated predictions of a block.
+    """Recalibrated predictions of a block, or of one row of each of B series.
 
     Attributes:
         log_weights: Log weights of the components of the map before each target, shape (K, B).
@@ -99,6 +83,14 @@ class RecalibratedBlock(NamedTuple):
     log_weights: Tensor
     gain: Tensor
     pit: Tensor
+
+
+class _Constants(NamedTuple):
+    """Formulas and their constants on one device, as tensors or arrays."""
+
+    formulas: ModuleType
+    maps: maps.Maps
+    rules: maps.Rules
 
 
 def map_components(like: Tensor) -> MapComponents:
@@ -114,122 +106,94 @@ def init_recalibration(like: Tensor) -> RecalibrationState:
 
 
 def map_log_weights(state: RecalibrationState) -> Tensor:
-    """Log weights (K,) of the components of the map for the next target."""
-    return _log_weights(state.candidates.unsqueeze(0), state.shares.unsqueeze(0)).squeeze(-1)
+    r"""Log weights (K, \*batch) of the components of the maps for the next targets."""
+    formulas = _ROW.formulas if state.shares.ndim == 1 else _constants(state.shares.device).formulas
+    given = state if formulas is maps else (part.numpy() for part in state)
+    return torch.as_tensor(formulas.in_force(*given)).log().movedim(-1, 0)
 
 
+@torch.no_grad()
+def recalibrate(state: RecalibrationState, pit: Tensor) -> tuple[RecalibrationState, RecalibratedBlock]:
+    """Predict the next target of each of S series by its map, and learn it.
+
+    Shapes: those of the state with an axis (S,) in front; ``pit``, the probability integral transforms of the targets,
+    (S,), NaN where missing. Returns the states after them, and one row of each series.
+    """
+    u = pit.to(state.shares).unsqueeze(-1)
+    formulas, grid, rules = _constants(u.device)
+    given = (*state, u, normal_score(u))
+    candidates, shares, probability, z = given if formulas is maps else (part.numpy() for part in given)
+    p, value = formulas.at(grid, probability, z)
+    learned, shared, *read = map(torch.as_tensor, formulas.step(rules, candidates, shares, p, value, probability))
+    seen = u == u
+    after = torch.where(seen[..., None], learned, state.candidates), torch.where(seen, shared, state.shares)
+    return RecalibrationState(*after), _as_block(*read)
+
+
+@torch.no_grad()
 def recalibrate_block(state: RecalibrationState, pit: Tensor) -> tuple[RecalibrationState, RecalibratedBlock]:
-    """Predict a block of targets by the maps before each, and learn them.
+    """Predict a block of targets of one stream by the maps before each, and learn them.
 
     Shapes: ``pit`` (B,).
 
     Raises:
         ValueError: If pit has another shape.
     """
-    if pit.shape == (1,) and pit.device.type == "cpu" and pit.dtype == torch.float64:
-        u = float(pit)
-        if u == u:
-            learned, row, gain, transformed = recalibrate_row(state, u)
-            parts = row[:, None], np.array([gain]), np.array([transformed])
-            return learned, RecalibratedBlock(*map(torch.from_numpy, parts))
-    after, log_weights = update_recalibration(state, pit.cpu())
-    maps = (log_weights.to(pit.device), *map_components(pit))
-    return after, RecalibratedBlock(maps[0], log_density(pit, *maps), transform(pit, *maps))
+    if pit.ndim != 1:
+        raise ValueError(f"pit must have shape (B,), got {tuple(pit.shape)}")
+    scores = pit.double().cpu().unsqueeze(-1)
+    u, (formulas, grid, rules) = scores.numpy(), _constants(scores.device)
+    p, value = formulas.at(grid, u, normal_score(scores).numpy())
+    now = [part.cpu().numpy() for part in state]
+    weights, density, moved = np.empty((len(u), len(_SHIFT))), np.empty_like(u), np.empty_like(u)
+    for row, is_missing in enumerate(np.isnan(u[:, 0]).tolist()):
+        *after, weights[row], density[row], moved[row] = _ROW.formulas.step(rules, *now, p[row], value[row], u[row])
+        now = now if is_missing else after
+    learned = RecalibrationState(*(torch.from_numpy(part).to(state.shares.device) for part in now))
+    return learned, _as_block(*(torch.from_numpy(part).to(pit.device) for part in (weights, density, moved)))
 
 
 def recalibrate_row(state: RecalibrationState, u: float) -> tuple[RecalibrationState, Numbers, float, float]:
-    """:func:`recalibrate_block` of one observed target: plain arrays are quicker than torch for so few numbers.
+    """:func:`recalibrate_block` of one observed target on plain arrays, where a call of torch costs more.
 
     Returns: the state after it, log weights (K,) of the map before it, gain and transform.
     """
-    if IS_COMPILED and TAIL <= u <= 1 - TAIL:
-        densities, values = _maps_inside(normal_score_of(u), *_SHIFTS_AND_SCALES)
-    else:
-        densities, values = maps_at(u, *_SHIFTS_AND_SCALES)
-    candidates, shares, log_weights, gain, pit = _learn_row(
-        *_ROW, state.candidates.numpy(), state.shares.numpy(), densities, values
+    formulas, grid, rules = _ROW
+    probability = np.array([u])
+    p, value = formulas.at(grid, probability, np.array([normal_score_of(u)]))
+    learned, shared, weights, density, moved = formulas.step(
+        rules, state.candidates.numpy(), state.shares.numpy(), p, value, probability
     )
-    return RecalibrationState(torch.from_numpy(candidates), torch.from_numpy(shares)), log_weights, gain, pit
-
-
-def next_log_weights(state: RecalibrationState) -> Numbers:
-    """:func:`map_log_weights` as an array, for one row."""
-    shares = state.shares.numpy()
-    log_weights: Numbers = np.log(np.concatenate([shares[:1], shares[1:].dot(state.candidates.numpy())]))
-    return log_weights
-
-
-@compiled
-def _maps_inside(z: float, shift: Numbers, scale: Numbers) -> tuple[Numbers, Numbers]:
-    """:func:`~gp_ensembles.numerics.normal_scores.maps_at` at a normal score inside the tails, as one loop."""
-    densities, values = np.empty(len(shift)), np.empty(len(shift))
-    for k in range(len(shift)):
-        standard = (z - shift[k]) / scale[k]
-        densities[k] = math.exp(0.5 * (z * z - standard * standard)) / scale[k]
-        values[k] = 0.5 * math.erfc(-standard / math.sqrt(2.0))
-    return densities, values
-
-
-@compiled
-def _learn_row(
-    rules: Numbers, given_out: Numbers, candidates: Numbers, shares: Numbers, densities: Numbers, values: Numbers
-) -> tuple[Numbers, Numbers, Numbers, float, float]:
-    """Learn one target, from arrays.
-
-    Shapes: ``rules`` (R, 3), ``given_out`` (1 + R,), ``densities`` (K,), ``values`` (K,).
-    """
-    after, weights = np.empty_like(candidates), np.empty(len(densities))
-    weights[0], weights[1:] = shares[0], 0.0
-    joint = shares.copy()
-    for r in range(len(candidates)):
-        weights[1:] += shares[1 + r] * candidates[r]
-        density = (candidates[r] * densities[1:]).sum()
-        joint[1 + r] *= density
-        after[r] = candidates[r] * (rules[r, 0] + (rules[r, 1] / density) * densities[1:]) + rules[r, 2]
-    learned = joint * ((1 - _SHARE) / joint.sum()) + given_out
-    return after, learned, np.log(weights), np.log((weights * densities).sum()), (weights * values).sum()
+    after = RecalibrationState(torch.from_numpy(learned), torch.from_numpy(shared))
+    return after, np.log(weights), math.log(density[0]), moved[0]
 
 
 def update_recalibration(state: RecalibrationState, pit: Tensor) -> tuple[RecalibrationState, Tensor]:
-    """Learn a block of targets in order.
-
-    Shapes: ``pit`` (B,); returns the state after the block and the log weights (K, B) before each target.
-    """
-    if pit.ndim != 1:
-        raise ValueError(f"pit must have shape (B,), got {tuple(pit.shape)}")
-    weights = state.candidates
-    if pit.shape[0] == 0:
-        return state, map_log_weights(state).unsqueeze(-1)[:, :0]
-    pit = pit.detach().to(weights)
-    seen = (~pit.isnan()).tolist()
-    densities = component_log_densities(pit, *(part[1:] for part in map_components(weights))).exp().mT.contiguous()
-    # numpy is quicker than torch for so few numbers.
-    kept, gained, given = _KEPT.numpy(), _GAINED.squeeze(-1).numpy(), _GIVEN.numpy()
-    now, shares = state.candidates.cpu().numpy(), state.shares.tolist()
-    before, all_shares = [], []
-    for row, is_seen in zip(densities.cpu().numpy(), seen, strict=True):
-        before.append(now)
-        all_shares.append(shares)
-        if is_seen:
-            density = now.dot(row)
-            after = np.multiply.outer(gained / density, row)
-            after += kept
-            after *= now
-            after += given
-            now = after
-            shares = _share_out(shares, [1.0, *density.tolist()])
-    log_weights = _log_weights(weights.new_tensor(np.stack(before)), weights.new_tensor(all_shares))
-    return RecalibrationState(weights.new_tensor(now), weights.new_tensor(shares)), log_weights
+    """The state after a block of targets (B,), and the log weights (K, B) before each; :func:`recalibrate_block`."""
+    after, block = recalibrate_block(state, pit)
+    return after, block.log_weights
 
 
-def _share_out(shares: list[float], densities: list[float]) -> list[float]:
-    """Bayes' rule, and a fixed share by the prior."""
-    joint = list(map(mul, shares, densities))
-    keep = (1 - _SHARE) / sum(joint)
-    return [keep * part + given for part, given in zip(joint, _GIVEN_OUT, strict=True)]
+def _as_block(weights: Tensor, density: Tensor, moved: Tensor) -> RecalibratedBlock:
+    """From weights (B, K), densities and transforms (B, 1)."""
+    return RecalibratedBlock(weights.log().mT, density.squeeze(-1).log(), moved.squeeze(-1))
 
 
-def _log_weights(candidates: Tensor, shares: Tensor) -> Tensor:
-    """Log weights (K, B) of all components from those of candidates (B, R, K - 1) and of rules (B, 1 + R)."""
-    mixture = (shares[:, 1:].unsqueeze(-1) * candidates).sum(1)
-    return torch.cat([shares[:, :1], mixture], dim=1).log().mT
+@lru_cache(maxsize=16)
+def _constants(device: torch.device) -> _Constants:
+    """Formulas for a device with their numbers; those of arrays for the processor."""
+    shift, scale = _SHIFT[1:], _SCALE[1:]
+    grid = maps.Maps(shift, scale, normal.cdf((-LIMIT - shift) / scale), normal.cdf((shift - LIMIT) / scale))
+    of_rules = [((1 - rate) * (1 - share), rate * (1 - share), share / len(_CANDIDATES)) for rate, share in _RULES]
+    kept, gained, given = (_vector(values).unsqueeze(-1) for values in zip(*of_rules, strict=True))
+    rules = maps.Rules(kept, gained, given, _vector([1 - _SHARE]), _vector(_SHARE * prior for prior in _PRIOR))
+    if device.type != "cpu":
+        return _Constants(
+            maps, maps.Maps(*(part.to(device) for part in grid)), maps.Rules(*(part.to(device) for part in rules))
+        )
+    return _Constants(
+        arrays_of(maps), maps.Maps(*(part.numpy() for part in grid)), maps.Rules(*(part.numpy() for part in rules))
+    )
+
+
+_ROW = _constants(_SHIFT.device)._replace(formulas=rows_of(maps))

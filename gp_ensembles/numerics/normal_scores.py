@@ -12,9 +12,7 @@ The components' axis is the last but one, as in :mod:`gp_ensembles.numerics.mixt
 import math
 from itertools import product
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy import special
 from torch import Tensor
 
@@ -35,20 +33,6 @@ def normal_score(u: Tensor) -> Tensor:
 def normal_score_of(u: float) -> float:
     """:func:`normal_score` of one probability, as a plain number."""
     return u if u != u else min(max(float(special.ndtri(min(max(u, TAIL), 1 - TAIL))), -LIMIT), LIMIT)
-
-
-def maps_at(
-    u: float, shift: NDArray[np.float64], scale: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Densities of K maps at one probability u, and the maps themselves there, (K,) each: numpy, as it is one."""
-    z = normal_score_of(u)
-    if TAIL <= u <= 1 - TAIL:
-        standard = (z - shift) / scale
-        return np.exp(0.5 * (z * z - standard * standard)) / scale, special.ndtr(standard)
-    side = math.copysign(1.0, z)
-    mass = special.ndtr((side * shift - LIMIT) / scale)
-    tail = (u if side < 0 else 1 - u) / TAIL * mass
-    return mass / TAIL, tail if side < 0 else 1 - tail
 
 
 def component_log_densities(u: Tensor, shift: Tensor, scale: Tensor) -> Tensor:

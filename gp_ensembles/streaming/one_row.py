@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gp_ensembles.calibration.levels import IntervalLevels
-from gp_ensembles.calibration.recalibration import map_components, next_log_weights, recalibrate_row
+from gp_ensembles.calibration.recalibration import map_components, map_log_weights, recalibrate_row
 from gp_ensembles.distributions import Recalibrated, StudentTMixture
 from gp_ensembles.engine.one_row import RowEnsemble, RowMixture, StagedRow
 from gp_ensembles.numerics.compiled import compiled
@@ -119,8 +119,7 @@ class RowPipeline:
         base = self._mixture(mixture.log_weights, *self._in_units(mixture))
         if calibration.recalibration is None:
             return base
-        log_weights = torch.from_numpy(next_log_weights(calibration.recalibration))
-        return Recalibrated(base, log_weights, *map_components(base[0]))
+        return Recalibrated(base, map_log_weights(calibration.recalibration), *map_components(base[0]))
 
     def _limited(self, X: Tensor, followed: InputState) -> tuple[bool, Numbers, Numbers, Numbers, Numbers, int]:
         """Whether a row is usual, its inputs in their units, and the results of :func:`_limit`."""

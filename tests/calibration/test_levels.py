@@ -144,19 +144,33 @@ def test_bad_arguments():
         levels.update_block(levels.init(torch.zeros(1)), torch.zeros(2, 2))
 
 
-def test_targets_of_many_series_move_the_levels_of_each_as_of_one(generator):
-    levels = IntervalLevels((0.9, 0.5))
+def test_a_block_is_one_row_after_another_of_one_series_or_of_several(generator):
+    levels = IntervalLevels((0.9, 0.05, 0.5))
     pit = torch.rand(300, 5, generator=generator, dtype=torch.float64)
     pit[7::11, 2], pit[:, 4] = torch.nan, 0.5 + 0.001 * (pit[:, 4] - 0.5)  # one whose interval becomes empty
+    pit[3:7, 0] = torch.tensor([0.0, 1.0, 1e-9, 1 - 1e-9], dtype=torch.float64)
     one = levels.init(pit)
-    each = type(one)(*(ends.unsqueeze(-1).expand(-1, 5).clone() for ends in one))
-    predicted = []
+    one = one._replace(lower=torch.tensor([-0.001, -4.99, -0.5], dtype=torch.float64))
+    together, side_by_side = (type(one)(*(part.expand(5, 3) for part in one)) for _ in range(2))
+    side_by_side = type(one)(*(part.T for part in together))
+    batches, columns = [], []
     for row in pit:
-        each, output = levels.update_each(each, row)
-        predicted.append(output)
+        together, batch = levels.update(together, row)
+        side_by_side, column = levels.update_each(side_by_side, row)
+        batches.append(batch)
+        columns.append(column)
+    close = {"rtol": 1e-12, "atol": 1e-12, "equal_nan": True}
     for s in range(5):
         state, output = levels.update_block(one, pit[:, s])
-        close = {"rtol": 1e-12, "atol": 1e-12, "equal_nan": True}
-        assert_close(torch.stack([part.levels[:, :, s] for part in predicted], -1), output.levels, **close)
-        assert_close(torch.stack([part.covered[:, s] for part in predicted], -1), output.covered, **close)
-        assert_close(levels.probabilities_each(each)[..., s], levels.probabilities(state), **close)
+        alone, rows = one, []
+        for value in pit[:, s].tolist():
+            alone, row = levels.update_row(alone, value)
+            rows.append(row)
+        for name, wanted in output._asdict().items():
+            for parts in (batches, columns):
+                assert_close(torch.stack([getattr(part, name)[..., s] for part in parts], -1), wanted, **close)
+            assert_close(torch.cat([getattr(row, name) for row in rows], -1), wanted, **close)
+        assert_close(alone, state, **close)
+        assert_close(type(one)(*(ends[s] for ends in together)), state, **close)
+        assert_close(levels.probabilities(together)[..., s], levels.probabilities(state), **close)
+        assert_close(levels.probabilities_each(side_by_side)[..., s], levels.probabilities(state), **close)

@@ -9,13 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from gp_ensembles.calibration import maps
 from gp_ensembles.calibration.recalibration import (
+    RecalibrationState,
     init_recalibration,
     map_components,
     map_log_weights,
+    recalibrate,
+    recalibrate_block,
+    recalibrate_row,
     update_recalibration,
 )
-from gp_ensembles.numerics.normal_scores import log_density
+from gp_ensembles.numerics import normal
+from gp_ensembles.numerics.backends import arrays_of, rows_of
+from gp_ensembles.numerics.normal_scores import LIMIT, TAIL, log_density, normal_score, transform
 
 SCALES = (0.2, 0.4, 0.6, 0.75, 0.88, 1.0, 1.15, 1.4, 1.8)
 SHIFTS = (-0.5, -0.25, -0.1, 0.0, 0.1, 0.25, 0.5)
@@ -68,6 +75,71 @@ def test_it_is_the_recursion_written_plainly():
     np.testing.assert_allclose(got.exp(), by_hand(pits), rtol=1e-9)
     torch.testing.assert_close(state.candidates.sum(-1), torch.ones(2).double())
     torch.testing.assert_close(map_log_weights(state).exp().sum(), torch.tensor(1.0).double())
+
+
+def transforms(num_series=3, num_rows=120):
+    """Transforms (S, B) with gaps, both ends and the limits among them."""
+    u = torch.rand(num_series, num_rows, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    u = 0.5 + torch.linspace(0.2, 1.0, num_series, dtype=torch.float64)[:, None] * (u - 0.5)
+    u[:, 3:11] = torch.tensor([0.0, 1.0, 1e-9, 1 - 1e-9, NAN, TAIL, 1 - TAIL, NAN], dtype=torch.float64)
+    u[0, 20] = NAN
+    return u
+
+
+def test_a_block_is_one_row_after_another_of_one_series_or_of_several():
+    u = transforms()
+    start = init_recalibration(u)
+    together, rows = RecalibrationState(*(part.expand(len(u), *part.shape) for part in start)), []
+    for column in u.unbind(1):
+        torch.testing.assert_close(
+            map_log_weights(together)[:, 0], map_log_weights(RecalibrationState(*(p[0] for p in together)))
+        )
+        together, row = recalibrate(together, column)
+        rows.append(row)
+    for number, pit in enumerate(u):
+        after, block = recalibrate_block(start, pit)
+        torch.testing.assert_close(RecalibrationState(*(part[number] for part in together)), after)
+        for name, value in block._asdict().items():
+            same = torch.stack([getattr(row, name)[..., number] for row in rows], -1)
+            torch.testing.assert_close(same, value, rtol=1e-12, atol=1e-12, equal_nan=True)
+        components = block.log_weights, *map_components(u)
+        torch.testing.assert_close(block.gain, log_density(pit, *components), rtol=1e-12, atol=1e-12, equal_nan=True)
+        torch.testing.assert_close(block.pit, transform(pit, *components), rtol=1e-12, atol=1e-12, equal_nan=True)
+        state = start
+        for at, value in enumerate(pit.tolist()):
+            if not math.isnan(value):
+                state, log_weights, gain, moved = recalibrate_row(state, value)
+                torch.testing.assert_close(torch.from_numpy(log_weights), block.log_weights[:, at])
+                assert (gain, moved) == pytest.approx((float(block.gain[at]), float(block.pit[at])))
+        torch.testing.assert_close(state, after)
+    assert all(torch.equal(part, fresh) for part, fresh in zip(start, init_recalibration(u), strict=True))
+
+
+def test_formulas_are_the_same_on_tensors_and_arrays():
+    u, (shift, scale) = transforms()[0][:, None].nan_to_num(0.5), map_components(torch.zeros(1))
+    grid = maps.Maps(shift, scale, normal.cdf((-LIMIT - shift) / scale), normal.cdf((shift - LIMIT) / scale))
+    rules = maps.Rules(
+        *(
+            torch.tensor(numbers, dtype=torch.float64)
+            for numbers in ([[0.3]], [[0.6]], [[0.1 / 63]], [0.9], [0.05, 0.05])
+        )
+    )
+    state = torch.full((len(u), 1, 63), 1 / 63, dtype=torch.float64), torch.full((len(u), 2), 0.5, dtype=torch.float64)
+    p, value = maps.at(grid, u, normal_score(u))
+    wanted = maps.step(rules, *state, p, value, u)
+    arrays, of_arrays = (
+        arrays_of(maps),
+        [maps.Maps(*(part.numpy() for part in grid)), maps.Rules(*(part.numpy() for part in rules))],
+    )
+    found = arrays.at(of_arrays[0], u.numpy(), normal_score(u).numpy())
+    np.testing.assert_allclose(found, torch.stack([p, value]), rtol=1e-9, atol=1e-18)
+    row = rows_of(maps).step(
+        of_arrays[1], state[0][7].numpy(), state[1][7].numpy(), found[0][7], found[1][7], u[7].numpy()
+    )
+    whole = arrays.step(of_arrays[1], state[0].numpy(), state[1].numpy(), *found, u.numpy())
+    for one, many, tensor in zip(row, whole, wanted, strict=True):
+        np.testing.assert_allclose(many, tensor, rtol=1e-12)
+        np.testing.assert_allclose(one, tensor[7], rtol=1e-12)
 
 
 @settings(max_examples=15, deadline=None)

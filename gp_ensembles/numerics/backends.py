@@ -1,0 +1,177 @@
+"""Formulas written once: the same text runs on torch tensors, on numpy arrays, and compiled by numba.
+
+A module of formulas asks :func:`words_of` for the few operations that differ and is otherwise plain functions, whose
+leading axes are free. Imported, it works on tensors, with derivatives and inside ``vmap``; :func:`arrays_of` executes
+it once more for arrays, and :func:`rows_of` for the arrays of one row, where numba compiles the functions marked with
+``jit``. numba keeps on disk only functions of a module that it finds by name, so these are modules as well.
+"""
+
+import importlib.util
+import math
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import special
+from torch import Tensor
+
+from gp_ensembles.numerics import normal
+from gp_ensembles.numerics.compiled import IS_COMPILED, compiled
+
+Numbers = NDArray[np.float64]
+Operation = Callable[..., Any]
+_OF_ARRAYS, _OF_ROWS = "_of_arrays", "_of_rows"
+
+
+class Words(NamedTuple):
+    r"""Operations of formulas that differ between tensors, arrays and compiled functions.
+
+    Attributes:
+        xp: The module torch or numpy.
+        jit: Decorator of functions that numba compiles, where it is installed.
+        cdf: Standard normal distribution function of each element.
+        total: Sum over the last axis, which stays, shape (\*batch, 1).
+        up: A further axis before the last one, shape (\*batch, 1, K).
+        inner: Products of vectors (\*batch, R, K) with one (\*batch, K), shape (\*batch, R, 1).
+        blend: Sum of vectors (\*batch, R, K) with weights (\*batch, R), shape (\*batch, K).
+        join: Two arrays one after the other along the last axis.
+    """
+
+    xp: Any
+    jit: Operation
+    cdf: Operation
+    total: Operation
+    up: Operation
+    inner: Operation
+    blend: Operation
+    join: Operation
+
+
+def words_of(name: str) -> Words:
+    """The words of a module of formulas, by its ``__name__``."""
+    if name.endswith(_OF_ROWS):
+        return _COMPILED
+    return _ARRAYS if name.endswith(_OF_ARRAYS) else _TENSORS
+
+
+def arrays_of(formulas: ModuleType) -> ModuleType:
+    """A module of formulas as it works on arrays."""
+    return _executed(formulas, _OF_ARRAYS)
+
+
+def rows_of(formulas: ModuleType) -> ModuleType:
+    """A module of formulas as it works on arrays without leading axes, compiled if numba is installed."""
+    return _executed(formulas, _OF_ROWS if IS_COMPILED else _OF_ARRAYS)
+
+
+def _executed(formulas: ModuleType, suffix: str) -> ModuleType:
+    name = formulas.__name__ + suffix
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, formulas.__file__)
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+def as_arrays(*tensors: Tensor) -> list[Numbers] | None:
+    """Double precision tensors on the processor as arrays of the same memory; ``None`` for others.
+
+    Those that require derivatives are others, and those inside ``vmap``.
+    """
+    if any(one.dtype != torch.float64 or not one.is_cpu for one in tensors):
+        return None
+    try:
+        return [one.numpy() for one in tensors]
+    except RuntimeError:
+        return None
+
+
+def _up(a: Any) -> Any:
+    return a[..., None, :]
+
+
+def _matrix_times(a: Any, p: Any) -> Any:
+    return a @ p[..., None]
+
+
+def _times_matrix(weights: Any, a: Any) -> Any:
+    return (weights[..., None, :] @ a)[..., 0, :]
+
+
+def _same(function: Operation) -> Operation:
+    return function
+
+
+@compiled
+def _cdf(z: Numbers) -> Numbers:
+    given = z.reshape(-1)
+    found = np.empty_like(given)
+    for n in range(len(given)):
+        found[n] = 0.5 * math.erfc(-given[n] / math.sqrt(2.0))
+    return found.reshape(z.shape)
+
+
+@compiled
+def _total(a: Numbers) -> Numbers:
+    if a.ndim == 1:
+        return np.array([a.sum()])
+    found = np.empty((a.shape[0], 1))
+    for r in range(a.shape[0]):
+        found[r, 0] = a[r].sum()
+    return found
+
+
+@compiled
+def _row(a: Numbers) -> Numbers:
+    return np.expand_dims(a, 0)
+
+
+@compiled
+def _inner(a: Numbers, p: Numbers) -> Numbers:
+    found = np.zeros((a.shape[0], 1))
+    for r in range(a.shape[0]):
+        for k in range(a.shape[1]):
+            found[r, 0] += a[r, k] * p[k]
+    return found
+
+
+@compiled
+def _blend(weights: Numbers, a: Numbers) -> Numbers:
+    found = np.zeros(a.shape[1])
+    for r in range(a.shape[0]):
+        for k in range(a.shape[1]):
+            found[k] += weights[r] * a[r, k]
+    return found
+
+
+@compiled
+def _join(one: Numbers, two: Numbers) -> Numbers:
+    return np.concatenate((one, two))
+
+
+def _join_tensors(one: Tensor, two: Tensor) -> Tensor:
+    return torch.cat([one, two], dim=-1)
+
+
+def _join_arrays(one: Numbers, two: Numbers) -> Numbers:
+    return np.concatenate([one, two], axis=-1)
+
+
+def _total_of_tensor(a: Tensor) -> Tensor:
+    return a.sum(-1, keepdim=True)
+
+
+def _total_of_array(a: Numbers) -> Numbers:
+    found: Numbers = np.add.reduce(a, -1, keepdims=True)
+    return found
+
+
+_TENSORS = Words(torch, _same, normal.cdf, _total_of_tensor, _up, _matrix_times, _times_matrix, _join_tensors)
+_ARRAYS = Words(np, _same, special.ndtr, _total_of_array, _up, _matrix_times, _times_matrix, _join_arrays)
+_COMPILED = Words(np, compiled, _cdf, _total, _row, _inner, _blend, _join)
