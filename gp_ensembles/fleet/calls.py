@@ -1,6 +1,6 @@
 """Checks of a fleet's settings and of the rows of its calls, and rows divided over several fleets."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
@@ -86,8 +86,7 @@ def check_fleet_settings(
     seed: int,
     coverages: Sequence[float],
     dtype: torch.dtype,
-    own_variances: bool,
-    own_length_scales: bool,
+    flags: Mapping[str, bool],
 ) -> None:
     """Raise unless these can be the settings of a fleet, which messages name.
 
@@ -103,5 +102,5 @@ def check_fleet_settings(
     check_coverages(coverages)
     if dtype not in (torch.float64, torch.float32):
         raise TypeError(f"dtype must be torch.float64 or torch.float32, got {dtype!r}")
-    check_flag(fleet, "own_variances", own_variances)
-    check_flag(fleet, "own_length_scales", own_length_scales)
+    for name, value in flags.items():
+        check_flag(fleet, name, value)

@@ -108,7 +108,7 @@ def read_about_units(folder: Path) -> dict[str, Any]:
 
 def settings_in(about: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a fleet with units."""
-    names = ("warmup", "coverages", "seed", "own_variances", "own_length_scales")
+    names = ("warmup", "coverages", "recalibrate", "seed", "own_variances", "own_length_scales")
     return {**{name: about[name] for name in names}, "dtype": getattr(torch, about["dtype"])}
 
 

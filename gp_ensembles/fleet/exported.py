@@ -7,12 +7,13 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from gp_ensembles.calibration.levels import IntervalLevels, LevelsState
 from gp_ensembles.engine.ensemble import Ensemble, evaluate
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.experts.base import Expert, Variances
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
+from gp_ensembles.streaming.after_mixture import CalibrationState
+from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.inputs import InputPath, InputState
 
 
@@ -23,7 +24,7 @@ class SeriesModel(NamedTuple):
         online: Its ensemble, on standardized rows.
         path: How its rows are standardized, with its units.
         state: State of its inputs: last values, scales of columns that were constant in the warm-up, range.
-        levels: Its interval levels, ends (C, 1).
+        calibration: State of its recalibration and of its interval levels.
 
     Example:
         >>> from gp_ensembles.fleet import Fleet
@@ -42,15 +43,15 @@ class SeriesModel(NamedTuple):
     online: OnlineEnsemble
     path: InputPath
     state: InputState
-    levels: LevelsState
+    calibration: CalibrationState
 
-    def check(self, ensemble: Ensemble, X: Tensor, intervals: IntervalLevels) -> None:
+    def check(self, ensemble: Ensemble, X: Tensor, config: StreamConfig) -> None:
         """Raise unless this can be a series of a fleet.
 
         Args:
             ensemble: What the fleet's series share.
             X: Some inputs that it can have, shape (N, D), standardized.
-            intervals: The fleet's.
+            config: The fleet's settings.
 
         Raises:
             ValueError: Saying what differs.
@@ -58,8 +59,13 @@ class SeriesModel(NamedTuple):
         num, given = X.shape[1], len(self.path.columns.kept)
         if given != num:
             raise ValueError(f"the model has {given} input columns, the fleet {num}")
-        if len(self.levels.lower) != len(intervals.coverages):
-            raise ValueError(f"the model has intervals of {len(self.levels.lower)} coverages, the fleet of {intervals}")
+        num = 0 if self.calibration.levels is None else len(self.calibration.levels.lower)
+        if num != len(config.coverages):
+            raise ValueError(f"the model has intervals of {num} coverages, the fleet of {config.coverages}")
+        if (self.calibration.recalibration is not None) != config.recalibrate:
+            raise ValueError(
+                "either the model is recalibrated or the fleet, not both; export it from one with the same"
+            )
         if not _see_alike(self.online.ensemble, ensemble, X):
             raise ValueError("the model has other hyperparameters than the fleet; export it from one that shares them")
 

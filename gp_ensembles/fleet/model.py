@@ -8,9 +8,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from gp_ensembles.calibration.levels import IntervalLevels, LevelsState
+from gp_ensembles.calibration.levels import IntervalLevels
 from gp_ensembles.distributions import Mixture, StudentTMixture
-from gp_ensembles.distributions.quadrature import cdf_by_pieces
 from gp_ensembles.engine.access_lock import AccessLock, guarded
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec
@@ -20,9 +19,17 @@ from gp_ensembles.fleet.checkpoint import read_about, read_about_units, settings
 from gp_ensembles.fleet.ensemble_fleet import AllSetAsideError, EnsembleFleet, Names, listed
 from gp_ensembles.fleet.exported import SeriesModel
 from gp_ensembles.fleet.fitting import fit_bases
-from gp_ensembles.fleet.notes import first_notes, follow_rows, levels_of, levels_of_rows, path_of, write_levels
+from gp_ensembles.fleet.notes import (
+    calibrate_rows,
+    first_notes,
+    follow_rows,
+    pack_calibration,
+    path_of,
+    unpack_calibration,
+)
 from gp_ensembles.fleet.predictions import (
     FleetPredictions,
+    SeriesDistribution,
     coverage_index,
     empty_predictions,
     quantile_each,
@@ -47,7 +54,7 @@ from gp_ensembles.fleet.warm_up import (
     without_outliers,
 )
 from gp_ensembles.numerics.devices import check_device
-from gp_ensembles.streaming.after_mixture import in_units
+from gp_ensembles.streaming.after_mixture import CalibrationState, calibrate_next, in_units
 from gp_ensembles.streaming.checks import IllegalRow, too_large
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.inputs import InputState
@@ -73,6 +80,8 @@ class Fleet:
             boosted trees, cannot be among them. The default takes eighty kilobytes per series.
         warmup: Rows from which the scales of a series are taken.
         coverages: Target coverages of adaptive intervals, which follow the targets of each series.
+        recalibrate: Correct the distribution function of each series by its past errors. Means and variances are then
+            integrals, at several times the cost of the row where they are asked for.
         seed: Seed of all randomness.
         dtype: Precision of the states; scales and predictions are in float64.
         device: Where scales, states and predictions are, for instance ``cpu`` or ``cuda``; rows may come from anywhere.
@@ -106,6 +115,7 @@ class Fleet:
         *,
         warmup: int = 200,
         coverages: Sequence[float] = (0.9,),
+        recalibrate: bool = True,
         seed: int = 0,
         dtype: torch.dtype = torch.float64,
         device: str | torch.device = "cpu",
@@ -113,7 +123,8 @@ class Fleet:
         own_length_scales: bool = False,
         folder: str | Path | None = None,
     ) -> None:
-        check_fleet_settings(self, spec, warmup, seed, coverages, dtype, own_variances, own_length_scales)
+        flags = {"own_variances": own_variances, "own_length_scales": own_length_scales, "recalibrate": recalibrate}
+        check_fleet_settings(self, spec, warmup, seed, coverages, dtype, flags)
         self.access: AccessLock = AccessLock()
         self.spec: EnsembleSpec = spec
         self.warmup: int = int(warmup)
@@ -121,14 +132,22 @@ class Fleet:
         self.dtype: torch.dtype = dtype
         self.device: torch.device = check_device(device)
         self.own_variances, self.own_length_scales = own_variances, own_length_scales
-        self.intervals: IntervalLevels = IntervalLevels(tuple(float(share) for share in coverages))
         self.config: StreamConfig = StreamConfig(
-            spec, device=str(self.device), dtype="float64" if dtype == torch.float64 else "float32", recalibrate=False
+            spec,
+            device=str(self.device),
+            dtype="float64" if dtype == torch.float64 else "float32",
+            recalibrate=recalibrate,
+            coverages=tuple(float(share) for share in coverages),
         )
         self.series: EnsembleFleet | None = None
         self.folder: Path | None = new_folder(folder, self.device)
         self._waiting: dict[Hashable, WarmUpRows] = {}
         self._template: WarmUpRows | None = None  # standardized rows of the series that the ensemble is made for
+
+    @property
+    def intervals(self) -> IntervalLevels:
+        """The adaptive levels of the intervals."""
+        return IntervalLevels(self.config.coverages)
 
     @property
     def names(self) -> tuple[Hashable, ...]:
@@ -161,7 +180,8 @@ class Fleet:
     @property
     def _numbers(self) -> dict[str, Any]:
         own = {"own_variances": self.own_variances, "own_length_scales": self.own_length_scales}
-        return {"warmup": self.warmup, "seed": self.seed, **own, "coverages": list(self.intervals.coverages)}
+        numbers = {"warmup": self.warmup, "seed": self.seed, "recalibrate": self.config.recalibrate}
+        return {**numbers, **own, "coverages": list(self.config.coverages)}
 
     def fit(self, names: Names, X: Tensor, y: Tensor, *, shared: "Fleet | None" = None, progress: bool = False) -> None:
         """Forget everything, fit hyperparameters to these rows, and begin with the series that have enough of them.
@@ -262,7 +282,7 @@ class Fleet:
             raise
 
     @torch.no_grad()
-    def predict(self, names: Names, X: Tensor) -> Mixture | StudentTMixture:
+    def predict(self, names: Names, X: Tensor) -> SeriesDistribution:
         """Distributions of the next target of a series at each row, in its units; learns nothing.
 
         Args:
@@ -278,8 +298,10 @@ class Fleet:
         path = path_of(self.config, series.note("columns", given))
         standard = path.each(InputState.unpacked(series.note("inputs", given), X.shape[1]), X)
         _refuse(path.illegal(standard, X), given)
-        mixture = series.predict(given, standard.inputs, extra=standard.extra)
-        return in_units(mixture, path.columns.scales)
+        mixture = in_units(series.predict(given, standard.inputs, extra=standard.extra), path.columns.scales)
+        distribution = calibrate_next(self._calibration(series, given), mixture)
+        assert isinstance(distribution, SeriesDistribution)
+        return distribution
 
     def predict_interval(self, names: Names, X: Tensor, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
         """Lower and upper ends, (N,) each, of intervals of the next target of a series at each row.
@@ -289,13 +311,11 @@ class Fleet:
             X: As there.
             coverage: One of the fleet's coverages.
         """
-        place, distribution, given = (
-            coverage_index(coverage, self.intervals.coverages),
-            self.predict(names, X),
-            listed(names),
-        )
-        state = levels_of(self._series_of(given), given)
-        lower, upper = self.intervals.probabilities_each(state)[:, place]
+        place = coverage_index(coverage, self.config.coverages)
+        distribution, given = self.predict(names, X), listed(names)
+        levels = self._calibration(self._series_of(given), given).levels
+        assert levels is not None
+        lower, upper = self.intervals.probabilities(levels)[:, place]
         return quantile_each(distribution, lower), quantile_each(distribution, upper)
 
     def retire(self, names: Names) -> None:
@@ -320,7 +340,8 @@ class Fleet:
         columns, inputs = series.note("columns", own)[0], series.note("inputs", own)[0]
         path = path_of(self.config, columns)
         state = InputState.unpacked(inputs, len(path.columns.kept))
-        return SeriesModel(series.export(name), path, state, levels_of(series, own))
+        calibration = unpack_calibration(self.config, series.note("calibration", own)[0])
+        return SeriesModel(series.export(name), path, state, calibration)
 
     def add(self, names: Names, model: SeriesModel) -> None:
         """Add series, each of which begins as a copy of one by itself, see :meth:`export`.
@@ -338,11 +359,11 @@ class Fleet:
             raise ValueError(f"series {waiting[0]!r} is in its warm-up; retire it first, or leave it out")
         if self.series is None or self._template is None:
             raise ValueError("nothing is fitted yet: fit or observe first, or load a fleet")
-        model.check(self.series.ensemble, self._template.X.to(self.dtype), self.intervals)
+        model.check(self.series.ensemble, self._template.X.to(self.dtype), self.config)
         self.series.add(given, model.online)
-        for name, numbers in (("columns", model.path.columns.packed()), ("inputs", model.state.packed())):
-            self.series.write_note(name, given, numbers)
-        write_levels(self.series, given, LevelsState(*(ends.expand(-1, len(given)) for ends in model.levels)))
+        self.series.write_note("columns", given, model.path.columns.packed())
+        self.series.write_note("inputs", given, model.state.packed())
+        self.series.write_note("calibration", given, pack_calibration(model.calibration))
 
     def save(self, folder: str | Path, *, notes: Mapping[str, Any] | None = None, progress: bool = False) -> None:
         """Write everything into a folder, in shards; a save that fails leaves the one before.
@@ -411,17 +432,17 @@ class Fleet:
 
     def _learn(self, call: CallRows, rows: Tensor) -> FleetPredictions:
         """Predict and learn those rows (R,) of a call whose series have started."""
-        (given, X, y), coverages = call, self.intervals.coverages
+        (given, X, y), none = call, empty_predictions(call.y, self.config.coverages)
         if self.series is None or not len(rows):
-            return empty_predictions(y, rows, coverages)
+            return none
         names = [given[row] for row in rows.tolist()]
         try:
-            return self._observe(self.series, CallRows(names, X[rows], y[rows]), empty_predictions(y, rows, coverages))
+            return self._observe(self.series, CallRows(names, X[rows], y[rows]), none._replace(rows=rows))
         except AllSetAsideError:
-            return empty_predictions(y, rows[:0], coverages)
+            return none
 
     def _observe(self, series: EnsembleFleet, call: CallRows, predicted: FleetPredictions) -> FleetPredictions:
-        """Predict and learn rows of series that have started: inputs, ensemble, units, interval levels."""
+        """Predict and learn rows of series that have started: inputs, ensemble, units, calibration."""
         (names, X, y), (codes, distinct) = call, numbered(call.names, call.y)
         columns = series.note("columns", distinct)
         standard = follow_rows(self.config, columns, series.note("inputs", distinct), X, codes)
@@ -429,14 +450,18 @@ class Fleet:
         _refuse(each.illegal(standard, X, y), names, predicted.rows)
         targets = each.targets(y).to(self.dtype)
         predictions = series.observe(names, standard.inputs, targets, extra=standard.extra)
-        distribution = in_units(predictions.mixture, each.columns.scales)
-        log_prob = predictions.log_prob.double() - each.columns.scales.log_scale(targets)
-        levels, output = levels_of_rows(
-            self.intervals, levels_of(series, distinct), codes, cdf_by_pieces(distribution, y)
-        )
+        mixture = in_units(predictions.mixture, each.columns.scales)
+        assert isinstance(mixture, Mixture | StudentTMixture)
+        calibration, block = calibrate_rows(self._calibration(series, distinct), self.config, mixture, y, codes)
         series.write_note("inputs", distinct, standard.state.packed())
-        write_levels(series, distinct, levels)
-        return predicted.filled(distribution, log_prob, output)
+        series.write_note("calibration", distinct, pack_calibration(calibration))
+        log_prob = predictions.log_prob.double() - each.columns.scales.log_scale(targets) + block.gain
+        predicted.log_prob[predicted.rows], predicted.covered[:, predicted.rows] = log_prob, block.intervals.covered
+        return predicted._replace(distribution=block.distribution, levels=block.intervals.levels)
+
+    def _calibration(self, series: EnsembleFleet, names: Sequence[Hashable]) -> CalibrationState:
+        """States of the calibration of series."""
+        return unpack_calibration(self.config, series.note("calibration", names))
 
     def checked(self, names: Names, X: Tensor, y: Tensor | None = None) -> CallRows:
         """Names, inputs and targets (zeros by default) in float64 on the device, if legal; ValueError if not."""
@@ -503,7 +528,7 @@ class Fleet:
 
     def _empty(self, template: WarmUpRows, *, is_fitted: bool = False) -> EnsembleFleet:
         """A fleet without series, with initial hyperparameters or those fitted to the template."""
-        notes = first_notes(template.X.new_zeros(template.X.shape[1]), self.intervals)
+        notes = first_notes(self.config, template.X.new_zeros(template.X.shape[1]))
         rows = WarmUpRows(*(part.to(self.dtype) for part in template))
         ensemble = shared_ensemble(self.spec, rows, self.seed, is_fitted=is_fitted)
         return EnsembleFleet(ensemble, folder=next_folder(self.folder), notes=notes, own_variances=self.own_variances)

@@ -1,23 +1,27 @@
-"""What a fleet keeps of each series beside its ensemble: its columns, the state of its inputs, its interval levels."""
+"""What a fleet keeps of each series beside its ensemble: its columns, and the states of its inputs and calibration."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from gp_ensembles.calibration.levels import IntervalLevels, LevelsOutput, LevelsState
+from gp_ensembles.calibration.levels import IntervalLevels, LevelsState
+from gp_ensembles.calibration.recalibration import RecalibrationState, map_components, recalibrate
+from gp_ensembles.distributions import Mixture, Recalibrated, StudentTMixture
+from gp_ensembles.distributions.quadrature import cdf_by_pieces
 from gp_ensembles.fleet.arrivals import batches
-from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
+from gp_ensembles.streaming.after_mixture import CalibratedBlock, CalibrationState, init_calibration
 from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.inputs import InputPath, InputState, Standard
+from gp_ensembles.streaming.predictions import Intervals
 
 
-def first_notes(zero: Tensor, intervals: IntervalLevels) -> dict[str, Tensor]:
+def first_notes(config: StreamConfig, zero: Tensor) -> dict[str, Tensor]:
     """Initial numbers of a series, all packed; ``zero`` is an input of D zeros."""
     sizes = {"columns": Columns.packed_size(len(zero)), "inputs": InputState.packed_size(len(zero))}
     numbers = {name: zero.new_zeros(size) for name, size in sizes.items()}
-    return {**numbers, "levels": torch.stack(intervals.init(zero))}
+    return {**numbers, "calibration": pack_calibration(init_calibration(config)).to(zero)}
 
 
 def path_of(config: StreamConfig, columns: Tensor) -> InputPath:
@@ -45,29 +49,53 @@ def follow_rows(config: StreamConfig, columns: Tensor, states: Tensor, X: Tensor
     return Standard(scaled, inputs, noise, num_moved, InputState.unpacked(states, num_inputs))
 
 
-def levels_of(series: EnsembleFleet, names: Sequence[Hashable]) -> LevelsState:
-    """Interval levels of series side by side, ends (C, S)."""
-    return LevelsState(*series.note("levels", names).movedim(0, -1).unbind(0))
+def pack_calibration(state: CalibrationState) -> Tensor:
+    """All numbers of a series side by side, (..., P), which :func:`unpack_calibration` reads back."""
+    known = [part for part in (state.recalibration, state.levels) if part is not None]
+    lead = known[0][-1].shape[:-1] if known else ()
+    parts = [value.reshape(*lead, -1) for part in known for value in part]
+    return torch.cat(parts, dim=-1) if parts else torch.zeros(0, dtype=torch.float64, device="cpu")
 
 
-def write_levels(series: EnsembleFleet, names: Sequence[Hashable], state: LevelsState) -> None:
-    """Keep interval levels (C, S) of distinct series."""
-    series.write_note("levels", names, torch.stack(state).movedim(-1, 0))
+def unpack_calibration(config: StreamConfig, numbers: Tensor) -> CalibrationState:
+    """The state whose numbers (..., P) these are."""
+    start, known = init_calibration(config), numbers
+    parts = [part for part in (start.recalibration, start.levels) if part is not None]
+    sizes = [value.numel() for part in parts for value in part]
+    values: Iterator[Tensor] = iter(known.split(sizes, dim=-1) if sizes else ())
+
+    def read(like: RecalibrationState | LevelsState) -> list[Tensor]:
+        return [next(values).reshape(*numbers.shape[:-1], *value.shape) for value in like]
+
+    recalibration = None if start.recalibration is None else RecalibrationState(*read(start.recalibration))
+    return CalibrationState(recalibration, None if start.levels is None else LevelsState(*read(start.levels)))
 
 
-def levels_of_rows(
-    intervals: IntervalLevels, state: LevelsState, series: Tensor, pit: Tensor
-) -> tuple[LevelsState, LevelsOutput]:
-    """Follow the levels of S series over the rows of a call, of series (N,) and with probabilities ``pit`` (N,).
+def calibrate_rows(
+    state: CalibrationState, config: StreamConfig, mixture: Mixture | StudentTMixture, y: Tensor, series: Tensor
+) -> tuple[CalibrationState, CalibratedBlock]:
+    """Learn targets (N,) of series (N,) in any order; returns the states of the S series and the predictions before.
 
-    Returns: the state after them, ends (C, S); levels (2, C, N) before each row and covered targets (C, N).
+    See :func:`~gp_ensembles.streaming.after_mixture.calibrate_block`.
     """
-    num = len(intervals.coverages)
-    levels, covered = pit.new_zeros(2, num, len(pit)), pit.new_zeros(num, len(pit))
+    pit, intervals = cdf_by_pieces(mixture, y), IntervalLevels(config.coverages)
+    components, num = map_components(pit), len(config.coverages)
+    log_weights, gain = pit.new_empty(len(components.shift), len(y)), torch.zeros_like(pit)
+    levels, covered = pit.new_empty(2, num, len(y)), pit.new_empty(num, len(y))
     for batch in batches(series, lengths=(1,)):
         rows, here = batch.rows.squeeze(-1), batch.places
-        part = LevelsState(*(ends[:, here] for ends in state))
-        after, output = intervals.update_each(part, pit[rows])
-        state = LevelsState(*(ends.index_copy(1, here, new) for ends, new in zip(state, after, strict=True)))
-        levels[:, :, rows], covered[:, rows] = output.levels, output.covered
-    return state, LevelsOutput(levels, covered)
+        u = pit[rows]
+        if state.recalibration is not None:
+            after, said = recalibrate(RecalibrationState(*(part[here] for part in state.recalibration)), u)
+            log_weights[:, rows], gain[rows], u = said.log_weights, said.gain, said.pit
+            recalibration = zip(state.recalibration, after, strict=True)
+            state = state._replace(
+                recalibration=RecalibrationState(*(old.index_copy(0, here, new) for old, new in recalibration))
+            )
+        if state.levels is not None:
+            ends, output = intervals.update(LevelsState(*(part[here] for part in state.levels)), u)
+            levels[..., rows], covered[:, rows] = output
+            both = zip(state.levels, ends, strict=True)
+            state = state._replace(levels=LevelsState(*(old.index_copy(0, here, new) for old, new in both)))
+    distribution = mixture if state.recalibration is None else Recalibrated(mixture, log_weights, *components)
+    return state, CalibratedBlock(distribution, gain, Intervals(config.coverages, levels, covered))
