@@ -9,8 +9,10 @@ from gp_ensembles.calibration.levels import IntervalLevels, LevelsState
 from gp_ensembles.calibration.recalibration import RecalibrationState, map_components, recalibrate
 from gp_ensembles.distributions import Mixture, Recalibrated, StudentTMixture
 from gp_ensembles.distributions.quadrature import cdf_by_pieces
+from gp_ensembles.engine.predictions import AnyMixture
 from gp_ensembles.fleet.arrivals import batches
-from gp_ensembles.streaming.after_mixture import CalibratedBlock, CalibrationState, init_calibration
+from gp_ensembles.fleet.predictions import SeriesDistribution
+from gp_ensembles.streaming.after_mixture import CalibrationState, init_calibration
 from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.inputs import InputPath, InputState, Standard
@@ -72,12 +74,15 @@ def unpack_calibration(config: StreamConfig, numbers: Tensor) -> CalibrationStat
 
 
 def calibrate_rows(
-    state: CalibrationState, config: StreamConfig, mixture: Mixture | StudentTMixture, y: Tensor, series: Tensor
-) -> tuple[CalibrationState, CalibratedBlock]:
-    """Learn targets (N,) of series (N,) in any order; returns the states of the S series and the predictions before.
+    state: CalibrationState, config: StreamConfig, mixture: AnyMixture, y: Tensor, series: Tensor
+) -> tuple[CalibrationState, SeriesDistribution, Tensor, Intervals]:
+    """Learn targets (N,) of series (N,) in any order.
 
+    Returns: the states of the S series after them; distributions, what recalibration adds to each log density, (N,),
+    and intervals, each from what came before the target.
     See :func:`~gp_ensembles.streaming.after_mixture.calibrate_block`.
     """
+    assert isinstance(mixture, Mixture | StudentTMixture)
     pit, intervals = cdf_by_pieces(mixture, y), IntervalLevels(config.coverages)
     components, num = map_components(pit), len(config.coverages)
     log_weights, gain = pit.new_empty(len(components.shift), len(y)), torch.zeros_like(pit)
@@ -98,4 +103,4 @@ def calibrate_rows(
             both = zip(state.levels, ends, strict=True)
             state = state._replace(levels=LevelsState(*(old.index_copy(0, here, new) for old, new in both)))
     distribution = mixture if state.recalibration is None else Recalibrated(mixture, log_weights, *components)
-    return state, CalibratedBlock(distribution, gain, Intervals(config.coverages, levels, covered))
+    return state, distribution, gain, Intervals(config.coverages, levels, covered)

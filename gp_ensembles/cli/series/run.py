@@ -29,7 +29,6 @@ from gp_ensembles.files.operations import remove_if_possible
 from gp_ensembles.files.replacing import PARTIAL, copy_file, write_json, write_text
 from gp_ensembles.files.transaction import staged
 from gp_ensembles.fleet import Fleet
-from gp_ensembles.fleet.predictions import FleetPredictions
 from gp_ensembles.tables import RowStream
 from gp_ensembles.tables.rows import Rows
 
@@ -202,7 +201,7 @@ class SeriesRun:
 
     @property
     def _coverage(self) -> float | None:
-        coverages = self.fleet.intervals.coverages
+        coverages = self.fleet.config.coverages
         return coverages[0] if coverages else None
 
     def _header(self) -> str:
@@ -213,9 +212,16 @@ class SeriesRun:
         """Predict and learn rows; returns the predictions as text."""
         assert rows.series is not None
         predicted = self.fleet.observe(rows.series, rows.X, rows.y)
-        covered = predicted.covered[0] if len(predicted.covered) else torch.full_like(predicted.mean, torch.nan)
-        self.scores.add(rows.series, predicted.log_prob, rows.y.to(predicted.mean) - predicted.mean, covered)
-        return _lines(rows, predicted, self._coverage, self.num_read + 1)
+        mean, variance = predicted.moments()
+        covered = predicted.covered[0] if len(predicted.covered) else torch.full_like(mean, torch.nan)
+        self.scores.add(rows.series, predicted.log_prob, rows.y.to(mean) - mean, covered)
+        columns = [mean, variance.sqrt()]
+        if self._coverage is not None:
+            columns += predicted.interval(self._coverage)
+        columns += [predicted.log_prob, rows.y]
+        numbers = range(self.num_read + 1, self.num_read + 1 + rows.num_rows)
+        lists = [column.tolist() for column in columns]
+        return "".join(map(csv_line, zip(numbers, rows.series, *lists, strict=True)))
 
     def _save(self, rows: RowStream, table: GrowingTable, out: Path) -> None:
         """Save the fleet with its position; the rows of the table are on disk before."""
@@ -259,15 +265,6 @@ class SeriesRun:
             state = "set aside" if name in failures else "warm-up" if name in waiting else "learning"
             rows.append([str(name), state, *score.means(self._coverage).values()])
         return as_csv(["series", "state", *SeriesScore().means(self._coverage)], rows)
-
-
-def _lines(rows: Rows, predicted: FleetPredictions, coverage: float | None, first_row: int) -> str:
-    assert rows.series is not None
-    columns = [predicted.mean, predicted.variance.sqrt()]
-    if coverage is not None:
-        columns += predicted.interval(coverage)
-    lists = [column.tolist() for column in (*columns, predicted.log_prob, rows.y)]
-    return "".join(map(csv_line, zip(range(first_row, first_row + rows.num_rows), rows.series, *lists, strict=True)))
 
 
 def new_id() -> str:
