@@ -29,7 +29,7 @@ class SeriesModel(NamedTuple):
     Example:
         >>> from gp_ensembles.fleet import Fleet
         >>> X = torch.linspace(0, 9, 60, dtype=torch.float64).unsqueeze(-1)
-        >>> fleet = Fleet(warmup=20)
+        >>> fleet = Fleet(warmup=20, recalibrate=False)
         >>> fleet.fit(["north", "south"] * 30, X, X.squeeze(-1).sin())
         >>> model = fleet.export("north")
         >>> rows = model.path.follow(model.state, X[:1])

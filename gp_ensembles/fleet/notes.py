@@ -1,4 +1,4 @@
-"""What a fleet keeps of each series beside its ensemble: its columns, and the states of its inputs and calibration."""
+"""Columns of each series of a fleet, and the states of its inputs and of its calibration, kept as packed numbers."""
 
 from collections.abc import Iterator
 
@@ -91,8 +91,8 @@ def calibrate_rows(
         rows, here = batch.rows.squeeze(-1), batch.places
         u = pit[rows]
         if state.recalibration is not None:
-            after, said = recalibrate(RecalibrationState(*(part[here] for part in state.recalibration)), u)
-            log_weights[:, rows], gain[rows], u = said.log_weights, said.gain, said.pit
+            after, block = recalibrate(RecalibrationState(*(part[here] for part in state.recalibration)), u)
+            log_weights[:, rows], gain[rows], u = block.log_weights, block.gain, block.pit
             recalibration = zip(state.recalibration, after, strict=True)
             state = state._replace(
                 recalibration=RecalibrationState(*(old.index_copy(0, here, new) for old, new in recalibration))

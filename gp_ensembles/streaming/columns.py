@@ -89,9 +89,8 @@ class Columns(NamedTuple):
 
     def to(self, device: torch.device) -> "Columns":
         """The same on a device."""
-        scales, imputation = (
-            type(part)(*(value.to(device) for value in part)) for part in (self.scales, self.imputation)
-        )
+        scales = Standardizer(*(value.to(device) for value in self.scales))
+        imputation = Imputation(*(value.to(device) for value in self.imputation))
         inactive, share, scale = (part.to(device) for part in (self.inactive, self.gap_share, self.gap_scale))
         return self._replace(scales=scales, inactive=inactive, imputation=imputation, gap_share=share, gap_scale=scale)
 

@@ -22,8 +22,15 @@ KIND = Kind(
 )
 
 
+def saved(online: OnlineEnsemble | None) -> dict[str, Any]:
+    """The state of an ensemble, :func:`packed`, with its size of blocks, which :func:`restore` reads back."""
+    if online is None:
+        return {"ensemble": None, "block_size": None}
+    return {"ensemble": packed(online), "block_size": online.block_size}
+
+
 def restore(online: OnlineEnsemble, content: Mapping[str, Any]) -> None:
-    """Bring an ensemble that was built alike to the state that was :func:`packed`, with its size of blocks."""
+    """Bring an ensemble that was built alike to the state that was :func:`saved`."""
     online.load_state_dict(unpacked(online, content["ensemble"]))
     online.block_size = content["block_size"]
 

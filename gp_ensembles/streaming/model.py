@@ -35,9 +35,8 @@ from gp_ensembles.streaming.checks import (
     too_large,
     warn_of_waiting,
 )
-from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.config import StreamConfig
-from gp_ensembles.streaming.content import KIND, packed, restore
+from gp_ensembles.streaming.content import KIND, restore, saved
 from gp_ensembles.streaming.forecasting.ahead import check_forecast, forecast_rows, future_rows
 from gp_ensembles.streaming.forecasting.forecast import Forecast
 from gp_ensembles.streaming.forecasting.paths import FutureRows
@@ -375,8 +374,7 @@ class OnlineModel:
             "expert_names": list(self.names),
             "warm_X": None if self.warm_X is None else self.warm_X.clone().cpu(),
             "warm_y": None if self.warm_y is None else self.warm_y.clone().cpu(),
-            "ensemble": None if self.online is None else packed(self.online),
-            "block_size": None if self.online is None else self.online.block_size,
+            **saved(self.online),
             "calibration": copy.deepcopy(calibration_to_plain(self._calibration)),
             "inputs": None if self._followed is None else self._followed.packed().cpu(),
             "anomaly_counts": list(self.anomaly_counts),
@@ -389,14 +387,11 @@ class OnlineModel:
         model = cls(StreamConfig.from_plain(plain), content["feature_names"])
         model._calibration = calibration_from_plain(copy.deepcopy(content["calibration"]))  # it is changed in place
         model.anomaly_counts = AnomalyCounts(*content["anomaly_counts"])
-        if content["warm_X"] is None:
-            return model
-        X, y = (content[name].to(model.device) for name in ("warm_X", "warm_y"))
+        X, y = (rows if rows is None else rows.to(model.device) for rows in (content["warm_X"], content["warm_y"]))
         model.warm_X, model.warm_y = X, y
         if content["ensemble"] is not None:
-            columns = Columns.of(model.config, X, y, model._names_of(range(X.shape[1])))
-            model._path = path = InputPath(model.config, columns)
-            model._followed = InputState.unpacked(content["inputs"].to(model.device), len(columns.kept))
+            model._path = path = InputPath.of(model.config, X, y, model._names_of(range(X.shape[1])))
+            model._followed = InputState.unpacked(content["inputs"].to(model.device), len(path.columns.kept))
             model.online = path.build_ensemble(path.warm_up(X), y, is_fitted=False)
             restore(model.online, content)
             model._compile_now()
@@ -421,7 +416,7 @@ class OnlineModel:
         outlier = outliers_in_warm_up(y) if self.config.ensemble.target.is_real else torch.zeros_like(y).bool()
         y = torch.where(outlier, torch.nan, y)
         X, num_moved = limit_warm_up(X) if self.config.limit_inputs else (X, 0)
-        path = InputPath(self.config, Columns.of(self.config, X, y, self._names_of(range(X.shape[1]))))
+        path = InputPath.of(self.config, X, y, self._names_of(range(X.shape[1])))
         warm = path.warm_up(X)
         online = path.build_ensemble(warm, y, is_fitted=True, progress=progress)
         followed = path.with_effects(warm, lambda rows: online.predict(rows).mean)
@@ -438,9 +433,8 @@ class OnlineModel:
         self, online: OnlineEnsemble, path: InputPath, standard: Standard, y: Tensor, steps: Tensor | None
     ) -> OnlinePredictions:
         """Learn rows in standardized units, and their targets."""
-        followed, targets = standard.state, path.targets(y)
-        given = standard.inputs, targets.to(self.config.torch_dtype)
-        predictions = online.observe(*given, steps=steps, extra=standard.extra)
+        followed, targets, times = standard.state, path.targets(y), {"steps": steps, "extra": standard.extra}
+        predictions = online.observe(standard.inputs, targets.to(self.config.torch_dtype), **times)
         num_outliers = num_discounted(predictions.mixture, targets, self.config.ensemble.outlier_threshold)
         num_imputed = int(followed.gaps.num_imputed.sum())
         with uninterrupted():  # the layers around the ensemble learn the rows too

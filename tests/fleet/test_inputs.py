@@ -76,9 +76,9 @@ def test_a_number_that_is_a_mistake_is_refused_and_changes_nothing(both):
     ):
         with pytest.raises(ValueError, match=words):
             fleet.observe(*given)
-    with pytest.raises(ValueError, match="series 'a': 'column 1' is 1e.08 in row 1"):
+    with pytest.raises(ValueError, match=r"series 'a': 'column 1' is 1e.08 in row 1"):
         fleet.predict(["b", "a"], far[1:3])
-    with pytest.raises(ValueError, match="'column 1' is 1e.08 in row"):
+    with pytest.raises(ValueError, match=r"'column 1' is 1e.08 in row"):
         model.observe(far, y[:4])
     assert fleet.waiting == {}
     assert torch.equal(fleet.predict(["a", "b"], X[:2]).mean, before)
