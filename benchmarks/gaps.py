@@ -50,13 +50,13 @@ def knocked(X: Tensor, kind: str, seed: int) -> Tensor:
 
 def scores(X: Tensor, y: Tensor, impute: Impute, noise: bool) -> tuple[float, float]:
     """The mean log score in nats per row, and the share of targets within 90 % intervals in rows with a gap."""
-    after_warm_up = InputPath.after_warm_up
+    with_effects = InputPath.with_effects
 
     def without(*given: object) -> object:
-        state = after_warm_up(*given)  # type: ignore[arg-type]
+        state = with_effects(*given)  # type: ignore[arg-type]
         return state if noise else state._replace(effect=torch.zeros_like(state.effect))
 
-    with patch.object(InputPath, "after_warm_up", without):
+    with patch.object(InputPath, "with_effects", without):
         predictions = OnlineModel(StreamConfig(light, warmup=WARMUP, impute=impute)).observe(X, y)
     low, high = predictions.interval()
     X, y = X[WARMUP:], y[WARMUP:]

@@ -99,7 +99,8 @@ def learned(fleet: Fleet, rows: Rows, rank: int, size: int) -> str:
     if not own:
         return ""
     predicted = fleet.observe([names[row] for row in own], rows.X[own], rows.y[own])
-    columns = (predicted.mean, predicted.variance.sqrt(), *predicted.interval(), predicted.log_prob, rows.y[own])
+    mean, variance = predicted.moments()
+    columns = (mean, variance.sqrt(), *predicted.interval(), predicted.log_prob, rows.y[own])
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for row, *values in zip(own, *(column.tolist() for column in columns), strict=True):

@@ -72,7 +72,8 @@ TABLE = {
     ),
     # A model for each of many series: states of all of them, the parts of an ensemble on them.
     "fleet": (
-        "numerics features filters experts meta_learners ensembles innovations files engine calibration distributions",
+        "numerics features filters experts meta_learners ensembles innovations files engine calibration distributions "
+        "streaming",
         "tqdm",
     ),
     # Series over several machines: a divided fleet hands on what its shards say. streaming: sweeps of configs.

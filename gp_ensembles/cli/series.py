@@ -30,7 +30,6 @@ from gp_ensembles.files.transaction import complete, staged
 from gp_ensembles.fleet import Fleet
 from gp_ensembles.fleet.calls import SMALL
 from gp_ensembles.fleet.checkpoint import HEAD
-from gp_ensembles.fleet.predictions import FleetPredictions
 from gp_ensembles.streaming import StreamConfig
 from gp_ensembles.tables import RowStream
 from gp_ensembles.tables.rows import Rows
@@ -219,7 +218,7 @@ class SeriesRun:
 
     @property
     def _coverage(self) -> float | None:
-        coverages = self.fleet.intervals.coverages
+        coverages = self.fleet.config.coverages
         return coverages[0] if coverages else None
 
     def _header(self) -> str:
@@ -230,13 +229,18 @@ class SeriesRun:
         """Predict and learn rows; returns the predictions as text."""
         assert rows.series is not None
         predicted = self.fleet.observe(rows.series, rows.X, rows.y)
-        covered = predicted.covered[0] if len(predicted.covered) else torch.full_like(predicted.mean, torch.nan)
-        error = rows.y.to(predicted.mean) - predicted.mean
-        scored = (values.tolist() for values in (predicted.log_prob, error, covered))
+        mean, variance = predicted.moments()
+        covered = predicted.covered[0] if len(predicted.covered) else torch.full_like(mean, torch.nan)
+        scored = (values.tolist() for values in (predicted.log_prob, rows.y.to(mean) - mean, covered))
         for name, density, away, inside in zip(rows.series, *scored, strict=True):
             new = SeriesScore() if math.isnan(density) else SeriesScore(1, density, away * away, inside)
             self.scores[name] = SeriesScore.total([self.scores.get(name, SeriesScore()), new])
-        return _lines(rows, predicted, self._coverage, self.num_read + 1)
+        columns = [mean, variance.sqrt()]
+        if self._coverage is not None:
+            columns += predicted.interval(self._coverage)
+        numbers = range(self.num_read + 1, self.num_read + 1 + rows.num_rows)
+        lists = [column.tolist() for column in (*columns, predicted.log_prob, rows.y)]
+        return "".join(map(csv_line, zip(numbers, rows.series, *lists, strict=True)))
 
     def _save(self, rows: RowStream, table: GrowingTable, out: Path) -> None:
         """Save the fleet with its position; the rows of the table are on disk before."""
@@ -280,15 +284,6 @@ class SeriesRun:
             state = "set aside" if name in failures else "warm-up" if name in waiting else "learning"
             rows.append([str(name), state, *score.means(self._coverage).values()])
         return as_csv(["series", "state", *SeriesScore().means(self._coverage)], rows)
-
-
-def _lines(rows: Rows, predicted: FleetPredictions, coverage: float | None, first_row: int) -> str:
-    assert rows.series is not None
-    columns = [predicted.mean, predicted.variance.sqrt()]
-    if coverage is not None:
-        columns += predicted.interval(coverage)
-    lists = [column.tolist() for column in (*columns, predicted.log_prob, rows.y)]
-    return "".join(map(csv_line, zip(range(first_row, first_row + rows.num_rows), rows.series, *lists, strict=True)))
 
 
 def partial_table(table: Path, run_id: str) -> Path:

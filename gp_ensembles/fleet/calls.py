@@ -1,6 +1,6 @@
 """Checks of a fleet's settings and of the rows of its calls, and rows divided over several fleets."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
@@ -15,7 +15,9 @@ from gp_ensembles.ensembles.presets import light
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.spec_checks import check_count, check_flag
 from gp_ensembles.fleet.ensemble_fleet import Names, listed
-from gp_ensembles.fleet.warm_up import LEAST_TARGETS
+from gp_ensembles.numerics.devices import check_device
+from gp_ensembles.streaming.checks import IllegalRow
+from gp_ensembles.streaming.config import MIN_WARM_UP, StreamConfig
 
 Owner = TypeVar("Owner", bound=Hashable)
 
@@ -61,6 +63,14 @@ def checked_rows(names: Names, X: Tensor, y: Tensor | None, num_inputs: int | No
     return CallRows(given, X.detach().double(), y.detach().double())
 
 
+def refuse(wrong: IllegalRow | None, names: Sequence[Hashable], rows: Tensor | None = None) -> None:
+    """Raise if there is a row that cannot be learned, among rows of series (N,), with numbers in the call (N,)."""
+    if wrong is not None:
+        columns = tuple(f"column {number}" for number in range(1 + (wrong.column or 0)))
+        number = wrong.row if rows is None else int(rows[wrong.row])
+        raise ValueError(f"series {names[wrong.row]!r}: {wrong._replace(row=number).message(0, columns)}")
+
+
 def divided(rows: CallRows, owners: Sequence[Owner]) -> tuple[dict[Owner, Tensor], dict[Owner, CallRows]]:
     """Numbers of the rows of each owner, in their order, and these rows."""
     numbers: dict[Owner, list[int]] = {}
@@ -79,17 +89,17 @@ _BASIS = FourierBasis(num_features=50, starts=(0.7,), name="rff")
 SMALL: EnsembleSpec = replace(light, name="small", bases=(_BASIS,), lags=TargetLags(bases=(_BASIS,)), extra_experts=())
 
 
-def check_fleet_settings(
+def fleet_settings(
     fleet: object,
     spec: EnsembleSpec,
     warmup: int,
     seed: int,
     coverages: Sequence[float],
     dtype: torch.dtype,
-    own_variances: bool,
-    own_length_scales: bool,
-) -> None:
-    """Raise unless these can be the settings of a fleet, which messages name.
+    device: str | torch.device,
+    flags: Mapping[str, bool],
+) -> StreamConfig:
+    """The settings of a fleet, which messages name, as those of a stream.
 
     Raises:
         TypeError: If one is of another kind, as the name of an ensemble or of a dtype is.
@@ -98,10 +108,19 @@ def check_fleet_settings(
     check_made("spec", spec, EnsembleSpec, "gpe.light or gpe.e_doebe")
     if not spec.target.is_real or spec.target.num_outputs is not None:
         raise ValueError(f"series of a fleet have single real numbers as targets, got {spec.target!r}")
-    check_count(fleet, "warmup", warmup, least=LEAST_TARGETS)
+    check_count(fleet, "warmup", warmup, least=MIN_WARM_UP)
     check_count(fleet, "seed", seed, least=0, most=2**63 - 1)
     check_coverages(coverages)
     if dtype not in (torch.float64, torch.float32):
         raise TypeError(f"dtype must be torch.float64 or torch.float32, got {dtype!r}")
-    check_flag(fleet, "own_variances", own_variances)
-    check_flag(fleet, "own_length_scales", own_length_scales)
+    for name, value in flags.items():
+        check_flag(fleet, name, value)
+    return StreamConfig(
+        spec,
+        warmup,
+        seed,
+        str(check_device(device)),
+        "float64" if dtype == torch.float64 else "float32",
+        recalibrate=flags["recalibrate"],
+        coverages=tuple(coverages),
+    )

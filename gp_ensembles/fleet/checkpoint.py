@@ -20,7 +20,7 @@ from gp_ensembles.files.operations import make_folder, remove_folder, remove_if_
 
 HEAD = "fleet.pt"
 _ADVICE = "give a folder that a fleet was saved in"
-_KIND = Kind("gp_ensembles fleet", 3, "a fleet", _ADVICE)
+_KIND = Kind("gp_ensembles fleet", 4, "a fleet", _ADVICE)
 SHARD_BYTES = 256_000_000
 _SHARD = re.compile(r"shard-(\d+)-(\d+)\.safetensors")
 
@@ -107,7 +107,7 @@ def read_about_units(folder: Path) -> dict[str, Any]:
 
 def settings_in(about: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a fleet with units."""
-    names = ("warmup", "coverages", "seed", "own_variances", "own_length_scales")
+    names = ("warmup", "coverages", "recalibrate", "seed", "own_variances", "own_length_scales")
     return {**{name: about[name] for name in names}, "dtype": getattr(torch, about["dtype"])}
 
 

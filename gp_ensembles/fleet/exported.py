@@ -7,13 +7,14 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from gp_ensembles.calibration.levels import IntervalLevels, LevelsState
 from gp_ensembles.engine.ensemble import Ensemble, evaluate
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.experts.base import Expert, Variances
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
-from gp_ensembles.fleet.scales import SeriesScales
+from gp_ensembles.streaming.after_mixture import CalibrationState
+from gp_ensembles.streaming.config import StreamConfig
+from gp_ensembles.streaming.inputs import InputPath, InputState
 
 
 class SeriesModel(NamedTuple):
@@ -21,51 +22,52 @@ class SeriesModel(NamedTuple):
 
     Attributes:
         online: Its ensemble, on standardized rows.
-        scales: Its units, as of one row; missing inputs are to be filled before.
-        levels: Its interval levels, ends (C, 1).
-        last: Its last inputs, which replace missing ones, shape (1, D).
+        path: How its rows are standardized, with its units.
+        state: State of its inputs: last values, scales of columns that were constant in the warm-up, range.
+        calibration: State of its recalibration and of its interval levels.
 
     Example:
         >>> from gp_ensembles.fleet import Fleet
         >>> X = torch.linspace(0, 9, 60, dtype=torch.float64).unsqueeze(-1)
-        >>> fleet = Fleet(warmup=20)
+        >>> fleet = Fleet(warmup=20, recalibrate=False)
         >>> fleet.fit(["north", "south"] * 30, X, X.squeeze(-1).sin())
         >>> model = fleet.export("north")
-        >>> predicted = model.online.predict(model.scales.inputs(X[:1]))
-        >>> mean = predicted.mean * model.scales.y_scale + model.scales.y_mean
+        >>> rows = model.path.follow(model.state, X[:1])
+        >>> predicted = model.online.predict(rows.inputs, extra=rows.extra)
+        >>> mean = model.path.columns.scales.inverse_mean(predicted.mean)
         >>> bool((mean - fleet.predict(["north"], X[:1]).mean).abs() < 1e-9)
         True
         >>> fleet.add(["a second north"], model)
     """
 
     online: OnlineEnsemble
-    scales: SeriesScales
-    levels: LevelsState
-    last: Tensor
+    path: InputPath
+    state: InputState
+    calibration: CalibrationState
 
-    def check(self, ensemble: Ensemble, X: Tensor, intervals: IntervalLevels) -> None:
+    def check(self, ensemble: Ensemble, X: Tensor, config: StreamConfig) -> None:
         """Raise unless this can be a series of a fleet.
 
         Args:
             ensemble: What the fleet's series share.
             X: Some inputs that it can have, shape (N, D), standardized.
-            intervals: The fleet's.
+            config: The fleet's settings.
 
         Raises:
             ValueError: Saying what differs.
         """
-        num, given = X.shape[1], self.scales.X_mean.shape[1]
-        if given != num or self.last.shape[1] != num:
+        num, given = X.shape[1], len(self.path.columns.kept)
+        if given != num:
             raise ValueError(f"the model has {given} input columns, the fleet {num}")
-        if len(self.levels.lower) != len(intervals.coverages):
-            raise ValueError(f"the model has intervals of {len(self.levels.lower)} coverages, the fleet of {intervals}")
+        num = 0 if self.calibration.levels is None else len(self.calibration.levels.lower)
+        if num != len(config.coverages):
+            raise ValueError(f"the model has intervals of {num} coverages, the fleet of {config.coverages}")
+        if (self.calibration.recalibration is not None) != config.recalibrate:
+            raise ValueError(
+                "either the model is recalibrated or the fleet, not both; export it from one with the same"
+            )
         if not _see_alike(self.online.ensemble, ensemble, X):
             raise ValueError("the model has other hyperparameters than the fleet; export it from one that shares them")
-
-    def repeated(self, num: int) -> tuple[SeriesScales, LevelsState, Tensor]:
-        """Units, levels and last inputs, repeated for a number of series."""
-        scales = SeriesScales(*(part.expand(num, *part.shape[1:]) for part in self.scales))
-        return scales, LevelsState(*(end.expand(-1, num) for end in self.levels)), self.last.expand(num, -1)
 
 
 @torch.no_grad()

@@ -9,43 +9,49 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.calibration.levels import IntervalLevels
-from gp_ensembles.distributions import Mixture, StudentTMixture
-from gp_ensembles.distributions.quadrature import cdf_by_pieces
 from gp_ensembles.engine.access_lock import AccessLock, guarded
+from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.fleet.arrivals import numbered
-from gp_ensembles.fleet.calls import SMALL, CallRows, check_fleet_settings, checked_rows
+from gp_ensembles.fleet.calls import SMALL, CallRows, checked_rows, fleet_settings, refuse
 from gp_ensembles.fleet.checkpoint import read_about, read_about_units, settings_in
 from gp_ensembles.fleet.ensemble_fleet import AllSetAsideError, EnsembleFleet, Names, listed
 from gp_ensembles.fleet.exported import SeriesModel
-from gp_ensembles.fleet.fitting import fit_bases
+from gp_ensembles.fleet.notes import (
+    calibrate_rows,
+    first_notes,
+    follow_rows,
+    pack_calibration,
+    path_of,
+    unpack_calibration,
+)
 from gp_ensembles.fleet.predictions import (
     FleetPredictions,
+    SeriesDistribution,
     coverage_index,
     empty_predictions,
-    in_series_units,
     quantile_each,
 )
-from gp_ensembles.fleet.scales import fill
 from gp_ensembles.fleet.store import new_folder, next_folder
-from gp_ensembles.fleet.units import first_notes, levels_of, levels_of_rows, scales_of, write_levels, write_scales
 from gp_ensembles.fleet.warm_up import (
-    LEAST_TARGETS,
     WarmUpRows,
+    fitted_ensemble,
     joined,
     length_of_warm_up,
     moves,
-    own_variances_of,
     rows_of_warm_ups,
     shared_ensemble,
     some_of,
-    stacked,
-    standardized,
-    template_of,
-    with_own_length_scales,
+    start_series,
+    warm_ups,
+    without_outliers,
 )
-from gp_ensembles.numerics.devices import check_device
+from gp_ensembles.streaming.after_mixture import calibrate_next, in_units
+from gp_ensembles.streaming.checks import too_large
+from gp_ensembles.streaming.config import MIN_WARM_UP, StreamConfig
+from gp_ensembles.streaming.inputs import InputState
+from gp_ensembles.streaming.warm_up_outliers import warn_of_outliers
 
 _Counts = dict[Hashable, int]  # rows of series
 
@@ -61,13 +67,17 @@ class Fleet:
     The first rows of a series set its scales. Hyperparameters are fitted once, to the sum of the evidences of up to
     fifty series: by :meth:`fit`, to all rows that it is given, or by the first call of :meth:`observe` in which a
     series comes to the end of its warm-up, to the warm-ups of those that do. A series is not predicted during its
-    warm-up. Missing targets are NaN; missing inputs are imputed by the series' last values.
+    warm-up. Missing targets are NaN, and so are missing inputs. Inputs are those of
+    :class:`~gp_ensembles.streaming.OnlineModel`: imputed with further noise, used from their first change if they were
+    constant, and moved into range; but without indicators of missing values, for all series share their columns.
 
     Args:
         spec: What every series' ensemble is made of; experts whose states have no fixed size, such as windows and
             boosted trees, cannot be among them. The default takes eighty kilobytes per series.
         warmup: Rows from which the scales of a series are taken.
         coverages: Target coverages of adaptive intervals, which follow the targets of each series.
+        recalibrate: Correct distribution functions by past errors; means and variances are then integrals, which cost
+            several times the row where they are asked for.
         seed: Seed of all randomness.
         dtype: Precision of the states; scales and predictions are in float64.
         device: Where scales, states and predictions are, for instance ``cpu`` or ``cuda``; rows may come from anywhere.
@@ -101,6 +111,7 @@ class Fleet:
         *,
         warmup: int = 200,
         coverages: Sequence[float] = (0.9,),
+        recalibrate: bool = True,
         seed: int = 0,
         dtype: torch.dtype = torch.float64,
         device: str | torch.device = "cpu",
@@ -108,15 +119,14 @@ class Fleet:
         own_length_scales: bool = False,
         folder: str | Path | None = None,
     ) -> None:
-        check_fleet_settings(self, spec, warmup, seed, coverages, dtype, own_variances, own_length_scales)
+        flags = {"own_variances": own_variances, "own_length_scales": own_length_scales, "recalibrate": recalibrate}
+        self.config: StreamConfig = fleet_settings(self, spec, warmup, seed, coverages, dtype, device, flags)
         self.access: AccessLock = AccessLock()
         self.spec: EnsembleSpec = spec
-        self.warmup: int = int(warmup)
-        self.seed: int = int(seed)
+        self.warmup: int = self.config.warmup
         self.dtype: torch.dtype = dtype
-        self.device: torch.device = check_device(device)
+        self.device: torch.device = self.config.torch_device
         self.own_variances, self.own_length_scales = own_variances, own_length_scales
-        self.intervals: IntervalLevels = IntervalLevels(tuple(float(share) for share in coverages))
         self.series: EnsembleFleet | None = None
         self.folder: Path | None = new_folder(folder, self.device)
         self._waiting: dict[Hashable, WarmUpRows] = {}
@@ -152,8 +162,9 @@ class Fleet:
 
     @property
     def _numbers(self) -> dict[str, Any]:
-        own = {"own_variances": self.own_variances, "own_length_scales": self.own_length_scales}
-        return {"warmup": self.warmup, "seed": self.seed, **own, "coverages": list(self.intervals.coverages)}
+        settings = {"warmup": self.warmup, "seed": self.config.seed, "recalibrate": self.config.recalibrate}
+        settings |= {"own_variances": self.own_variances, "own_length_scales": self.own_length_scales}
+        return {**settings, "coverages": list(self.config.coverages)}
 
     def fit(self, names: Names, X: Tensor, y: Tensor, *, shared: "Fleet | None" = None, progress: bool = False) -> None:
         """Forget everything, fit hyperparameters to these rows, and begin with the series that have enough of them.
@@ -178,20 +189,23 @@ class Fleet:
     def fit_shared(self, names: Names, X: Tensor, y: Tensor, *, progress: bool = False) -> None:
         """Forget everything, and fit only the shared hyperparameters to these rows; no series starts."""
         with self._restarted(names, X, y, must_fit=True) as (other, ready):
-            other._fit(standardized([other._waiting[name] for name in ready])[0], progress)
-            other._waiting = {}
+            warm = warm_ups(self.config, {name: without_outliers(other._waiting[name]) for name in ready})
+            ensemble, other._template = fitted_ensemble(self.config, warm.standard, progress)
+            other.series, other._waiting = other._empty(ensemble), {}
 
     @contextmanager
     def _restarted(self, names: Names, X: Tensor, y: Tensor, *, must_fit: bool) -> "Iterator[tuple[Fleet, _Counts]]":
         """A fleet with only these rows, and the series that have enough; this one becomes it after the block."""
         other = self.fresh()
         other.folder = self.folder
-        other._waiting = joined({}, *other.checked(names, X, y))
+        rows = other.checked(names, X, y)
+        refuse(too_large(rows.X, rows.y), rows.names)
+        other._waiting = joined({}, *rows)
         ready = {name: len(rows.y) for name, rows in other._waiting.items() if length_of_warm_up(rows.y, self.warmup)}
         if must_fit and not ready:
             most = max(other.waiting.values())
             raise ValueError(
-                f"no series has {self.warmup} rows and {LEAST_TARGETS} targets to begin with, the longest has {most} "
+                f"no series has {self.warmup} rows and {MIN_WARM_UP} targets to begin with, the longest has {most} "
                 f"rows; give more rows, or take a smaller warmup"
             )
         try:
@@ -208,12 +222,12 @@ class Fleet:
     def _share(self, other: "Fleet") -> None:
         if other.series is None or other._template is None:
             raise ValueError("the fleet whose hyperparameters are to be shared is not fitted yet")
-        if spec_to_plain(self.spec) != spec_to_plain(other.spec) or self.seed != other.seed:
+        if spec_to_plain(self.spec) != spec_to_plain(other.spec) or self.config.seed != other.config.seed:
             raise ValueError("the fleet whose hyperparameters are to be shared has another ensemble or seed")
         self._template = WarmUpRows(*other._template).to(self.device)
-        self.series = self._empty(self._template)
-        self.series.ensemble.load_state_dict(other.series.ensemble.state_dict())
-        self.series.read_hyperparameters()
+        ensemble = shared_ensemble(self.config, self._template)
+        ensemble.load_state_dict(other.series.ensemble.state_dict())
+        self.series = self._empty(ensemble)
 
     @torch.no_grad()
     def observe(self, names: Names, X: Tensor, y: Tensor) -> FleetPredictions:
@@ -229,29 +243,27 @@ class Fleet:
             Predictions in the order of the rows.
 
         Raises:
-            ValueError: If rows are malformed.
+            ValueError: If rows are malformed, or one holds a number more than 1e6 warm-up standard deviations from the
+                warm-up mean of its series.
         """
-        given, X, y = self.checked(names, X, y)
-        waiting, series, template = dict(self._waiting), self.series, self._template
-        new = {*waiting, *(name for name in given if series is None or name not in series)}
-
-        def undo() -> None:
+        call, series = self.checked(names, X, y), self.series
+        waiting, template = dict(self._waiting), self._template
+        new = [row for row, name in enumerate(call.names) if series is None or name not in series]
+        try:
+            kept = self._keep(call, new)
+            rows = torch.ones_like(call.y, dtype=torch.bool).index_fill(0, kept, False).nonzero().flatten()
+            return self._learn(call, rows)
+        except BaseException:
             if series is None and self.series is not None:
                 self.series.remove_files()
             self._waiting, self.series, self._template = waiting, series, template
             if series is not None:
-                series.retire([name for name in new if name in series])
-
-        try:
-            kept = self._keep(given, X, y)
-            rows = torch.ones_like(y, dtype=torch.bool).index_fill(0, kept, False).nonzero().flatten()
-            return self._learn(CallRows(given, X, y), rows)
-        except BaseException:
-            undo()
+                began = {*waiting, *(call.names[row] for row in new)}
+                series.retire([name for name in began if name in series])
             raise
 
     @torch.no_grad()
-    def predict(self, names: Names, X: Tensor) -> Mixture | StudentTMixture:
+    def predict(self, names: Names, X: Tensor) -> SeriesDistribution:
         """Distributions of the next target of a series at each row, in its units; learns nothing.
 
         Args:
@@ -260,13 +272,18 @@ class Fleet:
 
         Raises:
             KeyError: If a series is unknown, or its warm-up is not over.
-            ValueError: If rows are malformed.
+            ValueError: As in :meth:`observe`.
         """
         given, X, _ = self.checked(names, X)
         series = self._series_of(given)
-        scales, last = scales_of(series, given), series.note("last", given)
-        inputs = scales.inputs(torch.where(X.isnan(), last, X)).to(self.dtype)
-        return in_series_units(series.predict(given, inputs), scales)
+        path = path_of(self.config, series.note("columns", given))
+        standard = path.each(InputState.unpacked(series.note("inputs", given), X.shape[1]), X)
+        refuse(path.illegal(standard, X), given)
+        mixture = in_units(series.predict(given, standard.inputs, extra=standard.extra), path.columns.scales)
+        calibration = unpack_calibration(self.config, series.note("calibration", given))
+        distribution = calibrate_next(calibration, mixture)
+        assert isinstance(distribution, SeriesDistribution)
+        return distribution
 
     def predict_interval(self, names: Names, X: Tensor, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
         """Lower and upper ends, (N,) each, of intervals of the next target of a series at each row.
@@ -276,13 +293,11 @@ class Fleet:
             X: As there.
             coverage: One of the fleet's coverages.
         """
-        place, distribution, given = (
-            coverage_index(coverage, self.intervals.coverages),
-            self.predict(names, X),
-            listed(names),
-        )
-        state = levels_of(self._series_of(given), given)
-        lower, upper = self.intervals.probabilities_each(state)[:, place]
+        place = coverage_index(coverage, self.config.coverages)
+        distribution, given = self.predict(names, X), listed(names)
+        levels = unpack_calibration(self.config, self._series_of(given).note("calibration", given)).levels
+        assert levels is not None
+        lower, upper = IntervalLevels(self.config.coverages).probabilities(levels)[:, place]
         return quantile_each(distribution, lower), quantile_each(distribution, upper)
 
     def retire(self, names: Names) -> None:
@@ -304,8 +319,11 @@ class Fleet:
             KeyError: If it is unknown, or its warm-up is not over.
         """
         series, own = self._series_of([name]), [name]
-        units = scales_of(series, own), levels_of(series, own), series.note("last", own)
-        return SeriesModel(series.export(name), *units)
+        columns, inputs = series.note("columns", own)[0], series.note("inputs", own)[0]
+        path = path_of(self.config, columns)
+        state = InputState.unpacked(inputs, len(path.columns.kept))
+        calibration = unpack_calibration(self.config, series.note("calibration", own)[0])
+        return SeriesModel(series.export(name), path, state, calibration)
 
     def add(self, names: Names, model: SeriesModel) -> None:
         """Add series, each of which begins as a copy of one by itself, see :meth:`export`.
@@ -323,11 +341,11 @@ class Fleet:
             raise ValueError(f"series {waiting[0]!r} is in its warm-up; retire it first, or leave it out")
         if self.series is None or self._template is None:
             raise ValueError("nothing is fitted yet: fit or observe first, or load a fleet")
-        model.check(self.series.ensemble, self._template.X.to(self.dtype), self.intervals)
+        model.check(self.series.ensemble, self._template.X.to(self.dtype), self.config)
         self.series.add(given, model.online)
-        scales, levels, last = model.repeated(len(given))
-        write_scales(self.series, given, scales, last)
-        write_levels(self.series, given, levels)
+        self.series.write_note("columns", given, model.path.columns.packed())
+        self.series.write_note("inputs", given, model.state.packed())
+        self.series.write_note("calibration", given, pack_calibration(model.calibration))
 
     def save(self, folder: str | Path, *, notes: Mapping[str, Any] | None = None, progress: bool = False) -> None:
         """Write everything into a folder, in shards; a save that fails leaves the one before.
@@ -372,7 +390,7 @@ class Fleet:
         about = read_about_units(Path(folder))
         fleet = cls(spec_from_plain(about["spec"]), **settings_in(about), device=device, folder=states)
         fleet._template = WarmUpRows(**about["template"]).to(fleet.device)
-        fleet.series = fleet._empty(fleet._template)
+        fleet.series = fleet._empty(shared_ensemble(fleet.config, fleet._template))
         fleet.series.load(folder)
         fleet._waiting = {row["name"]: WarmUpRows(row["X"], row["y"]).to(fleet.device) for row in about["waiting"]}
         return fleet
@@ -395,30 +413,28 @@ class Fleet:
         return f"Fleet({self.spec.name}, {len(self.names)} series, {len(self._waiting)} waiting)"
 
     def _learn(self, call: CallRows, rows: Tensor) -> FleetPredictions:
-        """Predict and learn those rows (R,) of a call whose series have started."""
-        (given, X, y), coverages = call, self.intervals.coverages
-        if self.series is None or not len(rows):
-            return empty_predictions(y, rows, coverages)
-        names = [given[row] for row in rows.tolist()]
+        """Predict and learn the rows (R,) of a call whose series have started: inputs, ensemble, units, calibration."""
+        series, config, none = self.series, self.config, empty_predictions(call.y, self.config.coverages)
+        if series is None or not len(rows):
+            return none
+        names, X, y = [call.names[row] for row in rows.tolist()], call.X[rows], call.y[rows]
+        codes, distinct = numbered(names, y)
+        columns, state, calibration = (series.note(name, distinct) for name in ("columns", "inputs", "calibration"))
+        standard, each = follow_rows(config, columns, state, X, codes), path_of(config, columns[codes])
+        refuse(each.illegal(standard, X, y), names, rows)
+        targets, scales = each.targets(y).to(self.dtype), each.columns.scales
         try:
-            return self._observe(self.series, names, X[rows], y[rows], empty_predictions(y, rows, coverages))
+            predictions = series.observe(names, standard.inputs, targets, extra=standard.extra)
         except AllSetAsideError:
-            return empty_predictions(y, rows[:0], coverages)
-
-    def _observe(
-        self, series: EnsembleFleet, names: Sequence[Hashable], X: Tensor, y: Tensor, predicted: FleetPredictions
-    ) -> FleetPredictions:
-        """Predict and learn rows of series that have started."""
-        scales, codes, distinct = scales_of(series, names), *numbered(names, y)
-        X = fill(X, codes, series.note("last", names))
-        predictions = series.observe(names, scales.inputs(X).to(self.dtype), scales.targets(y).to(self.dtype))
-        distribution = in_series_units(predictions.mixture, scales)
-        state = levels_of(series, distinct)
-        after, output, newest = levels_of_rows(self.intervals, state, codes, cdf_by_pieces(distribution, y))
-        write_levels(series, distinct, after)
-        series.write_note("last", distinct, X[newest])
-        log_prob = predictions.log_prob.double() - scales.y_scale.log()
-        return predicted.filled(distribution, log_prob, output)
+            return none
+        mixture = in_units(predictions.mixture, scales)
+        known = unpack_calibration(config, calibration)
+        after, distribution, gain, intervals = calibrate_rows(known, config, mixture, y, codes)
+        series.write_note("inputs", distinct, standard.state.packed())
+        series.write_note("calibration", distinct, pack_calibration(after))
+        none.log_prob[rows] = predictions.log_prob.double() - scales.log_scale(targets) + gain
+        none.covered[:, rows] = intervals.covered
+        return none._replace(rows=rows, distribution=distribution, levels=intervals.levels)
 
     def checked(self, names: Names, X: Tensor, y: Tensor | None = None) -> CallRows:
         """Names, inputs and targets (zeros by default) in float64 on the device, if legal; ValueError if not."""
@@ -432,53 +448,42 @@ class Fleet:
             return self._template.X.shape[1]
         return next((rows.X.shape[1] for rows in self._waiting.values()), None)
 
-    def _keep(self, names: Sequence[Hashable], X: Tensor, y: Tensor) -> Tensor:
-        """Keep the rows of warm-ups and start the series that have enough; returns numbers of the rows kept, (K,)."""
-        new = [row for row, name in enumerate(names) if self.series is None or name not in self.series]
-        rows = torch.tensor(new, dtype=torch.int64, device=y.device)
+    def _keep(self, call: CallRows, new: Sequence[int]) -> Tensor:
+        """Keep new rows of warm-ups and start the series that have enough; returns numbers of the rows kept, (K,)."""
+        rows = torch.tensor(new, dtype=torch.int64, device=call.y.device)
         if not new:
             return rows
-        came, own = self.waiting, [names[row] for row in new]
-        self._waiting = joined(self._waiting, own, X[rows], y[rows])
+        came, own = self.waiting, CallRows([call.names[row] for row in new], call.X[rows], call.y[rows])
+        refuse(too_large(own.X, own.y), own.names, rows)
+        self._waiting = joined(self._waiting, *own)
         prepared = self._prepare(
             {name: num for name, kept in self._waiting.items() if (num := length_of_warm_up(kept.y, self.warmup))}
         )
-        return rows[torch.tensor(rows_of_warm_ups(own, came, prepared), dtype=torch.bool, device=y.device)]
+        is_kept = rows_of_warm_ups(own.names, came, prepared)
+        return rows[torch.tensor(is_kept, dtype=torch.bool, device=rows.device)]
 
     def _prepare(self, ready: _Counts, *, must_fit: bool = False, progress: bool = False) -> _Counts:
         """Start series, each from its first rows; none while there is nothing to fit to."""
-        warm = {name: WarmUpRows(*(part[:num] for part in self._waiting[name])) for name, num in ready.items()}
-        if not warm or (self.series is None and not must_fit and not any(moves(rows) for rows in warm.values())):
+        first = {name: WarmUpRows(*(part[:num] for part in self._waiting[name])) for name, num in ready.items()}
+        warm = {name: without_outliers(rows) for name, rows in first.items()}
+        if not warm or (self.series is None and not must_fit and not any(map(moves, warm.values()))):
             return {}
-        standard, scales, last = standardized(list(warm.values()))
+        warn_of_outliers(sum(int((warm[name].y.isnan() & ~rows.y.isnan()).sum()) for name, rows in first.items()), 0)
+        ups = warm_ups(self.config, warm)
+        own = self.own_variances, self.own_length_scales
         if self.series is None:
-            self._fit(standard, progress)
-        assert self.series is not None
-        if self.own_length_scales:
-            standard, scales = with_own_length_scales(self.series.ensemble, self.spec.fit_settings, standard, scales)
-        names = list(warm)
-        self.series.add(names, variances=own_variances_of(self.series, self.spec.fit_settings, standard))
-        write_scales(self.series, names, scales, last)
-        each = [name for name, rows in zip(names, standard, strict=True) for _ in range(len(rows.y))]
-        X, y = (torch.cat(part).to(self.dtype) for part in zip(*standard, strict=True))
-        self.series.observe(each, X, y)
+            ensemble, self._template = fitted_ensemble(self.config, ups.standard, progress)
+            self.series = self._empty(ensemble)
+            if len(some_of(ups.standard)) == 1:  # it has been fitted to
+                own = False, False
+        start_series(self.series, self.config, ups, *own)
         self._waiting = {name: rows for name, rows in self._waiting.items() if name not in ready}
         return ready
 
-    def _fit(self, standard: Sequence[WarmUpRows], progress: bool) -> None:
-        """Fit the shared hyperparameters to standardized rows of some series."""
-        series = self._empty(template := template_of(standard))
-        if (settings := self.spec.fit_settings).method is not None:
-            X, y = (part.to(self.dtype) for part in stacked(some_of(standard)))
-            with torch.enable_grad():
-                fit_bases(series.ensemble, X, y, settings, progress=progress)
-            series.read_hyperparameters()
-        self.series, self._template = series, template
-
-    def _empty(self, template: WarmUpRows) -> EnsembleFleet:
-        """A fleet without series, with initial hyperparameters."""
-        notes = first_notes(template.X.new_zeros(template.X.shape[1]), self.intervals)
-        ensemble = shared_ensemble(self.spec, WarmUpRows(*(part.to(self.dtype) for part in template)), self.seed)
+    def _empty(self, ensemble: Ensemble) -> EnsembleFleet:
+        """Ensembles of no series."""
+        assert self._template is not None
+        notes = first_notes(self.config, self._template.X.new_zeros(self._template.X.shape[1]))
         return EnsembleFleet(ensemble, folder=next_folder(self.folder), notes=notes, own_variances=self.own_variances)
 
     def _series_of(self, names: Sequence[Hashable]) -> EnsembleFleet:

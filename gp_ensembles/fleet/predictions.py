@@ -6,12 +6,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.calibration.levels import LevelsOutput
-from gp_ensembles.distributions import Mixture, StudentTMixture
+from gp_ensembles.distributions import Mixture, Recalibrated, StudentTMixture
 from gp_ensembles.distributions.table import distribution_text
-from gp_ensembles.engine.predictions import AnyMixture
-from gp_ensembles.fleet.scales import SeriesScales
 from gp_ensembles.numerics.display import predictions_head
+
+SeriesDistribution = Mixture | StudentTMixture | Recalibrated
 
 
 class FleetPredictions(NamedTuple):
@@ -20,11 +19,9 @@ class FleetPredictions(NamedTuple):
     Rows of a series in its warm-up are not predicted: they are NaN, as are those of a series that is set aside.
 
     Attributes:
-        mean: Means in the units of each target, shape (N,).
-        variance: Variances, noise included, shape (N,).
         log_prob: Log densities of the targets, in nats, shape (N,); also NaN where a target is missing.
         rows: Numbers of the R predicted rows, shape (R,).
-        distribution: Predictive distributions of these rows; ``None`` where there are none.
+        distribution: Predictive distributions of these rows, in units of their targets; ``None`` where there are none.
         coverages: Target coverages of the intervals, C of them.
         levels: Probabilities at the lower and upper ends of their intervals, shape (2, C, R).
         covered: Whether each target lies inside, 0 or 1, shape (C, N); NaN where it is missing.
@@ -39,14 +36,32 @@ class FleetPredictions(NamedTuple):
         tensor([nan, nan], dtype=torch.float64)
     """
 
-    mean: Tensor
-    variance: Tensor
     log_prob: Tensor
     rows: Tensor
-    distribution: Mixture | StudentTMixture | None
+    distribution: SeriesDistribution | None
     coverages: tuple[float, ...]
     levels: Tensor
     covered: Tensor
+
+    @property
+    def mean(self) -> Tensor:
+        """Means in the units of each target, shape (N,); see :meth:`moments`."""
+        return self.moments()[0]
+
+    @property
+    def variance(self) -> Tensor:
+        """Variances, noise included, shape (N,); see :meth:`moments`."""
+        return self.moments()[1]
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Means and variances, (N,) each: of recalibrated distributions integrals, which are made when asked for."""
+        if self.distribution is None:
+            return self._of_all(), self._of_all()
+        if isinstance(self.distribution, Recalibrated):
+            mean, variance = self.distribution.moments()
+        else:
+            mean, variance = self.distribution.mean, self.distribution.variance
+        return self._of_all(mean), self._of_all(variance)
 
     def interval(self, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
         """Lower and upper ends of the interval of each row, shape (N,) each.
@@ -55,56 +70,55 @@ class FleetPredictions(NamedTuple):
             ValueError: If it is none of the fleet's coverages.
         """
         place = coverage_index(coverage, self.coverages)
-        ends = torch.full((2, len(self.mean)), torch.nan, dtype=self.mean.dtype, device=self.mean.device)
-        if self.distribution is not None:
-            for end, levels in zip(ends, self.levels[:, place], strict=True):
-                end[self.rows] = quantile_each(self.distribution, levels)
-        return ends[0], ends[1]
+        if self.distribution is None:
+            return self._of_all(), self._of_all()
+        lower, upper = (self._of_all(quantile_each(self.distribution, ends)) for ends in self.levels[:, place])
+        return lower, upper
+
+    def _of_all(self, values: Tensor | None = None) -> Tensor:
+        """Numbers of the predicted rows (R,) at their places, NaN elsewhere, (N,)."""
+        whole = torch.full_like(self.log_prob, torch.nan)
+        return whole if values is None else whole.index_copy(0, self.rows, values)
 
     def __repr__(self) -> str:
-        num = 0 if self.distribution is None else self.distribution.component_mean.shape[0]
-        head = predictions_head("FleetPredictions", self.mean.shape, num, self.log_prob)
+        num = 0 if self.distribution is None else _base(self.distribution).component_mean.shape[0]
+        head = predictions_head("FleetPredictions", self.log_prob.shape, num, self.log_prob)
         if self.distribution is None:
             return f"{head}, all of them in the warm-up"
         return distribution_text(head, self.distribution, self.rows.tolist())
 
-    def filled(
-        self, distribution: Mixture | StudentTMixture, log_prob: Tensor, output: LevelsOutput
-    ) -> "FleetPredictions":
-        """These predictions with those of its R rows, whose numbers are written into its tensors."""
-        predicted = distribution.mean, distribution.variance, log_prob, output.covered
-        for old, new in zip((self.mean, self.variance, self.log_prob, self.covered), predicted, strict=True):
-            old.index_copy_(-1, self.rows, new)
-        return self._replace(distribution=distribution, levels=output.levels)
 
-
-def empty_predictions(y: Tensor, rows: Tensor, coverages: tuple[float, ...]) -> FleetPredictions:
-    """Predictions of rows (N,) before any is filled in, of which (R,) will be."""
-    none = torch.full_like(y, torch.nan)
-    levels = y.new_zeros(2, len(coverages), 0)
-    covered = none.expand(len(coverages), -1).clone()
-    return FleetPredictions(none, none.clone(), none.clone(), rows, None, coverages, levels, covered)
+def empty_predictions(y: Tensor, coverages: tuple[float, ...]) -> FleetPredictions:
+    """Predictions of rows (N,) none of which is predicted."""
+    num = len(coverages)
+    none, rows = torch.full_like(y, torch.nan), torch.zeros(0, dtype=torch.int64, device=y.device)
+    return FleetPredictions(none, rows, None, coverages, y.new_zeros(2, num, 0), none.expand(num, -1).clone())
 
 
 def merge_predictions(parts: Sequence[tuple[Tensor, FleetPredictions]], y: Tensor) -> FleetPredictions:
     """Predictions of a call of N rows from parts: numbers of the rows of each, and their predictions."""
-    rows = torch.cat([here[part.rows] for here, part in parts])
-    order = rows.argsort()
-    whole = empty_predictions(y, rows[order], parts[0][1].coverages)
+    whole = empty_predictions(y, parts[0][1].coverages)
     for here, part in parts:
-        for old, new in zip(whole[:3], part[:3], strict=True):
-            old.index_copy_(-1, here, new)
+        whole.log_prob.index_copy_(0, here, part.log_prob)
         whole.covered.index_copy_(-1, here, part.covered)
-    levels = torch.cat([part.levels for _, part in parts], dim=-1)[..., order]
     distributions = [part.distribution for _, part in parts if part.distribution is not None]
     if not distributions:
-        return whole._replace(levels=levels)
-    return whole._replace(levels=levels, distribution=merge_distributions(distributions, order))
+        return whole
+    rows = torch.cat([here[part.rows] for here, part in parts])
+    order = rows.argsort()
+    levels = torch.cat([part.levels for _, part in parts], dim=-1)[..., order]
+    return whole._replace(rows=rows[order], levels=levels, distribution=merge_distributions(distributions, order))
 
 
-def merge_distributions(parts: Sequence[Mixture | StudentTMixture], order: Tensor) -> Mixture | StudentTMixture:
+def merge_distributions(parts: Sequence[SeriesDistribution], order: Tensor) -> SeriesDistribution:
     """Distributions of the rows of all parts, in an order (N,)."""
-    return type(parts[0])(*(torch.cat(field, dim=1)[:, order] for field in zip(*parts, strict=True)))
+    first = parts[0]
+    if isinstance(first, Recalibrated):
+        maps = torch.cat([part.map_log_weights for part in parts if isinstance(part, Recalibrated)], dim=1)[:, order]
+        base = merge_distributions([_base(part) for part in parts], order)
+        assert not isinstance(base, Recalibrated)
+        return first._replace(base=base, map_log_weights=maps)
+    return type(first)(*(torch.cat(field, dim=1)[:, order] for field in zip(*parts, strict=True)))
 
 
 def coverage_index(coverage: float, coverages: tuple[float, ...]) -> int:
@@ -118,19 +132,14 @@ def coverage_index(coverage: float, coverages: tuple[float, ...]) -> int:
     return coverages.index(coverage)
 
 
-def quantile_each(distribution: Mixture | StudentTMixture, levels: Tensor) -> Tensor:
+def quantile_each(distribution: SeriesDistribution, levels: Tensor) -> Tensor:
     """Quantiles of rows (R,) at probabilities of their own (R,); NaN where a distribution is."""
-    known = distribution.mean.isfinite().nonzero().flatten()
+    known = _base(distribution).mean.isfinite().nonzero().flatten()
     found = torch.full_like(levels, torch.nan)
-    if len(known) == 0:
-        return found
-    some = type(distribution)(*(part[:, known] for part in distribution))  # weights are those of each row
-    found[known] = some.quantile(levels[known])
+    if len(known):
+        found[known] = merge_distributions([distribution], known).quantile(levels[known])
     return found
 
 
-def in_series_units(mixture: AnyMixture, scales: SeriesScales) -> Mixture | StudentTMixture:
-    """Distributions of standardized targets (N,) in the units of the series of each, in float64."""
-    assert isinstance(mixture, Mixture | StudentTMixture)
-    doubles = {name: value.double() for name, value in mixture._asdict().items()}
-    return mixture._replace(**doubles).rescale(scales.y_mean, scales.y_scale)
+def _base(distribution: SeriesDistribution) -> Mixture | StudentTMixture:
+    return distribution.base if isinstance(distribution, Recalibrated) else distribution

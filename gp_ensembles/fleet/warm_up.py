@@ -1,6 +1,6 @@
 """Warm-ups of series: their rows, units, and the ensemble that all series share."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -10,17 +10,20 @@ from torch import Tensor
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.memory import find_season
 from gp_ensembles.ensembles.build import FitSettings
-from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.experts.base import Variances
 from gp_ensembles.fleet.arrivals import numbered
 from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
-from gp_ensembles.fleet.fitting import fit_own_variances
+from gp_ensembles.fleet.fitting import fit_bases, fit_own_variances
 from gp_ensembles.fleet.length_scales import fit_factors
-from gp_ensembles.fleet.scales import SeriesScales, fill
+from gp_ensembles.fleet.notes import path_of
 from gp_ensembles.numerics.lag_selection import find_lags
+from gp_ensembles.streaming.columns import Columns
+from gp_ensembles.streaming.config import MIN_WARM_UP, StreamConfig
+from gp_ensembles.streaming.inputs import InputState
+from gp_ensembles.streaming.warm_up_outliers import limit_warm_up, outliers_in_warm_up
 
-LEAST_TARGETS = 10  # of a warm-up
 _MOST_SERIES, _MOST_ROWS = 50, 500  # to which hyperparameters are fitted
+_AT_ONCE = 256  # series whose rows are standardized together
 
 
 class WarmUpRows(NamedTuple):
@@ -34,9 +37,25 @@ class WarmUpRows(NamedTuple):
     X: Tensor
     y: Tensor
 
-    def to(self, device: torch.device) -> "WarmUpRows":
-        """The same on a device."""
-        return WarmUpRows(self.X.to(device), self.y.to(device))
+    def to(self, like: torch.device | torch.dtype) -> "WarmUpRows":
+        """The same on a device, or in a precision."""
+        return WarmUpRows(self.X.to(like), self.y.to(like))
+
+
+class WarmUps(NamedTuple):
+    """Warm-ups of S series.
+
+    Attributes:
+        names: Their names.
+        rows: Their rows in units.
+        columns: The use of their columns, packed, shape (S, ...).
+        standard: Their rows in units of their own, without gaps in the inputs.
+    """
+
+    names: list[Hashable]
+    rows: list[WarmUpRows]
+    columns: Tensor
+    standard: list[WarmUpRows]
 
 
 def joined(
@@ -67,22 +86,73 @@ def rows_of_warm_ups(
 def length_of_warm_up(y: Tensor, warmup: int) -> int | None:
     """How many of the first rows of a series are its warm-up; ``None`` while there are too few rows or targets."""
     num_seen = (~y.isnan()).cumsum(0)
-    least = max(warmup, int((num_seen < LEAST_TARGETS).sum()) + 1)
+    least = max(warmup, int((num_seen < MIN_WARM_UP).sum()) + 1)
     return least if least <= len(y) else None
 
 
-def standardized(warm: Sequence[WarmUpRows]) -> tuple[list[WarmUpRows], SeriesScales, Tensor]:
-    """Warm-ups of S series in units of their own, without gaps in the inputs; these units; the last inputs (S, D)."""
-    scales = [SeriesScales.fit(*rows) for rows in warm]
-    filled = [
-        fill(rows.X, torch.zeros_like(rows.y, dtype=torch.int64), one.X_mean.expand_as(rows.X))
-        for rows, one in zip(warm, scales, strict=True)
-    ]
-    standard = [
-        WarmUpRows(one.inputs(X), one.targets(rows.y)) for X, rows, one in zip(filled, warm, scales, strict=True)
-    ]
-    together = SeriesScales(*(torch.cat(part) for part in zip(*scales, strict=True)))
-    return standard, together, torch.stack([X[-1] for X in filled])
+def without_outliers(rows: WarmUpRows) -> WarmUpRows:
+    """A warm-up with outliers of the inputs moved to the edge of the other values, and those of the targets missing."""
+    return WarmUpRows(limit_warm_up(rows.X)[0], torch.where(outliers_in_warm_up(rows.y), torch.nan, rows.y))
+
+
+def warm_ups(config: StreamConfig, warm: Mapping[Hashable, WarmUpRows]) -> WarmUps:
+    """Warm-ups of some series with their columns, in units of their own."""
+    columns = torch.stack([Columns.of_series(*rows).packed() for rows in warm.values()])
+    return _standardized(config, WarmUps(list(warm), list(warm.values()), columns, []))
+
+
+def _standardized(config: StreamConfig, ups: WarmUps) -> WarmUps:
+    found = list(ups.rows)
+    for group, X in _alike(ups.rows):
+        path = path_of(config, ups.columns[group])
+        inputs, scales = path.warm_up(X).scaled, path.columns.scales
+        targets = torch.stack([ups.rows[number].y for number in group])
+        y = (targets - scales.y_mean.unsqueeze(-1)) / scales.y_scale.unsqueeze(-1)
+        for number, *rows in zip(group, inputs, y, strict=True):
+            found[number] = WarmUpRows(*rows)
+    return ups._replace(standard=found)
+
+
+def start_series(
+    series: EnsembleFleet, config: StreamConfig, ups: WarmUps, own_variances: bool, own_length_scales: bool
+) -> None:
+    """Add series that have had their warm-ups, and let them learn these."""
+    settings = config.ensemble.fit_settings
+    if own_length_scales:
+        ups = _standardized(config, ups._replace(columns=_own_length_scales(series.ensemble, settings, ups)))
+    variances = _own_variances(series.ensemble, settings, ups.standard) if own_variances else ()
+    series.add(ups.names, variances=variances)
+    each = [name for name, rows in zip(ups.names, ups.standard, strict=True) for _ in range(len(rows.y))]
+    X, y = (torch.cat(part).to(config.torch_dtype) for part in zip(*ups.standard, strict=True))
+    series.observe(each, X, y)
+    series.write_note("columns", ups.names, ups.columns)
+    series.write_note("inputs", ups.names, _states_after(series, config, ups))
+
+
+def _states_after(series: EnsembleFleet, config: StreamConfig, ups: WarmUps) -> Tensor:
+    """States of the inputs of S series after their warm-ups, which they have learned, packed, (S, ...)."""
+    states = ups.columns.new_zeros(len(ups.rows), InputState.packed_size(ups.rows[0].X.shape[1]))
+    for group, X in _alike(ups.rows):
+
+        def predict(rows: Tensor, group: list[int] = group) -> Tensor:
+            own = [ups.names[number] for number in group for _ in range(rows.shape[1])]
+            mean = series.predict(own, rows.flatten(0, 1)).mean.reshape(rows.shape[:-1])
+            return mean.nan_to_num(0.0)  # of a series that is set aside
+
+        path = path_of(config, ups.columns[group])
+        states[group] = path.with_effects(path.warm_up(X), predict).packed()
+    return states
+
+
+def _alike(warm: Sequence[WarmUpRows]) -> Iterator[tuple[list[int], Tensor]]:
+    """Numbers of a few series at a time with warm-ups of one length, and their rows (S, N, D)."""
+    lengths: dict[int, list[int]] = {}
+    for number, rows in enumerate(warm):
+        lengths.setdefault(len(rows.y), []).append(number)
+    for numbers in lengths.values():
+        for start in range(0, len(numbers), _AT_ONCE):
+            group = numbers[start : start + _AT_ONCE]
+            yield group, torch.stack([warm[number].X for number in group])
 
 
 def template_of(series: Sequence[WarmUpRows]) -> WarmUpRows:
@@ -116,38 +186,52 @@ def stacked(series: Sequence[WarmUpRows]) -> tuple[Tensor, Tensor]:
     return X, y
 
 
-def shared_ensemble(spec: EnsembleSpec, template: WarmUpRows, seed: int) -> Ensemble:
-    """The ensemble of a record, made for standardized rows, with initial hyperparameters."""
+def shared_ensemble(config: StreamConfig, template: WarmUpRows, *, is_fitted: bool = False) -> Ensemble:
+    """The ensemble of all series, made for standardized rows and fitted to them, or with initial hyperparameters."""
+    rows, spec = template.to(config.torch_dtype), config.ensemble
     spec = replace(spec, fit_settings=replace(spec.fit_settings, num_samples=1))
     if spec.lags is not None and spec.lags.lags is None:
-        season = find_season(template.y)
-        found = find_lags(template.y, spec.lags.most, spec.lags.longest)
+        season = find_season(rows.y)
+        found = find_lags(rows.y, spec.lags.most, spec.lags.longest)
         lags = tuple(sorted({*found, *([] if season is None else [season])}))
         spec = replace(spec, lags=replace(spec.lags, lags=lags) if lags else None)
-    generator = torch.Generator().manual_seed(seed)
-    return spec.unfitted(template.X, template.y, generator=generator).ensemble
+    generator = torch.Generator().manual_seed(config.seed)
+    with torch.enable_grad():
+        return (spec.fit if is_fitted else spec.unfitted)(*rows, generator=generator).ensemble
 
 
-def own_variances_of(
-    series: EnsembleFleet, settings: FitSettings, standard: Sequence[WarmUpRows]
+def fitted_ensemble(
+    config: StreamConfig, standard: Sequence[WarmUpRows], progress: bool
+) -> tuple[Ensemble, WarmUpRows]:
+    """The ensemble of all series, fitted to some of them, or as that of a stream if only one varies; its template."""
+    template, some, settings = template_of(standard), some_of(standard), config.ensemble.fit_settings
+    ensemble = shared_ensemble(config, template, is_fitted=len(some) == 1)
+    if settings.method is not None and len(some) > 1:
+        X, y = (part.to(config.torch_dtype) for part in stacked(some))
+        with torch.enable_grad():
+            fit_bases(ensemble, X, y, settings, progress=progress)
+    return ensemble, template
+
+
+def _own_variances(
+    ensemble: Ensemble, settings: FitSettings, standard: Sequence[WarmUpRows]
 ) -> Sequence[Variances | None]:
-    """Variances of new series, from their standardized warm-ups; none where all share the experts'."""
-    if not series.has_own_variances or settings.method is None:
-        return ()
-    X, y, may_move = _for_fit(series.ensemble, standard)
-    return fit_own_variances(series.ensemble, X, y, settings, may_move)
-
-
-def with_own_length_scales(
-    ensemble: Ensemble, settings: FitSettings, standard: Sequence[WarmUpRows], scales: SeriesScales
-) -> tuple[list[WarmUpRows], SeriesScales]:
-    """Warm-ups of S series and their scales, with inputs on the length scales of each, see :func:`fit_factors`."""
+    """Variances of new series, from their standardized warm-ups; none where nothing is fitted."""
     if settings.method is None:
-        return list(standard), scales
+        return ()
     X, y, may_move = _for_fit(ensemble, standard)
-    factors = fit_factors(ensemble, X, y, settings, may_move).to(scales.X_scale)
-    inputs = [WarmUpRows(rows.X / factor, rows.y) for rows, factor in zip(standard, factors, strict=True)]
-    return inputs, scales._replace(X_scale=scales.X_scale * factors)
+    return fit_own_variances(ensemble, X, y, settings, may_move)
+
+
+def _own_length_scales(ensemble: Ensemble, settings: FitSettings, ups: WarmUps) -> Tensor:
+    """Columns of S series, packed, with inputs on the length scales of each, see :func:`fit_factors`."""
+    if settings.method is None:
+        return ups.columns
+    X, y, may_move = _for_fit(ensemble, ups.standard)
+    known = Columns.unpacked(ups.columns)
+    factors = fit_factors(ensemble, X, y, settings, may_move).to(ups.columns)
+    scales = known.scales._replace(X_scale=known.scales.X_scale * torch.where(known.inactive, 1.0, factors))
+    return known._replace(scales=scales).packed()
 
 
 def _for_fit(ensemble: Ensemble, standard: Sequence[WarmUpRows]) -> tuple[Tensor, Tensor, Tensor]:

@@ -12,7 +12,6 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from gp_ensembles.distributions import Mixture, StudentTMixture
 from gp_ensembles.engine.access_lock import AccessLock, guarded
 from gp_ensembles.engine.input_checks import check_made
 from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoint
@@ -22,7 +21,12 @@ from gp_ensembles.fleet.checkpoint import part_folder, remove_part
 from gp_ensembles.fleet.ensemble_fleet import Names, listed
 from gp_ensembles.fleet.exported import SeriesModel
 from gp_ensembles.fleet.model import Fleet
-from gp_ensembles.fleet.predictions import FleetPredictions, merge_distributions, merge_predictions
+from gp_ensembles.fleet.predictions import (
+    FleetPredictions,
+    SeriesDistribution,
+    merge_distributions,
+    merge_predictions,
+)
 
 _HEAD = "shards.pt"
 _KIND = Kind("gp_ensembles divided fleet", 2, "a divided fleet", "give a folder that divide_fleet wrote")
@@ -205,7 +209,7 @@ class RayFleet:
         predicted = self._teach("observe", parts)
         return merge_predictions([(places[number], predicted[number]) for number in parts], y)
 
-    def predict(self, names: Names, X: Tensor) -> Mixture | StudentTMixture:
+    def predict(self, names: Names, X: Tensor) -> SeriesDistribution:
         """Distributions of the next target of a series at each row, as :meth:`Fleet.predict`.
 
         Raises:

@@ -70,7 +70,8 @@ def observe_dataset(fleet: Fleet | RayFleet, dataset: Any, columns: FleetColumns
             names, y = batch[columns.series].tolist(), _numbers(batch, columns.target)
             predicted = fleet.observe(names, X, y)
             lower, upper = predicted.interval(predicted.coverages[0])
-            found = {"mean": predicted.mean, "std": predicted.variance.sqrt(), "lower": lower, "upper": upper}
+            mean, variance = predicted.moments()
+            found = {"mean": mean, "std": variance.sqrt(), "lower": lower, "upper": upper}
             found |= {"log_prob": predicted.log_prob, "target": y}
             own = {columns.series: batch[columns.series]}
             parts.append(arrow.table({**own, **{name: value.numpy() for name, value in found.items()}}))

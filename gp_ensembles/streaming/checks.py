@@ -130,8 +130,8 @@ def illegal_target(target: Target, y: Tensor) -> IllegalRow | None:
 
 
 def columns_of(X: Tensor, kept: Sequence[int]) -> Tensor:
-    """Some columns of X (N, D); X itself if they are all."""
-    return X[:, kept] if len(kept) < X.shape[1] else X
+    """Some columns of X (..., N, D); X itself if they are all."""
+    return X[..., kept] if len(kept) < X.shape[-1] else X
 
 
 def outlying_number(

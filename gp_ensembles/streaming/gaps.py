@@ -7,7 +7,6 @@ coefficient :math:`\rho` is best predicted by :math:`m + \rho^a (l - m)`, whose 
 :math:`1 - 2 \rho_u^a \rho^a + \rho_u^{2a}` of the variance.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -21,12 +20,12 @@ _LEAST_SHARE, _LEAST_SPANS, _LEAST_T = 0.05, 10, 4.0  # gaps of the warm-up that
 
 
 class Gaps(NamedTuple):
-    """The last values of K columns.
+    """The last values of K columns, of one series or of many side by side.
 
     Attributes:
-        last: The last observed values, NaN where there is none, shape (K,).
-        age: Rows since then, shape (K,).
-        num_imputed: How many values were missing, shape (K,).
+        last: The last observed values, NaN where there is none, shape (..., K).
+        age: Rows since then, shape (..., K).
+        num_imputed: How many values were missing, shape (..., K).
     """
 
     last: Tensor
@@ -35,77 +34,56 @@ class Gaps(NamedTuple):
 
     @classmethod
     def none(cls, like: Tensor) -> "Gaps":
-        """Before any row of K columns; ``like`` has shape (K,)."""
+        """Before any row of K columns; ``like`` has shape (..., K)."""
         zero = torch.zeros_like(like)
         return cls(torch.full_like(like, torch.nan), zero, zero)
 
     def follow(self, X: Tensor) -> tuple["Gaps", Tensor, Tensor]:
-        """The last observed values at consecutive rows X (N, K).
+        """The last observed values at consecutive rows X (..., N, K).
 
-        Returns: the state after them; the last observed values at each row, (N, K); and their ages in rows, (N, K).
+        Returns: the state after them; the last observed values at each row, (..., N, K); and their ages in rows.
         """
         missing = X.isnan()
         if not bool(missing.any()):
-            return Gaps(X[-1].clone(), torch.zeros_like(self.age), self.num_imputed), X, torch.zeros_like(X)
-        rows = torch.arange(1, X.shape[0] + 1, device=X.device).unsqueeze(-1)
-        seen = torch.where(missing, 0, rows).cummax(0).values
-        last = torch.cat([self.last.unsqueeze(0), X]).gather(0, seen)
-        age = (rows - seen).to(X) + torch.where(seen > 0, 0.0, self.age)
-        return Gaps(last[-1].clone(), age[-1].clone(), self.num_imputed + missing.sum(0)), last, age
-
-    def each(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Last values and ages at rows (N, K) that all come next, each on its own."""
-        missing = X.isnan()
-        return torch.where(missing, self.last, X), torch.where(missing, self.age + 1, 0.0)
+            return Gaps(X[..., -1, :].clone(), torch.zeros_like(self.age), self.num_imputed), X, torch.zeros_like(X)
+        rows = torch.arange(1, X.shape[-2] + 1, device=X.device).unsqueeze(-1)
+        seen = torch.where(missing, 0, rows).cummax(-2).values
+        last = torch.cat([self.last.unsqueeze(-2), X], dim=-2).gather(-2, seen)
+        age = (rows - seen).to(X) + torch.where(seen > 0, 0.0, self.age.unsqueeze(-2))
+        return Gaps(last[..., -1, :].clone(), age[..., -1, :].clone(), self.num_imputed + missing.sum(-2)), last, age
 
 
 class Imputation(NamedTuple):
     r"""Imputation of K columns, found from the warm-up rows.
 
     Attributes:
-        mean: Means, shape (K,).
-        persistence: Coefficients :math:`\rho`, shape (K,).
-        used: Those by which gaps are filled, shape (K,).
-        indicators: Columns that have an indicator, 1 where missing.
+        mean: Means, shape (..., K).
+        persistence: Coefficients :math:`\rho`, shape (..., K).
+        used: Those by which gaps are filled, shape (..., K).
     """
 
     mean: Tensor
     persistence: Tensor
     used: Tensor
-    indicators: tuple[int, ...]
 
     @classmethod
-    def of(cls, X: Tensor, y: Tensor, mean: Tensor, impute: Impute) -> "Imputation":
-        """From warm-up rows X (N, K), NaN where missing, their targets y, (N,) or (N, O), and the means (K,)."""
+    def of(cls, X: Tensor, mean: Tensor, impute: Impute) -> "Imputation":
+        """From warm-up rows X (N, K), NaN where missing, and the means (K,)."""
         persistence = _persistence(X - mean)
         used = {"found": persistence, "last": torch.ones_like(mean), "mean": torch.zeros_like(mean)}[impute]
-        found = cls(mean, persistence, used, ())
-        missing = X.isnan()
-        if not bool(missing.any()):
-            return found
-        _, last, age = Gaps.none(mean).follow(X)
-        return found._replace(indicators=_indicators(found.fill(last, age), missing, y))
-
-    def with_last_values(self, inactive: Sequence[int]) -> "Imputation":
-        """The same with the last value, and no uncertainty, for columns that were constant in the warm-up."""
-        persistence, used = self.persistence.clone(), self.used.clone()
-        persistence[list(inactive)] = used[list(inactive)] = 1.0
-        return self._replace(persistence=persistence, used=used)
-
-    def to(self, device: torch.device) -> "Imputation":
-        """The same on a device."""
-        mean, persistence, used = (part.to(device) for part in self[:3])
-        return Imputation(mean, persistence, used, self.indicators)
+        return cls(mean, persistence, used)
 
     def fill(self, last: Tensor, age: Tensor) -> Tensor:
-        """Rows (N, K) without gaps, from last values and ages; where there was no value the mean."""
-        filled = self.mean + self.used**age * (last.nan_to_num(0.0) - self.mean)
-        return torch.where(last.isnan(), self.mean, torch.where(age > 0, filled, last))
+        """Rows (..., N, K) without gaps, from last values and ages; where there was no value the mean."""
+        mean = self.mean.unsqueeze(-2)
+        filled = mean + self.used.unsqueeze(-2) ** age * (last.nan_to_num(0.0) - mean)
+        return torch.where(last.isnan(), mean, torch.where(age > 0, filled, last))
 
     def uncertainty(self, last: Tensor, age: Tensor) -> Tensor:
-        """Expected squared errors of imputed values, in variances of the columns, (N, K); zero elsewhere."""
-        used = torch.where(last.isnan(), 0.0, self.used**age)
-        return torch.where(age > 0, 1 - 2 * used * self.persistence**age + used.square(), 0.0).clamp_min(0.0)
+        """Expected squared errors of imputed values, in variances of the columns, (..., N, K); zero elsewhere."""
+        used = torch.where(last.isnan(), 0.0, self.used.unsqueeze(-2) ** age)
+        error = 1 - 2 * used * self.persistence.unsqueeze(-2) ** age + used.square()
+        return torch.where(age > 0, error, 0.0).clamp_min(0.0)
 
 
 def _persistence(deviation: Tensor) -> Tensor:
@@ -118,8 +96,16 @@ def _persistence(deviation: Tensor) -> Tensor:
     return torch.where(both.sum(0) >= _LEAST_PAIRS, found, 0.0).clamp(0.0, 1.0)
 
 
-def _indicators(filled: Tensor, missing: Tensor, y: Tensor) -> tuple[int, ...]:
-    """Columns whose gaps predict the residual of a regression of y on imputed inputs (N, K) and the last target."""
+def missing_indicators(X: Tensor, y: Tensor, imputation: Imputation) -> tuple[int, ...]:
+    """Columns of warm-up rows X (N, K) that are to have an indicator, 1 where missing.
+
+    Their gaps predict the residual of a regression of y, (N,) or (N, O), on imputed inputs and the last target.
+    """
+    missing = X.isnan()
+    if not bool(missing.any()):
+        return ()
+    _, last, age = Gaps.none(imputation.mean).follow(X)
+    filled = imputation.fill(last, age)
     share = missing.double().mean(0)
     candidates = ((share >= _LEAST_SHARE) & (share <= 1 - _LEAST_SHARE)).nonzero().flatten().tolist()
     if not candidates:

@@ -10,7 +10,6 @@ sign, and neither one outlier nor a beginning a hundred times smaller sets the s
 as many rows as a deviation is more than ten times as large, and no standardized value is beyond ten.
 """
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -22,15 +21,15 @@ _ROUND_OFF = 10 * torch.finfo(torch.float64).eps
 
 
 class InactiveColumns(NamedTuple):
-    """State of S columns that were constant in the warm-up.
+    """State of K columns, of one series or of many side by side, of which some were constant in the warm-up.
 
     Attributes:
-        base: What they deviate from, NaN before there is a value, shape (S,).
-        log_sum: Sum of the logarithms of the deviations that set the scale, (S,).
-        num: How many these are, (S,).
-        floor: What the scale has grown to since, (S,).
+        base: What they deviate from, NaN before there is a value, shape (..., K).
+        log_sum: Sum of the logarithms of the deviations that set the scale, (..., K).
+        num: How many these are, (..., K).
+        floor: What the scale has grown to since, (..., K).
         activated_at: Number of the row in which a column first moved, counting the rows of the stream from 1; zero
-            while it is inactive, (S,).
+            while it is inactive, (..., K).
     """
 
     base: Tensor
@@ -41,62 +40,50 @@ class InactiveColumns(NamedTuple):
 
     @classmethod
     def of(cls, base: Tensor) -> "InactiveColumns":
-        """Inactive columns with these constants (S,), NaN where there is none."""
+        """Inactive columns with these constants (..., K), NaN where there is none."""
         zero = torch.zeros_like(base, dtype=torch.float64)
         return cls(base.double(), zero, zero, zero, zero)
 
     @property
     def scale(self) -> Tensor:
-        """Current scales, one while a column is inactive, shape (S,)."""
-        own = torch.where(self.num > 0, (self.log_sum / self.num.clamp_min(1)).exp(), 1.0)
-        return torch.maximum(own, self.floor)
+        """Current scales, one while a column is inactive, shape (..., K)."""
+        return torch.maximum(_own_scale(self.log_sum, self.num), self.floor)
 
-    def follow(self, X: Tensor, first_row: int) -> tuple["InactiveColumns", Tensor]:
-        """Standardize consecutive rows X (N, S)."""
-        columns, found = [], []
-        for one, values in zip(torch.stack(self).T.tolist(), X.T, strict=True):
-            if bool((values == one[0]).all()) or bool(values.isnan().all()):
-                columns.append([0.0] * X.shape[0])
-                found.append(one)
-                continue
-            number = _Column(*one)
-            columns.append([number.take(value, first_row + row) for row, value in enumerate(values.tolist())])
-            found.append(number.numbers)
-        known = X.new_tensor(found).reshape(-1, len(self)).T
-        return InactiveColumns(*known.unbind(0)), X.new_tensor(columns).reshape(-1, X.shape[0]).T
+    def follow(self, X: Tensor, num_before: Tensor) -> tuple["InactiveColumns", Tensor]:
+        """Standardize consecutive rows X (..., N, K), NaN where there is no value, after so many rows (...)."""
+        first = X.gather(-2, (~X.isnan()).int().argmax(-2, keepdim=True)).squeeze(-2)
+        base = torch.where(self.base.isnan(), first, self.base)
+        deviation = X - base.unsqueeze(-2)
+        size = deviation.abs()
+        moves = size > _ROUND_OFF * base.abs().unsqueeze(-2)
+        if not bool(moves.any()):
+            return self._replace(base=base), torch.zeros_like(X)
+        num = self.num.unsqueeze(-2) + moves.cumsum(-2)
+        logs = torch.where(moves & (num <= SETTLED), size, 1.0).log()
+        log_sum = torch.cat([self.log_sum.unsqueeze(-2), logs], dim=-2).cumsum(-2)[..., 1:, :]
+        num = num.clamp_max(SETTLED)
+        own = _own_scale(log_sum, num)
+        floor = _grown(self.floor, own, torch.where(moves & (num >= SETTLED), size, 0.0))
+        values = (deviation / torch.maximum(own, floor)).clamp(-FAR, FAR)
+        row = num_before.unsqueeze(-1) + 1 + moves.int().argmax(-2)
+        is_new = (self.activated_at == 0) & moves.any(-2)
+        activated_at = torch.where(is_new, row.to(self.activated_at), self.activated_at)
+        after = InactiveColumns(base, log_sum[..., -1, :], num[..., -1, :], floor[..., -1, :], activated_at)
+        return after, torch.where(moves, values, 0.0)
 
-    def each(self, X: Tensor) -> Tensor:
-        """Standardize rows (N, S) that all come next, each on its own."""
-        values = torch.zeros_like(X)
-        for column, one in enumerate(torch.stack(self).T.tolist()):
-            for row in (X[:, column] != one[0]).nonzero().flatten().tolist():
-                values[row, column] = _Column(*one).take(float(X[row, column]), 1)
-        return values
+
+def _own_scale(log_sum: Tensor, num: Tensor) -> Tensor:
+    """Geometric means of the deviations that set the scales; one where there is none."""
+    return torch.where(num > 0, (log_sum / num.clamp_min(1)).exp(), 1.0)
 
 
-class _Column:
-    """One column, one value at a time."""
-
-    def __init__(self, base: float, log_sum: float, count: float, floor: float, activated_at: float) -> None:
-        self.numbers = [base, log_sum, count, floor, activated_at]
-
-    def take(self, value: float, row: int) -> float:
-        """The standardized value of a row."""
-        base, log_sum, count, floor, activated_at = self.numbers
-        if math.isnan(value):
-            return 0.0
-        if math.isnan(base):
-            self.numbers[0] = value
-            return 0.0
-        deviation = value - base
-        size = abs(deviation)
-        if size <= _ROUND_OFF * abs(base):
-            return 0.0
-        if count < SETTLED:
-            log_sum, count = log_sum + math.log(size), count + 1
-        scale = max(math.exp(log_sum / count), floor)
-        if size > FAR * scale and count >= SETTLED:
-            floor = min(2 * scale, size / FAR)
-        scale = max(scale, floor)
-        self.numbers = [base, log_sum, count, floor, activated_at or float(row)]
-        return max(-FAR, min(FAR, deviation / scale))
+def _grown(floor: Tensor, own: Tensor, size: Tensor) -> Tensor:
+    """Least scales at each row, (..., N, K), from those before (..., K) and settled deviations, zero elsewhere."""
+    if not bool((size > FAR * torch.maximum(own, floor.unsqueeze(-2))).any()):
+        return floor.unsqueeze(-2).expand_as(size)
+    floors = list[Tensor]()
+    for scale, deviation in zip(own.unbind(-2), size.unbind(-2), strict=True):
+        scale = torch.maximum(scale, floor)
+        floor = torch.where(deviation > FAR * scale, torch.minimum(2 * scale, deviation / FAR), floor)
+        floors.append(floor)
+    return torch.stack(floors, dim=-2)

@@ -18,12 +18,12 @@ REACH, GROWTH = 1.0, 0.1  # in widths of the warm-up range
 
 
 class InputRange(NamedTuple):
-    """The range of D columns so far.
+    """The range of D columns so far, of one series or of many side by side.
 
     Attributes:
-        lower: Lower ends, shape (D,).
-        upper: Upper ends, shape (D,).
-        width: Widths of the warm-up range, shape (D,).
+        lower: Lower ends, shape (..., D).
+        upper: Upper ends, shape (..., D).
+        width: Widths of the warm-up range, shape (..., D).
     """
 
     lower: Tensor
@@ -32,30 +32,35 @@ class InputRange(NamedTuple):
 
     @classmethod
     def of(cls, X: Tensor) -> "InputRange":
-        """The range of warm-up rows X (N, D) without gaps."""
-        lower, upper = X.amin(0), X.amax(0)
+        """The range of warm-up rows X (..., N, D) without gaps."""
+        lower, upper = X.amin(-2), X.amax(-2)
         return cls(lower, upper, upper - lower)
 
+    @classmethod
+    def everywhere(cls, like: Tensor) -> "InputRange":
+        """One that no input is beyond; ``like`` has shape (..., D)."""
+        return cls(torch.full_like(like, -torch.inf), torch.full_like(like, torch.inf), torch.zeros_like(like))
+
     def limit(self, X: Tensor) -> Tensor:
-        """Rows (N, D) that all come next, moved into range."""
+        """Rows (..., N, D) that all come next, moved into range."""
         reach = REACH * self.width
-        return X.clamp(self.lower - reach, self.upper + reach)
+        return X.clamp((self.lower - reach).unsqueeze(-2), (self.upper + reach).unsqueeze(-2))
 
     def follow(self, X: Tensor) -> tuple["InputRange", Tensor, Tensor]:
-        """Move rows X (N, D) into the range of the rows before them; the last part is how many of each were moved."""
+        """Move rows X (..., N, D) into the range of those before them; the last part is how many of each were moved."""
         upper = _follow(self.upper, X, GROWTH * self.width)
         lower = -_follow(-self.lower, -X, GROWTH * self.width)
-        reach = REACH * self.width
-        moved = torch.minimum(torch.maximum(X, lower[:-1] - reach), upper[:-1] + reach)
-        return InputRange(lower[-1], upper[-1], self.width), moved, (moved != X).sum(-1)
+        reach = REACH * self.width.unsqueeze(-2)
+        moved = torch.minimum(torch.maximum(X, lower[..., :-1, :] - reach), upper[..., :-1, :] + reach)
+        return InputRange(lower[..., -1, :], upper[..., -1, :], self.width), moved, (moved != X).sum(-1)
 
 
 def _follow(upper: Tensor, X: Tensor, step: Tensor) -> Tensor:
-    """Upper ends before each row and after the last, (N + 1, D), none of which is above the one before by more."""
-    ends = torch.cat([upper.unsqueeze(0), X]).cummax(0).values
-    if bool((ends[1:] - ends[:-1] <= step).all()):
+    """Upper ends before each row and after the last, (..., N + 1, D), none above the one before by more than a step."""
+    ends = torch.cat([upper.unsqueeze(-2), X], dim=-2).cummax(-2).values
+    if bool((ends[..., 1:, :] <= ends[..., :-1, :] + step.unsqueeze(-2)).all()):
         return ends
     found = [upper]
-    for row in X:
+    for row in X.unbind(-2):
         found.append(torch.maximum(found[-1], torch.minimum(row, found[-1] + step)))
-    return torch.stack(found)
+    return torch.stack(found, dim=-2)

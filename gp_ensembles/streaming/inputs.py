@@ -1,7 +1,10 @@
-"""Inputs of an ensemble from the columns of a table: imputation, scales, constant columns, indicators, range."""
+"""Inputs of an ensemble from the columns of a table: imputation, scales, constant columns, indicators, range.
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, final
+One text for one series and for many: constants and states of many have an axis in front, and so have their rows.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -21,108 +24,150 @@ _MOST_UNCERTAINTY = 1.0  # variance of the standardized target
 
 
 class InputState(NamedTuple):
-    """State of the inputs over a stream.
+    """State of the inputs over a stream, or over many side by side.
 
     Attributes:
+        num_rows: Number of rows so far, shape (...).
         gaps: Last values of the K inputs.
         inactive_columns: Scales of those that were constant in the warm-up.
-        effect: Mean squared change of the prediction when a column is replaced by its mean, (K,).
-        within: The range so far of all inputs, indicators among them; ``None`` where they are not limited.
+        effect: Mean squared change of the prediction when a column is replaced by its mean, (..., K).
+        within: The range so far of all inputs, indicators among them.
     """
 
+    num_rows: Tensor
     gaps: Gaps
     inactive_columns: InactiveColumns
     effect: Tensor
-    within: InputRange | None
+    within: InputRange
 
-    def to_plain(self) -> dict[str, Any]:
-        """Tensors in plain containers, which :meth:`from_plain` reads back."""
-        within = None if self.within is None else [part.clone().cpu() for part in self.within]
-        gaps, inactive_columns = (
-            [part.clone().cpu() for part in parts] for parts in (self.gaps, self.inactive_columns)
-        )
-        return {"gaps": gaps, "inactive": inactive_columns, "effect": self.effect.clone().cpu(), "within": within}
+    def packed(self) -> Tensor:
+        """All numbers of a series side by side, shape (..., P), which :meth:`unpacked` reads back."""
+        parts = (*self.gaps, *self.inactive_columns, self.effect, *self.within)
+        return torch.cat([self.num_rows.unsqueeze(-1), *parts], dim=-1)
+
+    @staticmethod
+    def packed_size(num_inputs: int) -> int:
+        """The number P of numbers of a series of K inputs without indicators."""
+        return 1 + 12 * num_inputs
 
     @classmethod
-    def from_plain(cls, plain: dict[str, Any], device: torch.device) -> "InputState":
-        """The state that :meth:`to_plain` wrote, on a device."""
-        within = plain["within"]
-        return cls(
-            Gaps(*(part.to(device) for part in plain["gaps"])),
-            InactiveColumns(*(part.to(device) for part in plain["inactive"])),
-            plain["effect"].to(device),
-            None if within is None else InputRange(*(part.to(device) for part in within)),
-        )
+    def unpacked(cls, numbers: Tensor, num_inputs: int) -> "InputState":
+        """The state whose numbers (..., P) these are, of K inputs."""
+        num_ranges = (numbers.shape[-1] - 1 - 9 * num_inputs) // 3
+        num_rows, *parts = numbers.split([1, *[num_inputs] * 9, *[num_ranges] * 3], dim=-1)
+        inactive_columns, within = InactiveColumns(*parts[3:8]), InputRange(*parts[9:])
+        return cls(num_rows.squeeze(-1), Gaps(*parts[:3]), inactive_columns, parts[8], within)
 
 
 class Standard(NamedTuple):
-    """Rows in standardized units, before they are moved into range.
+    """Rows in standardized units.
 
     Attributes:
-        inputs: K columns, followed by indicators, shape (N, K + I).
-        extra: Noise variance that gaps add to each row, (N,); ``None`` if there is no gap.
-        state: The state after the rows, but for the range.
+        scaled: K columns, followed by indicators, shape (..., N, K + I); float64.
+        inputs: What the ensemble takes: these within range and forecasts, in the precision of the run.
+        extra: Noise variance that gaps add to each row, (..., N); ``None`` if there is no gap.
+        num_moved: How many inputs of each row were moved into range, (..., N).
+        state: The state after the rows.
     """
 
+    scaled: Tensor
     inputs: Tensor
     extra: Tensor | None
+    num_moved: Tensor
     state: InputState
 
 
 @final
 class InputPath:
-    """The transformation of rows, which is constant after the warm-up."""
+    """The transformation of rows, which is constant after the warm-up.
+
+    Args:
+        config: Settings of the stream; many series share them.
+        columns: The use of the columns.
+    """
 
     def __init__(self, config: StreamConfig, columns: Columns) -> None:
         self.columns = columns
         self._config = config
         self._adds_noise = config.ensemble.target.is_real and config.ensemble.target.num_outputs is None
+        self._has_inactive = bool(columns.inactive.any())
 
     @classmethod
     def of(cls, config: StreamConfig, X: Tensor, y: Tensor, names: Sequence[str]) -> "InputPath":
-        """From warm-up rows X (N, D) and y (N,) or (N, O), NaN where missing, and the names of the columns.
-
-        Raises:
-            ValueError: If all inputs are constant, or targets are not of their kind.
-        """
+        """That of one stream, see :meth:`Columns.of`."""
         return cls(config, Columns.of(config, X, y, names))
 
-    def start(self) -> InputState:
-        """Before any row."""
-        scales, inactive = self.columns.scales, list(self.columns.inactive)
-        base = torch.where(self.columns.is_known[inactive], scales.X_mean[inactive], torch.nan)
+    def warm_up(self, X: Tensor) -> Standard:
+        """The first rows X (..., N, D) of a stream, whose range is taken from them."""
+        scales, inactive = self.columns.scales, self.columns.inactive
+        is_known = (~self.columns.of_table(X).isnan()).any(-2)
         zero = torch.zeros_like(scales.X_mean)
-        return InputState(Gaps.none(zero), InactiveColumns.of(base), zero, None)
+        base = torch.where(inactive & is_known, scales.X_mean, torch.nan)
+        everywhere = InputRange.everywhere(
+            zero.new_zeros(*zero.shape[:-1], zero.shape[-1] + len(self.columns.indicators))
+        )
+        start = InputState(zero[..., 0], Gaps.none(zero), InactiveColumns.of(base), zero, everywhere)
+        found = self.follow(start, X)
+        if not self._config.limit_inputs:
+            return found
+        within = InputRange.of(found.scaled)
+        width = within.width.clone()
+        width[..., : zero.shape[-1]].masked_fill_(inactive, _INACTIVE_WIDTH)
+        return found._replace(state=found.state._replace(within=within._replace(width=width)))
 
-    def after_warm_up(self, online: OnlineEnsemble, X: Tensor) -> InputState:
-        """After warm-up rows X (N, D), to which an ensemble is fitted."""
-        inputs, _, state = self.follow(self.start(), X, 1)
-        if self._config.limit_inputs:
-            within = InputRange.of(inputs)
-            width = within.width.clone()
-            width[list(self.columns.inactive)] = _INACTIVE_WIDTH
-            state = state._replace(within=within._replace(width=width))
-        return state._replace(effect=self._effect(online, self.with_forecasts(inputs, X)))
+    def with_effects(self, warm: Standard, predict: Callable[[Tensor], Tensor]) -> InputState:
+        """The state after the rows of a warm-up, from which an ensemble has learned.
 
-    def follow(self, state: InputState, X: Tensor, first_row: int) -> Standard:
-        """Standardize consecutive rows X (N, D) in their units, the first of which has a number in the stream."""
-        X = self.columns.of_table(X)
-        gaps, last, age = state.gaps.follow(X)
-        inputs = self._scaled(last, age)
-        inactive_columns, inactive = state.inactive_columns, list(self.columns.inactive)
-        if inactive:
-            inputs = inputs.clone()
-            inactive_columns, inputs[:, inactive] = inactive_columns.follow(last[:, inactive], first_row)
-        return self._standard(inputs, last, age, state._replace(gaps=gaps, inactive_columns=inactive_columns))
+        ``predict`` gives mean predictions (..., R) at inputs (..., R, K + I + F) that come next.
+        """
+        effect = torch.zeros_like(warm.state.effect)
+        if self._adds_noise:
+            places = torch.linspace(
+                0,
+                warm.inputs.shape[-2] - 1,
+                min(warm.inputs.shape[-2], _EFFECT_ROWS),
+                dtype=torch.float64,
+                device=effect.device,
+            )
+            rows = warm.inputs[..., places.round().long(), :]
+            predicted, may_move = predict(rows), ~self.columns.inactive
+            for column in may_move.reshape(-1, effect.shape[-1]).any(0).nonzero().flatten().tolist():
+                without = rows.clone()
+                without[..., column] = 0.0
+                effect[..., column] = (predict(without) - predicted).double().square().mean(-1)
+            effect = torch.where(may_move, effect, 0.0).clamp_max(_MOST_UNCERTAINTY)
+        return warm.state._replace(effect=effect)
+
+    def follow(self, state: InputState, X: Tensor) -> Standard:
+        """Standardize consecutive rows X (..., N, D) in their units."""
+        columns, scales = self.columns, self.columns.scales
+        gaps, last, age = state.gaps.follow(columns.of_table(X))
+        has_gaps, inactive_columns = bool(age.any()), state.inactive_columns
+        values = columns.imputation.fill(last, age) if has_gaps else last
+        scaled = (values - scales.X_mean.unsqueeze(-2)) / scales.X_scale.unsqueeze(-2)
+        if self._has_inactive:
+            is_own = columns.inactive.unsqueeze(-2)
+            inactive_columns, own = inactive_columns.follow(torch.where(is_own, last, torch.nan), state.num_rows)
+            scaled = torch.where(is_own, own, scaled)
+        if self._config.clip is not None:
+            scaled = scaled.clamp(-self._config.clip, self._config.clip)
+        extra = None
+        if self._adds_noise and has_gaps:
+            uncertainty = columns.imputation.uncertainty(last, age) * state.effect.unsqueeze(-2)
+            extra = uncertainty.sum(-1).clamp_max(_MOST_UNCERTAINTY)
+        if columns.indicators:
+            flags = (age[..., list(columns.indicators)] > 0).to(scaled)
+            scaled = torch.cat([scaled, (flags - columns.gap_share) / columns.gap_scale], dim=-1)
+        within, limited, num_moved = state.within.follow(scaled)
+        after = InputState(state.num_rows + X.shape[-2], gaps, inactive_columns, state.effect, within)
+        return Standard(scaled, self.taken(limited, X), extra, num_moved, after)
 
     def each(self, state: InputState, X: Tensor) -> Standard:
-        """Standardize rows X (N, D) that all come next, each on its own; the state stays."""
-        last, age = state.gaps.each(self.columns.of_table(X))
-        inputs, inactive = self._scaled(last, age), list(self.columns.inactive)
-        if inactive:
-            inputs = inputs.clone()
-            inputs[:, inactive] = state.inactive_columns.each(last[:, inactive])
-        return self._standard(inputs, last, age, state)
+        """Standardize rows X (N, D) that all come next, each on its own, after one state, or one for each (N, ...)."""
+        numbers = state.packed().expand(len(X), -1)
+        found = self.follow(InputState.unpacked(numbers, state.effect.shape[-1]), X.unsqueeze(-2))
+        extra = None if found.extra is None else found.extra.squeeze(-1)
+        return found._replace(scaled=found.scaled.squeeze(-2), inputs=found.inputs.squeeze(-2), extra=extra)
 
     def targets(self, y: Tensor) -> Tensor:
         """Targets as the ensemble sees them: standardized if they are real numbers; float64."""
@@ -132,69 +177,32 @@ class InputPath:
         """The first row X (N, D), with its target y (N,) if there is one, that cannot be learned, if there is one."""
         config, kept = self._config, self.columns.kept
         if y is None:
-            y = X.new_full((X.shape[0], *self.columns.scales.y_mean.shape), torch.nan)
+            num_outputs = config.ensemble.target.num_outputs
+            y = X.new_full(X.shape[:1] if num_outputs is None else (X.shape[0], num_outputs), torch.nan)
         wrong = illegal_target(config.ensemble.target, y)
-        outlier = outlying_number(X, y, standard.inputs[:, : len(kept)], self.targets(y), kept, config.torch_dtype)
+        outlier = outlying_number(X, y, standard.scaled[:, : len(kept)], self.targets(y), kept, config.torch_dtype)
         return wrong if wrong is not None and (outlier is None or wrong.row <= outlier.row) else outlier
 
-    def limited(self, state: InputState, standard: Standard, X: Tensor) -> Tensor:
-        """Rows X (N, D) that all come next, as the ensemble takes them: within range, with forecasts."""
-        inputs = standard.inputs if state.within is None else state.within.limit(standard.inputs)
-        return self.with_forecasts(inputs, X)
-
-    def with_forecasts(self, inputs: Tensor, X: Tensor) -> Tensor:
-        """Standardized inputs of rows X (N, D) followed by their forecasts, in the precision of the run."""
+    def taken(self, scaled: Tensor, X: Tensor) -> Tensor:
+        """Standardized rows within range and the forecasts of rows X (..., N, D), in the precision of the run."""
         columns, config = self.columns, self._config
         if columns.forecasts:
-            forecasts = standard_forecasts(config.ensemble, X[:, columns.forecasts], columns.scales)
-            inputs = torch.cat([inputs, forecasts], dim=-1)
-        return inputs.to(config.torch_dtype)
+            forecasts = standard_forecasts(config.ensemble, X[..., columns.forecasts], columns.scales)
+            scaled = torch.cat([scaled, forecasts], dim=-1)
+        return scaled.to(config.torch_dtype)
 
-    def build_ensemble(self, X: Tensor, y: Tensor, *, is_fitted: bool, progress: bool = False) -> OnlineEnsemble:
-        """The ensemble of the config, built from warm-up rows X (N, D) and y (N,) or (N, O), and fitted to them or not.
+    def build_ensemble(self, warm: Standard, y: Tensor, *, is_fitted: bool, progress: bool = False) -> OnlineEnsemble:
+        """The ensemble of the config, built from the rows of a warm-up and y (N,) or (N, O), fitted to them or not.
 
         Raises:
             NumericalError: If an expert's evidence cannot be computed where it starts.
         """
         config, generator = self._config, torch.Generator().manual_seed(self._config.seed)  # on the CPU everywhere
-        inputs = self.with_forecasts(self.follow(self.start(), X, 1).inputs, X)
         targets = self.targets(y).to(config.torch_dtype)
         if is_fitted:
-            online = config.ensemble.fit(inputs, targets, generator=generator, progress=progress)
+            online = config.ensemble.fit(warm.inputs, targets, generator=generator, progress=progress)
         else:
-            online = config.ensemble.unfitted(inputs, targets, generator=generator)
+            online = config.ensemble.unfitted(warm.inputs, targets, generator=generator)
         if config.block_size is not None:
             online.block_size = config.block_size
         return online
-
-    def _scaled(self, last: Tensor, age: Tensor) -> Tensor:
-        return self.columns.scales.transform_inputs(self.columns.imputation.fill(last, age) if age.any() else last)
-
-    def _standard(self, inputs: Tensor, last: Tensor, age: Tensor, state: InputState) -> Standard:
-        missing, extra, imputation = age > 0, None, self.columns.imputation
-        if self._adds_noise and bool(missing.any()):
-            extra = (imputation.uncertainty(last, age) * state.effect).sum(-1).clamp_max(_MOST_UNCERTAINTY)
-        if self._config.clip is not None:
-            inputs = inputs.clamp(-self._config.clip, self._config.clip)
-        if imputation.indicators:
-            flags = missing[:, list(imputation.indicators)].to(inputs)
-            inputs = torch.cat([inputs, (flags - self.columns.gap_share) / self.columns.gap_scale], dim=-1)
-        return Standard(inputs, extra, state)
-
-    @torch.no_grad()
-    def _effect(self, online: OnlineEnsemble, inputs: Tensor) -> Tensor:
-        """Mean squared changes of predictions at warm-up rows (N, ...) with a column at its mean, shape (K,)."""
-        mean = self.columns.scales.X_mean
-        effect = torch.zeros_like(mean)
-        if not self._adds_noise:
-            return effect
-        num_rows = inputs.shape[0]
-        places = torch.linspace(0, num_rows - 1, min(num_rows, _EFFECT_ROWS), dtype=torch.float64, device=inputs.device)
-        rows = inputs[places.round().long()]
-        predicted = online.predict(rows).mean
-        for column in range(mean.shape[0]):
-            if column not in self.columns.inactive:
-                without = rows.clone()
-                without[:, column] = 0.0
-                effect[column] = (online.predict(without).mean - predicted).double().square().mean()
-        return effect.clamp_max(_MOST_UNCERTAINTY)

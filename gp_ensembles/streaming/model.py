@@ -19,6 +19,8 @@ from gp_ensembles.numerics.compiled import IS_COMPILED
 from gp_ensembles.streaming.after_mixture import (
     calibrate_block,
     calibrate_next,
+    calibration_from_plain,
+    calibration_to_plain,
     in_units,
     init_calibration,
     next_levels,
@@ -35,7 +37,7 @@ from gp_ensembles.streaming.checks import (
     warn_of_waiting,
 )
 from gp_ensembles.streaming.config import StreamConfig
-from gp_ensembles.streaming.content import KIND, Parts, content_of, parts_of, restore
+from gp_ensembles.streaming.content import KIND, restore, saved
 from gp_ensembles.streaming.forecasting.forecast import Forecast, check_forecast, forecast_rows, future_rows
 from gp_ensembles.streaming.forecasts import forecast_places, warn_of_poor_forecasts
 from gp_ensembles.streaming.inputs import InputPath, InputState, Standard
@@ -84,7 +86,6 @@ class OnlineModel:
         self.device: torch.device = self.config.torch_device
         self.feature_names: tuple[str, ...] | None = None if feature_names is None else tuple(map(str, feature_names))
         self.access: AccessLock = AccessLock()
-        self.num_rows: int = 0
         self.online: OnlineEnsemble | None = None
         self.warm_X: Tensor | None = None  # all rows while the warm-up lasts, then its rows
         self.warm_y: Tensor | None = None
@@ -93,6 +94,13 @@ class OnlineModel:
         self._path: InputPath | None = None
         self._followed: InputState | None = None
         self._row: RowPipeline | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows so far, those of the warm-up among them."""
+        if self._followed is not None:
+            return int(self._followed.num_rows)
+        return 0 if self.warm_X is None else self.warm_X.shape[0]
 
     @property
     def is_fitted(self) -> bool:
@@ -191,7 +199,7 @@ class OnlineModel:
         X = self._checked_inputs(X)
         y = checked_targets(y, X, self.config.ensemble.target.num_outputs)
         self._refuse_warm_up(X, y, 1)
-        self._start(X, y, X.shape[0], progress)
+        self._start(X, y, progress)
         return self
 
     def observe(self, X: Tensor, y: Tensor, steps: Tensor | None = None) -> OnlinePredictions:
@@ -220,23 +228,24 @@ class OnlineModel:
         steps = checked_steps(X, steps)
         if self.online is not None:
             path, followed = self._inputs
-            standard = path.follow(followed, X, self.num_rows + 1)
+            standard = path.follow(followed, X)
             self._refuse(path.illegal(standard, X, y), self.num_rows + 1)
-            return self._learn(self.online, path, standard, X, y, steps)
-        self._refuse_warm_up(X, y, self.num_rows + 1)
+            return self._learn(self.online, path, standard, y, steps)
+        num_before = self.num_rows
+        self._refuse_warm_up(X, y, num_before + 1)
         all_X, all_y = X, y
         if self.warm_X is not None and self.warm_y is not None:
             all_X, all_y = torch.cat([self.warm_X, X]), torch.cat([self.warm_y, y])
         num_warm = num_warm_up_rows(all_y, self.config.warmup, self.config.ensemble.target)
         if num_warm is None:
-            warn_of_waiting(self.num_rows, all_y.shape[0], self.config.warmup)
+            warn_of_waiting(num_before, all_y.shape[0], self.config.warmup)
             # Copies: the caller's memory may change before the warm-up is over.
-            self.warm_X, self.warm_y, self.num_rows = all_X.clone(), all_y.clone(), all_y.shape[0]
+            self.warm_X, self.warm_y = all_X.clone(), all_y.clone()
             return no_predictions(self.config.ensemble.target, y, len(self.names))
         before = dict(self.__dict__)
         try:
-            self._start(all_X[:num_warm], all_y[:num_warm], num_warm, progress=False)
-            first_row = num_warm - before["num_rows"]
+            self._start(all_X[:num_warm], all_y[:num_warm], progress=False)
+            first_row = num_warm - num_before
             if num_warm == all_y.shape[0]:
                 return no_predictions(self.config.ensemble.target, y, len(self.names))
             rest = None if steps is None else steps[first_row:]
@@ -272,7 +281,7 @@ class OnlineModel:
         path, followed = self._inputs
         standard = path.each(followed, X)
         self._refuse(path.illegal(standard, X), 1)
-        mixture = self.online.predict(path.limited(followed, standard, X), steps=steps, extra=standard.extra)
+        mixture = self.online.predict(standard.inputs, steps=steps, extra=standard.extra)
         return calibrate_next(self._calibration, in_units(mixture, self.scales))
 
     def predict_interval(self, X: Tensor, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
@@ -304,9 +313,9 @@ class OnlineModel:
         X = self._checked_inputs(future_rows(X, known.shape[1]))
         check_forecast(self.config.ensemble.target, X.shape[0], self.num_rows, num_paths)
         path, followed = self._inputs
-        standard = path.follow(followed, X, self.num_rows + 1)
+        standard = path.follow(followed, X)
         self._refuse(path.illegal(standard, X), 1)
-        inputs, first = path.limited(followed, standard, X), self.predict(X[:1])
+        inputs, first = path.taken(followed.within.limit(standard.scaled), X), self.predict(X[:1])
         return forecast_rows(online, inputs, standard.extra, scales, first, num_paths, generator)
 
     def interval_levels(self, coverage: float = 0.9) -> tuple[float, float]:
@@ -327,12 +336,12 @@ class OnlineModel:
     def inputs(self, X: Tensor) -> Tensor:
         """Rows (N, D) that come one after another as the ensemble sees them: gaps filled, standardized; float64."""
         path, followed = self._inputs
-        return path.follow(followed, X.to(self.device), self.num_rows + 1).inputs
+        return path.follow(followed, X.to(self.device)).scaled
 
     def next_inputs(self, X: Tensor) -> Tensor:
         """Rows (N, D) that all come next as the ensemble takes them: standardized, within reach, and forecasts."""
         path, followed = self._inputs
-        return path.limited(followed, path.each(followed, X), X)
+        return path.each(followed, X).inputs
 
     def targets(self, y: Tensor) -> Tensor:
         """Targets as the ensemble sees them: standardized if they are real numbers; float64."""
@@ -341,7 +350,7 @@ class OnlineModel:
     def first_illegal(self, X: Tensor, y: Tensor) -> IllegalRow | None:
         """The first of the next rows X (N, D) and y (N,) that cannot be learned, if there is one."""
         (path, followed), X, y = self._inputs, X.to(self.device), y.to(self.device)
-        return path.illegal(path.follow(followed, X, self.num_rows + 1), X, y)
+        return path.illegal(path.follow(followed, X), X, y)
 
     def save(self, path: str | Path) -> None:
         """Write everything to a file in one step: a reader finds the old file or the new one, never half of one.
@@ -381,7 +390,12 @@ class OnlineModel:
             "config": self.config.to_plain(),
             "feature_names": None if self.feature_names is None else list(self.feature_names),
             "expert_names": list(self.names),
-            **content_of(self.parts()),
+            "warm_X": None if self.warm_X is None else self.warm_X.clone().cpu(),
+            "warm_y": None if self.warm_y is None else self.warm_y.clone().cpu(),
+            **saved(self.online),
+            "calibration": copy.deepcopy(calibration_to_plain(self._calibration)),
+            "inputs": None if self._followed is None else self._followed.packed().cpu(),
+            "anomaly_counts": list(self.anomaly_counts),
         }
 
     @classmethod
@@ -389,21 +403,17 @@ class OnlineModel:
         """The model that :meth:`content` described, on its device or another."""
         plain = content["config"] if device is None else {**content["config"], "device": device}
         model = cls(StreamConfig.from_plain(plain), content["feature_names"])
-        parts = parts_of(content, model.device)
-        model.num_rows, model.warm_X, model.warm_y = parts.num_rows, parts.warm_X, parts.warm_y
-        model._calibration, model.anomaly_counts = parts.calibration, parts.anomaly_counts
-        if parts.warm_X is not None and parts.warm_y is not None and content["ensemble"] is not None:
-            X, y = parts.warm_X, parts.warm_y
+        model._calibration = calibration_from_plain(copy.deepcopy(content["calibration"]))  # it is changed in place
+        model.anomaly_counts = AnomalyCounts(*content["anomaly_counts"])
+        X, y = (rows if rows is None else rows.to(model.device) for rows in (content["warm_X"], content["warm_y"]))
+        model.warm_X, model.warm_y = X, y
+        if content["ensemble"] is not None:
             model._path = path = InputPath.of(model.config, X, y, model._names_of(range(X.shape[1])))
-            model._followed, model.online = parts.inputs, path.build_ensemble(X, y, is_fitted=False)
+            model._followed = InputState.unpacked(content["inputs"].to(model.device), len(path.columns.kept))
+            model.online = path.build_ensemble(path.warm_up(X), y, is_fitted=False)
             restore(model.online, content)
             model._compile_now()
         return model
-
-    def parts(self) -> Parts:
-        """The state that changes over the stream, by reference: copy it before you keep it."""
-        warm_up = self.warm_X, self.warm_y
-        return Parts(self.num_rows, *warm_up, self._calibration, self._followed, self.anomaly_counts, self.online)
 
     @property
     def num_far_in_warmup(self) -> int:
@@ -419,16 +429,17 @@ class OnlineModel:
         """A table of experts with weights as bars, for notebooks."""
         return html.escape(repr(self)) if self.online is None else self.online._repr_html_()
 
-    def _start(self, X: Tensor, y: Tensor, num_rows: int, progress: bool) -> None:
+    def _start(self, X: Tensor, y: Tensor, progress: bool) -> None:
         """Fit to these rows, all or nothing."""
         outlier = outliers_in_warm_up(y) if self.config.ensemble.target.is_real else torch.zeros_like(y).bool()
         y = torch.where(outlier, torch.nan, y)
         X, num_moved = limit_warm_up(X) if self.config.limit_inputs else (X, 0)
         path = InputPath.of(self.config, X, y, self._names_of(range(X.shape[1])))
-        online = path.build_ensemble(X, y, is_fitted=True, progress=progress)
-        followed = path.after_warm_up(online, X)
+        warm = path.warm_up(X)
+        online = path.build_ensemble(warm, y, is_fitted=True, progress=progress)
+        followed = path.with_effects(warm, lambda rows: online.predict(rows).mean)
         with uninterrupted():
-            self.warm_X, self.warm_y, self.num_rows, self.online = X.clone(), y.clone(), num_rows, online
+            self.warm_X, self.warm_y, self.online = X.clone(), y.clone(), online
             self._calibration = remember(init_calibration(self.config), y)
             self._path, self._followed = path, followed
             self.anomaly_counts = AnomalyCounts(num_moved, 0, int(outlier.sum()), int(followed.gaps.num_imputed.sum()))
@@ -437,23 +448,18 @@ class OnlineModel:
         warn_of_poor_forecasts(self.config.ensemble, X[:, path.columns.forecasts], y)
 
     def _learn(
-        self, online: OnlineEnsemble, path: InputPath, standard: Standard, X: Tensor, y: Tensor, steps: Tensor | None
+        self, online: OnlineEnsemble, path: InputPath, standard: Standard, y: Tensor, steps: Tensor | None
     ) -> OnlinePredictions:
-        """Learn rows, standardized and in their units."""
-        followed, inputs, targets, num_moved = standard.state, standard.inputs, path.targets(y), 0
-        if followed.within is not None:
-            within, inputs, moved = followed.within.follow(inputs)
-            followed, num_moved = followed._replace(within=within), int(moved.sum())
-        inputs, times = path.with_forecasts(inputs, X), {"steps": steps, "extra": standard.extra}
-        predictions = online.observe(inputs, targets.to(self.config.torch_dtype), **times)
+        """Learn rows in standardized units, and their targets."""
+        followed, targets, times = standard.state, path.targets(y), {"steps": steps, "extra": standard.extra}
+        predictions = online.observe(standard.inputs, targets.to(self.config.torch_dtype), **times)
         num_outliers = num_discounted(predictions.mixture, targets, self.config.ensemble.outlier_threshold)
         num_imputed = int(followed.gaps.num_imputed.sum())
         with uninterrupted():  # the layers around the ensemble learn the rows too
             self._followed = followed
-            self.anomaly_counts = self.anomaly_counts.after(num_moved, num_outliers, num_imputed)
+            self.anomaly_counts = self.anomaly_counts.after(int(standard.num_moved.sum()), num_outliers, num_imputed)
             mixture = in_units(predictions.mixture, self.scales)
             self._calibration, block = calibrate_block(self._calibration, self.config, mixture, y, online.block_size)
-            self.num_rows += y.shape[0]
         log_prob = predictions.log_prob.double() - self.scales.log_scale(targets) + block.gain
         log_weights = online.ensemble.layers.by_expert(predictions.log_weights.double())
         return OnlinePredictions(block.distribution, log_prob, log_weights, 0, block.intervals)
@@ -484,7 +490,6 @@ class OnlineModel:
             pipeline.ensemble.commit(row.staged)
             self._followed, self._calibration = row.followed, row.calibration
             self.anomaly_counts = self.anomaly_counts.after(row.num_moved, 0, self.anomaly_counts.inputs_imputed)
-            self.num_rows += 1
         return row.predictions
 
     def __getstate__(self) -> dict[str, object]:

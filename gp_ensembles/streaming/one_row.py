@@ -23,6 +23,7 @@ from gp_ensembles.streaming.after_mixture import CalibrationState
 from gp_ensembles.streaming.checks import FARTHEST
 from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.config import StreamConfig
+from gp_ensembles.streaming.gaps import Gaps
 from gp_ensembles.streaming.inactive_columns import FAR, SETTLED, InactiveColumns
 from gp_ensembles.streaming.input_range import GROWTH, REACH, InputRange
 from gp_ensembles.streaming.inputs import InputState
@@ -62,23 +63,22 @@ class RowPipeline:
 
     def __init__(self, ensemble: RowEnsemble, config: StreamConfig, columns: Columns) -> None:
         self.ensemble = ensemble
-        scales, kept, indicators = columns.scales, columns.kept, columns.imputation.indicators
+        scales, kept, indicators = columns.scales, columns.kept, columns.indicators
         self._kept = np.array(kept, dtype=np.int64)
         # A row without gaps: its indicators are zero.
         self._flags = np.zeros(len(indicators))
         self._mean = np.concatenate([scales.X_mean.numpy(), columns.gap_share.numpy()])
         self._scale = np.concatenate([scales.X_scale.numpy(), columns.gap_scale.numpy()])
-        self._inactive = list(columns.inactive)
+        self._inactive = columns.inactive.nonzero().flatten().tolist()
         self._shift, self._unit = float(scales.y_mean), float(scales.y_scale)
         self._clip = math.inf if config.clip is None else config.clip
         self._levels = IntervalLevels(config.coverages)
         self._df = torch.from_numpy(ensemble.degrees_of_freedom).unsqueeze(-1)
         self._no_age = torch.zeros(len(kept), dtype=torch.float64, device="cpu")
-        self._everywhere = tuple(np.full(len(self._mean), bound) for bound in (-math.inf, math.inf, 0.0))
 
     def stage(self, X: Tensor, y: Tensor, followed: InputState, calibration: CalibrationState) -> PipelineRow | None:
         """Predict a row X (1, D) and compute the update from its target y (1,); nothing changes."""
-        target, within = y.item(), followed.within
+        target = y.item()
         legal, row, inputs, lower, upper, num_moved = self._limited(X, followed)
         scaled = (target - self._shift) / self._unit
         if not (legal and abs(scaled) < FARTHEST):
@@ -86,10 +86,9 @@ class RowPipeline:
         staged = self.ensemble.stage(inputs, scaled)
         if staged is None:
             return None
-        if within is not None:
-            within = InputRange(torch.from_numpy(lower), torch.from_numpy(upper), within.width)
-        gaps = followed.gaps._replace(last=torch.from_numpy(row), age=self._no_age)
-        after = followed._replace(gaps=gaps, within=within)
+        within = InputRange(torch.from_numpy(lower), torch.from_numpy(upper), followed.within.width)
+        gaps = Gaps(torch.from_numpy(row), self._no_age, followed.gaps.num_imputed)
+        after = InputState(followed.num_rows + 1, gaps, followed.inactive_columns, followed.effect, within)
         mean, variance = self._in_units(staged.mixture)
         weights = np.exp(staged.mixture.log_weights)
         pit = mixture_cdf(target, weights, mean.ravel(), variance.ravel(), self.ensemble.degrees_of_freedom)
@@ -124,23 +123,23 @@ class RowPipeline:
 
     def _limited(self, X: Tensor, followed: InputState) -> tuple[bool, Numbers, Numbers, Numbers, Numbers, int]:
         """Whether a row is usual, its inputs in their units, and the results of :func:`_limit`."""
-        row, within, scale = X.detach().numpy()[0], followed.within, self._scale
+        row, scale = X.detach().numpy()[0], self._scale
         legal, own = not np.isinf(row).any(), row[self._kept]
         if self._inactive:
-            unchanged, scale = self._scales_of(own[self._inactive], followed.inactive_columns)
+            unchanged, scale = self._scales_of(own, followed.inactive_columns)
             legal = legal and unchanged
-        lower, upper, width = self._everywhere if within is None else (part.numpy() for part in within)
+        lower, upper, width = (part.numpy() for part in followed.within)
         whole = np.concatenate((own, self._flags)) if len(self._flags) else own
         usual, *limited = _limit(whole, self._mean, scale, self._clip, lower, upper, width)
         return bool(legal and usual), own, *limited
 
     def _scales_of(self, values: Numbers, inactive_columns: InactiveColumns) -> tuple[bool, Numbers]:
-        """Whether values of columns that were constant in the warm-up leave their state unchanged; and all scales."""
-        own, scale = inactive_columns.scale.numpy(), self._scale.copy()
-        scale[self._inactive] = own
-        deviation = np.abs(values - inactive_columns.base.numpy())
+        """Whether values (K,) of columns that were constant in the warm-up leave their state unchanged; all scales."""
+        here, scale = self._inactive, self._scale.copy()
+        scale[here] = own = inactive_columns.scale.numpy()[here]
+        deviation = np.abs(values[here] - inactive_columns.base.numpy()[here])
         usual = (deviation == 0) | (
-            (inactive_columns.num.numpy() >= SETTLED) & (deviation <= FAR * own) & (deviation > 1e-9 * own)
+            (inactive_columns.num.numpy()[here] >= SETTLED) & (deviation <= FAR * own) & (deviation > 1e-9 * own)
         )
         return bool(usual.all()), scale
 

@@ -63,11 +63,10 @@ class ColumnReport(NamedTuple):
 
 def column_reports(columns: Columns, followed: InputState, names: Sequence[str]) -> tuple[ColumnReport, ...]:
     """A report of each input."""
-    activated_at = dict(zip(columns.inactive, followed.inactive_columns.activated_at.int().tolist(), strict=True))
+    activated_at = followed.inactive_columns.activated_at.int().tolist()
     imputed, used = followed.gaps.num_imputed.int().tolist(), columns.imputation.used.tolist()
+    inactive = columns.inactive.tolist()
     return tuple(
-        ColumnReport(
-            name, imputed[j], used[j], j in activated_at, activated_at.get(j, 0), j in columns.imputation.indicators
-        )
+        ColumnReport(name, imputed[j], used[j], inactive[j], activated_at[j], j in columns.indicators)
         for j, name in enumerate(names)
     )

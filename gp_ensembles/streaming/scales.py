@@ -10,7 +10,7 @@ from gp_ensembles.numerics.display import record_text
 
 
 class Standardizer(NamedTuple):
-    """Shifts and scales taken from the warm-up rows, for inputs and target.
+    """Shifts and scales taken from the warm-up rows, for inputs and target; of many series with an axis in front.
 
     Attributes:
         X_mean: Means of the inputs, shape (D,).
@@ -36,7 +36,13 @@ class Standardizer(NamedTuple):
 
     @classmethod
     def fit(
-        cls, X: Tensor, y: Tensor, feature_names: Sequence[str] | None = None, *, inactive: Sequence[int] = ()
+        cls,
+        X: Tensor,
+        y: Tensor,
+        feature_names: Sequence[str] | None = None,
+        *,
+        inactive: Sequence[int] = (),
+        may_be_constant: bool = False,
     ) -> "Standardizer":
         """Take means and population standard deviations of warm-up rows; missing values are left out.
 
@@ -45,12 +51,14 @@ class Standardizer(NamedTuple):
             y: Warm-up targets, shape (N,), or (N, O) for several outputs; NaN where missing.
             feature_names: Names for messages; column numbers by default.
             inactive: Columns that may be constant; their scale is one.
+            may_be_constant: Whether the targets may be; their scale is then their absolute value, or one.
 
         Raises:
             ValueError: If another column or a target is constant or too large to square, or no target is observed.
         """
         scales = cls.fit_inputs(X, y, feature_names, inactive=inactive)
-        outputs = [_moments_of_target(column) for column in (y.unsqueeze(-1) if y.ndim == 1 else y).unbind(-1)]
+        columns = (y.unsqueeze(-1) if y.ndim == 1 else y).unbind(-1)
+        outputs = [_moments_of_target(column, may_be_constant) for column in columns]
         y_mean, y_scale = (torch.stack(part) for part in zip(*outputs, strict=True))
         return scales._replace(y_mean=y_mean.reshape(y.shape[1:]), y_scale=y_scale.reshape(y.shape[1:]))
 
@@ -119,12 +127,14 @@ def constant_columns(X: Tensor) -> list[int]:
     return [int(j) for j in (spread <= round_off).nonzero().flatten()]
 
 
-def _moments_of_target(y: Tensor) -> tuple[Tensor, Tensor]:
+def _moments_of_target(y: Tensor, may_be_constant: bool) -> tuple[Tensor, Tensor]:
     seen = y[~torch.isnan(y)]
     if seen.numel() == 0:
         raise ValueError("no target is observed in the warm-up rows")
     mean, scale = seen.mean(), seen.std(correction=0)
     _check_finite(mean, scale)
+    if may_be_constant and constant_columns(seen.unsqueeze(-1)):
+        return mean, torch.where(mean == 0, 1.0, mean.abs())
     if not bool(scale > 0) or bool((seen == seen[0]).all()):
         raise ValueError(f"the target is constant ({float(seen[0]):g}) in the warm-up rows; use a longer warm-up")
     return mean, scale

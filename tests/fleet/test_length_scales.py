@@ -15,6 +15,7 @@ from gp_ensembles.experts.empirical_bayes import Adam
 from gp_ensembles.fleet import Fleet
 from gp_ensembles.fleet.length_scales import fit_factors
 from gp_ensembles.fleet.variances import fit_variances
+from gp_ensembles.streaming.columns import Columns
 
 WARMUP, NUM = 120, 4
 INPUTS = (0, 0, 1, 1)  # those that series depend on
@@ -56,7 +57,7 @@ def ensemble_for(X, y, generator):
 def test_quick_series_have_short_length_scales_and_are_better_for_it(generator):
     X, y = series(WARMUP + 200, generator)
     own, shared = (fitted(X, y, own_length_scales=chosen) for chosen in (True, False))
-    factors = own.series.note("X_scale", NAMES) / X[:WARMUP].std(0, correction=0)
+    factors = Columns.unpacked(own.series.note("columns", NAMES)).scales.X_scale / X[:WARMUP].std(0, correction=0)
     active, idle = (factors[range(NUM), [abs(column - other) for column in INPUTS]] for other in (0, 1))
     ratio = active[::2] / active[1::2]
     assert ((ratio > 3) & (ratio < 30)).all()  # ten, as far as 120 rows tell

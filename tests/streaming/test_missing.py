@@ -181,12 +181,12 @@ def by_hand(values: list[float]) -> list[float]:
 )
 def test_the_scale_of_a_column_that_wakes_up(values: list[float]) -> None:
     X = torch.tensor(values, dtype=torch.float64).unsqueeze(-1)
-    after, predicted = InactiveColumns.of(X[0]).follow(X, 1)
+    after, predicted = InactiveColumns.of(X[0]).follow(X, X.new_zeros(()))
     torch.testing.assert_close(predicted[:, 0], X.new_tensor(by_hand(values)), rtol=1e-9, atol=1e-12)
     assert float(after.activated_at) == 1 + next(k for k, value in enumerate(values) if value != values[0])
     parts, state = [], InactiveColumns.of(X[0])
     for t, row in enumerate(X.split(7)):
-        state, part = state.follow(row, 1 + 7 * t)
+        state, part = state.follow(row, X.new_tensor(7 * t))
         parts.append(part)
     assert torch.equal(torch.cat(parts), predicted)
     assert all(map(torch.equal, state, after))
@@ -205,7 +205,7 @@ def test_what_stands_in_is_the_best_of_an_autoregression() -> None:
     for t in range(1, 4000):
         x[t] = 0.8 * x[t - 1] + 0.6 * torch.randn((), generator=generator, dtype=torch.float64)
     X = 3 + x.unsqueeze(-1)
-    found = Imputation.of(X, x, X.mean(0), "found")
+    found = Imputation.of(X, X.mean(0), "found")
     assert abs(float(found.used) - 0.8) < 0.03
     _, last, age = Gaps.none(X[0]).follow(torch.cat([X[:5], torch.full((3, 1), NAN, dtype=torch.float64)]))
     rho = found.persistence
@@ -218,7 +218,7 @@ def test_what_stands_in_is_the_best_of_an_autoregression() -> None:
         error = 1 - weights @ covariance[5 + ahead, :5]
         torch.testing.assert_close(found.uncertainty(last, age)[5 + ahead, 0], error, rtol=1e-9, atol=1e-9)
     for impute, wanted in (("last", X[4, 0]), ("mean", X.mean())):
-        torch.testing.assert_close(Imputation.of(X, x, X.mean(0), impute).fill(last, age)[6, 0], wanted)
+        torch.testing.assert_close(Imputation.of(X, X.mean(0), impute).fill(last, age)[6, 0], wanted)
 
 
 def test_gaps_add_the_noise_that_a_linear_model_knows() -> None:

@@ -426,7 +426,7 @@ def test_copies_pickles_and_damaged_files(tmp_path):
         OnlineModel.load(tmp_path / "text.pt")
     content = model.content()
     del content["ensemble"]["meta_log_weights"]
-    write_checkpoint(tmp_path / "other.pt", Kind("gp_ensembles model", 7, "a model", ""), content)
+    write_checkpoint(tmp_path / "other.pt", Kind("gp_ensembles model", 8, "a model", ""), content)
     with pytest.raises(ValueError, match="does not fit this version"):
         OnlineModel.load(tmp_path / "other.pt")
     with pytest.raises(ValueError, match="warm-up is not over: 0 of 1000"):
