@@ -59,17 +59,6 @@ def test_numbers_are_those_of_the_ensemble_alone(kind, block_size, generator):
     )
 
 
-def test_rows_without_targets_and_targets_without_gaps(generator):
-    ensemble = ENSEMBLES["all layers"]()
-    fixed, online = recorded(ensemble, block_size=7), OnlineEnsemble(ensemble)
-    X, y = stream("all layers", 60, generator)
-    y = y.clamp(-3, 3)
-    for targets in (y.nan_to_num(0.5), torch.full_like(y, torch.nan), y):
-        found, expected = fixed.observe(X, targets), online.observe(X, targets)
-        torch.testing.assert_close(found.mean, expected.mean, **CLOSE)
-        torch.testing.assert_close(found.log_prob, expected.log_prob, **CLOSE)
-
-
 @pytest.mark.parametrize("place", [0, 33])
 def test_a_block_that_asks_for_the_host_stops_those_behind_it(place, generator):
     """A gross error: blocks queued behind it must not learn before it is dealt with."""

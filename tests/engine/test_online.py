@@ -80,14 +80,6 @@ def test_equals_the_pure_ensemble(rule, form, block_size):
         assert torch.equal(scores.isnan(), y.isnan())
 
 
-def test_one_row_at_a_time_equals_one_call():
-    X, y = stream()
-    whole, single = OnlineEnsemble(build()), OnlineEnsemble(build())
-    want = whole.observe(X, y)
-    got = [single.observe(X[t : t + 1], y[t : t + 1]).log_prob for t in range(len(y))]
-    torch.testing.assert_close(torch.cat(got), want.log_prob, rtol=1e-9, atol=1e-9)
-
-
 def snapshot(online):
     return {name: value.clone() for name, value in online.state_dict().items()}
 

@@ -103,7 +103,7 @@ def rows(concern: str) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tens
     if everything or concern == "missing targets":
         y[[0, 7, 8, 9, 30]] = torch.nan
     if everything or concern == "outliers":
-        y[[12, 13, 25]] += torch.tensor([40.0, -9.0, 1e6], dtype=torch.float64)
+        y[[1, 12, 13, 15, 25, 47]] += torch.tensor([1e3, 40.0, -9.0, 9e5, 1e6, -1e3], dtype=torch.float64)
     if everything or concern == "further noise":
         given["extra"] = (torch.rand(NUM_ROWS, generator=g, dtype=torch.float64) - 0.5).clamp_min(0)
     if everything or concern == "uneven steps":

@@ -81,22 +81,6 @@ def test_a_gap_of_k_steps_is_k_minus_one_rows_without_targets(name: str) -> None
         torch.testing.assert_close(getattr(predicted, field), getattr(whole, field)[last], rtol=1e-9, atol=1e-10)
 
 
-def test_blocks_change_nothing_and_the_next_row_is_predicted_by_its_steps() -> None:
-    X, y, steps = stream()
-    steps = steps * 0.7
-    extra = torch.tensor([0.0, 0.3, 0.0, 1.0] * 3, dtype=torch.float64)
-    names = sorted(experts())
-    whole = online(names, block_size=64).observe(X, y, steps=steps, extra=extra)
-    parts = online(names)
-    for t in range(len(y)):
-        one = {"steps": steps[t : t + 1], "extra": extra[t : t + 1]}
-        before = parts.predict(X[t : t + 1], **one).moments()
-        predicted = parts.observe(X[t : t + 1], y[t : t + 1], **one)
-        for moment, field in zip(before, ("mean", "variance"), strict=True):
-            torch.testing.assert_close(moment[0], getattr(predicted, field)[0], rtol=1e-9, atol=1e-10)
-        torch.testing.assert_close(predicted.log_prob[0], whole.log_prob[t], rtol=1e-8, atol=1e-9)
-
-
 def test_steps_of_one_and_no_noise_change_no_bit() -> None:
     X, y, steps = stream()
     usual = online(["walk", "static", "structural"]).observe(X, y)

@@ -47,93 +47,12 @@ def ensemble(dtype=torch.float64, *, memory=True, innovations=MODELS, threshold=
     )
 
 
-def oracle(ensemble, X, y, threshold):
-    """Row after row: Kalman filters in the open, innovation models one row at a time, fixed share."""
-    memory, bank, share = ensemble.memory, ensemble.layers.bank, ensemble.meta_learner.share
-    num = ensemble.num_experts
-    means = torch.zeros(4, X.shape[1] + len(LAGS) + 1, dtype=torch.float64)
-    covariances = torch.eye(means.shape[1], dtype=torch.float64).repeat(4, 1, 1)
-    noises, walks = [0.05, 0.2, 0.05, 0.2], [0.0, 0.0, 1e-3, 1e-3]
-    weights = torch.full((num,), 1 / num, dtype=torch.float64)
-    history, innovations = memory.init(y), bank.init(4, y)
-    scores, centers, spreads = [], [], []
-    for x, target in zip(X, y, strict=True):
-        phi = torch.cat([x, memory.next_columns(history, 1)[0], x.new_ones(1)])
-        moments = []
-        for m in range(4):
-            covariances[m] += walks[m] * torch.eye(len(phi), dtype=torch.float64)
-            moments.append((phi @ means[m], phi @ covariances[m] @ phi + noises[m]))
-        mean, variance = (torch.stack(part) for part in zip(*moments, strict=True))
-        copies = bank.predict(innovations, mean.unsqueeze(1), variance.unsqueeze(1))
-        all_means = torch.cat([mean.unsqueeze(1), copies.mean[..., 0]], 1).flatten()
-        all_variances = torch.cat([variance.unsqueeze(1), copies.variance[..., 0]], 1).flatten()
-        center = weights @ all_means
-        spread = (weights @ (all_variances + (all_means - center) ** 2)).sqrt()
-        centers.append(center)
-        spreads.append(spread)
-        is_missing = bool(target.isnan())
-        counts = 1.0
-        if not is_missing and abs(target - center) > threshold * spread:
-            counts = float((threshold * spread / (target - center)) ** 4)
-        after, met = bank.update_block(
-            innovations,
-            mean.unsqueeze(1),
-            variance.unsqueeze(1),
-            target.reshape(1),
-            share=torch.tensor([counts], dtype=torch.float64),
-            missing=target.isnan().reshape(1) if is_missing else None,
-        )
-        innovations = after
-        if is_missing:
-            scores.append(target)
-            history = memory.columns(history, target.reshape(1))[0]
-            weights = (1 - share) * weights + share / num
-            continue
-        own = torch.distributions.Normal(mean, variance.sqrt()).log_prob(target)
-        log_prob = torch.cat([own.unsqueeze(1), met.log_prob[..., 0]], 1).flatten()
-        density = weights @ log_prob.exp()
-        scores.append(density.log())
-        tempered = weights * (counts * (log_prob - log_prob.max())).exp()
-        weights = (1 - share) * tempered / tempered.sum() + share / num
-        for m in range(4):
-            gain = covariances[m] @ phi / (variance[m] - noises[m] + noises[m] / counts)
-            means[m] += gain * (target - mean[m])
-            covariances[m] -= torch.outer(gain, covariances[m] @ phi)
-        lower, upper = memory.bounds.tolist()
-        is_usual = 2 * lower - upper <= float(target) <= 2 * upper - lower
-        remembered = target if is_usual or counts == 1.0 else center + counts * (target - center)
-        history = memory.columns(history, remembered.reshape(1))[0]
-    return torch.stack(scores), torch.stack(centers), torch.stack(spreads)
-
-
 def spoiled(y, outliers, gaps):
     y = y.clone()
     for place, value in outliers.items():
         y[place] = value
     y[list(gaps)] = torch.nan
     return y
-
-
-CASES = {
-    "clean": ({}, ()),
-    "one outlier": ({20: 100.0}, ()),
-    "neighbors": ({20: 1e4, 21: -50.0, 23: 9e5}, ()),
-    "ends": ({0: 1e3, 59: -1e3}, ()),
-    "a usual one": ({30: 5.0}, ()),
-    "with gaps": ({20: 1e3, 40: -30.0}, (19, 21, 22, 41)),
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_equals_row_after_row(case):
-    X, y = rows()
-    y = spoiled(y, *CASES[case])
-    scores, centers, spreads = oracle(ensemble(), X, y, THRESHOLD)
-    state, predictions = ensemble().update(ensemble().init(), X, y)
-    torch.testing.assert_close(predictions.log_prob, scores, rtol=1e-8, atol=1e-8, equal_nan=True)
-    torch.testing.assert_close(predictions.mean, centers, rtol=1e-8, atol=1e-8)
-    torch.testing.assert_close(predictions.variance.sqrt(), spreads, rtol=1e-8, atol=1e-8)
-    assert state.history.isfinite().all()
 
 
 @settings(max_examples=8, deadline=None)
@@ -152,22 +71,6 @@ def test_any_blocking_gives_the_same_numbers(sizes, outliers, gaps):
     for field in ("mean", "variance", "log_prob"):
         together = torch.cat([getattr(part, field) for part in parts])
         torch.testing.assert_close(together, getattr(whole, field), rtol=1e-7, atol=1e-9, equal_nan=True)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_shell_and_pure_ensemble_agree_and_predict_is_the_next_row(case):
-    X, y = rows()
-    y = spoiled(y, *CASES[case])
-    pure, predictions = ensemble().update(ensemble().init(), X, y)
-    online = OnlineEnsemble(ensemble())
-    observed = online.observe(X, y)
-    torch.testing.assert_close(observed.log_prob, predictions.log_prob, rtol=1e-9, atol=1e-9, equal_nan=True)
-    new_X, new_y = (part[:1] for part in rows(7))
-    predicted = online.predict(new_X)
-    torch.testing.assert_close(predicted.mean, ensemble().predict(pure, new_X).mean, rtol=1e-9, atol=1e-9)
-    met = online.observe(new_X, new_y)
-    torch.testing.assert_close(predicted.mean, met.mean, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(predicted.log_prob(new_y), met.log_prob, rtol=1e-8, atol=1e-8)
 
 
 def test_no_prediction_knows_its_target():
@@ -201,16 +104,6 @@ def test_a_shift_for_good_is_learned_all_the_same():
     y[300:] += 100
     predictions = OnlineEnsemble(ensemble()).observe(X, y)
     assert float((predictions.mean - y)[450:].abs().mean()) < 3
-
-
-def test_the_state_loads_into_a_fresh_ensemble_to_the_bit():
-    X, y = rows()
-    online = OnlineEnsemble(ensemble())
-    online.observe(X, y)
-    other = OnlineEnsemble(ensemble())
-    other.load_state_dict(online.state_dict())
-    more_X, more_y = rows(5)
-    assert torch.equal(other.observe(more_X, more_y).log_prob, online.observe(more_X, more_y).log_prob)
 
 
 def test_a_rejected_block_leaves_the_state(monkeypatch):

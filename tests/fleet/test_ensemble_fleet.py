@@ -80,17 +80,6 @@ def test_a_fleet_is_as_many_ensembles(kind, cuts, shuffled, generator):
         torch.testing.assert_close(next_rows.variance, expected_next.variance, **close)
 
 
-def test_rows_one_at_a_time_are_learned_to_1e_10(generator):
-    ensemble = ENSEMBLES["averaging"]()
-    fleet, others = EnsembleFleet(ensemble, NAMES), alone(ensemble)
-    names, X, y = rows(80, generator)
-    for row in range(80):
-        found = fleet.observe(names[row : row + 1], X[row : row + 1], y[row : row + 1])
-        expected = others[names[row]].observe(X[row : row + 1], y[row : row + 1])
-        torch.testing.assert_close(found.mean, expected.mean, rtol=1e-10, atol=1e-10)
-        torch.testing.assert_close(found.log_prob, expected.log_prob, rtol=1e-10, atol=1e-10, equal_nan=True)
-
-
 @pytest.mark.parametrize("kind", ["switching", "all layers", "square roots"])
 def test_a_series_goes_out_and_comes_back(kind, generator):
     ensemble = ENSEMBLES[kind]()
@@ -147,44 +136,6 @@ def test_states_live_in_files(tmp_path, generator):
     assert sum(path.stat().st_size for path in (tmp_path / "states").iterdir()) > 45 * 1000
     with pytest.raises(ValueError, match="is not empty"):
         EnsembleFleet(ensemble, folder=tmp_path / "states")
-
-
-CONCERNS = {
-    "further noise": lambda n, g: {"extra": (torch.rand(n, generator=g, dtype=torch.float64) - 0.6).clamp_min(0)},
-    "uneven steps": lambda n, g: {"steps": torch.randint(0, 4, (n,), generator=g).double()},
-    "both": lambda n, g: {
-        "extra": torch.rand(n, generator=g, dtype=torch.float64),
-        "steps": torch.randint(0, 3, (n,), generator=g).double(),
-    },
-}
-
-
-@pytest.mark.parametrize(
-    ("kind", "concern"),
-    [(kind, "both") for kind in ENSEMBLES if kind != "classes"]
-    + [("all layers", "further noise"), ("outliers", "uneven steps")],
-)
-def test_rows_with_more_to_say_are_learned_as_by_as_many_ensembles(kind, concern, generator):
-    ensemble = ENSEMBLES[kind]()
-    fleet, others = EnsembleFleet(ensemble, NAMES), alone(ensemble)
-    names, X, y = rows(70, generator)
-    given = CONCERNS[concern](70, generator)
-    close = {"rtol": 1e-10, "atol": 1e-10, "equal_nan": True}
-    parts = [slice(0, 60), slice(60, 61), slice(61, 70)]
-    found = [fleet.observe(names[p], X[p], y[p], **{k: v[p] for k, v in given.items()}) for p in parts]
-    for name, other in others.items():
-        mine = torch.tensor([one == name for one in names])
-        expected = other.observe(X[mine], y[mine], **{k: v[mine] for k, v in given.items()})
-        for field in ("mean", "variance", "log_prob"):
-            torch.testing.assert_close(
-                torch.cat([getattr(part, field) for part in found])[mine], getattr(expected, field), **close
-            )
-    if "extra" in given:
-        noise = given["extra"][:5]
-        ahead = fleet.predict(NAMES, X[:5], extra=noise)
-        for number, name in enumerate(NAMES):
-            one = others[name].predict(X[number : number + 1], extra=noise[number : number + 1])
-            torch.testing.assert_close(ahead.variance[number], one.variance[0], **close)
 
 
 @pytest.mark.parametrize("num_rows", [1, 9])
