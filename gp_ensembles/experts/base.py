@@ -198,19 +198,22 @@ class CopiedSeries(SeriesBatch):
     def stage(self, places: Tensor, Phi: Tensor, rows: Rows, own: Variances | None) -> Predictions:
         """See :meth:`SeriesBatch.stage`."""
         state = self._at(places)
-        if self._with_variances is not None:
+        if self._with_variances is not None and rows.steps is None:
             axes = [1] * (Phi.ndim - 3)
             each = rows.mapped(lambda part: part.reshape(len(part), *axes, -1))
             each = each._replace(y=each.y.expand(Phi.shape[:-1]))
             after, found = self._with_variances(own).update_block(state, Phi, each)
-        else:
+        else:  # schedules of uneven steps have no axis for the series
             given = {name: part for name, part in rows._asdict().items() if part is not None}
-            after, found = torch.func.vmap(self._one)(state, Phi, given)
+            after, found = torch.func.vmap(self._one)(state, Phi, given, *([] if own is None else [own]))
         self._staged = places, after
         return found
 
-    def _one(self, state: FilterState, Phi: Tensor, rows: dict[str, Tensor]) -> tuple[FilterState, Predictions]:
-        return self._bound.update_block(state, Phi, Rows(**rows))
+    def _one(
+        self, state: FilterState, Phi: Tensor, rows: dict[str, Tensor], own: Variances | None = None
+    ) -> tuple[FilterState, Predictions]:
+        bound = self._bound if self._with_variances is None else self._with_variances(own)
+        return bound.update_block(state, Phi, Rows(**rows))
 
     def commit(self, keep: Tensor) -> None:
         """See :meth:`SeriesBatch.commit`."""

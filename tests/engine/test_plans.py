@@ -6,12 +6,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from gp_ensembles.experts.model_adapter import ModelAdapter
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble, quarantine
 from gp_ensembles.engine.memory import TargetMemory
 from gp_ensembles.experts import GaussianExpert, RobustExpert, StudentTExpert
+from gp_ensembles.experts.adapters import ModelAdapter
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.experts.structural import StructuralExpert
