@@ -1,4 +1,4 @@
-"""The commands ``stream``, ``resume`` and ``demo`` as plain functions."""
+"""The commands ``stream``, ``resume`` and ``demo`` as plain functions, and the events that their reports count."""
 
 import re
 import sys

@@ -23,8 +23,8 @@ from gp_ensembles.numerics.cholesky import NumericalError
 THREADS = "CPU threads; one is fastest for matrices this small, and several are far slower on a busy machine"
 _FLAGS = ("as_published", "explain", "follow", "header", "limit_inputs",
           "quick", "recalibrate", "skip_seen", "strict", "traceback")  # fmt: skip
+_LONGEST = 400  # characters of a message
 # What bad input, a bad machine or a bad file raise; anything else is a defect of this library.
-_LONGEST = 400
 EXPECTED = (ValueError, TypeError, OSError, NumericalError, ImportError, argparse.ArgumentError, MemoryError)
 
 

@@ -34,6 +34,63 @@ MOST_PARTS = 1_000_000  # things in a checkpoint, however they are shared; a lis
 _LENGTH_BYTES = 8  # in front of the header
 
 
+class Kind(NamedTuple):
+    """A kind of checkpoint."""
+
+    format: str  # its mark in the file
+    version: int  # the version that is written, and the only one that is read
+    name: str  # its name in messages, as in "a stream"
+    advice: str  # what to do instead, at the end of a message
+    parts: tuple[str, ...] = ()  # names of parts that get digests of their own in the manifest, as in ``model/config``
+
+
+def write_checkpoint(path: Path, kind: Kind, content: dict[str, Any]) -> None:
+    """Write a file in one step: a reader finds the old file or the new one, never half of one."""
+    content = solid(content)
+    head = {"format": kind.format, "format_version": kind.version, "manifest": manifest_of(content, kind.parts)}
+    whole = {**head, **content}
+    replace_file(path, lambda file: torch.save(whole, file))
+
+
+def read_checkpoint(path: Path, kind: Kind) -> dict[str, Any]:
+    """The content that :func:`write_checkpoint` has written."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; give the checkpoint.pt in it")
+    with path.open("rb") as file:
+        try:
+            content = read_archive(file)
+        except ValueError as error:
+            raise ValueError(
+                f"{path} is not a readable checkpoint: it is damaged, truncated or another file"
+            ) from error
+    if not isinstance(content, dict) or content.get("format") != kind.format:
+        raise ValueError(f"{path} is not a checkpoint of {kind.name}; {kind.advice}")
+    version, manifest = content.get("format_version"), content.get("manifest")
+    if type(version) is not int or version != kind.version:
+        raise ValueError(
+            f"{path} has checkpoint format {version}, this version of the library reads {kind.version}; resume with "
+            "the version that wrote it"
+        )
+    found: dict[str, Any] = {name: value for name, value in content.items() if name not in _HEAD}
+    try:
+        is_whole = isinstance(manifest, dict) and manifest["digest"] == digest(found)
+    except (KeyError, ValueError):
+        is_whole = False
+    if not is_whole:
+        raise ValueError(
+            f"{path} is damaged or was changed: its content does not match its manifest; use an earlier one"
+        )
+    return found
+
+
+def fingerprint(*tensors: Tensor) -> str:
+    """A checksum of the values of tensors."""
+    found = hashlib.sha256()
+    for tensor in tensors:
+        found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
 def manifest_of(content: Mapping[str, Any], parts: Sequence[str] = ()) -> dict[str, Any]:
     """The manifest of a checkpoint."""
     tensors = {
@@ -135,63 +192,6 @@ def _version(name: str) -> str:
         return version(name)
     except PackageNotFoundError:
         return "unknown"
-
-
-class Kind(NamedTuple):
-    """A kind of checkpoint."""
-
-    format: str  # its mark in the file
-    version: int  # the version that is written, and the only one that is read
-    name: str  # its name in messages, as in "a stream"
-    advice: str  # what to do instead, at the end of a message
-    parts: tuple[str, ...] = ()  # names of parts that get digests of their own in the manifest, as in ``model/config``
-
-
-def write_checkpoint(path: Path, kind: Kind, content: dict[str, Any]) -> None:
-    """Write a file in one step: a reader finds the old file or the new one, never half of one."""
-    content = solid(content)
-    head = {"format": kind.format, "format_version": kind.version, "manifest": manifest_of(content, kind.parts)}
-    whole = {**head, **content}
-    replace_file(path, lambda file: torch.save(whole, file))
-
-
-def read_checkpoint(path: Path, kind: Kind) -> dict[str, Any]:
-    """The content that :func:`write_checkpoint` has written."""
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder; give the checkpoint.pt in it")
-    with path.open("rb") as file:
-        try:
-            content = read_archive(file)
-        except ValueError as error:
-            raise ValueError(
-                f"{path} is not a readable checkpoint: it is damaged, truncated or another file"
-            ) from error
-    if not isinstance(content, dict) or content.get("format") != kind.format:
-        raise ValueError(f"{path} is not a checkpoint of {kind.name}; {kind.advice}")
-    version, manifest = content.get("format_version"), content.get("manifest")
-    if type(version) is not int or version != kind.version:
-        raise ValueError(
-            f"{path} has checkpoint format {version}, this version of the library reads {kind.version}; resume with "
-            "the version that wrote it"
-        )
-    found: dict[str, Any] = {name: value for name, value in content.items() if name not in _HEAD}
-    try:
-        is_whole = isinstance(manifest, dict) and manifest["digest"] == digest(found)
-    except (KeyError, ValueError):
-        is_whole = False
-    if not is_whole:
-        raise ValueError(
-            f"{path} is damaged or was changed: its content does not match its manifest; use an earlier one"
-        )
-    return found
-
-
-def fingerprint(*tensors: Tensor) -> str:
-    """A checksum of the values of tensors."""
-    found = hashlib.sha256()
-    for tensor in tensors:
-        found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return found.hexdigest()[:16]
 
 
 def read_archive(file: BinaryIO) -> Any:

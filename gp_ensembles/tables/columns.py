@@ -18,7 +18,6 @@ NUM_HASHES = 16
 BOOLEAN = {"true": 1.0, "yes": 1.0, "on": 1.0, "t": 1.0, "y": 1.0,
            "false": 0.0, "no": 0.0, "off": 0.0, "f": 0.0, "n": 0.0}  # fmt: skip
 _DAY = 86400.0
-_YEAR = 365.2425 * _DAY
 _FEW = 20
 
 
