@@ -299,12 +299,3 @@ def test_a_chain_that_cannot_move_does_not_freeze_the_others():
         draws = sample_hmc(log_density, start, HMCSettings(100, 200), generator=seeded(1))
     assert draws.state.step > 0.05
     assert float(draws.theta[1:].mean((0, 1)).abs().max()) < 0.3
-
-
-def test_walls_are_reported():
-    def log_density(theta):
-        return torch.where((theta > 0).all(-1), standard(theta) - theta.sum(-1), -torch.inf)
-
-    start = torch.rand(8, 3, dtype=F64, generator=seeded()) + 0.1
-    with pytest.warns(UserWarning, match="diverged|mix slowly"):
-        sample_hmc(log_density, start, HMCSettings(100, 100, max_steps=32), generator=seeded(1))

@@ -117,19 +117,8 @@ def test_file_round_trip(tmp_path, inference):
     assert read.report.summary() == fitted.report.summary()
     X = fitted.model.X[:4]
     assert torch.equal(read.predict(X).log_prob(fitted.model.y[:4]), fitted.predict(X).log_prob(fitted.model.y[:4]))
-
-
-def test_chains_go_on_after_a_file(tmp_path):
-    """Further draws after loading are those without a file between."""
-    fitted = fit(joint(), SHORT)
-    fitted.save(tmp_path / "fusion.pt")
-    read = FittedFusion.load(tmp_path / "fusion.pt", joint(), inference=SHORT)
-    with quiet():
-        first, second = fitted.sample_more(5), read.sample_more(5)
-    assert first.posterior.chains.theta.shape[1] == 25
-    assert torch.equal(first.posterior.chains.theta, second.posterior.chains.theta)
     with pytest.raises(ValueError, match="sample_more needs"):
-        FittedFusion.load(tmp_path / "fusion.pt", joint()).sample_more(5)
+        read.sample_more(5)
 
 
 def test_another_model_is_refused(tmp_path):
@@ -186,16 +175,6 @@ def test_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
         fitted.save(path)
     assert path.read_bytes() == before
     assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_single_expert():
-    """One expert: the fusion is that expert, in any inference."""
-    X, y, predictions = two_sensors(30)
-    alone = ExpertPredictions(*(part[:1] for part in predictions))
-    for inference in (MAP(), LaplaceApproximation(), SHORT):
-        fitted = fit(BHS(X, y, alone, prior()), inference)
-        torch.testing.assert_close(fitted.predict(X, alone).log_prob(y), alone.log_prob(y)[0])
-        assert fitted.expert_weights(X).mean.eq(1).all()
 
 
 @pytest.mark.slow

@@ -228,18 +228,6 @@ def test_stacked_chains_avoid_a_poor_mode():
     torch.testing.assert_close(gradient, torch.full_like(gradient, 204.0), rtol=1e-3, atol=0)
 
 
-def test_more_equals_one_run():
-    """Draws in two goes are those of one run, bit for bit."""
-    model = MODELS["het"]()
-    short = HMC(4, HMCSettings(num_draws=20, num_warmup=30))
-    prepared = quiet(short, model)
-    with cases.quiet():
-        joined = short.sample_more(model, prepared, 15)
-    whole = quiet(HMC(4, HMCSettings(num_draws=35, num_warmup=30)), model)
-    assert torch.equal(joined.chains.theta, whole.chains.theta)
-    torch.testing.assert_close(joined.report.diagnostics.weights, whole.report.diagnostics.weights)
-
-
 @pytest.mark.filterwarnings("ignore:the chains differ|.*leave-one-out|.*energies")
 def test_interrupted(monkeypatch):
     """Ctrl-C keeps the draws made so far, and ``more`` goes on as if nothing had happened."""

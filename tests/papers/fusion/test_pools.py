@@ -13,7 +13,7 @@ from gp_ensembles.numerics import mixtures
 from gp_ensembles.numerics import normal as normals
 from gp_ensembles.papers.fusion.experts import ExpertPredictions
 from gp_ensembles.papers.fusion.pools import entropy_weights, fuse, linear_pool, log_linear_pool, stacking_weights
-from tests.papers.fusion.cases import F64, close, normal, seeded, spoil, without_noise
+from tests.papers.fusion.cases import F64, close, seeded, spoil, without_noise
 
 
 def experts_first(numbers):
@@ -264,18 +264,6 @@ def test_golden_stacking(archive):
     torch.testing.assert_close(log_weights.exp(), numbers["weights"], rtol=0, atol=1e-6)
     score = (log_weights[:, None] + log_prob).logsumexp(0).mean()
     assert float(score) == pytest.approx(float(numbers["mean_log_score"]), abs=1e-9)
-
-
-@settings(max_examples=30)
-@given(seed=st.integers(0, 10**6), K=st.integers(1, 6))
-def test_stacking_meets_its_optimality_conditions(seed, K):
-    log_prob = normal(K, 30, seed=seed) - 1
-    log_weights = stacking_weights(log_prob)
-    gradient = (log_prob - (log_weights[:, None] + log_prob).logsumexp(0)).exp().mean(1)
-    assert float(log_weights.logsumexp(0)) == pytest.approx(0, abs=1e-12)
-    assert float(gradient.amax()) <= 1 + 1e-8
-    used = log_weights > math.log(1e-3)
-    assert bool(((gradient - 1).abs()[used] < 1e-4).all())
 
 
 def test_stacking_needs_experts_and_targets():
