@@ -14,8 +14,7 @@ from gp_ensembles.papers.quadrature.kernel_mixture import KernelMixtureModel, ro
 from gp_ensembles.papers.quadrature.likelihoods import condition
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters, inferred
 from gp_ensembles.papers.quadrature.quadrature import jackknife_sd, root_weights, rows_without_each_group
-from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
-from tests.papers.quadrature.cases import prior_of, seeded, tensor
+from tests.papers.quadrature.cases import prior_of, seeded, tensor, unflatten
 
 DRAWS = Search(PriorPolicy(), initial_share=1.0, num_ascents=0, use_periodogram=False)
 
@@ -54,7 +53,7 @@ def points(count, num_inputs=1, seed=1):
 def golden_case(archive):
     values = archive("maskerade_predictive")
     one = torch.ones(12, dtype=torch.float64)
-    hyperparameters = KernelHyperparameters(SpectralMixtures.unflatten(values["theta"], 1), one, values["noise"] * one)
+    hyperparameters = KernelHyperparameters(unflatten(values["theta"], 1), one, values["noise"] * one)
     return values, condition(hyperparameters, values["X"].unsqueeze(-1), values["y"]), hyperparameters
 
 
@@ -177,7 +176,7 @@ def test_questions_that_make_no_sense(model):
 
 def test_a_covariance_that_cannot_be_factorized_is_named():
     X = torch.zeros(3, 1, dtype=torch.float64)
-    kernels = SpectralMixtures.unflatten(tensor([1.0, 0.0, 1.0]), 1)
+    kernels = unflatten(tensor([1.0, 0.0, 1.0]), 1)
     hyperparameters = KernelHyperparameters(kernels, tensor(1.0), tensor(-1e-3))
     with pytest.raises(NumericalError, match="covariance of the training rows under kernel 0"):
         condition(hyperparameters, X, tensor(0.0, 1.0, 2.0))
