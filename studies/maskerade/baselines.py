@@ -192,10 +192,10 @@ def _fit(split: Split, kernel: Kernel, share: float) -> _Fit | None:
 
 
 def _mixture(problem: RegressionProblem, cube: Tensor, log_weights: Tensor) -> KernelMixtureModel:
-    """Kernels with weights that owe nothing to a surrogate: products of roots of a kernel with itself alone."""
+    """Kernels with weights that owe nothing to a surrogate."""
     with torch.no_grad():
         kernels = problem.prior.hyperparameters(cube)
-    return KernelMixtureModel(problem, kernels, log_weights, log_weights.exp().diag_embed())
+    return KernelMixtureModel(problem, kernels, log_weights)
 
 
 def _finite(values: Tensor) -> Tensor:

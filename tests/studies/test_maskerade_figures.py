@@ -50,8 +50,9 @@ def test_spectra_are_densities_and_distances_are_between_nothing_and_one():
     truth = recovery.spectrum(recovery.true_mixture())
     step = 4.0 / (len(truth) - 1)
     assert float(torch.trapezoid(truth, dx=step)) == pytest.approx(1.0, abs=1e-3)
-    apart = [torch.tensor([[1.0, 0.0, m, 0.0, 0.05, 0.0]], dtype=torch.float64) for m in (0.5, 3.0)]  # one is absent
-    first, second = (recovery.spectrum(SpectralMixtures.unflatten(row, 1))[0] for row in apart)
+    weights, means, scales = torch.tensor([[1.0, 0.0], [0.5, 3.0], [0.05, 0.0]], dtype=torch.float64)
+    mixtures = (SpectralMixtures(weights, m * weights[:, None], scales[:, None]) for m in means)  # one is absent
+    first, second = (recovery.spectrum(mixture) for mixture in mixtures)
     assert recovery.distance(first, second) == pytest.approx(1.0, abs=1e-6)
 
 

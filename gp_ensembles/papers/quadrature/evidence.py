@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -40,14 +40,14 @@ _SHARES = (0.02, 0.1, 0.3)  # of the component that is added to a kernel with fe
 _SUSPECT_REFITS = 3  # of suspect draws before the next number of components begins
 _CLEAN_SEARCHES = 2  # for modes, in a row, that find nothing new before a part is trusted
 _SEARCH_STARTS = 6  # ascents of such a search from each of three kinds of starts
-_NEW_HEIGHT, _NEW_MASS = (
-    math.log(20.0),
-    math.log(0.02),
-)  # above which an end of an ascent counts as a new mode, relative to the integral
+# above which an end of an ascent counts as a new mode, relative to the integral
+_NEW_HEIGHT, _NEW_MASS = math.log(20.0), math.log(0.02)
 _SEARCH_ITERATIONS = 60
 _KEPT = 0.7  # of a known kernel's hyperparameters, in a start
 _NEW_SHARE = 0.3  # of the weight for modes that are added
 _TABLES = 6  # of the size of a covariance, alive while it is differentiated
+
+_Value = TypeVar("_Value")
 
 
 def integrand_for(problem: RegressionProblem, components: int) -> Integrand:
@@ -134,8 +134,8 @@ class EvidenceSampler:
             before = draws.num_evaluations
             draws = draw_round(integrand, draws, round_size(integrand.dimension), generator=generator)
             used += draws.num_evaluations - before
-        both = (*state.draws[:index], draws, *state.draws[index + 1 :])
-        return EvidenceState(both, state.num_evaluations + used, state.clean, state.sound)
+        used += state.num_evaluations
+        return state._replace(draws=_exchanged(state.draws, index, draws), num_evaluations=used)
 
     def search_modes(self, state: EvidenceState, generator: torch.Generator) -> EvidenceState:
         """Ascend from new starts, for the number of components searched least; new modes go into its proposal."""
@@ -160,11 +160,10 @@ class EvidenceSampler:
                     draws = draws._replace(counts=(*draws.counts, draws.num_fresh), proposals=proposals, is_kept=False)
                     size, clean = round_size(integrand.dimension), 0
                     draws, used = draw_round(integrand, draws, size, generator=generator), used + size
-        return EvidenceState(
-            (*state.draws[:index], draws, *state.draws[index + 1 :]),
-            state.num_evaluations + used,
-            (*state.clean[:index], clean, *state.clean[index + 1 :]),
-            state.sound,
+        return state._replace(
+            draws=_exchanged(state.draws, index, draws),
+            num_evaluations=state.num_evaluations + used,
+            clean=_exchanged(state.clean, index, clean),
         )
 
     def is_hopeless(self, state: EvidenceState) -> bool:
@@ -343,6 +342,10 @@ class EvidenceSampler:
 def _nothing(like: Tensor) -> ImportanceDraws:
     """No draws, for a number of components of which no start has a likelihood."""
     return ImportanceDraws(like[:0], like[:0, 0], (), (), False, len(like))
+
+
+def _exchanged(values: tuple[_Value, ...], index: int, value: _Value) -> tuple[_Value, ...]:
+    return (*values[:index], value, *values[index + 1 :])
 
 
 def _posterior_sd(log_parts: Tensor, log_parts_sd: Tensor) -> Tensor:

@@ -102,9 +102,6 @@ class KernelMixtureModel(MixtureModel):
         problem: The data and their prior mean.
         hyperparameters: The kernels, of batch shape (R,).
         log_weights: Their log weights, shape (R,).
-        root_weights: Weights of products of roots between them, shape (R, R); if ``None``, the weights themselves on
-            the diagonal, whose mixture is that of the kernels.
-        total_root_weight: Sum of those weights over all evaluated kernels, shape (); over these if ``None``.
         known_noise: Noise variances of the problem's rows, shape (N, 1), in place of the kernels' own; for the dense
             likelihood.
         input_transform: The transform by which the problem's inputs came about, if any; it is applied to others.
@@ -129,8 +126,6 @@ class KernelMixtureModel(MixtureModel):
 
     mean: Tensor
     log_weights: Tensor
-    root_weights: Tensor
-    total_root_weight: Tensor
     noise: Tensor
     outputscale: Tensor
     component_weights: Tensor
@@ -145,8 +140,6 @@ class KernelMixtureModel(MixtureModel):
         problem: RegressionProblem,
         hyperparameters: KernelHyperparameters,
         log_weights: Tensor,
-        root_weights: Tensor | None = None,
-        total_root_weight: Tensor | None = None,
         *,
         known_noise: Tensor | None = None,
         input_transform: InputTransform | None = None,
@@ -161,7 +154,6 @@ class KernelMixtureModel(MixtureModel):
         given_X = X if input_transform is None else input_transform.eval().untransform(X)
         super().__init__(TrainingData(given_X, *outcomes.untransform(Y, known_noise)), input_transform, outcomes)
         self._likelihood, self._reflection = problem.likelihood, problem.reflection
-        root_weights = log_weights.softmax(-1).diag_embed() if root_weights is None else root_weights
         state = {
             "component_weights": hyperparameters.mixtures.weights,
             "component_means": hyperparameters.mixtures.means,
@@ -170,8 +162,6 @@ class KernelMixtureModel(MixtureModel):
             "noise": hyperparameters.noise,
             "mean": problem.mean,
             "log_weights": log_weights,
-            "root_weights": root_weights,
-            "total_root_weight": root_weights.sum() if total_root_weight is None else total_root_weight,
         }
         for name, value in state.items():
             self.register_buffer(name, value.detach())
@@ -212,7 +202,7 @@ class KernelMixtureModel(MixtureModel):
         return fantasies.log_weights_after(self.joint, self.noise, self._rows_imagined, self.log_weights)
 
     def learned(self, rows: Observations, data: TrainingData, settings: Mapping[str, Any]) -> Self:
-        """The processes of all rows; their weights by Bayes' rule, their products of roots those of the weights."""
+        """The processes of all rows; their weights by Bayes' rule."""
         refuse_settings(settings)
         assert self._conditioned is not None  # siblings share it
         other = self._sibling()
@@ -221,8 +211,6 @@ class KernelMixtureModel(MixtureModel):
             other._rows_imagined = fantasies.extend(self._rows_imagined, rows)
             return other
         other.log_weights = fantasies.log_weights_after(self.joint, self.noise, rows, self.log_weights).detach()
-        other.root_weights = other.log_weights.exp().diag_embed()
-        other.total_root_weight = other.root_weights.sum()
         other._X = torch.cat([self._X, rows.X.detach()])
         other._residual = torch.cat([self._residual, rows.Y.detach().squeeze(-1) - self.mean])
         if self._known_noise is not None and rows.noise is not None:
@@ -250,29 +238,6 @@ class KernelMixtureModel(MixtureModel):
         if Yvar is not None:
             arguments["known_noise"] = Yvar
         return {"problem": RegressionProblem(X, Y.squeeze(-1)), **arguments}
-
-    def root_mixture(self, X: Tensor) -> RootMixture:
-        r"""The paper's mixture of products of roots for targets (noise included) at points (M, D), each separately.
-
-        Points and mixture are in transformed inputs and outcomes, as the kernels are.
-
-        Raises:
-            ValueError: If X has another number of inputs.
-        """
-        return root_mixture(self.root_weights, *self.marginals(X), self.total_root_weight)
-
-    def marginals(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Each kernel's means and variances of targets (noise included) at points (M, D): (R, M) each.
-
-        Points and moments are in transformed inputs and outcomes.
-
-        Raises:
-            ValueError: If X has another number of inputs.
-        """
-        if X.shape[-1] != self._X.shape[-1] or X.ndim < 2:
-            raise ValueError(f"inputs must have shape (..., q, {self._X.shape[-1]}), got {tuple(X.shape)}")
-        mean, variance = self._conditioned.marginals(X)
-        return mean + self.mean, variance + self.noise.unsqueeze(-1)
 
     @property
     def _conditioned(self) -> Processes:

@@ -425,10 +425,10 @@ def nyquist_scales(X: Tensor, nyquist: Tensor) -> LogNormal:
     return LogNormal(0.5 * (lower + upper), (upper - lower).abs().clamp_min(1e-3) / (2.0 * _SHARE))
 
 
-def unit_scales(X: Tensor, log_sd: float = _UNIT_LOG_SD) -> LogNormal:
+def unit_scales(X: Tensor) -> LogNormal:
     """Prior of the scales whose median is one cycle over the range of each input."""
     location = -input_range(X).log()
-    return LogNormal(location, torch.full_like(location, log_sd))
+    return LogNormal(location, torch.full_like(location, _UNIT_LOG_SD))
 
 
 def nyquist_means(nyquist: Tensor) -> HalfNormal:

@@ -204,11 +204,7 @@ class Marginalization:
             NumericalError: If a kept kernel's covariance cannot be factorized.
         """
         rows, log_weights = self.top(tolerance)
-        kernels = self.hyperparameters(rows)
-        if self._drawn is not None:
-            return KernelMixtureModel(self.problem, kernels, log_weights)
-        roots = self.quadrature.root_weights
-        return KernelMixtureModel(self.problem, kernels, log_weights, roots[rows][:, rows], roots.sum())
+        return KernelMixtureModel(self.problem, self.hyperparameters(rows), log_weights)
 
     def top_kernels(self, count: int) -> TopKernels:
         """The ``count`` heaviest kernels (or as many as there are), to start an online ensemble from.

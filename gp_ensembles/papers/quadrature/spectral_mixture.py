@@ -22,37 +22,11 @@ class SpectralMixtures(NamedTuple):
     r"""Spectral densities that are mixtures of at most Q normal distributions; absent components have weight zero.
 
     .. math:: k(\tau) = \sum_q w_q \exp(-2\pi^2 \|s_q \circ \tau\|^2) \cos(2\pi\, m_q^\top \tau)
-
-    Args:
-        weights: Weights w, shape (\*batch, Q).
-        means: Mean frequencies m in cycles per unit of the inputs, shape (\*batch, Q, D).
-        scales: Standard deviations s of the frequencies in the same unit, shape (\*batch, Q, D).
     """
 
-    weights: Tensor
-    means: Tensor
-    scales: Tensor
-
-    @classmethod
-    def unflatten(cls, theta: Tensor, num_inputs: int) -> "SpectralMixtures":
-        r"""Mixtures from rows (w, m, s), shape (\*batch, Q (1 + 2 D)).
-
-        Raises:
-            ValueError: If the length of a row is no multiple of 1 + 2 D.
-        """
-        num_components, rest = divmod(theta.shape[-1], 1 + 2 * num_inputs)
-        if rest or not num_components:
-            raise ValueError(
-                f"rows of {theta.shape[-1]} numbers are no mixtures over {num_inputs} input(s): Q weights, Q D means "
-                f"and Q D scales make a multiple of {1 + 2 * num_inputs}"
-            )
-        weights, means, scales = theta.split([num_components] + [num_components * num_inputs] * 2, -1)
-        shape = (*theta.shape[:-1], num_components, num_inputs)
-        return cls(weights, means.reshape(shape), scales.reshape(shape))
-
-    def flatten(self) -> Tensor:
-        r"""Rows (w, m, s), shape (\*batch, Q (1 + 2 D))."""
-        return torch.cat([self.weights, self.means.flatten(-2), self.scales.flatten(-2)], -1)
+    weights: Tensor  # w, (*batch, Q)
+    means: Tensor  # mean frequencies m in cycles per unit of the inputs, (*batch, Q, D)
+    scales: Tensor  # standard deviations s of the frequencies in the same unit, (*batch, Q, D)
 
     @property
     def num_inputs(self) -> int:

@@ -14,7 +14,7 @@ from torch import Tensor
 from gp_ensembles.papers.quadrature.prior import Hyperprior
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
 
-ALPHA = 0.8  # offset alpha as a share of the smallest likelihood (Gunter et al., 2014)
+_ALPHA = 0.8  # offset alpha as a share of the smallest likelihood (Gunter et al., 2014)
 CHUNK = 2**21  # pairs of atoms per chunk
 _JITTER = 1e-6  # noise of the roots as a share of the output scale
 _PRIOR_SD = 1.5  # of the log length scales around their starts
@@ -198,7 +198,9 @@ class Surrogate:
         self.evaluations = usable
         self.kernel_distance = kernel_distance
         self.log_scale: Tensor = usable.log_likelihood.max()
-        self.roots, self.alpha = square_root_transform(usable.log_likelihood)
+        likelihood = (usable.log_likelihood - self.log_scale).exp()
+        self.alpha: Tensor = _ALPHA * likelihood.min()
+        self.roots: Tensor = (2.0 * (likelihood - self.alpha)).sqrt()
         self.prepared: PreparedKernels = kernel_distance.prepare(usable.cube)
         self.distances: Distances = (
             kernel_distance.between(self.prepared, self.prepared) if distances is None else distances
@@ -245,13 +247,6 @@ class Surrogate:
         """Mean (A,) and covariance (A, A) of the likelihood, over the largest one so far, at rows (A, C)."""
         mean, covariance = self.latent(cube)
         return self.alpha + 0.5 * mean.square(), mean.unsqueeze(-1) * covariance * mean.unsqueeze(-2)
-
-
-def square_root_transform(log_likelihood: Tensor, alpha_share: float = ALPHA) -> tuple[Tensor, Tensor]:
-    r"""Roots :math:`\sqrt{2 (L_i - \alpha)}` of likelihoods over their largest, (h,), and alpha, ()."""
-    likelihood = (log_likelihood - log_likelihood.max()).exp()
-    alpha = alpha_share * likelihood.min()
-    return (2.0 * (likelihood - alpha)).sqrt(), alpha
 
 
 def fit_parameters(roots: Tensor, distances: Distances) -> SurrogateParameters:

@@ -57,6 +57,19 @@ def random_mixtures(seed, num_inputs, shape=(), size=4, *, signed=False, ragged=
     return SpectralMixtures(*(torch.tensor(value) for value in (weights, means, scales)))
 
 
+def unflatten(theta, num_inputs):
+    """Mixtures from rows (w, m, s), as the golden files have them, shape (*batch, Q (1 + 2 D))."""
+    size = theta.shape[-1] // (1 + 2 * num_inputs)
+    weights, means, scales = theta.split([size, size * num_inputs, size * num_inputs], -1)
+    shape = (*theta.shape[:-1], size, num_inputs)
+    return SpectralMixtures(weights, means.reshape(shape), scales.reshape(shape))
+
+
+def flatten(mixtures):
+    """Rows of mixtures."""
+    return torch.cat([mixtures.weights, mixtures.means.flatten(-2), mixtures.scales.flatten(-2)], -1)
+
+
 def single_precision(mixtures):
     return SpectralMixtures(*(part.float() for part in tuple(mixtures)))
 
@@ -70,7 +83,7 @@ class MixturesAsRows(Hyperprior):
     """A prior whose rows are padded mixtures (w, m, s) themselves, as the golden files have them."""
 
     def mixtures(self, cube):
-        return SpectralMixtures.unflatten(cube, self.num_inputs)
+        return unflatten(cube, self.num_inputs)
 
     def num_components(self, cube):
         return self.mixtures(cube).num_components

@@ -20,7 +20,7 @@ from gp_ensembles.papers.quadrature.surrogate import (
     log_correlations,
     matern_distance,
 )
-from tests.papers.quadrature.cases import MixturesAsRows, random_mixtures, single_precision, tensor
+from tests.papers.quadrature.cases import MixturesAsRows, flatten, random_mixtures, single_precision, tensor, unflatten
 
 
 def gaussian_distance(distance, bandwidth=1.0):
@@ -63,7 +63,7 @@ def distance_of(num_inputs, dissimilarity=energy_distance, reflected=False, mean
 def between(first, second, distance=None):
     """Discrepancies of mixtures."""
     distance = distance_of(first.num_inputs) if distance is None else distance
-    return distance.between(*(distance.prepare(some.flatten()) for some in (first, second))).mixtures
+    return distance.between(*(distance.prepare(flatten(some)) for some in (first, second))).mixtures
 
 
 def correlations_of(discrepancies, lengthscale):
@@ -90,7 +90,7 @@ def by_loops(function, first, second, reflected=False):
 
 
 def pairs_of(data, num_inputs):
-    return (SpectralMixtures.unflatten(data[key], num_inputs) for key in ("theta1", "theta2"))
+    return (unflatten(data[key], num_inputs) for key in ("theta1", "theta2"))
 
 
 @each_dimension
@@ -121,7 +121,7 @@ def test_golden_derivatives(archive, num_inputs):
 @each_dimension
 def test_golden_gram_matrices(archive, num_inputs):
     data = archive(f"maskerade_mmd_D{num_inputs}")
-    mixtures = SpectralMixtures.unflatten(data["gram_theta"], num_inputs)
+    mixtures = unflatten(data["gram_theta"], num_inputs)
     squared = between(mixtures, mixtures)
     torch.testing.assert_close(squared, data["gram_mmd2"], rtol=0, atol=1e-13)
     found = data["lam2"] * correlations_of(squared, data["ell"])
@@ -146,7 +146,7 @@ def test_golden_other_dissimilarities(archive, num_inputs):
 @each_dimension
 def test_golden_reflected_mixtures(archive, num_inputs):
     data = archive("maskerade_library_extras")
-    mixtures = SpectralMixtures.unflatten(data[f"signed_theta_D{num_inputs}"], num_inputs)
+    mixtures = unflatten(data[f"signed_theta_D{num_inputs}"], num_inputs)
     value = between(mixtures, mixtures, distance_of(num_inputs, reflected=True))
     torch.testing.assert_close(value, data[f"signed_mmd2_D{num_inputs}"], rtol=0, atol=1e-13)
 
@@ -155,7 +155,7 @@ def test_discrepancies_are_the_sums_written_out():
     first, second = random_mixtures(0, 2, (5,), signed=True), random_mixtures(1, 2, (4,), size=3, signed=True)
     for (name, dissimilarity), reflected in product(DISSIMILARITIES.items(), [False, True]):
         distance = distance_of(2, dissimilarity, reflected)
-        value, own = between(first, second, distance), distance.prepare(first.flatten()).self_term
+        value, own = between(first, second, distance), distance.prepare(flatten(first)).self_term
         assert value.shape == (5, 4)
         for i, j in product(range(5), range(4)):
             expected = by_loops(WRITTEN_OUT[name], first.take(i), second.take(j), reflected)
@@ -243,19 +243,19 @@ def test_derivatives(name, reflected):
     second = first._replace(means=first.means + 1.0)
 
     def function(theta1, theta2):
-        return between(SpectralMixtures.unflatten(theta1, 2), SpectralMixtures.unflatten(theta2, 2), distance)
+        return between(unflatten(theta1, 2), unflatten(theta2, 2), distance)
 
-    assert torch.autograd.gradcheck(function, (first.flatten().requires_grad_(), second.flatten().requires_grad_()))
+    assert torch.autograd.gradcheck(function, (flatten(first).requires_grad_(), flatten(second).requires_grad_()))
 
 
 @pytest.mark.parametrize("name", ["energy 1.5", "gaussian", "gaussian 0.5", "matern", "matern 2"])
 def test_derivatives_at_coincident_atoms(name):
     """Two components of a mixture at one place, and one that another mixture shares: no kink, no infinity."""
     theta = tensor([0.4, 0.6, 0.5, 0.5, 0.3, 0.3], [0.3, 0.7, 0.5, 2.0, 0.3, 1.0]).requires_grad_()
-    other, distance = SpectralMixtures.unflatten(theta[1:].detach().clone(), 1), distance_of(1, DISSIMILARITIES[name])
+    other, distance = unflatten(theta[1:].detach().clone(), 1), distance_of(1, DISSIMILARITIES[name])
 
     def function(theta):
-        return between(SpectralMixtures.unflatten(theta, 1), other, distance)[:1]
+        return between(unflatten(theta, 1), other, distance)[:1]
 
     tolerance = 1e-3 if name == "energy 1.5" else 1e-6  # a power of 1.5 has a root for a slope
     assert torch.autograd.gradcheck(function, (theta,), atol=5 * tolerance)
@@ -265,8 +265,8 @@ def test_derivatives_of_a_gram_matrix_are_finite():
     """Every mixture meets itself on the diagonal, and one is there twice; padding is at one place."""
     for dissimilarity, reflected in product(DISSIMILARITIES.values(), [False, True]):
         mixtures = random_mixtures(5, 2, (6,), signed=True)
-        rows = torch.cat([mixtures.flatten(), mixtures.take(slice(None, 1)).flatten()]).requires_grad_()
-        some = SpectralMixtures.unflatten(rows, 2)
+        rows = torch.cat([flatten(mixtures), flatten(mixtures.take(slice(None, 1)))]).requires_grad_()
+        some = unflatten(rows, 2)
         value = between(some, some, distance_of(2, dissimilarity, reflected))
         (slope,) = torch.autograd.grad(correlations_of(value, 1.0).sum(), rows)
         assert bool(slope.isfinite().all())
@@ -274,12 +274,12 @@ def test_derivatives_of_a_gram_matrix_are_finite():
 
 def test_chunks_change_nothing(monkeypatch):
     first, second = random_mixtures(0, 2, (13,)), random_mixtures(1, 2, (7,))
-    theta = first.flatten().requires_grad_()
+    theta = flatten(first).requires_grad_()
     for reflected in (False, True):
         results = []
         for chunk in (1, 500, 2**21):
             monkeypatch.setattr(surrogate, "CHUNK", chunk)
-            value = between(SpectralMixtures.unflatten(theta, 2), second, distance_of(2, reflected=reflected))
+            value = between(unflatten(theta, 2), second, distance_of(2, reflected=reflected))
             results.append((value, *torch.autograd.grad(value.square().sum(), theta)))
         for a, b in pairwise(results):
             for x, y in zip(a, b, strict=True):
@@ -287,7 +287,7 @@ def test_chunks_change_nothing(monkeypatch):
 
 
 def test_atoms_are_standardized_by_their_priors():
-    mixture = SpectralMixtures.unflatten(tensor(1.0, 0.0, 3.0, 4.0, 0.0, 0.0, 1.0, 2.0, 0.0, 0.0), 2)
+    mixture = unflatten(tensor(1.0, 0.0, 3.0, 4.0, 0.0, 0.0, 1.0, 2.0, 0.0, 0.0), 2)
     scales = LogNormal(tensor(0.0, 1.0), tensor(0.5, 0.1))
     for reflected in (False, True):
         atoms = distance_of(2, reflected=reflected, means=tensor(2.0, 4.0), scales=scales).atoms(mixture)

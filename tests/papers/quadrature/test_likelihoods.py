@@ -16,7 +16,14 @@ from gp_ensembles.papers.quadrature.marginalization import fingerprint
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
 from gp_ensembles.papers.quadrature.spectral_mixture import AT_ORIGIN, SpectralMixtures
 from gp_ensembles.papers.quadrature.toeplitz import ToeplitzLikelihood, durbin, grid_of
-from tests.papers.quadrature.cases import one_input_and_two, random_mixtures, seeded, single_precision, uniform
+from tests.papers.quadrature.cases import (
+    one_input_and_two,
+    random_mixtures,
+    seeded,
+    single_precision,
+    unflatten,
+    uniform,
+)
 
 STEP = 0.07
 GRIDS = {
@@ -247,7 +254,7 @@ def test_every_likelihood_marginalizes_and_predicts(likelihood, X):
 
 def test_no_kernels_give_no_values():
     X, none = grid(range(24)), torch.zeros(0, dtype=torch.float64)
-    nothing = SpectralMixtures.unflatten(torch.zeros(0, 6, dtype=torch.float64), 1)
+    nothing = unflatten(torch.zeros(0, 6, dtype=torch.float64), 1)
     for likelihood in [DenseLikelihood(), *WAYS.values()]:
         assert likelihood.bind(X, targets(X), AT_ORIGIN)(nothing, none, none).shape == (0,)
 

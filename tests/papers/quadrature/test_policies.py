@@ -15,7 +15,7 @@ from gp_ensembles.papers.quadrature.prior import EDGE, default_prior, draw_strat
 from gp_ensembles.papers.quadrature.quadrature import draw_nodes
 from gp_ensembles.papers.quadrature.search import gradient_ascent, periodogram_starts
 from gp_ensembles.papers.quadrature.surrogate import Evaluations, Surrogate
-from tests.papers.quadrature.cases import draws_of_every_size, prior_of, seeded, tensor, uniform
+from tests.papers.quadrature.cases import draws_of_every_size, flatten, prior_of, seeded, tensor, uniform
 
 
 def surrogate_for(prior, num_rows=12, each=5):
@@ -58,7 +58,7 @@ def test_selections_are_legal_rows(policy, name, count):
         n = float(row[0])
         assert n in range(1, prior.max_components + 1)
         assert all(row[column].item() == value for column, value in prior.fixed_features(int(n)).items())
-    assert bool(prior.mixtures(rows).flatten().isfinite().all())
+    assert bool(flatten(prior.mixtures(rows)).isfinite().all())
 
 
 @every_policy

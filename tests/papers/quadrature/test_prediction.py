@@ -14,8 +14,7 @@ from gp_ensembles.papers.quadrature.kernel_mixture import KernelMixtureModel, ro
 from gp_ensembles.papers.quadrature.likelihoods import condition
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters, inferred
 from gp_ensembles.papers.quadrature.quadrature import jackknife_sd, root_weights, rows_without_each_group
-from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
-from tests.papers.quadrature.cases import prior_of, seeded, tensor
+from tests.papers.quadrature.cases import prior_of, seeded, tensor, unflatten
 
 DRAWS = Search(PriorPolicy(), initial_share=1.0, num_ascents=0, use_periodogram=False)
 
@@ -39,6 +38,12 @@ def model(found):
     return found.model()
 
 
+def roots_of(found, hyperparameters, weights, X, total=None):
+    """Products of roots of targets at X, with the prior mean."""
+    mean, variance = found.problem.likelihoods.condition(hyperparameters).marginals(X)
+    return root_mixture(weights, mean + found.problem.mean, variance + hyperparameters.noise.unsqueeze(-1), total)
+
+
 def points(count, num_inputs=1, seed=1):
     generator = seeded(seed)
     return 6.0 * torch.rand(count, num_inputs, dtype=torch.float64, generator=generator) - 1.0
@@ -48,7 +53,7 @@ def points(count, num_inputs=1, seed=1):
 def golden_case(archive):
     values = archive("maskerade_predictive")
     one = torch.ones(12, dtype=torch.float64)
-    hyperparameters = KernelHyperparameters(SpectralMixtures.unflatten(values["theta"], 1), one, values["noise"] * one)
+    hyperparameters = KernelHyperparameters(unflatten(values["theta"], 1), one, values["noise"] * one)
     return values, condition(hyperparameters, values["X"].unsqueeze(-1), values["y"]), hyperparameters
 
 
@@ -80,7 +85,7 @@ def test_golden_products_of_roots(golden_case):
 def test_golden_mixture_of_positive_weights(golden_case):
     values, _, hyperparameters = golden_case
     problem = RegressionProblem(values["X"].unsqueeze(-1), values["y"], prior_of(), mean=0.0)
-    model = KernelMixtureModel(problem, hyperparameters, values["diag_weights"].log(), values["W"])
+    model = KernelMixtureModel(problem, hyperparameters, values["diag_weights"].log())
     posterior = model.posterior(values["Xs"].unsqueeze(-1), observation_noise=True)
     torch.testing.assert_close(posterior.mean.squeeze(-1), values["diag_mean"], rtol=0, atol=1e-9)
     torch.testing.assert_close(posterior.variance.squeeze(-1), values["diag_var"], rtol=0, atol=1e-9)
@@ -128,15 +133,11 @@ def test_predictions_do_not_depend_on_other_points(num_inputs):
     model = found.model()
     X = points(7, num_inputs)
     together = model.posterior(X, observation_noise=True)
-    roots, predicted = model.root_mixture(X), found.predict(X)
+    predicted = found.predict(X)
     for i in range(len(X)):
         alone = model.posterior(X[i : i + 1], observation_noise=True)
         torch.testing.assert_close(together.mean[i], alone.mean[0], rtol=1e-9, atol=1e-10)
         torch.testing.assert_close(together.variance[i], alone.variance[0], rtol=1e-9, atol=1e-10)
-        one = model.root_mixture(X[i : i + 1])
-        assert bool(roots.complete) == bool(one.complete)
-        for a, b in zip(roots[:4], one[:4], strict=True):
-            torch.testing.assert_close(a[..., i], b[..., 0], rtol=1e-8, atol=1e-9)
         for a, b in zip(predicted, found.predict(X[i : i + 1]), strict=True):
             torch.testing.assert_close(a[i], b[0], rtol=1e-7, atol=1e-9)
 
@@ -164,28 +165,18 @@ def test_each_kernel_predicts_as_a_gaussian_process(found, model):
         np.testing.assert_allclose(posterior.component_covariance[r, 0], covariance, rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.parametrize("num_inputs", [1, 2])
-def test_derivatives_in_the_inputs(num_inputs):
-    model = found_of(num_inputs, evaluations=20).model()
-    X = points(3, num_inputs).requires_grad_()
-    assert torch.autograd.gradcheck(lambda X: model.root_mixture(X).moments(), (X,), atol=1e-6)
-
-
 def test_questions_that_make_no_sense(model):
     with pytest.raises(BotorchTensorDimensionError, match=r"1 output\(s\), asked for \[1\]"):
         model.posterior(points(2), output_indices=[1])
     for X in (points(2, 2), tensor(1.0)):
         with pytest.raises(BotorchTensorDimensionError, match=r"must have shape \(..., q, 1\)"):
             model.posterior(X)
-        for ask in (model.root_mixture, model.marginals):
-            with pytest.raises(ValueError, match=r"inputs must have shape \(..., q, 1\)"):
-                ask(X)
     assert model.num_outputs == 1
 
 
 def test_a_covariance_that_cannot_be_factorized_is_named():
     X = torch.zeros(3, 1, dtype=torch.float64)
-    kernels = SpectralMixtures.unflatten(tensor([1.0, 0.0, 1.0]), 1)
+    kernels = unflatten(tensor([1.0, 0.0, 1.0]), 1)
     hyperparameters = KernelHyperparameters(kernels, tensor(1.0), tensor(-1e-3))
     with pytest.raises(NumericalError, match="covariance of the training rows under kernel 0"):
         condition(hyperparameters, X, tensor(0.0, 1.0, 2.0))
@@ -222,7 +213,7 @@ def test_predictions_come_from_products_of_roots_where_those_are_sound(found):
     assert bool((predicted.mean_sd > 0).all())
     everything = found.hyperparameters(torch.arange(len(found.log_weights)))
     roots = found.quadrature.root_weights
-    mixture = KernelMixtureModel(found.problem, everything, found.log_weights, roots).root_mixture(X)
+    mixture = roots_of(found, everything, roots, X)
     assert bool(predicted.from_roots.all())
     torch.testing.assert_close(predicted.mass, mixture.mass, rtol=0, atol=0.02)
     mean, variance = mixture.moments()
@@ -300,9 +291,9 @@ def test_waves_may_run_along_either_diagonal(sign):
 
 def test_products_of_roots_know_of_kernels_left_out(found):
     """Weights of products of roots cancel one another: those of a few kernels alone mean nothing."""
-    whole, part = found.model(0.0), found.model(0.7)
-    assert part.num_experts < whole.num_experts
-    total = found.quadrature.root_weights.sum()
-    for model, complete in ((whole, True), (part, False)):
-        missing = (model.root_weights.sum() - total).abs() > 0.05 * total.abs()
-        assert bool(model.root_mixture(points(3)).complete) == complete != bool(missing)
+    weights = found.quadrature.root_weights
+    for tolerance, complete in ((0.0, True), (0.7, False)):
+        rows, _ = found.top(tolerance)
+        missing = (weights[rows][:, rows].sum() - weights.sum()).abs() > 0.05 * weights.sum().abs()
+        some = roots_of(found, found.hyperparameters(rows), weights[rows][:, rows], points(3), weights.sum())
+        assert bool(some.complete) == complete != bool(missing)

@@ -14,7 +14,7 @@ from gp_ensembles.numerics.exact_gp import log_marginal
 from gp_ensembles.papers.quadrature import likelihoods as likelihoods_module
 from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods, check_data, distinct_lags
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures, covariance
-from tests.papers.quadrature.cases import REFLECTIONS, random_mixtures, single_precision, tensor
+from tests.papers.quadrature.cases import REFLECTIONS, flatten, random_mixtures, single_precision, tensor, unflatten
 
 
 def data(seed, num_rows, num_inputs):
@@ -38,13 +38,13 @@ def test_golden_log_likelihoods(archive):
     file = archive("maskerade_sm_kernel")
     for case, name in product(["D1_n1", "D1_n3", "D3_n1", "D3_n3"], REFLECTIONS):
         X, y = file[f"X_{case[:2]}"], file[f"y_{case[:2]}"]
-        mixtures = SpectralMixtures.unflatten(file[f"theta_{case}"].unsqueeze(0), X.shape[1])
+        mixtures = unflatten(file[f"theta_{case}"].unsqueeze(0), X.shape[1])
         value = DenseLikelihoods(X, y, REFLECTIONS[name])(mixtures, tensor(1.0), file["noise"].reshape(1))
         assert value.item() == pytest.approx(float(file[f"loglik_{case}_{name}"]), abs=1e-9)
 
 
 def test_golden_log_likelihoods_of_mixed_sizes(archive, given_values):
-    file, mixtures = archive("maskerade_predictive"), SpectralMixtures.unflatten(given_values["theta"], 1)
+    file, mixtures = archive("maskerade_predictive"), unflatten(given_values["theta"], 1)
     assert sorted(set(mixtures.num_components.tolist())) == [1, 2, 3]
     ones = torch.ones_like(given_values["loglik"])
     value = DenseLikelihoods(file["X"].unsqueeze(-1), file["y"])(mixtures, ones, file["noise"] * ones)
@@ -134,13 +134,13 @@ def test_chunks_change_nothing(monkeypatch):
     for X in [grid(range(20)), data(3, 20, 1)[0], data(3, 20, 2)[0]]:
         num_inputs = X.shape[1]
         mixtures = random_mixtures(6, num_inputs, (11,))
-        theta = mixtures.flatten().requires_grad_()
+        theta = flatten(mixtures).requires_grad_()
         outputscale, noise = (value.requires_grad_() for value in hyperparameters(6, 11))
         y = data(6, 20, 1)[1]
         results = []
         for chunk_bytes in (1, 3 * 8 * 400, 2**30):  # one, three, and all matrices at once
             monkeypatch.setattr(likelihoods_module, "CHUNK_BYTES", chunk_bytes)
-            value = DenseLikelihoods(X, y)(SpectralMixtures.unflatten(theta, num_inputs), outputscale, noise)
+            value = DenseLikelihoods(X, y)(unflatten(theta, num_inputs), outputscale, noise)
             slope, *others = torch.autograd.grad(value.sum(), (theta, outputscale, noise))
             slope[:, :4] *= mixtures.weights != 0  # a chunk without a component does not see its weight
             results.append((value, slope, *others))
@@ -172,7 +172,7 @@ def test_a_kernel_that_cannot_be_factorized_is_a_fact_and_no_failure():
     theta = torch.tensor([[1.0, 0.5, 0.1]]).double().repeat(2, 1).requires_grad_()
     ones = torch.ones(2).double()
     noise = torch.tensor([1e-30, 0.1]).double()
-    value = DenseLikelihoods(X, y)(SpectralMixtures.unflatten(theta, 1), ones, noise)
+    value = DenseLikelihoods(X, y)(unflatten(theta, 1), ones, noise)
     assert value.isnan().tolist() == [True, False]
     value.nansum().backward()
     assert bool(theta.grad.isfinite().all())

@@ -94,17 +94,6 @@ def test_the_weights_of_nodes_are_shares_of_the_prior(seed, per_size, num_inputs
             assert share.item() == pytest.approx(prior.log_prob_components[n - 1].exp().item(), rel=1e-12)
 
 
-def test_the_first_nodes_are_the_first_of_each_number_of_components():
-    prior = prior_of()
-    nodes = draw_nodes(prior, 8, around=centers_of(prior, 0), generator=seeded(0))
-    few = nodes.first(3)
-    for n in (1, 2, 3):
-        mine, kept = nodes.components == n, few.components == n
-        assert torch.equal(few.cube[kept], nodes.cube[mine][:3])
-        ratio = few.weights[kept] / nodes.weights[mine][:3]
-        torch.testing.assert_close(ratio, ratio[:1].expand(3), rtol=1e-12, atol=0)
-
-
 FUNCTIONS = {
     "first moment": (lambda v: v[:, 0], 0.0, 1.0),
     "second moment": (lambda v: v[:, 1].square(), 1.0, math.sqrt(2.0)),

@@ -4,13 +4,20 @@ import math
 from itertools import product
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures, covariance, covariance_at_lags
-from tests.papers.quadrature.cases import REFLECTIONS, one_input_and_two, random_mixtures, single_precision, uniform
+from tests.papers.quadrature.cases import (
+    REFLECTIONS,
+    flatten,
+    one_input_and_two,
+    random_mixtures,
+    single_precision,
+    unflatten,
+    uniform,
+)
 
 
 def inputs(seed, num_rows, num_inputs):
@@ -41,27 +48,6 @@ def test_covariances_are_the_sums_written_out():
             np.testing.assert_allclose(value[index], expected, rtol=0, atol=1e-13)
 
 
-def test_batches_of_inputs_broadcast_with_the_mixtures():
-    for num_inputs, reflection in product((1, 3), REFLECTIONS.values()):
-        mixtures = random_mixtures(0, num_inputs, (3,))
-        x1 = torch.stack([inputs(seed, 4, num_inputs) for seed in range(6)]).unflatten(0, (2, 3))
-        x2 = inputs(9, 5, num_inputs)
-        value = covariance(mixtures, x1, x2, reflection)
-        assert value.shape == (2, 3, 4, 5)
-        for i, j in product(range(2), range(3)):
-            alone = covariance(mixtures.take(j), x1[i, j], x2, reflection)
-            torch.testing.assert_close(value[i, j], alone, rtol=0, atol=1e-14)
-
-
-def test_covariances_at_lags_of_one_input():
-    mixtures = random_mixtures(3, 1, (4,))
-    x = inputs(0, 7, 1)
-    lags = (x - x.mT).abs()
-    value = covariance_at_lags(mixtures, lags.reshape(-1))
-    assert value.shape == (4, 49)
-    torch.testing.assert_close(value.reshape(4, 7, 7), covariance(mixtures, x, x), rtol=0, atol=1e-15)
-
-
 @settings(max_examples=40)
 @given(st.integers(0, 10**6), st.sampled_from([1, 2, 4]), st.sampled_from(list(REFLECTIONS)))
 def test_order_splitting_and_padding_change_nothing(seed, num_inputs, name):
@@ -82,11 +68,11 @@ def test_order_splitting_and_padding_change_nothing(seed, num_inputs, name):
 @one_input_and_two
 def test_derivatives(num_inputs, reflection):
     mixtures = random_mixtures(1, num_inputs, (2,), size=2, signed=True)
-    theta = mixtures.flatten().requires_grad_()
+    theta = flatten(mixtures).requires_grad_()
     x = torch.cat([inputs(0, 3, num_inputs), inputs(0, 1, num_inputs)]).requires_grad_()  # the last row is the first
 
     def function(theta, x1, x2):
-        return covariance(SpectralMixtures.unflatten(theta, num_inputs), x1, x2, reflection)
+        return covariance(unflatten(theta, num_inputs), x1, x2, reflection)
 
     x2 = inputs(7, 3, num_inputs).requires_grad_()
     assert torch.autograd.gradcheck(function, (theta, x, x2))
@@ -101,16 +87,6 @@ def test_single_precision():
         torch.testing.assert_close(value.double(), covariance(mixtures, x, x, reflection), rtol=0, atol=2e-5)
 
 
-def test_the_layout_of_a_row():
-    mixture = SpectralMixtures.unflatten(torch.arange(14.0), num_inputs=3)
-    assert mixture.weights.tolist() == [0, 1]
-    assert mixture.means.tolist() == [[2, 3, 4], [5, 6, 7]]
-    assert mixture.scales.tolist() == [[8, 9, 10], [11, 12, 13]]
-    for length, num_inputs in [(4, 1), (0, 1), (6, 2), (9, 3)]:
-        with pytest.raises(ValueError, match=f"rows of {length} numbers are no mixtures over {num_inputs} input"):
-            SpectralMixtures.unflatten(torch.zeros(2, length), num_inputs)
-
-
 def test_numbers_of_components_trimming_and_selection():
     mixtures = random_mixtures(0, 2, (20,), size=5)
     counts = mixtures.num_components
@@ -123,7 +99,7 @@ def test_numbers_of_components_trimming_and_selection():
     assert mixtures.take(3).weights.shape == (5,)
     one = mixtures.take(int((counts == 3).nonzero()[0])).trim()
     assert one.weights.shape == (3,)
-    nothing = SpectralMixtures.unflatten(torch.zeros(2, 9), 1).trim()
+    nothing = unflatten(torch.zeros(2, 9), 1).trim()
     assert nothing.weights.shape == (2, 1)
     assert not covariance(nothing, torch.zeros(3, 1), torch.zeros(3, 1)).any()
 

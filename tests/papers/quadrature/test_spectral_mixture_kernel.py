@@ -13,11 +13,11 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.features.batch import stack_kernels
-from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtureKernel, SpectralMixtures, covariance
+from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtureKernel, covariance
 from gp_ensembles.spectral import SobolDraws
 from gp_ensembles.spectral.frequencies import BaseDraws, components_of
 from tests.papers.quadrature import cases
-from tests.papers.quadrature.cases import REFLECTIONS, process_of, seeded, single_precision, uniform
+from tests.papers.quadrature.cases import REFLECTIONS, process_of, seeded, single_precision, unflatten, uniform
 
 AT_ORIGIN, IN_EACH_INPUT = REFLECTIONS.values()
 
@@ -48,7 +48,7 @@ def test_golden_processes(archive):
     for case, name in product(["D1_n1", "D1_n3", "D3_n1", "D3_n3"], REFLECTIONS):
         X, Xs, y = (data[f"{key}_{case[:2]}"] for key in ("X", "Xs", "y"))
         gram, log_prob, mean, predicted = (data[f"{key}_{case}_{name}"] for key in ("K", "loglik", "mean", "cov"))
-        mixture = SpectralMixtures.unflatten(data[f"theta_{case}"], X.shape[1])
+        mixture = unflatten(data[f"theta_{case}"], X.shape[1])
         kernel = SpectralMixtureKernel(mixture, REFLECTIONS[name])
         model = process_of(X, y, kernel, data["noise"])
         with torch.no_grad(), gpytorch.settings.fast_computations(False, False, False):
@@ -63,7 +63,7 @@ def test_gpytorchs_kernel_is_another_one_for_several_inputs(archive):
     data = archive("maskerade_sm_kernel")
     for case in ["D1_n3", "D3_n1", "D3_n3"]:
         X = data[f"X_{case[:2]}"]
-        mixture = SpectralMixtures.unflatten(data[f"theta_{case}"], X.shape[1])
+        mixture = unflatten(data[f"theta_{case}"], X.shape[1])
         theirs = gpytorch.kernels.SpectralMixtureKernel(len(mixture.weights), mixture.num_inputs).double()
         theirs.mixture_weights = mixture.weights
         theirs.mixture_means, theirs.mixture_scales = mixture.means.unsqueeze(-2), mixture.scales.unsqueeze(-2)
@@ -144,16 +144,6 @@ def test_parameters_are_read_as_they_were_given():
     torch.testing.assert_close(kernel.mixture_scales, torch.full_like(mixtures.scales, 0.1))
     kernel.initialize(mixture_means=torch.zeros(2).double())
     assert not kernel.mixture_means.any()
-
-
-def test_the_mixtures_given_are_copied():
-    mixture = random_mixtures(0, 1)
-    theta = mixture.flatten().requires_grad_()
-    kernel = SpectralMixtureKernel(SpectralMixtures.unflatten(theta, 1))
-    assert all(parameter.is_leaf and parameter.requires_grad for parameter in kernel.parameters())
-    with torch.no_grad():
-        kernel.raw_mixture_means += 1.0
-    torch.testing.assert_close(theta.detach(), mixture.flatten(), rtol=0, atol=0)
 
 
 @cases.one_input_and_two

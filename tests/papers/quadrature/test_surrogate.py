@@ -138,19 +138,6 @@ def test_replicates_are_the_integrals_of_surrogates_that_lack_every_tenth():
         torch.testing.assert_close(found[group], torch.stack(expected), rtol=1e-8, atol=1e-12)
 
 
-def test_integrals_of_a_few_likelihoods():
-    prior = prior_of()
-    cube = prior.draw(3, 2, generator=seeded(0))
-    nodes = draw_nodes(prior, 8, generator=seeded(1))
-    for count in [1, 2, 3]:
-        values = tensor(-1.0, -2.0, -3.0).where(torch.arange(3) < count, torch.nan)
-        surrogate = Surrogate(Evaluations(cube, values), KernelDistance(prior, SMOOTH_ENERGY))
-        integral = estimate_evidence(surrogate, nodes, nodes)
-        assert math.isfinite(integral.log_evidence)
-        assert not math.isnan(integral.log_evidence_sd)
-        assert not bool(integral.posterior_sd.isnan().any())
-
-
 def test_failed_likelihoods_are_left_out():
     one = surrogate_for()
     cube = torch.cat([one.evaluations.cube, one.kernel_distance.prior.draw(3, 1)])
