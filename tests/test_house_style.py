@@ -36,7 +36,7 @@ RENAMED = (
     "guest_tally, RegressorGuest, RiverGuest, FunctionGuest, ColumnsGuest; snapshot: way_back; "
     "impute_absent: stood_in; "
     "compile_now: rehearse; check_memory: check_room; InMemoryRows: RowsAtHand; RowReader: RowTaker; "
-    "FutureRows: RowsToCome; ExpertRecord: FurtherExpert"
+    "future rows: RowsToCome; ExpertRecord: FurtherExpert"
 )
 ENGLISH = (
     "predictions, row_buffer: said, Said; shared_bases: twins, Twins; AccessLock: Turns; PreparedCall: Begun; batch: "

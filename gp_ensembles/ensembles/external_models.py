@@ -12,7 +12,6 @@ from gp_ensembles.ensembles.spec_checks import check_fields
 from gp_ensembles.experts.adapters import LAST_ERRORS, ColumnsAdapter, ModelAdapter, check_levels
 from gp_ensembles.experts.boosting import HistogramBoosting
 from gp_ensembles.experts.external import ExternalExpert
-from gp_ensembles.features.compose import SelectColumns
 from gp_ensembles.features.linear import InputFeatures
 
 _FIRST, _RENEWED = 10, 50  # rows until the size of errors of forecasts is first computed, and between updates of it
@@ -186,9 +185,8 @@ class ForecastColumns(ExpertRecord):
 
 def _external(adapter: ModelAdapter, warm_up: WarmUp, record: Boosting | ExternalModel) -> ExternalExpert:
     """An expert on the inputs, and on past targets if its record says so."""
-    X, num_columns = warm_up.inputs if record.lags else warm_up.X, warm_up.inputs.shape[1]
-    inputs = InputFeatures(X.shape[1], X.new_ones(()))
-    features = inputs if X.shape[1] == num_columns else SelectColumns(inputs, range(X.shape[1]), num_columns)
+    X = warm_up.seen(record.lags)
+    features = warm_up.on_all(InputFeatures(X.shape[1], X.new_ones(())))
     return ExternalExpert(adapter, features, -(-X.shape[0] // _TRAININGS), record.every, record.num_rows)
 
 

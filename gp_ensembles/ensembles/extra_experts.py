@@ -27,6 +27,7 @@ from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, fit_empirical_baye
 from gp_ensembles.experts.gaussian import GaussianExpert, default_likelihood
 from gp_ensembles.experts.refitted import InitialFit, RefittedExpert, lagged_columns, lags_of
 from gp_ensembles.experts.window import Refit, WindowExpert
+from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.batch import take_experts
 from gp_ensembles.features.compose import Concatenate, SelectColumns
 from gp_ensembles.features.fourier import RandomFourierFeatures
@@ -71,6 +72,15 @@ class WarmUp(NamedTuple):
     progress: bool = False
     forecasts: Mapping[str, int] = MappingProxyType({})
 
+    def seen(self, lags: bool) -> Tensor:
+        """Inputs of an expert: all, or those without past targets."""
+        return self.inputs if lags else self.X
+
+    def on_all(self, features: FeatureMap) -> FeatureMap:
+        """A map of the first columns as one of all inputs."""
+        num_seen, num_columns = features.num_inputs, self.inputs.shape[1]
+        return features if num_seen == num_columns else SelectColumns(features, range(num_seen), num_columns)
+
 
 class ExpertRecord(ABC):
     """Record of extra experts to build from warm-up rows, for targets of one real number.
@@ -92,14 +102,17 @@ class ExpertRecord(ABC):
         """
 
 
-def warn_of_columns(name: str, num_columns: int, num_rows: int) -> None:
-    """Warn that an exact Gaussian process of fewer rows than columns is omitted: its length scales are undetermined."""
+def _has_too_many(num_columns: int, name: str, num_rows: int) -> bool:
+    """Whether an exact Gaussian process has fewer rows than columns, its length scales undetermined; then it warns."""
+    if num_columns <= num_rows:
+        return False
     warnings.warn(
         f"the expert {name!r} is left out: its {num_rows} rows are fewer than its {num_columns} columns, including "
         f"past targets; give it more rows, or leave out columns",
         UserWarning,
         stacklevel=6,
     )
+    return True
 
 
 def check_records(where: str, value: object) -> None:
@@ -108,16 +121,14 @@ def check_records(where: str, value: object) -> None:
     Raises:
         TypeError: Saying how to make one from the value.
     """
-    if isinstance(value, ExpertRecord):
-        return
     if isinstance(value, str):
         hint = f"; for a column of forecasts use ForecastColumns({value!r})"
     elif isinstance(value, type) and issubclass(value, ExpertRecord):
         hint = f"; call it, {value.__name__}(...)"
     else:
-        adapter = as_adapter(value)
-        hint = "" if adapter is None else f"; use ExternalModel({adapter})"
-    raise TypeError(f"{where} must be a record such as WindowGP(), got {_given(value)}{hint}")
+        hint = _as_external(value)
+    if not isinstance(value, ExpertRecord):
+        raise TypeError(f"{where} must be a record such as WindowGP(), got {_given(value)}{hint}")
 
 
 def check_adapter(value: object) -> None:
@@ -126,16 +137,17 @@ def check_adapter(value: object) -> None:
     Raises:
         TypeError: Saying how to make one from the value.
     """
-    if isinstance(value, ModelAdapter):
-        return
-    if isinstance(value, ExpertRecord):
-        hint = f"; {type(value).__name__} goes into extra_experts directly"
-    else:
-        adapter = as_adapter(value)
-        hint = "" if adapter is None else f"; use ExternalModel({adapter})"
-    raise TypeError(
-        f"adapter of ExternalModel must be such as RegressorAdapter(KNeighborsRegressor()), got {_given(value)}{hint}"
-    )
+    is_record = isinstance(value, ExpertRecord)
+    hint = f"; {type(value).__name__} goes into extra_experts directly" if is_record else _as_external(value)
+    if not isinstance(value, ModelAdapter):
+        wanted = "adapter of ExternalModel must be such as RegressorAdapter(KNeighborsRegressor())"
+        raise TypeError(f"{wanted}, got {_given(value)}{hint}")
+
+
+def _as_external(value: object) -> str:
+    """Words on what makes an external model of a value; none if nothing does."""
+    adapter = as_adapter(value)
+    return "" if adapter is None else f"; use ExternalModel({adapter})"
 
 
 def _given(value: object) -> str:
@@ -189,9 +201,8 @@ class WindowGP(ExpertRecord):
 
     def build(self, warm_up: WarmUp) -> list[NamedExpert]:
         """See :meth:`ExpertRecord.build`; one expert for each start, whatever ``fit.num_samples``."""
-        X, y, fit = warm_up.inputs if self.lags else warm_up.X, warm_up.y, warm_up.fit
-        if X.shape[1] > self.num_rows:
-            warn_of_columns(self.name, X.shape[1], self.num_rows)
+        X, y, fit = warm_up.seen(self.lags), warm_up.y, warm_up.fit
+        if _has_too_many(X.shape[1], self.name, self.num_rows):
             return []
         kernel = scaled_kernel(X, self.nu, self.starts)
         expert = WindowExpert(kernel, X.shape[1], self.num_rows)
@@ -201,9 +212,7 @@ class WindowGP(ExpertRecord):
                 fit_empirical_bayes(
                     expert, X[rows], y[rows], method, start_precision=fit.start_precision, progress=warm_up.progress
                 )
-        num_columns, features = warm_up.inputs.shape[1], expert.features
-        if num_columns > X.shape[1]:
-            features = SelectColumns(features, range(X.shape[1]), num_columns)
+        features = warm_up.on_all(expert.features)
         every, n = self.refit_every, y.shape[0]
         refit = None if every is None else Refit(every, first=n + min(n, every))
         return [(self.name, WindowExpert(kernel, features, self.num_rows, expert.likelihood, refit=refit))]
@@ -304,9 +313,8 @@ class WideFeatures(ExpertRecord):
 
     def build(self, warm_up: WarmUp) -> list[NamedExpert]:
         """See :meth:`ExpertRecord.build`; one expert for each noise, whatever ``fit.num_samples``."""
-        X, y = warm_up.inputs if self.lags else warm_up.X, warm_up.y
-        if X.shape[1] > _MOST_ROWS:
-            warn_of_columns(self.name, X.shape[1], _MOST_ROWS)
+        X, y = warm_up.seen(self.lags), warm_up.y
+        if _has_too_many(X.shape[1], self.name, _MOST_ROWS):
             return []
         num_features = self.resolved(X).num_features or _NUM_FEATURES
         kernel = scaled_kernel(X, self.nu, (_WIDE_START,))
@@ -322,11 +330,7 @@ class WideFeatures(ExpertRecord):
         features = RandomFourierFeatures.from_kernel(repeated, X.shape[1], num_features, generator=warm_up.generator)
         likelihood = default_likelihood(features)
         likelihood.noise = X.new_tensor(self.noises).unsqueeze(-1)
-        num_columns = warm_up.inputs.shape[1]
-        if num_columns == X.shape[1]:
-            return [(self.name, GaussianExpert(features, likelihood))]
-        seeing = SelectColumns(features, range(X.shape[1]), num_columns)
-        return [(self.name, GaussianExpert(seeing, likelihood))]
+        return [(self.name, GaussianExpert(warm_up.on_all(features), likelihood))]
 
 
 def fitting_rows(y: Tensor) -> Tensor:

@@ -118,16 +118,6 @@ def test_the_generator_decides_everything(name):
     assert torch.equal(first.observe(X[100:], y[100:]).log_prob, second.observe(X[100:], y[100:]).log_prob)
 
 
-def test_an_unfitted_structure_takes_a_saved_state():
-    X, y = stream()
-    saved = build("e_doebe", X[:100], y[:100])
-    saved.observe(X[100:200], y[100:200])
-    spec = replace(PRESETS["e_doebe"], bases=BASES, fit_settings=QUICK)
-    fresh = spec.unfitted(X[:100], y[:100], generator=torch.Generator().manual_seed(1))
-    fresh.load_state_dict(saved.state_dict())
-    assert torch.equal(fresh.observe(X[200:], y[200:]).log_prob, saved.observe(X[200:], y[200:]).log_prob)
-
-
 def test_adam_and_single_precision():
     X, y = stream(dtype=torch.float32)
     online = build("e_doebe", X[:100], y[:100], fit_settings=FitSettings(Adam(num_steps=20, learning_rate=0.1), 2))

@@ -6,13 +6,11 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.ensembles.bases import LinearBasis, scaled_kernel
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.extra_experts import WarmUp, WideFeatures
-from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import default_rule, oebe
-from gp_ensembles.experts import LBFGS, WindowExpert, fit_empirical_bayes
+from gp_ensembles.experts import WindowExpert, fit_empirical_bayes
 from gp_ensembles.experts.gaussian import GaussianExpert, default_likelihood
 from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.filters.states import SquareRootState
@@ -110,32 +108,6 @@ def test_sees_the_columns_that_it_should() -> None:
         assert torch.equal(expert.features(inputs), expert.features(other)) != lags
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, pytest.param(torch.float32, marks=pytest.mark.slow)])
-def test_in_an_ensemble_it_is_exact_in_blocks_and_causal(dtype: torch.dtype) -> None:
-    X, y = (part.to(dtype) for part in rows(140, noise=0.3))
-    record = WideFeatures(num_features=40, noises=(0.01, 0.1), lags=True)
-    fit = FitSettings(LBFGS(max_iterations=3), num_samples=1)
-    spec = replace(SPEC, lags=TargetLags(lags=(1,)), fit_settings=fit, extra_experts=(record,))
-
-    def started() -> OnlineEnsemble:
-        return spec.fit(X[:70], y[:70], generator=torch.Generator().manual_seed(0))
-
-    y[90] = torch.nan
-    online = started()
-    assert online.names[-2:] == ("wide/0", "wide/1")
-    whole = online.observe(X[70:], y[70:])
-    parts = started()
-    pieces = [parts.observe(X[i : i + 7], y[i : i + 7]).experts.mean for i in range(70, 140, 7)]
-    tolerance = 1e-8 if dtype == torch.float64 else 1e-3
-    assert_close(torch.cat(pieces, -1), whole.experts.mean, rtol=tolerance, atol=tolerance)
-
-    changed = y.clone()
-    changed[110] += 3.0
-    again = started().observe(X[70:], changed[70:])
-    assert_close(again.experts.mean[:, :41], whole.experts.mean[:, :41], rtol=tolerance, atol=tolerance)
-    assert bool(((again.experts.mean[-2:, 41] - whole.experts.mean[-2:, 41]).abs() > 2 * tolerance).all())
-
-
 def test_a_state_in_single_precision_is_a_square_root() -> None:
     X, y = (part.float() for part in rows(60))
     ((_, expert),) = WideFeatures(num_features=20).build(warm_up(X, y))
@@ -149,13 +121,3 @@ def test_wins_on_a_smooth_function_of_few_inputs() -> None:
     )
     online.observe(X[200:], y[200:])
     assert online.names[int(online.log_weights.argmax())].startswith("wide")
-
-
-def test_unfitted_has_the_shape_of_the_fitted() -> None:
-    X, y = rows(60)
-    spec = replace(SPEC, extra_experts=(WideFeatures(num_features=20),))
-    online = spec.fit(X, y, generator=torch.Generator().manual_seed(0))
-    other = spec.unfitted(X, y, generator=torch.Generator().manual_seed(3))
-    other.load_state_dict(online.state_dict())
-    more, targets = rows(20, seed=5)
-    assert_close(other.observe(more, targets).experts.mean, online.observe(more, targets).experts.mean, rtol=0, atol=0)

@@ -148,18 +148,6 @@ def test_outliers_that_count_less_than_half_are_left_out():
     torch.testing.assert_close(steps.variance.sqrt(), deviation, rtol=1e-6, atol=0, equal_nan=True)
 
 
-def test_a_target_changes_no_prediction_up_to_its_own():
-    X, y = rows(210)
-    one = expert()
-    _, want = one.update(one.init(), X, y)
-    for t in (19, 20, 80, 200):
-        changed = y.clone()
-        changed[t] += 3.0
-        got = one.update(one.init(), X, changed)[1].mean
-        assert same(got[: t + 1], want.mean[: t + 1])
-    assert not same(got, want.mean) or t == 200
-
-
 def test_a_state_goes_on_elsewhere_to_the_bit():
     """Models are no part of a state: where they are not known they are trained again."""
     X, y = rows(300, gaps=(5, 90))

@@ -128,52 +128,6 @@ def test_predictions_are_those_of_a_plain_loop_over_rows(num_rows):
     assert int(state.num_rows) == num_rows < int(state.due)
 
 
-@pytest.fixture(scope="module")
-def whole():
-    """An ensemble that has learned all rows in blocks of 64, and its predictions."""
-    X, y = rows()
-    online = OnlineEnsemble(Ensemble([expert()], FixedShare(0.01)), block_size=64)
-    return online, online.observe(X, y)
-
-
-@pytest.mark.parametrize("size", [1, 7])
-def test_any_blocks_give_the_same_numbers(whole, size):
-    X, y = rows()
-    whole, predicted = whole
-    parts = OnlineEnsemble(Ensemble([expert()], FixedShare(0.01)), block_size=size)
-    found = [parts.observe(a, b).experts for a, b in zip(X.split(size), y.split(size), strict=True)]
-    for name in ("mean", "variance"):
-        together = torch.cat([getattr(part, name) for part in found], -1)
-        torch.testing.assert_close(together, getattr(predicted.experts, name), rtol=1e-9, atol=1e-9)
-    for name in ("lags", "num_rows", "due", "targets", "remembered", "inputs"):
-        one, two = (getattr(online.state.experts[0], name) for online in (whole, parts))
-        assert torch.equal(one.nan_to_num(0), two.nan_to_num(0)), name
-    torch.testing.assert_close(whole.state.experts[0].hyperparameters, parts.state.experts[0].hyperparameters)
-
-
-def test_predict_agrees_with_the_next_observe():
-    X, y = rows(100)
-    online, start = OnlineEnsemble(Ensemble([expert()], FixedShare(0.01))), 0
-    for stop in (39, 40, 80):  # before a refit, and right after it
-        if start < stop:
-            online.observe(X[start:stop], y[start:stop])
-        start = stop + 1
-        before = online.predict(X[stop : stop + 1])
-        then = online.observe(X[stop : stop + 1], y[stop : stop + 1])
-        torch.testing.assert_close((before.mean, before.variance), (then.mean, then.variance), rtol=1e-10, atol=1e-10)
-
-
-def test_a_target_changes_no_prediction_up_to_its_own():
-    X, y = rows(180, gaps=False)
-    one = expert().update(expert().init(), X, y)[1]
-    for t in (39, 40, 139):
-        other = y.clone()
-        other[t] += 1.0
-        two = expert().update(expert().init(), X, other)[1]
-        torch.testing.assert_close(one.mean[:, : t + 1], two.mean[:, : t + 1], rtol=0, atol=1e-12)
-        assert not torch.allclose(one.mean[:, t + 1 :], two.mean[:, t + 1 :])
-
-
 def test_missing_targets_are_counted_and_teach_nothing():
     X, y = rows(gaps=False)
     one = expert()
@@ -267,57 +221,6 @@ def test_moving_an_ensemble_to_single_precision_keeps_the_digits_of_what_is_reme
     online.float()
     assert torch.equal(online.state.experts[0].moments, before)
     online.observe(X[:5].float(), y[:5].float())
-
-
-@pytest.mark.processor
-def test_a_stream_that_is_taken_up_again_goes_on_with_the_same_bits():
-    X, y = rows()
-    whole = OnlineEnsemble(Ensemble([expert()], FixedShare(0.01)))
-    whole.observe(X[:100], y[:100])
-    other = OnlineEnsemble(Ensemble([expert()], FixedShare(0.01)))
-    with torch.no_grad():
-        for value in other.ensemble.parameters():
-            value.add_(0.1)
-    other.load_state_dict(whole.state_dict())
-    first, second = (online.observe(X[100:], y[100:]) for online in (whole, other))
-    assert torch.equal(first.mean, second.mean)
-    for one, two in zip(whole.state.experts[0], other.state.experts[0], strict=True):
-        assert torch.equal(one.nan_to_num(0), two.nan_to_num(0))
-
-
-def test_a_rejected_call_changes_nothing():
-    X, y = rows()
-    online = OnlineEnsemble(Ensemble([expert()], FixedShare(0.01)), block_size=16)
-    online.observe(X[:100], y[:100])
-    before = copy.deepcopy(online.state_dict())
-    bad = X[100:].clone()
-    bad[120, 0] = torch.inf
-    with pytest.raises(ValueError, match="inf"):
-        online.observe(bad, y[100:])
-    for name, value in online.state_dict().items():
-        assert torch.equal(value.nan_to_num(0), before[name].nan_to_num(0)), name
-
-
-def test_an_interrupted_refit_keeps_the_lags_and_all_else(monkeypatch):
-    """Ctrl-C in the search of a refit, when new lags have been found already."""
-    X, y = rows()
-    online, other = (OnlineEnsemble(Ensemble([expert(lags=(9, 0, 0))], FixedShare(0.01))) for _ in range(2))
-    for one in (online, other):
-        one.observe(X[:30], y[:30])
-    before = copy.deepcopy(online.state_dict())
-
-    def pressed(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(refitted, "gradient_ascent", pressed)
-        with pytest.raises(KeyboardInterrupt):
-            online.observe(X[30:], y[30:])
-    for name, value in online.state_dict().items():
-        assert torch.equal(value.nan_to_num(0), before[name].nan_to_num(0)), name
-    first, second = (one.observe(X[30:], y[30:]) for one in (online, other))
-    assert torch.equal(first.mean, second.mean)
-    assert online.state.experts[0].lags.tolist() == other.state.experts[0].lags.tolist() != [9, 0, 0]
 
 
 def test_joint_covariances_have_the_predictions_on_their_diagonal():
