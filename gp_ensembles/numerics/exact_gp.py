@@ -24,8 +24,8 @@ from gp_ensembles.numerics.cholesky import cholesky
 from gp_ensembles.numerics.reductions import readable_all
 
 TARGETS = "the covariance of the targets"
-_SOLVED_AT_ONCE = 512  # rows of a factor that are copied for a triangular solve; the columns before them are multiplied
-_COMPUTED_AT_ONCE = 60_000  # covariances, half a megabyte: a kernel makes several passes over them
+SOLVED_AT_ONCE = 512  # rows of a factor that are copied for a triangular solve; the columns before them are multiplied
+COMPUTED_AT_ONCE = 60_000  # covariances, half a megabyte: a kernel makes several passes over them
 
 
 class Stationary(NamedTuple):
@@ -79,7 +79,7 @@ class Covariance(NamedTuple):
 
 
 def _rows_at_once(others: Tensor) -> int:
-    return max(1, _COMPUTED_AT_ONCE // max(1, others[..., 0].numel()))
+    return max(1, COMPUTED_AT_ONCE // max(1, others[..., 0].numel()))
 
 
 class Conditioned(NamedTuple):
@@ -135,8 +135,8 @@ def _log_scale(factor: Tensor) -> Tensor:
 def whiten_rows(factor: Tensor, right: Tensor) -> Tensor:
     r"""Rows (\*batch, B, n) times :math:`L^{-\top}` of the first n rows of a factor (\*batch, C, C)."""
     solved = right[..., :0]
-    for start in range(0, right.shape[-1], _SOLVED_AT_ONCE):
-        stop = min(start + _SOLVED_AT_ONCE, right.shape[-1])
+    for start in range(0, right.shape[-1], SOLVED_AT_ONCE):
+        stop = min(start + SOLVED_AT_ONCE, right.shape[-1])
         rest = right[..., start:stop]
         if start > 0:
             rest = rest - solved @ factor[..., start:stop, :start].mT
@@ -149,8 +149,8 @@ def whiten_rows(factor: Tensor, right: Tensor) -> Tensor:
 def target_weights(factor: Tensor, white: Tensor) -> Tensor:
     r"""Weights a of n targets in a mean, (\*batch, n), from the first n rows of a factor (\*batch, C, C) and z."""
     n, solved = white.shape[-1], white.clone()
-    for start in reversed(range(0, n, _SOLVED_AT_ONCE)):
-        stop = min(start + _SOLVED_AT_ONCE, n)
+    for start in reversed(range(0, n, SOLVED_AT_ONCE)):
+        stop = min(start + SOLVED_AT_ONCE, n)
         rest = solved[..., start:stop].unsqueeze(-1)
         if stop < n:
             rest = rest - factor[..., stop:n, start:stop].mT @ solved[..., stop:].unsqueeze(-1)

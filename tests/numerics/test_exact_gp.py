@@ -87,8 +87,8 @@ def test_the_slopes_of_many_small_matrices_are_those_of_autograd():
 @pytest.mark.parametrize("at_once", [512, 3])
 def test_conditioning_by_any_way_is_that_of_dense_matrices(invert, at_once, monkeypatch):
     """Means, covariances, densities, weights and the rows that continue the factor; solves in blocks or at once."""
-    monkeypatch.setattr(exact_gp, "_SOLVED_AT_ONCE", at_once)
-    monkeypatch.setattr(exact_gp, "_COMPUTED_AT_ONCE", 8 * at_once)
+    monkeypatch.setattr(exact_gp, "SOLVED_AT_ONCE", at_once)
+    monkeypatch.setattr(exact_gp, "COMPUTED_AT_ONCE", 8 * at_once)
     generator = torch.Generator().manual_seed(0)
     kernel = MaternKernel(nu=2.5, batch_shape=torch.Size([2])).double()
     kernel.lengthscale = torch.tensor([[[0.3]], [[0.9]]], dtype=torch.float64)
