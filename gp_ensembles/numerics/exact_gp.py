@@ -125,7 +125,8 @@ def condition(factor: Tensor, errors: Tensor, *, invert: bool = False) -> Condit
 
 def log_density(factor: Tensor, white: Tensor) -> Tensor:
     r"""Log density of N targets in nats, shape (\*batch), from L (\*batch, N, N) and z (\*batch, N)."""
-    return -0.5 * white.square().sum(-1) - _log_scale(factor)
+    half_log_determinant = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    return -0.5 * white.square().sum(-1) - half_log_determinant - 0.5 * white.shape[-1] * math.log(2.0 * math.pi)
 
 
 def _log_scale(factor: Tensor) -> Tensor:
@@ -193,8 +194,7 @@ def _evaluate(matrix: Tensor, y: Tensor, what: str | None = None) -> tuple[Tenso
     """L and z of covariances, whether they are good, and the log densities."""
     factor, info = torch.linalg.cholesky_ex(matrix) if what is None else (cholesky(matrix, what), None)
     white = torch.linalg.solve_triangular(factor, y.unsqueeze(-1), upper=False).squeeze(-1)
-    log_determinant = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    value = -0.5 * white.square().sum(-1) - log_determinant - 0.5 * y.shape[-1] * math.log(2.0 * math.pi)
+    value = log_density(factor, white)
     good = value.isfinite() if info is None else (info == 0) & value.isfinite()
     return factor, white, good, torch.where(good, value, torch.nan)
 
@@ -228,7 +228,8 @@ class _LogMarginal(torch.autograd.Function):
             matrix.diagonal(dim1=-2, dim2=-1).add_(noise)
         factor, white, good, value = _evaluate(matrix, y, what)
         if by_weights:
-            value = -0.5 * (y @ torch.cholesky_solve(y.unsqueeze(-1), factor).squeeze(-1)) - _log_scale(factor)
+            quadratic = y @ torch.cholesky_solve(y.unsqueeze(-1), factor).squeeze(-1)
+            value = torch.where(good, -0.5 * quadratic - _log_scale(factor), torch.nan)
         ctx.by_weights = by_weights
         ctx.save_for_backward(covariance, y, noise, factor, white, good)
         return value
