@@ -24,8 +24,8 @@ from gp_ensembles.numerics.cholesky import cholesky
 from gp_ensembles.numerics.reductions import readable_all
 
 TARGETS = "the covariance of the targets"
-_SOLVED_AT_ONCE = 512  # rows of a factor that are copied for a triangular solve; the columns before them are multiplied
-_COMPUTED_AT_ONCE = 60_000  # covariances, half a megabyte: a kernel makes several passes over them
+SOLVED_AT_ONCE = 512  # rows of a factor that are copied for a triangular solve; the columns before them are multiplied
+COMPUTED_AT_ONCE = 60_000  # covariances, half a megabyte: a kernel makes several passes over them
 
 
 class Stationary(NamedTuple):
@@ -79,7 +79,7 @@ class Covariance(NamedTuple):
 
 
 def _rows_at_once(others: Tensor) -> int:
-    return max(1, _COMPUTED_AT_ONCE // max(1, others[..., 0].numel()))
+    return max(1, COMPUTED_AT_ONCE // max(1, others[..., 0].numel()))
 
 
 class Conditioned(NamedTuple):
@@ -125,7 +125,8 @@ def condition(factor: Tensor, errors: Tensor, *, invert: bool = False) -> Condit
 
 def log_density(factor: Tensor, white: Tensor) -> Tensor:
     r"""Log density of N targets in nats, shape (\*batch), from L (\*batch, N, N) and z (\*batch, N)."""
-    return -0.5 * white.square().sum(-1) - _log_scale(factor)
+    half_log_determinant = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    return -0.5 * white.square().sum(-1) - half_log_determinant - 0.5 * white.shape[-1] * math.log(2.0 * math.pi)
 
 
 def _log_scale(factor: Tensor) -> Tensor:
@@ -135,8 +136,8 @@ def _log_scale(factor: Tensor) -> Tensor:
 def whiten_rows(factor: Tensor, right: Tensor) -> Tensor:
     r"""Rows (\*batch, B, n) times :math:`L^{-\top}` of the first n rows of a factor (\*batch, C, C)."""
     solved = right[..., :0]
-    for start in range(0, right.shape[-1], _SOLVED_AT_ONCE):
-        stop = min(start + _SOLVED_AT_ONCE, right.shape[-1])
+    for start in range(0, right.shape[-1], SOLVED_AT_ONCE):
+        stop = min(start + SOLVED_AT_ONCE, right.shape[-1])
         rest = right[..., start:stop]
         if start > 0:
             rest = rest - solved @ factor[..., start:stop, :start].mT
@@ -149,8 +150,8 @@ def whiten_rows(factor: Tensor, right: Tensor) -> Tensor:
 def target_weights(factor: Tensor, white: Tensor) -> Tensor:
     r"""Weights a of n targets in a mean, (\*batch, n), from the first n rows of a factor (\*batch, C, C) and z."""
     n, solved = white.shape[-1], white.clone()
-    for start in reversed(range(0, n, _SOLVED_AT_ONCE)):
-        stop = min(start + _SOLVED_AT_ONCE, n)
+    for start in reversed(range(0, n, SOLVED_AT_ONCE)):
+        stop = min(start + SOLVED_AT_ONCE, n)
         rest = solved[..., start:stop].unsqueeze(-1)
         if stop < n:
             rest = rest - factor[..., stop:n, start:stop].mT @ solved[..., stop:].unsqueeze(-1)
@@ -193,8 +194,7 @@ def _evaluate(matrix: Tensor, y: Tensor, what: str | None = None) -> tuple[Tenso
     """L and z of covariances, whether they are good, and the log densities."""
     factor, info = torch.linalg.cholesky_ex(matrix) if what is None else (cholesky(matrix, what), None)
     white = torch.linalg.solve_triangular(factor, y.unsqueeze(-1), upper=False).squeeze(-1)
-    log_determinant = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    value = -0.5 * white.square().sum(-1) - log_determinant - 0.5 * y.shape[-1] * math.log(2.0 * math.pi)
+    value = log_density(factor, white)
     good = value.isfinite() if info is None else (info == 0) & value.isfinite()
     return factor, white, good, torch.where(good, value, torch.nan)
 
@@ -228,7 +228,8 @@ class _LogMarginal(torch.autograd.Function):
             matrix.diagonal(dim1=-2, dim2=-1).add_(noise)
         factor, white, good, value = _evaluate(matrix, y, what)
         if by_weights:
-            value = -0.5 * (y @ torch.cholesky_solve(y.unsqueeze(-1), factor).squeeze(-1)) - _log_scale(factor)
+            quadratic = y @ torch.cholesky_solve(y.unsqueeze(-1), factor).squeeze(-1)
+            value = torch.where(good, -0.5 * quadratic - _log_scale(factor), torch.nan)
         ctx.by_weights = by_weights
         ctx.save_for_backward(covariance, y, noise, factor, white, good)
         return value

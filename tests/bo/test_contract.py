@@ -467,10 +467,18 @@ def test_what_is_refused(models):
         for error, words, given, settings in (
             (InputDataError, "Y is nan in row 0", Y * torch.nan, {}),
             (BotorchTensorDimensionError, "one row for each", Y[:1], {}),
+            (BotorchTensorDimensionError, "1 output", Y.expand(2, 2), {}),
             (ValueError, "unknown settings", Y, {"weight": 2.0}),
         ):
             with pytest.raises(error, match=words):
                 ours.condition_on_observations(X, given, **settings)
+        for error, bad in (
+            (InputDataError, (X * torch.inf, Y)),
+            (InputDataError, (X.float(), Y.float())),
+            (BotorchTensorDimensionError, (X[:, :1], Y)),
+        ):
+            with pytest.raises(error):
+                ours.condition_on_observations(*bad)
 
 
 # In BoTorch's hands

@@ -116,11 +116,10 @@ def noise_of(likelihood: Likelihood) -> Tensor:
     return noise if isinstance(likelihood, FixedNoiseGaussianLikelihood) else noise.squeeze(-1)
 
 
-def likelihood_of(likelihood: Likelihood, noise: Tensor | None) -> Likelihood:
+def likelihood_of(likelihood: Likelihood, noise: Tensor) -> Likelihood:
     """The likelihood of other rows: one noise for all stays, known noise is that of the rows (n,)."""
     if not isinstance(likelihood, FixedNoiseGaussianLikelihood):
         return likelihood
-    assert noise is not None
     known: Likelihood = FixedNoiseGaussianLikelihood(noise)
     return known
 
@@ -254,16 +253,12 @@ class SparseModel(MixtureModel, ABC):
         """Upper less lower bound of the exact log evidence, in nats: the most that more knots can add."""
 
     @abstractmethod
-    def subset_of_data(self, rows: Tensor) -> Self:
-        """The exact model of some distinct rows only: all of them are knots."""
-
-    @abstractmethod
     def training_prior(self) -> MultivariateNormal:
         """The distribution of the training rows that GPyTorch's objectives take."""
 
     @abstractmethod
-    def with_rows(self, rows: Observations) -> Self:
-        """A copy with more rows (n, D) and (n, 1), as the process has them."""
+    def follow_rows(self, *, all_are_knots: bool) -> None:
+        """Make what depends on the rows that of other ones, which have taken the place of the first."""
 
     def target_noise(self) -> Tensor:
         """Variance of the noise that predictions may have added, (1,), or of every row."""
@@ -366,9 +361,15 @@ class SparseModel(MixtureModel, ABC):
     def learned(self, rows: Observations, data: TrainingData, settings: Mapping[str, Any]) -> Self:
         """A model of more rows, hyperparameters as they are; knots too, unless every row is one."""
         refuse_settings(settings)
-        other = self.with_rows(rows)
-        other.data = data
-        return other
+        noise = None if rows.noise is None else torch.cat([self.likelihood.noise, rows.noise.detach().squeeze(-1)])
+        X, y = torch.cat([self.train_X, rows.X.detach()]), torch.cat([self.train_y, rows.Y.detach().squeeze(-1)])
+        return self._of_rows(X, y, noise, data, self.knots, all_are_knots=False)
+
+    def subset_of_data(self, rows: Tensor) -> Self:
+        """The exact model of some distinct rows only: all of them are knots."""
+        X, y, noise, data = self.train_X[rows], self.train_y[rows], self.likelihood.noise, self.data
+        given = TrainingData(data.X[rows], data.Y[rows], None if data.Yvar is None else data.Yvar[rows])
+        return self._of_rows(X, y, noise[rows] if len(noise) > 1 else noise, given, X, all_are_knots=True)
 
     def prepare(self, rows: Observations) -> None:
         """Compute the knots' posterior: copies share it."""
@@ -402,23 +403,15 @@ class SparseModel(MixtureModel, ABC):
         other.knots = nn.Parameter(knots.detach().clone())
         return other
 
-    def extended_by(self, rows: Observations) -> Self:
-        """A copy with more rows (n, D) and (n, 1), as the process has them, and the same knots.
-
-        Raises:
-            ValueError: If a value is not finite.
-        """
-        other = self.with_knots(self.knots)
-        other.train_X = torch.cat([self.train_X, rows.X.detach()])
-        other.train_y = torch.cat([self.train_y, rows.Y.detach().squeeze(-1)])
-        return other
-
-    def reduced_to(self, rows: Tensor) -> Self:
-        """A copy with some of the rows, all of them knots."""
-        other = self.with_knots(self.train_X[rows])
-        other.train_X, other.train_y = self.train_X[rows], self.train_y[rows]
-        data = self.data
-        other.data = TrainingData(data.X[rows], data.Y[rows], None if data.Yvar is None else data.Yvar[rows])
+    def _of_rows(
+        self, X: Tensor, y: Tensor, noise: Tensor | None, data: TrainingData, knots: Tensor, *, all_are_knots: bool
+    ) -> Self:
+        """A copy of other rows (N, D) and (N,) and their noise (N,), if it is known; hyperparameters stay."""
+        other = self.with_knots(knots)
+        other.train_X, other.train_y, other.data = X, y, data
+        if noise is not None:
+            other.likelihood = likelihood_of(other.likelihood, noise)
+        other.follow_rows(all_are_knots=all_are_knots)
         return other
 
     def _noise(self) -> Tensor:

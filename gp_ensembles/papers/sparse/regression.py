@@ -1,7 +1,7 @@
 """Sparse and exact Gaussian processes of normal targets, as models of GPyTorch and BoTorch."""
 
 import math
-from typing import Self, final
+from typing import final
 
 import torch
 from botorch.models.transforms.input import InputTransform
@@ -16,12 +16,11 @@ from linear_operator.operators import (
 )
 from torch import Tensor
 
-from gp_ensembles.bo.data import Observations
 from gp_ensembles.numerics.cholesky import cholesky
 from gp_ensembles.numerics.exact_gp import TARGETS, Conditioned, log_marginal
 from gp_ensembles.numerics.exact_gp import condition as condition_on_rows
 from gp_ensembles.numerics.gpytorch_types import Kernel, Mean
-from gp_ensembles.papers.sparse.base import SparseModel, likelihood_of, noise_of
+from gp_ensembles.papers.sparse.base import SparseModel, noise_of
 from gp_ensembles.papers.sparse.collapsed import (
     VFE,
     Approximation,
@@ -127,13 +126,10 @@ class SparseGP(SparseModel):
         projection = self.projection()
         return float(upper_bound(projection) - VFE().objective(projection))
 
-    def subset_of_data(self, rows: Tensor) -> Self:
-        """The exact model of some distinct rows only: all of them are knots."""
-        other = self.reduced_to(rows)
-        noise = self.likelihood.noise
-        other.likelihood = likelihood_of(other.likelihood, noise[rows] if len(noise) > 1 else noise)
-        other.approximation = VFE()
-        return other
+    def follow_rows(self, *, all_are_knots: bool) -> None:
+        """Nothing, but VFE is exact where all rows are knots."""
+        if all_are_knots:
+            self.approximation = VFE()
 
     def training_prior(self) -> MultivariateNormal:
         """The prior through the knots, with which ``ExactMarginalLogLikelihood`` is the objective over N."""
@@ -159,14 +155,6 @@ class SparseGP(SparseModel):
         """Under the approximation's noise."""
         projection = self.projection()
         return condition(projection, self.approximation.diagonal(projection))
-
-    def with_rows(self, rows: Observations) -> Self:
-        """A copy with more rows (n, D) and (n, 1), the knots and hyperparameters as they are."""
-        other = self.extended_by(rows)
-        if rows.noise is not None:
-            noise = torch.cat([self.likelihood.noise, rows.noise.detach().squeeze(-1)])
-            other.likelihood = likelihood_of(other.likelihood, noise)
-        return other
 
 
 @final
@@ -231,11 +219,9 @@ class ExactGP(SparseModel):
         """Zero."""
         return 0.0
 
-    def subset_of_data(self, rows: Tensor) -> Self:
-        """The exact model of some rows only."""
-        other = self.reduced_to(rows)
-        noise = self.likelihood.noise
-        return other._rebuilt(noise[rows] if len(noise) > 1 else noise)
+    def follow_rows(self, *, all_are_knots: bool) -> None:
+        """The distinct rows are the knots."""
+        self._set_knots()
 
     def training_prior(self) -> MultivariateNormal:
         """The prior at the training inputs, with which ``ExactMarginalLogLikelihood`` is the objective over N."""
@@ -265,17 +251,6 @@ class ExactGP(SparseModel):
             rows.copy_(self.kernel_matrix(part, self.knots))  # a kernel makes several tables of its rows
         covariance.diagonal().add_(noise)
         return condition_on_rows(cholesky(covariance, TARGETS), residual)
-
-    def with_rows(self, rows: Observations) -> Self:
-        """A copy with more rows (n, D) and (n, 1), all of them knots, the hyperparameters as they are."""
-        known = None if rows.noise is None else rows.noise.detach().squeeze(-1)
-        return self.extended_by(rows)._rebuilt(None if known is None else torch.cat([self.likelihood.noise, known]))
-
-    def _rebuilt(self, noise: Tensor | None) -> Self:
-        """This model after its rows have changed: knots and known noise are those of the rows."""
-        self.likelihood = likelihood_of(self.likelihood, noise)
-        self._set_knots()
-        return self
 
     def _set_knots(self) -> None:
         """Knots at the distinct rows, the knot of every row, (N,), and how many rows have each, (K,).
