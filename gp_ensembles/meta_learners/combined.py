@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState, check_block
-from gp_ensembles.meta_learners.compiled_rules import run_row, run_rows, run_together
+from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState, check_block, form_on, run_linear
+from gp_ensembles.meta_learners.one_row import weigh_one
 
 
 class CombinedRules(MetaLearner):
@@ -20,6 +20,9 @@ class CombinedRules(MetaLearner):
     The log loss exceeds that of the best rule by no more than the regret of the rule over them, log R for Bayesian
     model averaging of R rules. No rule is best on all streams (one expert is right on some, their mixture on others);
     this makes the choice unnecessary.
+
+    Attributes:
+        forms: The forms of all rules and of that over them, where they can run in one pass; some give to all experts.
 
     Args:
         rules: The rules, at least two; none may be built for another number of experts than the ensemble has.
@@ -46,6 +49,15 @@ class CombinedRules(MetaLearner):
         self._modules_of_rules = nn.ModuleList(rules)
         self.rules: tuple[MetaLearner, ...] = tuple(rules)  # the same objects with their type
         self.over = over
+        forms = tuple(rule.form for rule in (*rules, over) if rule.form is not None)
+        can_run_at_once = len(forms) > len(rules) and any(give for _, _, give in forms[:-1])
+        self.forms: tuple[tuple[float, float, float], ...] | None = forms if can_run_at_once else None
+
+    def numbers(self, log_weights: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """The numbers a, b and c of the rules, (R, 1) each, and of that over them, (1, 1), for experts (M,)."""
+        assert self.forms is not None
+        kind = log_weights.dtype, log_weights.device
+        return form_on(self.forms[:-1], len(log_weights), *kind), form_on(self.forms[-1:], len(self.rules), *kind)
 
     def init(self, num_experts: int, like: Tensor) -> MetaState:
         """State before any data: that of every rule, and of the rule over them."""
@@ -54,6 +66,9 @@ class CombinedRules(MetaLearner):
 
     def log_weights(self, state: MetaState) -> Tensor:
         """Log weights for the next target, shape (M,)."""
+        if self.forms is not None:
+            num = len(self.rules)
+            return (state.memory[:, :num] + state.memory[0, num:]).logsumexp(1)
         states, over = self._unpack(state)
         own = torch.stack([rule.log_weights(s) for rule, s in zip(self.rules, states, strict=True)])
         return (self.over.log_weights(over).unsqueeze(-1) + own).logsumexp(0)
@@ -61,20 +76,10 @@ class CombinedRules(MetaLearner):
     def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
         """Weigh a block of targets in order; see :meth:`MetaLearner.update_block`."""
         check_block(state, log_prob)
-        num_rows = log_prob.shape[1]
-        if num_rows and state.memory.shape[1] == 2 * len(self.rules):
-            run = run_row if num_rows == 1 else run_rows
-            rows = run(self.rules, self.over, state.memory, log_prob)
-            if rows is not None:
-                memory = torch.cat([rows.learned, rows.over.expand(log_prob.shape[0], -1)], dim=-1)
-                after = MetaState(rows.joint, state.num_seen + num_rows, memory)
-                return after, MetaOutput(rows.log_weights, rows.log_prob)
+        found = self._at_once(state, log_prob)
+        if found is not None:
+            return found
         states, over = self._unpack(state)
-        together = run_together(self.rules, states, log_prob)
-        if together is not None:
-            over, above = self.over.update_block(over, together.log_prob)
-            mixture = (above.log_weights.exp().mT.unsqueeze(-1) * together.weights).sum(1)
-            return self._pack(together.states, over), MetaOutput(mixture.log().mT, above.log_prob)
         results = [rule.update_block(s, log_prob) for rule, s in zip(self.rules, states, strict=True)]
         outputs = [output for _, output in results]
         over, above = self.over.update_block(over, torch.stack([output.log_prob for output in outputs]))
@@ -87,6 +92,25 @@ class CombinedRules(MetaLearner):
         states, over = self._unpack(state)
         grown = [rule.grow(s, num_new, share) for rule, s in zip(self.rules, states, strict=True)]
         return self._pack(grown, over)
+
+    def _at_once(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput] | None:
+        """A block of all rules in one pass, and of the rule over them; ``None`` where each has to run by itself."""
+        num_experts, num_rows = log_prob.shape
+        if self.forms is None or not num_rows:
+            return None
+        num, (numbers, of_over) = len(self.rules), self.numbers(state.log_weights)
+        row = weigh_one((numbers, of_over), state, log_prob) if num_rows == 1 else None
+        if row is not None:
+            return row
+        block = run_linear(numbers, state.memory[:, :num].mT, log_prob)
+        above = None if block is None else run_linear(of_over, state.memory[:1, num:], block.log_prob)
+        if block is None or above is None:
+            return None
+        log_weights = (above.weights @ block.weights).squeeze(1).log().mT
+        last = above.log_weights[-1].expand(num_experts, -1)
+        memory = torch.cat([block.log_weights[-1].mT, last], dim=-1)
+        after = MetaState(log_weights[:, -1], state.num_seen + num_rows, memory)
+        return after, MetaOutput(log_weights[:, :-1], above.log_prob[0])
 
     def _pack(self, states: Sequence[MetaState], over: MetaState) -> MetaState:
         """All states as one: a column of log weights and the memory of each rule, then the rule over them."""
