@@ -22,7 +22,7 @@ from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.one_row import RowFeatures
 from gp_ensembles.filters.one_row import learn_row, mirror, predict_row
 from gp_ensembles.innovations import recursions
-from gp_ensembles.meta_learners.one_row import RowRule, WeighedRow
+from gp_ensembles.meta_learners.combined import RowRule, WeighedRow
 from gp_ensembles.meta_learners.reference import row_rule
 from gp_ensembles.numerics.backends import rows_of
 from gp_ensembles.numerics.compiled import compiled

@@ -200,15 +200,6 @@ def check_share(share: float, lowest_is_legal: bool) -> None:
         raise ValueError(f"share must be {kind} and below 1, got {share}")
 
 
-def check_state_size(rule: MetaLearner, state: MetaState, width: int) -> None:
-    """Raise unless a state to grow has the memory, (M, ``width``), from which a rule goes on."""
-    if state.memory.shape[-1] != width:
-        raise ValueError(
-            f"{type(rule).__name__} needs a memory of {width} numbers per expert, but the state has "
-            f"{state.memory.shape[-1]}: it is of another rule; use a rule without memory, or start with init"
-        )
-
-
 def check_block(state: MetaState, log_prob: Tensor) -> None:
     """Raise a clear error if log densities do not fit the state; looks at shape and dtype only."""
     num_experts = state.log_weights.shape[0]
@@ -287,6 +278,31 @@ def bayes_step(log_weights: Tensor, log_prob: Tensor) -> tuple[Tensor, Tensor]:
     legal = torch.where(impossible, log_weights, joint)
     normalizer = legal.logsumexp(0)
     return normalized(legal, normalizer), torch.where(impossible, -torch.inf, normalizer)
+
+
+def run_bayes(
+    move: Callable[[Tensor], Tensor],
+    state: MetaState,
+    log_prob: Tensor,
+    survive: Callable[[Tensor], Tensor] | None = None,
+) -> tuple[MetaState, MetaOutput]:
+    """The textbook recursion, for blocks in which a density is zero: weights move, then learn by Bayes' rule.
+
+    Shapes: ``move``, log weights (M,) for a target from those after the last one; ``log_prob`` (M, B); ``survive``,
+    log weights that learn from a target, from those that predicted it.
+
+    Raises:
+        NumericalError: If a log density is NaN or plus infinity; names the expert and the step.
+    """
+    check_densities(log_prob)
+    current, weights, densities = state.log_weights, [], []
+    for column in log_prob.unbind(1):
+        weights.append(move(current))
+        current, density = bayes_step(weights[-1], column)
+        densities.append(density)
+        if survive is not None:
+            current, _ = bayes_step(survive(weights[-1]), column)
+    return pack(state, current, weights, densities)
 
 
 def normalized(joint: Tensor, normalizer: Tensor) -> Tensor:

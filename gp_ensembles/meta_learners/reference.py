@@ -8,8 +8,7 @@ from torch import Tensor
 
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
 from gp_ensembles.meta_learners.base import PLAIN, MetaLearner, MetaOutput, MetaState, check_block, check_share
-from gp_ensembles.meta_learners.combined import CombinedRules
-from gp_ensembles.meta_learners.one_row import References, RowRule, weigh_one
+from gp_ensembles.meta_learners.combined import CombinedRules, References, RowRule, weigh_one
 from gp_ensembles.meta_learners.steps import LARGEST, moved
 from gp_ensembles.meta_learners.switching import MarkovSwitching
 from gp_ensembles.numerics.backends import as_arrays

@@ -9,9 +9,7 @@ from gp_ensembles.meta_learners.base import (
     MetaLearner,
     MetaOutput,
     MetaState,
-    bayes_step,
     check_block,
-    check_densities,
     check_num_experts,
     check_prior_weights,
     check_share,
@@ -19,7 +17,7 @@ from gp_ensembles.meta_learners.base import (
     grown_weights,
     initial_state,
     normalized,
-    pack,
+    run_bayes,
     run_by_form,
 )
 from gp_ensembles.numerics.reductions import readable_all
@@ -166,7 +164,8 @@ class MarkovSwitching(MetaLearner):
             result = self._linear_space(state, log_prob)
             if result is not None:
                 return result
-        return self._log_space(state, log_prob)
+        log_transition = self.log_transition.to(log_prob.dtype)
+        return run_bayes(lambda weights: _switch(log_transition, weights), state, log_prob)
 
     def grow(self, state: MetaState, num_new: int, share: float) -> MetaState:
         """New experts with weight ``share`` together, before the next switch.
@@ -179,18 +178,6 @@ class MarkovSwitching(MetaLearner):
         grown = grown_weights(state, num_new, share)
         check_num_experts(self.transition.shape[0], grown.log_weights.shape[0])
         return grown
-
-    def _log_space(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
-        check_densities(log_prob)
-        log_transition = self.log_transition.to(log_prob.dtype)
-        current = state.log_weights
-        weights, densities = [], []
-        for column in log_prob.unbind(1):
-            before = _switch(log_transition, current)
-            current, density = bayes_step(before, column)
-            weights.append(before)
-            densities.append(density)
-        return pack(state, current, weights, densities)
 
     def _linear_space(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput] | None:
         """The block with one scale a community, or ``None`` where round-off could matter."""

@@ -107,7 +107,8 @@ def _held(a: Numbers, lowest: float, highest: float) -> Numbers:  # quicker than
 
 @compiled
 def _pick(a: Numbers, places: Any) -> Numbers:
-    return a[places]
+    found: Numbers = a[places]
+    return found
 
 
 def _up(a: Any) -> Any:
@@ -175,7 +176,8 @@ def _blend(weights: Numbers, a: Numbers) -> Numbers:
 
 @compiled
 def _join(one: Numbers, two: Numbers) -> Numbers:
-    return np.concatenate((one, two))
+    found: Numbers = np.concatenate((one, two))
+    return found
 
 
 _TENSORS = Words(
