@@ -22,7 +22,8 @@ from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.one_row import RowFeatures
 from gp_ensembles.filters.one_row import learn_row, mirror, predict_row
 from gp_ensembles.innovations import recursions
-from gp_ensembles.meta_learners.one_row import RowRule, WeighedRow
+from gp_ensembles.meta_learners.combined import RowRule, WeighedRow
+from gp_ensembles.meta_learners.reference import row_rule
 from gp_ensembles.numerics.backends import rows_of
 from gp_ensembles.numerics.compiled import compiled
 
@@ -212,7 +213,7 @@ class RowEnsemble:
             return None
         if ensemble.bounded_features():  # blocks refuse rows outside
             return None
-        rule = RowRule.of(layers.rule, state.meta)
+        rule = row_rule(layers.rule, state.meta)
         if rule is None:
             return None
         starts = np.cumsum([0, *(expert.num_experts for expert in ensemble.experts)]).tolist()

@@ -1,7 +1,8 @@
-"""Several innovation models on the errors of all experts of an ensemble: pure functions, exact in blocks."""
+"""Innovation models on the errors of all experts of an ensemble: pure functions, exact in blocks."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, final
 
 import numpy as np
@@ -9,13 +10,59 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.innovations import recursions
-from gp_ensembles.innovations.model import InnovationModel
 from gp_ensembles.innovations.recursions import Models
 from gp_ensembles.numerics.backends import as_arrays, rows_of
 from gp_ensembles.numerics.display import record_text
 from gp_ensembles.numerics.reductions import readable_flags
 
+_LEAST_DF = 2.0  # below, a Student-t distribution has no variance
 _NORMAL_DF = 20.0  # of the score that the scale of a normal model follows: gross errors do not make it useless
+
+
+@final
+@dataclass(frozen=True)
+class InnovationModel:
+    r"""A further prediction, made from an expert's own one-step prediction and its past errors.
+
+    With the expert's prediction :math:`N(m_t, s_t^2)` and its past errors :math:`e = y - m`, the target has location
+    :math:`m_t + h_t` and squared scale :math:`c\, g_t s_t^2`, normal or Student-t with :math:`\nu` degrees of freedom:
+    :math:`h_t` is the prediction of a first-order autoregression of the errors, :math:`g_t` follows their size.
+
+    Attributes:
+        degrees_of_freedom: :math:`\nu`, above 2; infinity for the normal distribution.
+        rate: Share of the newest error in :math:`g_t`, from 0 (the expert's own scale, :math:`g_t = 1`) to below 1.
+        width: c, a fixed factor of the squared scale; one that is small makes a narrow peak with heavy tails.
+        autoregressive: Whether errors are predicted from the one before; else :math:`h_t = 0`.
+
+    Raises:
+        ValueError: If a number is out of range.
+
+    Example:
+        >>> InnovationModel(degrees_of_freedom=4, rate=0.1).label
+        'ar t4 rate 0.1'
+    """
+
+    degrees_of_freedom: float = math.inf
+    rate: float = 0.05
+    width: float = 1.0
+    autoregressive: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.degrees_of_freedom > _LEAST_DF:
+            raise ValueError(f"degrees_of_freedom must be above {_LEAST_DF:g}, got {self.degrees_of_freedom}")
+        if not 0 <= self.rate < 1:
+            raise ValueError(f"rate must be at least 0 and below 1, got {self.rate}")
+        if not 0 < self.width < math.inf:
+            raise ValueError(f"width must be positive and finite, got {self.width}")
+        if not isinstance(self.autoregressive, bool):
+            raise TypeError(f"autoregressive must be True or False, got {self.autoregressive!r}")
+
+    @property
+    def label(self) -> str:
+        """Its name, which follows that of an expert."""
+        kind = "normal" if math.isinf(self.degrees_of_freedom) else f"t{self.degrees_of_freedom:g}"
+        parts = ["ar"] * self.autoregressive + [kind, f"rate {self.rate:g}"]
+        return " ".join([*parts, *([f"width {self.width:g}"] if self.width != 1 else [])])
 
 
 class InnovationState(NamedTuple):
@@ -100,7 +147,8 @@ class InnovationBank:
         self._followed = tuple(dict.fromkeys(_Scale.of(model) for model in models))
         self._constants: dict[tuple[torch.dtype, torch.device], Models] = {}
         on_processor = self.constants(torch.zeros((), dtype=torch.float64, device="cpu"))
-        self.row_constants: Models = Models(*(part.numpy() for part in on_processor[:-1]), on_processor.most)
+        arrays = {name: value.numpy() for name, value in on_processor._asdict().items() if name != "most"}
+        self.row_constants: Models = Models(**arrays, most=on_processor.most)
 
     def constants(self, like: Tensor) -> Models:
         """The models' numbers, with the dtype and device of ``like``."""
@@ -189,7 +237,7 @@ class InnovationBank:
         log_prob = recursions.log_densities(models, scales, variance, plain, drifted)
         if missing is not None:
             log_prob = log_prob.masked_fill(missing[:, None, None], torch.nan)
-        predictions = self._packed(*moments, log_prob)
+        predictions = self._packed(moments[0], moments[1], log_prob)
         products, last_error = sums[:, -1], pairs.previous[-1]
         if dead is not None:
             scale, products = torch.where(dead, state.scale, scale), torch.where(dead, state.products, products)
@@ -224,9 +272,14 @@ class InnovationBank:
             log_prob, scale, product, square = formulas.learn(
                 models, scale, product, square, last, age.reshape(1), errors, spread, drift
             )
-        after = map(torch.from_numpy, (scale, np.stack([product, square]), errors))
-        predictions = self._packed(*(torch.from_numpy(part).unsqueeze(0) for part in (*moments, log_prob)))
-        return InnovationState(*after, torch.zeros_like(state.age)), predictions
+        after = state._replace(
+            scale=torch.from_numpy(scale),
+            products=torch.from_numpy(np.stack([product, square])),
+            last_error=torch.from_numpy(errors),
+            age=torch.zeros_like(state.age),
+        )
+        means, variances, densities = (torch.from_numpy(part).unsqueeze(0) for part in (*moments, log_prob))
+        return after, self._packed(means, variances, densities)
 
     def _follow(self, scale: Tensor, ratios: Tensor, missing: Tensor | None) -> tuple[Tensor, Tensor]:
         """Scales after a block of ratios (B, V, M), some of whose targets are missing, and before each, (B, V, M)."""
@@ -253,7 +306,8 @@ class InnovationBank:
         """Predictions (M, K, B) from parts (B, K, M)."""
         models = self.constants(mean)
         df = torch.where(models.is_normal, torch.inf, models.df).expand(mean.shape[-1], -1, len(mean))
-        return InnovationPredictions(*(part.permute(2, 1, 0) for part in (mean, variance, log_prob)), df)
+        mean, variance, log_prob = (part.permute(2, 1, 0) for part in (mean, variance, log_prob))
+        return InnovationPredictions(mean, variance, log_prob, df)
 
 
 def _variance(df: float) -> float:

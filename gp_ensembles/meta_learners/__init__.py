@@ -13,7 +13,8 @@
 - :mod:`~gp_ensembles.meta_learners.combined`: a mixture of rules weighed by another rule, :class:`CombinedRules`.
 - :mod:`~gp_ensembles.meta_learners.reference`: a rule averaged with a few reference experts,
   :class:`ReferenceAveraging`.
-- :mod:`~gp_ensembles.meta_learners.base`: :class:`MetaLearner`, the base class of rules, and their shared helpers.
+- :mod:`~gp_ensembles.meta_learners.base`: :class:`MetaLearner`, the base class of rules, and their shared helpers;
+  :mod:`~gp_ensembles.meta_learners.steps`: the formulas of one target, on tensors and on arrays.
 
 Regret bounds of each rule are in :mod:`gp_ensembles.metrics.regret_bounds`.
 """

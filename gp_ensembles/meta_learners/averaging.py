@@ -11,13 +11,13 @@ from gp_ensembles.meta_learners.base import (
     MetaState,
     bayes_step,
     check_block,
-    check_densities,
     check_num_experts,
     check_prior_weights,
     grown_weights,
     initial_state,
     normalized,
     pack,
+    run_bayes,
 )
 from gp_ensembles.numerics.reductions import readable_all
 
@@ -91,7 +91,15 @@ class BayesianModelAveraging(MetaLearner):
         if log_prob.shape[1] == 0:
             return pack(state, state.log_weights, [], [])
         result = self._pruned(state, log_prob) if self.prune_below is not None else _average(state, log_prob)
-        return self._loop(state, log_prob) if result is None else result
+        if result is not None:
+            return result
+        threshold = self._threshold
+        return run_bayes(
+            lambda weights: weights,
+            state,
+            log_prob,
+            lambda weights: torch.where(weights < threshold, -torch.inf, weights),
+        )
 
     def grow(self, state: MetaState, num_new: int, share: float) -> MetaState:
         """New experts with weight ``share`` together; prior weights, if any, must be those of all M + n experts.
@@ -141,18 +149,6 @@ class BayesianModelAveraging(MetaLearner):
             state = after
             start += length
         return state, MetaOutput(torch.cat(weights, dim=1), torch.cat(densities))
-
-    def _loop(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
-        """The textbook recursion, for blocks in which a target is impossible under every living expert."""
-        check_densities(log_prob)
-        current = state.log_weights
-        weights, densities = [], []
-        for column in log_prob.unbind(1):
-            weights.append(current)
-            densities.append(bayes_step(current, column)[1])
-            survivors = torch.where(current < self._threshold, -torch.inf, current)
-            current = bayes_step(survivors, column)[0]
-        return pack(state, current, weights, densities)
 
 
 class DynamicModelAveraging(MetaLearner):
@@ -213,23 +209,13 @@ class DynamicModelAveraging(MetaLearner):
         weights = torch.log_softmax(self.forgetting * after[:, :-1], 0)
         density = (weights + columns[:, 1:]).logsumexp(0) + best
         if not readable_all(density.isfinite()):
-            return self._loop(state, log_prob)
+            return run_bayes(lambda weights: torch.log_softmax(self.forgetting * weights, 0), state, log_prob)
         last = torch.log_softmax(after[:, -1], 0)
         return state._replace(log_weights=last, num_seen=state.num_seen + num_steps), MetaOutput(weights, density)
 
     def grow(self, state: MetaState, num_new: int, share: float) -> MetaState:
         """New experts with weight ``share`` together, before the next flattening; for any number of experts."""
         return grown_weights(state, num_new, share)
-
-    def _loop(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
-        """The textbook recursion, for blocks in which a density is zero."""
-        check_densities(log_prob)
-        current, weights, densities = state.log_weights, [], []
-        for column in log_prob.unbind(1):
-            weights.append(torch.log_softmax(self.forgetting * current, 0))
-            current, density = bayes_step(weights[-1], column)
-            densities.append(density)
-        return pack(state, current, weights, densities)
 
 
 def _average(state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput] | None:

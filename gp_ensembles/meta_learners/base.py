@@ -2,21 +2,28 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from operator import mul
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from gp_ensembles.meta_learners import steps
+from gp_ensembles.numerics.backends import as_arrays, rows_of
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.display import call_text, record_text
 from gp_ensembles.numerics.reductions import readable_all
 
+Numbers = NDArray[np.float64]
 # Log densities whose digits leave room for weights, in double and in single precision.
 PLAIN, _PLAIN_SINGLE = 1e6, 1e4
+_FEW = 4  # experts of one rule, which run quicker in plain numbers
+SMALLEST_DENSITY = torch.finfo(torch.float64).tiny / torch.finfo(torch.float64).eps  # relative to the best expert's
 
-# Weights before, relative densities, number of the target: weights after, and the density before.
-LinearStep = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
 Step = Callable[[Tensor, Tensor, int], Tensor]  # log weights before, a legal column, its number: log weights after
 
 
@@ -53,7 +60,14 @@ class MetaOutput(NamedTuple):
 
 
 class MetaLearner(nn.Module, ABC):
-    """A rule that turns the experts' log densities into mixture weights, one step behind the data."""
+    """A rule that turns the experts' log densities into mixture weights, one step behind the data.
+
+    Attributes:
+        form: The numbers a, b and M c of a rule of the form of :func:`~gp_ensembles.meta_learners.steps.linear`, which
+            can run with others in one pass; ``None`` for a rule of another form.
+    """
+
+    form: tuple[float, float, float] | None = None
 
     def __repr__(self) -> str:
         return call_text(self)
@@ -186,15 +200,6 @@ def check_share(share: float, lowest_is_legal: bool) -> None:
         raise ValueError(f"share must be {kind} and below 1, got {share}")
 
 
-def check_state_size(rule: MetaLearner, state: MetaState, width: int) -> None:
-    """Raise unless a state to grow has the memory, (M, ``width``), from which a rule goes on."""
-    if state.memory.shape[-1] != width:
-        raise ValueError(
-            f"{type(rule).__name__} needs a memory of {width} numbers per expert, but the state has "
-            f"{state.memory.shape[-1]}: it is of another rule; use a rule without memory, or start with init"
-        )
-
-
 def check_block(state: MetaState, log_prob: Tensor) -> None:
     """Raise a clear error if log densities do not fit the state; looks at shape and dtype only."""
     num_experts = state.log_weights.shape[0]
@@ -275,6 +280,31 @@ def bayes_step(log_weights: Tensor, log_prob: Tensor) -> tuple[Tensor, Tensor]:
     return normalized(legal, normalizer), torch.where(impossible, -torch.inf, normalizer)
 
 
+def run_bayes(
+    move: Callable[[Tensor], Tensor],
+    state: MetaState,
+    log_prob: Tensor,
+    survive: Callable[[Tensor], Tensor] | None = None,
+) -> tuple[MetaState, MetaOutput]:
+    """The textbook recursion, for blocks in which a density is zero: weights move, then learn by Bayes' rule.
+
+    Shapes: ``move``, log weights (M,) for a target from those after the last one; ``log_prob`` (M, B); ``survive``,
+    log weights that learn from a target, from those that predicted it.
+
+    Raises:
+        NumericalError: If a log density is NaN or plus infinity; names the expert and the step.
+    """
+    check_densities(log_prob)
+    current, weights, densities = state.log_weights, [], []
+    for column in log_prob.unbind(1):
+        weights.append(move(current))
+        current, density = bayes_step(weights[-1], column)
+        densities.append(density)
+        if survive is not None:
+            current, _ = bayes_step(survive(weights[-1]), column)
+    return pack(state, current, weights, densities)
+
+
 def normalized(joint: Tensor, normalizer: Tensor) -> Tensor:
     """Log weights (M, ...) from their sums with log densities, (M, ...), and the logarithm of the total, (...)."""
     is_plain = normalizer.abs() < (PLAIN if torch.finfo(joint.dtype).eps < 1e-10 else _PLAIN_SINGLE)
@@ -332,26 +362,123 @@ def run_steps(step: Step, state: MetaState, log_prob: Tensor) -> tuple[MetaState
     return _careful(step, state, log_prob)
 
 
-def run_linear(step: LinearStep, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput] | None:
-    """Weigh a block in plain numbers, for rules that never let a weight fall near the smallest of them.
+class LinearBlock(NamedTuple):
+    """A block of R rules of the form of :func:`~gp_ensembles.meta_learners.steps.linear`.
 
-    Shapes: ``log_prob`` (M, B).
+    Attributes:
+        weights: Weights before each target and after the last, shape (B + 1, R, M).
+        log_weights: Their logarithms, of weights of any smallness under rules that give nothing, (B + 1, R, M).
+        log_prob: Log density of each target under each of their mixtures, shape (R, B).
     """
-    best = log_prob.detach().amax(0)
-    columns = (log_prob - best).exp().unbind(1)
-    current = state.log_weights.exp()
-    after, densities = [], []
-    for number, column in enumerate(columns):
-        current, density = step(current, column, number)
-        after.append(current)
-        densities.append(density)
-    relative = torch.stack(densities)
-    info = torch.finfo(log_prob.dtype)
-    if not readable_all(relative > info.tiny / info.eps):
+
+    weights: Tensor
+    log_weights: Tensor
+    log_prob: Tensor
+
+
+def run_linear(form: Sequence[Tensor], log_weights: Tensor, log_prob: Tensor) -> LinearBlock | None:
+    """Weigh a block in plain numbers by several rules; ``None`` where they do not suffice.
+
+    Shapes: ``form``, the numbers a, b and c, (R, 1) each, or (B, R, 1) for those before each target; ``log_weights``
+    (R, M), ``log_prob`` (M, B).
+    """
+    arrays = as_arrays(log_weights, log_prob, *form)
+    if arrays is not None:
+        return _run_on_arrays(*arrays)
+    if not readable_all(log_prob < torch.inf):
         return None
-    weights = torch.cat([state.log_weights.unsqueeze(1), torch.stack(after, dim=1).log()], dim=1)
-    last = state._replace(log_weights=weights[:, -1], num_seen=state.num_seen + log_prob.shape[1])
-    return last, MetaOutput(weights[:, :-1], relative.log() + best)
+    best = log_prob.detach().amax(0)
+    p = (log_prob - best).exp().mT.contiguous()
+    found, densities = [log_weights.exp()], []
+    keep, gain, give = (part.expand(len(p), *part.shape[-2:]) for part in form)
+    for column, *numbers in zip(p.unbind(), keep.unbind(), gain.unbind(), give.unbind(), strict=True):
+        after, density = steps.linear(found[-1], column, *numbers)
+        found.append(after)
+        densities.append(density)
+    weights, density = torch.stack(found), torch.stack(densities)
+    info = torch.finfo(log_prob.dtype)
+    if not readable_all(density > info.tiny / info.eps):
+        return None
+    is_given = give > 0  # what is not chosen must have a finite derivative
+    factors = torch.where(is_given, 1.0, keep + (gain / density) * p.unsqueeze(1))
+    logs = torch.where(is_given, weights[1:], 1.0).log()
+    logs = torch.where(is_given, logs, log_weights + factors.log().cumsum(0))
+    return LinearBlock(weights, torch.cat([log_weights.unsqueeze(0), logs]), density.squeeze(-1).log().mT + best)
+
+
+def _run_on_arrays(log_weights: Numbers, log_prob: Numbers, *form: Numbers) -> LinearBlock | None:
+    """The same on arrays: a call of torch costs more than so few numbers."""
+    best = log_prob.max(0)
+    keep, gain, give = (np.broadcast_to(part, (len(best), *part.shape[-2:])).copy() for part in form)
+    follow = _follow_few if len(log_weights) == 1 and log_weights.size <= _FEW else rows_of(steps).follow
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # results are checked
+        p = np.ascontiguousarray(np.exp(log_prob - best).T)
+        weights, density = follow(np.exp(log_weights), p, keep, gain, give)
+        if not density.min() > SMALLEST_DENSITY:
+            return None
+        logs = np.log(weights)
+    logs[0] = log_weights
+    for r in np.flatnonzero(give[0] == 0):
+        logs[1:, r] = log_weights[r] + np.log(keep[:, r] + (gain[:, r] / density[:, r]) * p).cumsum(0)
+    return LinearBlock(*map(torch.from_numpy, (weights, logs, np.log(density[..., 0]).T + best)))
+
+
+def _follow_few(weights: Numbers, p: Numbers, *form: Numbers) -> tuple[Numbers, Numbers]:
+    """As :func:`~gp_ensembles.meta_learners.steps.follow` for one rule of few experts, in plain numbers."""
+    found, densities = [weights[0].tolist()], []
+    for column, *numbers in zip(p.tolist(), *(part[:, 0, 0].tolist() for part in form), strict=True):
+        density = math.fsum(map(mul, found[-1], column))
+        densities.append(density)
+        if not density > SMALLEST_DENSITY:
+            break
+        found.append([steps.advance(weight, q, density, *numbers) for weight, q in zip(found[-1], column, strict=True)])
+    return np.array(found)[:, None], np.array(densities)[:, None, None]
+
+
+def run_by_form(
+    form: Sequence[Tensor],
+    state: MetaState,
+    log_prob: Tensor,
+    *,
+    keeps: bool = True,
+    gives: bool = True,
+    in_numbers: bool = True,
+) -> tuple[MetaState, MetaOutput]:
+    """Weigh a block by one rule of the same form: in plain numbers, or in logarithms where they do not suffice.
+
+    Shapes: ``form``, the numbers a, b and c, (1, 1) each, or (B, 1, 1) for those before each target, ``keeps`` and
+    ``gives`` whether a and c are not zero; ``log_prob`` (M, B).
+
+    Raises:
+        NumericalError: If a log density is NaN or plus infinity; names the expert and the step.
+    """
+    num_rows = log_prob.shape[1]
+    if num_rows == 0:
+        return pack(state, state.log_weights, [], [])
+    block = run_linear(form, state.log_weights.unsqueeze(0), log_prob) if in_numbers else None
+    if block is not None:
+        log_weights = block.log_weights[:, 0].mT
+        after = state._replace(log_weights=log_weights[:, -1], num_seen=state.num_seen + num_rows)
+        return after, MetaOutput(log_weights[:, :-1], block.log_prob[0])
+    keep, gain, give = (part.reshape(-1).log().expand(num_rows).unbind() for part in form)
+
+    def step(log_weights: Tensor, column: Tensor, number: int) -> Tensor:
+        moved = torch.log_softmax(log_weights + column, 0) + gain[number]
+        moved = torch.logaddexp(log_weights + keep[number], moved) if keeps else moved
+        return torch.logaddexp(moved, give[number]) if gives else moved
+
+    return run_steps(step, state, log_prob)
+
+
+@lru_cache(maxsize=64)
+def form_on(
+    forms: tuple[tuple[float, float, float], ...], num_experts: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, ...]:
+    """The numbers a, b and c of R rules for some experts, (R, 1) each, from their forms; copied to a device once."""
+    rows = [(keep, gain, give / num_experts) for keep, gain, give in forms]
+    with torch.inference_mode(False):
+        numbers = torch.tensor(rows, dtype=dtype, device=device)
+        return tuple(part.unsqueeze(1).contiguous() for part in numbers.unbind(1))
 
 
 def _careful(step: Step, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
@@ -365,14 +492,3 @@ def _careful(step: Step, state: MetaState, log_prob: Tensor) -> tuple[MetaState,
         densities.append(torch.where(impossible, -torch.inf, (current + legal).logsumexp(0)))
         current = step(current, legal, number)
     return pack(state, current, weights, densities)
-
-
-def share_logs(share: float, state: MetaState) -> tuple[float, Tensor | None]:
-    """Logs of what an expert keeps and of what each gets, the latter ``None`` where nothing is shared."""
-    num_experts = state.log_weights.shape[0]
-    return math.log1p(-share), state.log_weights.new_full((), share / num_experts).log() if share else None
-
-
-def share_out(log_weights: Tensor, keep: float, part: Tensor | None) -> Tensor:
-    """Log weights after each expert has given its share and got its part."""
-    return log_weights if part is None else torch.logaddexp(log_weights + keep, part)

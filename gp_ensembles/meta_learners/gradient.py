@@ -11,20 +11,18 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.meta_learners.base import (
-    LinearStep,
     MetaLearner,
     MetaOutput,
     MetaState,
     Step,
     check_block,
     check_share,
+    form_on,
     grown_weights,
     initial_state,
     pack,
-    run_linear,
+    run_by_form,
     run_steps,
-    share_logs,
-    share_out,
 )
 from gp_ensembles.numerics.reductions import readable_all
 
@@ -76,32 +74,39 @@ class ExponentiatedGradient(MetaLearner):
         check_block(state, log_prob)
         if log_prob.shape[1] == 0:
             return pack(state, state.log_weights, [], [])
-        num_experts = log_prob.shape[0]
         # The largest exponent that can be met: ratios are at most one over the smallest weight.
-        largest = self.learning_rate * num_experts / self.share if self.share else math.inf
+        largest = self.learning_rate * log_prob.shape[0] / self.share if self.share else math.inf
+        found = None
         if largest < 0.9 * math.log(torch.finfo(log_prob.dtype).max):
-            result = run_linear(self._linear_step(state), state, log_prob)
-            if result is not None:
-                return result
-        return run_steps(self._exact_step(*share_logs(self.share, state)), state, log_prob)
+            found = self._in_numbers(state, log_prob)
+        return run_steps(self._exact_step(state), state, log_prob) if found is None else found
 
     def grow(self, state: MetaState, num_new: int, share: float) -> MetaState:
         """New experts with weight ``share`` together, for any number of experts."""
         return grown_weights(state, num_new, share)
 
-    def _linear_step(self, state: MetaState) -> LinearStep:
-        part = state.log_weights.new_full((), self.share / state.log_weights.shape[0])
-        kept = state.log_weights.new_full((), 1 - self.share)
-        rate = state.log_weights.new_full((), self.learning_rate)
+    def _in_numbers(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput] | None:
+        """The block in plain numbers, where no weight falls near the smallest of them."""
+        best = log_prob.detach().amax(0)
+        kept, rate = (log_prob.new_full((), number) for number in (1 - self.share, self.learning_rate))
+        part = kept.new_full((), self.share / log_prob.shape[0])
+        weights, densities = [state.log_weights.exp()], []
+        for column in (log_prob - best).exp().unbind(1):
+            densities.append(torch.dot(weights[-1], column))
+            factor = torch.exp(column * (rate / densities[-1]))
+            weights.append(torch.addcmul(part, weights[-1], factor * (kept / torch.dot(weights[-1], factor))))
+        relative = torch.stack(densities)
+        info = torch.finfo(log_prob.dtype)
+        if not readable_all(relative > info.tiny / info.eps):
+            return None
+        log_weights = torch.cat([state.log_weights.unsqueeze(1), torch.stack(weights[1:], dim=1).log()], dim=1)
+        after = state._replace(log_weights=log_weights[:, -1], num_seen=state.num_seen + log_prob.shape[1])
+        return after, MetaOutput(log_weights[:, :-1], relative.log() + best)
 
-        def linear(weights: Tensor, column: Tensor, _: int) -> tuple[Tensor, Tensor]:
-            density = torch.dot(weights, column)
-            factor = torch.exp(column * (rate / density))
-            return torch.addcmul(part, weights, factor * (kept / torch.dot(weights, factor))), density
+    def _exact_step(self, state: MetaState) -> Step:
+        keep = math.log1p(-self.share)
+        part = state.log_weights.new_full((), self.share / state.log_weights.shape[0]).log()
 
-        return linear
-
-    def _exact_step(self, keep: float, part: Tensor | None) -> Step:
         def exact(log_weights: Tensor, column: Tensor, _: int) -> Tensor:
             # Exponents are taken relative to the largest one, so that what cancels is never infinite: the factor
             # may be cut off at the largest number, as every difference that it multiplies is above round-off.
@@ -111,7 +116,7 @@ class ExponentiatedGradient(MetaLearner):
             top = log_ratio.amax(0)
             factor = self.learning_rate * top.exp().clamp(max=largest)
             moved = torch.log_softmax(log_weights + factor * torch.expm1(log_ratio - top), 0)
-            return share_out(moved, keep, part)
+            return torch.logaddexp(moved + keep, part) if self.share else moved
 
         return exact
 
@@ -149,6 +154,7 @@ class SoftBayes(MetaLearner):
         if learning_rate is not None and not 0 < learning_rate < 1:
             raise ValueError(f"learning_rate must lie between 0 and 1, got {learning_rate}; None for the anytime rate")
         self.learning_rate = learning_rate
+        self.form = None if learning_rate is None else (1 - learning_rate, learning_rate, 0.0)
 
     def init(self, num_experts: int, like: Tensor) -> MetaState:
         """State before any data: equal weights, for any number of experts."""
@@ -161,76 +167,22 @@ class SoftBayes(MetaLearner):
     def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
         """Weigh a block of targets in order; see :meth:`MetaLearner.update_block`."""
         check_block(state, log_prob)
-        if log_prob.shape[1] == 0:
-            return pack(state, state.log_weights, [], [])
-        if self.learning_rate is None:
-            rates = _anytime_rates(state, log_prob)
-            result = run_linear(_anytime_linear(*rates), state, log_prob)
-            return run_steps(_anytime_step(*rates), state, log_prob) if result is None else result
-        result = _fixed_rate(self.learning_rate, state, log_prob)
-        if result is not None:
-            return result
-        stay, learn = math.log1p(-self.learning_rate), math.log(self.learning_rate)
-
-        def step(log_weights: Tensor, column: Tensor, _: int) -> Tensor:
-            posterior = torch.log_softmax(log_weights + column, 0)
-            return torch.logaddexp(log_weights + stay, posterior + learn)
-
-        return run_steps(step, state, log_prob)
+        if self.form is None:
+            return run_by_form(_anytime_form(state, log_prob), state, log_prob)
+        form = form_on((self.form,), len(log_prob), log_prob.dtype, log_prob.device)
+        return run_by_form(form, state, log_prob, gives=False)
 
     def grow(self, state: MetaState, num_new: int, share: float) -> MetaState:
         """New experts with weight ``share`` together, for any number of experts; the rate follows that number."""
         return grown_weights(state, num_new, share)
 
 
-def _fixed_rate(rate: float, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput] | None:
-    """A block in plain numbers: what a weight is multiplied by each time, and the logarithms of all at the end."""
-    best = log_prob.detach().amax(0)
-    weights, stay = state.log_weights.exp(), log_prob.new_full((), 1 - rate)
-    factors, densities = [], []
-    for column in (log_prob - best).exp().unbind(1):
-        density = torch.dot(weights, column)
-        factor = torch.addcmul(stay, column, rate / density)
-        weights = weights * factor
-        factors.append(factor)
-        densities.append(density)
-    relative = torch.stack(densities)
-    info = torch.finfo(log_prob.dtype)
-    if not readable_all(relative > info.tiny / info.eps):
-        return None
-    steps = torch.cat([state.log_weights.unsqueeze(1), torch.stack(factors, dim=1).log()], dim=1).cumsum(1)
-    last = state._replace(log_weights=steps[:, -1], num_seen=state.num_seen + log_prob.shape[1])
-    return last, MetaOutput(steps[:, :-1], relative.log() + best)
-
-
-def _anytime_rates(state: MetaState, log_prob: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Parts of old weights, of the posterior and of equal weights in the new ones, each of shape (B,)."""
+def _anytime_form(state: MetaState, log_prob: Tensor) -> list[Tensor]:
+    """Parts of old weights, of the posterior and of each expert in the new ones, each of shape (B, 1, 1)."""
     num_experts, num_steps = log_prob.shape
     times = (state.num_seen + torch.arange(1, num_steps + 1, device=log_prob.device)).double()
     rate = (math.log(num_experts) / (2 * num_experts) / times).sqrt()
     ratio = (times / (times + 1)).sqrt()  # of one rate to the one before it
     learn = ratio * rate
-    equal = (1 - ratio) / num_experts
-    return (ratio - learn).to(log_prob.dtype), learn.to(log_prob.dtype), equal.to(log_prob.dtype)
-
-
-def _anytime_linear(stay: Tensor, learn: Tensor, equal: Tensor) -> LinearStep:
-    stays, learns, equals = stay.unbind(0), learn.unbind(0), equal.unbind(0)
-
-    def linear(weights: Tensor, column: Tensor, number: int) -> tuple[Tensor, Tensor]:
-        density = torch.dot(weights, column)
-        factor = torch.addcmul(stays[number], column, learns[number] / density)
-        return torch.addcmul(equals[number], weights, factor), density
-
-    return linear
-
-
-def _anytime_step(stay: Tensor, learn: Tensor, equal: Tensor) -> Step:
-    stays, learns, equals = stay.log().unbind(0), learn.log().unbind(0), equal.log().unbind(0)
-
-    def step(log_weights: Tensor, column: Tensor, number: int) -> Tensor:
-        posterior = torch.log_softmax(log_weights + column, 0)
-        moved = torch.logaddexp(log_weights + stays[number], posterior + learns[number])
-        return torch.logaddexp(moved, equals[number])
-
-    return step
+    parts = ratio - learn, learn, (1 - ratio) / num_experts
+    return [part.to(log_prob.dtype).reshape(-1, 1, 1) for part in parts]

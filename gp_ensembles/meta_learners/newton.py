@@ -18,7 +18,6 @@ from gp_ensembles.meta_learners.base import (
     check_block,
     check_densities,
     check_share,
-    check_state_size,
     grown_weights,
     initial_state,
     pack,
@@ -106,7 +105,7 @@ class OnlineNewton(MetaLearner):
         """
         grown = grown_weights(state, num_new, share)
         num_experts = state.log_weights.shape[0]
-        check_state_size(self, state, num_experts + 1)
+        _check_state_size(self, state, num_experts + 1)
         weights, memory = state.log_weights.double().exp(), state.memory.double()
         curvature = _grown_curvature(memory[:, :num_experts], weights, num_new, 1.0)
         sums = torch.cat([memory[:, -1], (weights @ memory[:, -1]).expand(num_new)])
@@ -194,7 +193,7 @@ class DiscountedOnlineNewton(MetaLearner):
         The curvature takes them to have predicted as the mixture with the present weights did.
         """
         grown = grown_weights(state, num_new, share)
-        check_state_size(self, state, state.log_weights.shape[0] + 1)
+        _check_state_size(self, state, state.log_weights.shape[0] + 1)
         memory = state.memory.double()
         curvature, leader = memory[:, :-1], memory[:, -1]
         curvature = _grown_curvature(curvature, leader, num_new, self.epsilon)
@@ -205,6 +204,15 @@ class DiscountedOnlineNewton(MetaLearner):
 def _check_positive(name: str, value: float) -> None:
     if not 0 < value < math.inf:
         raise ValueError(f"{name} must be a positive number, got {value}")
+
+
+def _check_state_size(rule: MetaLearner, state: MetaState, width: int) -> None:
+    """Raise unless a state to grow has the memory, (M, ``width``), from which a rule goes on."""
+    if state.memory.shape[-1] != width:
+        raise ValueError(
+            f"{type(rule).__name__} needs a memory of {width} numbers per expert, but the state has "
+            f"{state.memory.shape[-1]}: it is of another rule; use a rule without memory, or start with init"
+        )
 
 
 def _identity_memory(num_experts: int, scale: float, like: Tensor) -> Tensor:

@@ -4,18 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
 from gp_ensembles.meta_learners.base import PLAIN, MetaLearner, MetaOutput, MetaState, check_block, check_share
-from gp_ensembles.meta_learners.combined import CombinedRules
+from gp_ensembles.meta_learners.combined import CombinedRules, References, RowRule, weigh_one
+from gp_ensembles.meta_learners.steps import LARGEST, moved
 from gp_ensembles.meta_learners.switching import MarkovSwitching
-from gp_ensembles.numerics.compiled import compiled
-from gp_ensembles.numerics.reductions import readable_flags
-
-Numbers = NDArray[np.float64]
-_LARGEST = 600.0  # of a log density above another, lest its factor overflow
+from gp_ensembles.numerics.backends import as_arrays
 
 
 class ReferenceAveraging(MetaLearner):
@@ -68,6 +64,7 @@ class ReferenceAveraging(MetaLearner):
         self.references: tuple[int, ...] = tuple(places)
         self.prior = prior
         self.share = share
+        self.numbers: References = References(self.references, share, prior)
         self._among: BayesianModelAveraging = BayesianModelAveraging()
         weights = torch.tensor([1 - prior, prior], dtype=torch.float64, device="cpu")
         stay = torch.diag_embed(torch.full_like(weights, 1 - share))
@@ -97,14 +94,17 @@ class ReferenceAveraging(MetaLearner):
     def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
         """Weigh a block of targets in order; see :meth:`MetaLearner.update_block`."""
         check_block(state, log_prob)
+        if log_prob.shape[1] == 1 and isinstance(self.rule, CombinedRules) and self.rule.forms is not None:
+            row = weigh_one(self.rule.numbers(state.log_weights), state, log_prob, self.numbers)
+            if row is not None:
+                return row
         inner, among, between = self._unpacked(state)
         inner, own = self.rule.update_block(inner, log_prob)
-        if isinstance(self.rule, CombinedRules):
-            rows = self._rows(among, between, inner, own, log_prob)
-            if rows is not None:
-                return rows
+        found = self._on_arrays(state, inner, own, log_prob)
+        if found is not None:
+            return found
         among, theirs = self._among.update_block(among, log_prob.index_select(0, self._place(log_prob)))
-        between, over = self._weigh(between, torch.stack([own.log_prob, theirs.log_prob]))
+        between, over = self._between.update_block(between, torch.stack([own.log_prob, theirs.log_prob]))
         log_weights = self._joined(own.log_weights, theirs.log_weights, over.log_weights[0], over.log_weights[1])
         return self._packed(inner, among, between), MetaOutput(log_weights, over.log_prob)
 
@@ -120,52 +120,44 @@ class ReferenceAveraging(MetaLearner):
         before = ((after - self.share * prior) / (1 - self.share)).clamp_min(torch.finfo(after.dtype).tiny)
         return self._packed(grown, among, between._replace(log_weights=before.log()))
 
-    def _weigh(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
-        """The rule against its references, log densities (2, B): switching of two, in plain numbers where it can be."""
-        flags = None if log_prob.requires_grad else readable_flags(log_prob.isfinite().all(0))
-        # Where derivatives are wanted, there is no row, numbers cannot be read, or a target is impossible.
-        if not flags or not all(flags):
-            return self._between.update_block(state, log_prob)
-        ratios = (log_prob[1] - log_prob[0]).clamp(-_LARGEST, _LARGEST).double().exp().tolist()
-        weight, kept, given, befores = float(state.log_weights[1].exp()), 1 - self.share, self.share * self.prior, []
-        for ratio in ratios:
-            before = kept * weight + given
-            befores.append(before)
-            weight = before * ratio / (1 - before + before * ratio)
-        parts = torch.tensor([*befores, weight], dtype=torch.float64, device=log_prob.device)
-        log_weights = torch.stack([torch.log1p(-parts), parts.log()]).to(log_prob.dtype)
-        after = state._replace(log_weights=log_weights[:, -1], num_seen=state.num_seen + len(ratios))
-        return after, MetaOutput(log_weights[:, :-1], (log_weights[:, :-1] + log_prob).logsumexp(0))
-
-    def _rows(
-        self, among: MetaState, between: MetaState, inner: MetaState, own: MetaOutput, log_prob: Tensor
+    def _on_arrays(
+        self, state: MetaState, inner: MetaState, own: MetaOutput, log_prob: Tensor
     ) -> tuple[MetaState, MetaOutput] | None:
-        """Targets, given what the rule makes of them: numpy, as a call of torch costs more than its numbers."""
-        is_plain = log_prob.dtype == torch.float64 and log_prob.device.type == "cpu" and not torch.is_grad_enabled()
-        if not log_prob.shape[1] or not is_plain:
+        """A block (M, B), given what the rule makes of it; ``None`` where only tensors will do.
+
+        The references' average is one cumulative sum, in place of :func:`~gp_ensembles.meta_learners.steps.refer`.
+        """
+        arrays = as_arrays(log_prob, state.memory, own.log_weights, own.log_prob, inner.log_weights)
+        if arrays is None or not log_prob.shape[1]:
             return None
-        try:
-            targets, before, prior = log_prob.numpy(), among.log_weights.numpy(), between.log_weights.numpy()
-            of_rule, now, after = own.log_weights.numpy(), own.log_prob.numpy(), inner.log_weights.numpy()
-        except RuntimeError:  # inside vmap
+        targets, memory, of_rule, density, after = arrays
+        places, known = list(self.references), memory[0, -len(self.references) - 2 :]
+        theirs = targets[places]
+        best = theirs.max(0)
+        with np.errstate(invalid="ignore", over="ignore"):  # results are checked
+            sums = np.concatenate([0 * known[:-2, None], np.cumsum(theirs - best, 1)], 1) + known[:-2, None]
+            top = sums.max(0)
+            totals = top + np.log(np.exp(sums - top).sum(0))
+            mixed = best + np.diff(totals)
+            ratios = np.exp(np.clip(mixed - density, -LARGEST, LARGEST)).tolist()
+        if not (np.isfinite(density).all() and np.abs(totals).max() < PLAIN):
             return None
-        places, known = np.array(self.references, dtype=np.int64), np.concatenate([before, prior])
-        if targets.shape[1] > 1:
-            found, weights, density, joined, learned = refer_rows(
-                places, self.share, self.prior, known, targets, of_rule, now, after
-            )
-        else:
-            column, row = (np.ascontiguousarray(part[:, 0]) for part in (targets, of_rule))
-            found, weights, one, joined, learned = refer_row(
-                places, self.share, self.prior, known, column, row, float(now[0]), after
-            )
-            density = np.array([one])
-        if not found:
-            return None
-        columns = [inner.log_weights.unsqueeze(-1), inner.memory, torch.from_numpy(learned).expand(len(targets), -1)]
-        state = MetaState(torch.from_numpy(joined), inner.num_seen, torch.cat(columns, dim=-1))
-        log_weights = torch.from_numpy(weights).reshape(own.log_weights.shape)
-        return state, MetaOutput(log_weights, torch.from_numpy(density))
+        weight, weights = float(np.exp(known[-1])), []
+        for ratio in ratios:
+            weights.append((1 - self.share) * weight + self.share * self.prior)
+            weight = moved(weights[-1], ratio)
+        parts = np.array([*weights, (1 - self.share) * weight + self.share * self.prior])
+        rest, part, among = np.log1p(-parts), np.log(parts), sums - totals
+        log_weights = np.concatenate([of_rule, after[:, None]], axis=1) + rest
+        log_weights[places] = np.logaddexp(log_weights[places], among + part)
+        whole = np.logaddexp(density + rest[:-1], mixed + part[:-1])
+        learned = np.concatenate([among[:, -1], [np.log1p(-weight), np.log(weight)]])
+        found, scores, last = map(torch.from_numpy, (log_weights, whole, learned))
+        columns = [inner.log_weights.unsqueeze(-1), inner.memory.to(last), last.expand(len(targets), -1)]
+        new = MetaState(found[:, -1].clone(), inner.num_seen, torch.cat(columns, dim=-1))
+        if not isinstance(self.rule, CombinedRules):  # their weights are those for the next target
+            new = new._replace(log_weights=self.log_weights(new))
+        return new, MetaOutput(found[:, :-1], scores)
 
     def _place(self, like: Tensor) -> Tensor:
         if like.device not in self._places:
@@ -195,69 +187,9 @@ class ReferenceAveraging(MetaLearner):
         return inner, among, MetaState(known[size:], state.num_seen, empty[:2])
 
 
-def refer_rows(
-    references: NDArray[np.int64],
-    share: float,
-    prior: float,
-    known: Numbers,
-    log_prob: Numbers,
-    of_rule: Numbers,
-    density: Numbers,
-    after: Numbers,
-) -> tuple[bool, Numbers, Numbers, Numbers, Numbers]:
-    """As :func:`refer_row` for a block: ``log_prob`` and ``of_rule`` of shape (M, B), ``density`` of shape (B,)."""
-    theirs = log_prob[references]
-    best = theirs.max(0)
-    with np.errstate(invalid="ignore"):
-        sums = np.concatenate([known[:-2, None], known[:-2, None] + np.cumsum(theirs - best, 1)], axis=1)
-        top = sums.max(0)
-        totals = top + np.log(np.exp(sums - top).sum(0))
-    if not (np.isfinite(density).all() and np.abs(totals).max() < PLAIN):
-        return False, of_rule, density, after, known
-    among, mixed = sums - totals, best + np.diff(totals)
-    weight, weights = float(np.exp(known[-1])), []
-    for ratio in np.exp(np.clip(mixed - density, -_LARGEST, _LARGEST)).tolist():
-        now = (1 - share) * weight + share * prior
-        weights.append(now)
-        weight = now * ratio / (1 - now + now * ratio)
-    parts = np.array([*weights, (1 - share) * weight + share * prior])
-    rest, own = np.log1p(-parts), np.log(parts)
-    log_weights = np.concatenate([of_rule, after[:, None]], axis=1) + rest
-    log_weights[references] = np.logaddexp(log_weights[references], among + own)
-    learned = np.concatenate([among[:, -1], [np.log1p(-weight), np.log(weight)]])
-    whole: Numbers = np.logaddexp(density + rest[:-1], mixed + own[:-1])
-    return True, log_weights[:, :-1], whole, np.ascontiguousarray(log_weights[:, -1]), learned
-
-
-@compiled
-def refer_row(
-    references: NDArray[np.int64],
-    share: float,
-    prior: float,
-    known: Numbers,
-    log_prob: Numbers,
-    of_rule: Numbers,
-    density: float,
-    after: Numbers,
-) -> tuple[bool, Numbers, float, Numbers, Numbers]:
-    """Weigh one target, given what the rule makes of it, from arrays.
-
-    Shapes: ``known`` (R + 2,), ``log_prob`` (M,), ``of_rule`` (M,), ``after`` (M,).
-    """
-    joint = known[:-2] + log_prob[references]
-    best = joint.max()
-    if not (np.isfinite(density) and np.isfinite(best)):
-        return False, of_rule, density, after, joint
-    theirs = best + np.log(np.exp(joint - best).sum())
-    learned = np.empty_like(known)
-    learned[:-2] = joint - theirs if abs(theirs) < PLAIN else joint - best - np.log(np.exp(joint - best).sum())
-    weight = (1 - share) * np.exp(known[-1]) + share * prior
-    ratio = np.exp(min(max(theirs - density, -_LARGEST), _LARGEST))
-    moved = weight * ratio / (1 - weight + weight * ratio)
-    following = (1 - share) * moved + share * prior
-    learned[-2], learned[-1] = np.log(1 - moved), np.log(moved)
-    log_weights, joined = of_rule + np.log1p(-weight), after + np.log1p(-following)
-    log_weights[references] = np.logaddexp(log_weights[references], known[:-2] + np.log(weight))
-    joined[references] = np.logaddexp(joined[references], learned[:-2] + np.log(following))
-    whole = np.logaddexp(density + np.log1p(-weight), theirs + np.log(weight))
-    return True, log_weights, whole, joined, learned
+def row_rule(rule: MetaLearner, state: MetaState) -> RowRule | None:
+    """A rule for one target at a time, in the memory of its state on the processor; ``None`` for other kinds."""
+    inner, references = (rule.rule, rule.numbers) if isinstance(rule, ReferenceAveraging) else (rule, None)
+    if not isinstance(inner, CombinedRules) or inner.forms is None:
+        return None
+    return RowRule(inner.numbers(state.log_weights), state, references)

@@ -1,7 +1,6 @@
 """Switching experts: fixed share, Markov switching, and its transition matrices."""
 
 from collections.abc import Hashable, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,44 +9,22 @@ from gp_ensembles.meta_learners.base import (
     MetaLearner,
     MetaOutput,
     MetaState,
-    bayes_step,
     check_block,
-    check_densities,
     check_num_experts,
     check_prior_weights,
     check_share,
+    form_on,
     grown_weights,
     initial_state,
     normalized,
-    pack,
-    run_linear,
-    run_steps,
-    share_logs,
-    share_out,
+    run_bayes,
+    run_by_form,
 )
 from gp_ensembles.numerics.reductions import readable_all
 
-SMALLEST_SHARE = 1e-12  # with less, log space only: weights must stay far from the smallest number
+_SMALLEST_SHARE = 1e-12  # with less, log space only: weights must stay far from the smallest number
 _PLAIN = 1e3  # a log density whose digits leave room for weights
-_LEAST_ENTRY = 1e-12  # of a transition of two experts: weights stay far from the smallest number
-_LEAST_DENSITY = 1e-290  # relative to the better expert's, lest it be inexact
 _STEPS_PER_SCALE = 16  # shares fall by at most the smallest entry of Q per step: far from underflow in 16
-
-
-class PairSteps(NamedTuple):
-    """A block of two experts.
-
-    Attributes:
-        log_weights: Log weights before each target, shape (2, B).
-        log_prob: Log density of each target under the mixture, shape (B,).
-        learned: Log weights after the last target, before the next switch, shape (2,).
-        switched: Those after it, shape (2,).
-    """
-
-    log_weights: Tensor
-    log_prob: Tensor
-    learned: Tensor
-    switched: Tensor
 
 
 class FixedShare(MetaLearner):
@@ -79,6 +56,7 @@ class FixedShare(MetaLearner):
         super().__init__()
         check_share(share, lowest_is_legal=True)
         self.share = share
+        self.form = (0.0, 1 - share, share) if share >= _SMALLEST_SHARE else None
 
     def init(self, num_experts: int, like: Tensor) -> MetaState:
         """State before any data: equal weights, for any number of experts."""
@@ -91,33 +69,9 @@ class FixedShare(MetaLearner):
     def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
         """Weigh a block of targets in order; see :meth:`MetaLearner.update_block`."""
         check_block(state, log_prob)
-        if log_prob.shape[1] == 0:
-            return pack(state, state.log_weights, [], [])
-        if self.share >= SMALLEST_SHARE:
-            pair = None
-            if is_pair(log_prob):
-                give, keep = self.share / 2, 1 - self.share / 2
-                transition = torch.tensor([[keep, give], [give, keep]], dtype=torch.float64, device="cpu")
-                pair = switch_pair(transition, state.log_weights, log_prob)
-            if pair is not None:
-                after = state._replace(log_weights=pair.switched, num_seen=state.num_seen + log_prob.shape[1])
-                return after, MetaOutput(pair.log_weights, pair.log_prob)
-            part = state.log_weights.new_full((), self.share / log_prob.shape[0])
-            kept = state.log_weights.new_full((), 1 - self.share)
-
-            def linear(weights: Tensor, column: Tensor, _: int) -> tuple[Tensor, Tensor]:
-                density = torch.dot(weights, column)
-                return torch.addcmul(part, weights, column * (kept / density)), density
-
-            result = run_linear(linear, state, log_prob)
-            if result is not None:
-                return result
-        keep, log_part = share_logs(self.share, state)
-
-        def step(log_weights: Tensor, column: Tensor, _: int) -> Tensor:
-            return share_out(torch.log_softmax(log_weights + column, 0), keep, log_part)
-
-        return run_steps(step, state, log_prob)
+        form = form_on(((0.0, 1 - self.share, self.share),), len(log_prob), log_prob.dtype, log_prob.device)
+        known = self.form is not None
+        return run_by_form(form, state, log_prob, keeps=False, gives=self.share > 0, in_numbers=known)
 
     def grow(self, state: MetaState, num_new: int, share: float) -> MetaState:
         """New experts with weight ``share`` together, for any number of experts."""
@@ -199,10 +153,6 @@ class MarkovSwitching(MetaLearner):
         mixture's log density is minus infinity.
         """
         check_block(state, log_prob)
-        pair = switch_pair(self.transition, self.log_weights(state), log_prob) if is_pair(log_prob) else None
-        if pair is not None:
-            after = state._replace(log_weights=pair.learned, num_seen=state.num_seen + log_prob.shape[1])
-            return after, MetaOutput(pair.log_weights, pair.log_prob)
         if log_prob.shape[1] == 1:
             before = _switch(self.log_transition.to(log_prob.dtype), state.log_weights).unsqueeze(1)
             joint = before + log_prob
@@ -214,7 +164,8 @@ class MarkovSwitching(MetaLearner):
             result = self._linear_space(state, log_prob)
             if result is not None:
                 return result
-        return self._log_space(state, log_prob)
+        log_transition = self.log_transition.to(log_prob.dtype)
+        return run_bayes(lambda weights: _switch(log_transition, weights), state, log_prob)
 
     def grow(self, state: MetaState, num_new: int, share: float) -> MetaState:
         """New experts with weight ``share`` together, before the next switch.
@@ -227,18 +178,6 @@ class MarkovSwitching(MetaLearner):
         grown = grown_weights(state, num_new, share)
         check_num_experts(self.transition.shape[0], grown.log_weights.shape[0])
         return grown
-
-    def _log_space(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
-        check_densities(log_prob)
-        log_transition = self.log_transition.to(log_prob.dtype)
-        current = state.log_weights
-        weights, densities = [], []
-        for column in log_prob.unbind(1):
-            before = _switch(log_transition, current)
-            current, density = bayes_step(before, column)
-            weights.append(before)
-            densities.append(density)
-        return pack(state, current, weights, densities)
 
     def _linear_space(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput] | None:
         """The block with one scale a community, or ``None`` where round-off could matter."""
@@ -281,41 +220,6 @@ class MarkovSwitching(MetaLearner):
         lowest = torch.full_like(values, -torch.inf)
         index = self.community.unsqueeze(1).expand_as(values)
         return lowest.scatter_reduce(0, index, values, "amax").gather(0, index)
-
-
-def is_pair(log_prob: Tensor) -> bool:
-    """Whether log densities (M, B) are of two experts, on the CPU, and no derivative of them is wanted."""
-    num_experts, num_rows = log_prob.shape
-    return num_experts == 2 and num_rows > 0 and log_prob.device.type == "cpu" and not torch.is_grad_enabled()
-
-
-def switch_pair(transition: Tensor, log_weights: Tensor, log_prob: Tensor) -> PairSteps | None:
-    """Weigh a block of targets under two experts, each time by Bayes' rule and then a switch.
-
-    Shapes: ``transition`` (2, 2), ``log_weights`` (2,), ``log_prob`` (2, B).
-    """
-    best = log_prob.amax(0)
-    try:
-        (stay, come), (go, remain) = transition.tolist()
-        first, second = log_weights.exp().tolist()
-        ones, twos = (log_prob - best).exp().tolist()
-    except RuntimeError:  # inside vmap
-        return None
-    if min(first, second) < _LEAST_DENSITY or min(stay, come, go, remain) < _LEAST_ENTRY:
-        return None
-    before, densities = [], []
-    one, two = first, second
-    for p, q in zip(ones, twos, strict=True):
-        before.append((first, second))
-        one, two = first * p, second * q
-        total = one + two
-        if not total > _LEAST_DENSITY:
-            return None
-        densities.append(total)
-        one, two = one / total, two / total
-        first, second = stay * one + come * two, go * one + remain * two
-    after = log_prob.new_tensor([[one, two], [first, second]]).log()
-    return PairSteps(log_prob.new_tensor(before).log().mT, log_prob.new_tensor(densities).log() + best, *after)
 
 
 def sticky_transition(num_experts: int, stay: float) -> Tensor:

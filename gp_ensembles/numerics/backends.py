@@ -37,6 +37,8 @@ class Words(NamedTuple):
         clip: Numbers held between two bounds.
         pick: Places (K,) of the last axis but one, shape (\*batch, K, M).
         total: Sum over the last axis, which stays, shape (\*batch, 1).
+        peak: Largest number of the last axis, which stays, shape (\*batch, 1).
+        take: Places (K,) of the last axis, shape (\*batch, K).
         up: A further axis before the last one, shape (\*batch, 1, K).
         inner: Products of vectors (\*batch, R, K) with one (\*batch, K), shape (\*batch, R, 1).
         blend: Sum of vectors (\*batch, R, K) with weights (\*batch, R), shape (\*batch, K).
@@ -49,6 +51,8 @@ class Words(NamedTuple):
     clip: Operation
     pick: Operation
     total: Operation
+    peak: Operation
+    take: Operation
     up: Operation
     inner: Operation
     blend: Operation
@@ -101,17 +105,10 @@ def _held(a: Numbers, lowest: float, highest: float) -> Numbers:  # quicker than
     return found
 
 
-def _pick_of_tensor(a: Tensor, places: Tensor) -> Tensor:
-    return a.index_select(-2, places)
-
-
-def _pick_of_array(a: Numbers, places: Any) -> Numbers:
-    return a.take(places, axis=-2)
-
-
 @compiled
 def _pick(a: Numbers, places: Any) -> Numbers:
-    return a[places]
+    found: Numbers = a[places]
+    return found
 
 
 def _up(a: Any) -> Any:
@@ -150,6 +147,11 @@ def _total(a: Numbers) -> Numbers:
 
 
 @compiled
+def _peak(a: Numbers) -> Numbers:
+    return np.array([a.max()])
+
+
+@compiled
 def _row(a: Numbers) -> Numbers:
     return np.expand_dims(a, 0)
 
@@ -174,39 +176,49 @@ def _blend(weights: Numbers, a: Numbers) -> Numbers:
 
 @compiled
 def _join(one: Numbers, two: Numbers) -> Numbers:
-    return np.concatenate((one, two))
-
-
-def _join_tensors(one: Tensor, two: Tensor) -> Tensor:
-    return torch.cat([one, two], dim=-1)
-
-
-def _join_arrays(one: Numbers, two: Numbers) -> Numbers:
-    return np.concatenate([one, two], axis=-1)
-
-
-def _total_of_tensor(a: Tensor) -> Tensor:
-    return a.sum(-1, keepdim=True)
-
-
-def _total_of_array(a: Numbers) -> Numbers:
-    found: Numbers = np.add.reduce(a, -1, keepdims=True)
+    found: Numbers = np.concatenate((one, two))
     return found
 
 
 _TENSORS = Words(
-    torch,
-    _same,
-    normal.cdf,
-    torch.clip,
-    _pick_of_tensor,
-    _total_of_tensor,
-    _up,
-    _matrix_times,
-    _times_matrix,
-    _join_tensors,
+    xp=torch,
+    jit=_same,
+    cdf=normal.cdf,
+    clip=torch.clip,
+    pick=lambda a, places: a.index_select(-2, places),
+    total=lambda a: a.sum(-1, keepdim=True),
+    peak=lambda a: a.amax(-1, keepdim=True),
+    take=lambda a, places: a.index_select(-1, places),
+    up=_up,
+    inner=_matrix_times,
+    blend=_times_matrix,
+    join=lambda one, two: torch.cat([one, two], dim=-1),
 )
 _ARRAYS = Words(
-    np, _same, special.ndtr, _held, _pick_of_array, _total_of_array, _up, _matrix_times, _times_matrix, _join_arrays
+    xp=np,
+    jit=_same,
+    cdf=special.ndtr,
+    clip=_held,
+    pick=lambda a, places: a.take(places, axis=-2),
+    total=lambda a: np.add.reduce(a, -1, keepdims=True),
+    peak=lambda a: np.maximum.reduce(a, -1, keepdims=True),
+    take=lambda a, places: a.take(places, axis=-1),
+    up=_up,
+    inner=_matrix_times,
+    blend=_times_matrix,
+    join=lambda one, two: np.concatenate([one, two], axis=-1),
 )
-_COMPILED = Words(np, compiled, _cdf, compiled(_held), _pick, _total, _row, _inner, _blend, _join)
+_COMPILED = Words(
+    xp=np,
+    jit=compiled,
+    cdf=_cdf,
+    clip=compiled(_held),
+    pick=_pick,
+    total=_total,
+    peak=_peak,
+    take=_pick,
+    up=_row,
+    inner=_inner,
+    blend=_blend,
+    join=_join,
+)
