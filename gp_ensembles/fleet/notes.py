@@ -100,7 +100,8 @@ def calibrate_rows(
     log_weights = pit.new_empty(len(components.shift) if config.recalibrate else 0, len(y))
     levels, covered = pit.new_empty(2, num, len(y)), pit.new_empty(num, len(y))
     for batch in batches(series, lengths=(1,)):
-        rows, here = batch.rows.squeeze(-1), batch.places
+        rows = batch.rows.squeeze(-1)
+        here = slice(None) if len(batch.places) == len(numbers) else batch.places  # views where all have a row
         u = pit[rows]
         if state.recalibration is not None:
             maps, block = recalibrate(RecalibrationState(*(part[here] for part in state.recalibration)), u)
