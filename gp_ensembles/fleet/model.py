@@ -278,7 +278,7 @@ class Fleet:
         series = self._series_of(given)
         path = path_of(self.config, series.note("columns", given))
         standard = path.each(InputState.unpacked(series.note("inputs", given), X.shape[1]), X)
-        refuse(path.illegal(standard, X), given)
+        refuse(path.illegal(standard.scaled, X), given)
         mixture = in_units(series.predict(given, standard.inputs, extra=standard.extra), path.columns.scales)
         calibration = unpack_calibration(self.config, series.note("calibration", given))
         distribution = calibrate_next(calibration, mixture)
@@ -421,17 +421,16 @@ class Fleet:
         codes, distinct = numbered(names, y)
         columns, state, calibration = (series.note(name, distinct) for name in ("columns", "inputs", "calibration"))
         standard, each = follow_rows(config, columns, state, X, codes), path_of(config, columns[codes])
-        refuse(each.illegal(standard, X, y), names, rows)
+        refuse(each.illegal(standard.scaled, X, y), names, rows)
         targets, scales = each.targets(y).to(self.dtype), each.columns.scales
         try:
             predictions = series.observe(names, standard.inputs, targets, extra=standard.extra)
         except AllSetAsideError:
             return none
         mixture = in_units(predictions.mixture, scales)
-        known = unpack_calibration(config, calibration)
-        after, distribution, gain, intervals = calibrate_rows(known, config, mixture, y, codes)
-        series.write_note("inputs", distinct, standard.state.packed())
-        series.write_note("calibration", distinct, pack_calibration(after))
+        distribution, gain, intervals = calibrate_rows(config, calibration, mixture, y, codes)
+        series.write_note("inputs", distinct, state)
+        series.write_note("calibration", distinct, calibration)
         none.log_prob[rows] = predictions.log_prob.double() - scales.log_scale(targets) + gain
         none.covered[:, rows] = intervals.covered
         return none._replace(rows=rows, distribution=distribution, levels=intervals.levels)

@@ -1,6 +1,7 @@
 """Columns of each series of a fleet, and the states of its inputs and of its calibration, kept as packed numbers."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from gp_ensembles.fleet.predictions import SeriesDistribution
 from gp_ensembles.streaming.after_mixture import CalibrationState, init_calibration
 from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.config import StreamConfig
-from gp_ensembles.streaming.inputs import InputPath, InputState, Standard
+from gp_ensembles.streaming.inputs import InputPath, InputState
 from gp_ensembles.streaming.predictions import Intervals
 
 
@@ -31,24 +32,36 @@ def path_of(config: StreamConfig, columns: Tensor) -> InputPath:
     return InputPath(config, Columns.unpacked(columns))
 
 
-def follow_rows(config: StreamConfig, columns: Tensor, states: Tensor, X: Tensor, series: Tensor) -> Standard:
-    """Standardize rows X (N, D) of series (N,) in any order; columns and states of the S series are packed.
+class StandardRows(NamedTuple):
+    """Rows of many series in standardized units, see :class:`~gp_ensembles.streaming.inputs.Standard`.
 
-    The state that is returned is that of the S series.
+    Attributes:
+        scaled: Inputs before they are moved into range, shape (N, D).
+        inputs: What the ensemble takes, (N, D).
+        extra: Noise variance that gaps add to each row, (N,); ``None`` if there is no gap.
+    """
+
+    scaled: Tensor
+    inputs: Tensor
+    extra: Tensor | None
+
+
+def follow_rows(config: StreamConfig, columns: Tensor, states: Tensor, X: Tensor, series: Tensor) -> StandardRows:
+    """Standardize rows X (N, D) of series (N,) in any order.
+
+    Columns and states of the S series are packed, (S, ...); states are changed in place.
     """
     num_rows, num_inputs = X.shape
-    scaled, extra, num_moved = torch.empty_like(X), X.new_zeros(num_rows), series.new_zeros(num_rows)
+    scaled, extra = torch.empty_like(X), X.new_zeros(num_rows)
     inputs = X.new_empty(num_rows, num_inputs, dtype=config.torch_dtype)
     for batch in batches(series):
-        state = InputState.unpacked(states[batch.places], num_inputs)
-        part, rows = path_of(config, columns[batch.places]).follow(state, X[batch.rows]), batch.rows.flatten()
+        state, rows = InputState.unpacked(states[batch.places], num_inputs), batch.rows.flatten()
+        part = path_of(config, columns[batch.places]).follow(state, X[batch.rows])
         scaled[rows], inputs[rows] = part.scaled.flatten(0, 1), part.inputs.flatten(0, 1)
-        num_moved[rows] = part.num_moved.flatten()
         if part.extra is not None:
             extra[rows] = part.extra.flatten()
-        states = states.index_copy(0, batch.places, part.state.packed())
-    noise = extra if bool(extra.any()) else None
-    return Standard(scaled, inputs, noise, num_moved, InputState.unpacked(states, num_inputs))
+        states[batch.places] = part.state.packed()
+    return StandardRows(scaled, inputs, extra if bool(extra.any()) else None)
 
 
 def pack_calibration(state: CalibrationState) -> Tensor:
@@ -60,47 +73,45 @@ def pack_calibration(state: CalibrationState) -> Tensor:
 
 
 def unpack_calibration(config: StreamConfig, numbers: Tensor) -> CalibrationState:
-    """The state whose numbers (..., P) these are."""
-    start, known = init_calibration(config), numbers
-    parts = [part for part in (start.recalibration, start.levels) if part is not None]
-    sizes = [value.numel() for part in parts for value in part]
-    values: Iterator[Tensor] = iter(known.split(sizes, dim=-1) if sizes else ())
+    """The state whose numbers (..., P) these are, in the same memory."""
+    start = init_calibration(config)
+    sizes = [value.numel() for part in (start.recalibration, start.levels) if part is not None for value in part]
+    values: Iterator[Tensor] = iter(numbers.split(sizes, dim=-1) if sizes else ())
 
     def read(like: RecalibrationState | LevelsState) -> list[Tensor]:
-        return [next(values).reshape(*numbers.shape[:-1], *value.shape) for value in like]
+        return [next(values).unflatten(-1, value.shape) for value in like]
 
     recalibration = None if start.recalibration is None else RecalibrationState(*read(start.recalibration))
     return CalibrationState(recalibration, None if start.levels is None else LevelsState(*read(start.levels)))
 
 
 def calibrate_rows(
-    state: CalibrationState, config: StreamConfig, mixture: AnyMixture, y: Tensor, series: Tensor
-) -> tuple[CalibrationState, SeriesDistribution, Tensor, Intervals]:
-    """Learn targets (N,) of series (N,) in any order.
+    config: StreamConfig, numbers: Tensor, mixture: AnyMixture, y: Tensor, series: Tensor
+) -> tuple[SeriesDistribution, Tensor, Intervals]:
+    """Learn targets (N,) of series (N,) in any order; states of the S series are packed, and changed in place.
 
-    Returns: the states of the S series after them; distributions, what recalibration adds to each log density, (N,),
-    and intervals, each from what came before the target.
-    See :func:`~gp_ensembles.streaming.after_mixture.calibrate_block`.
+    Returns: distributions, what recalibration adds to each log density, (N,), and intervals, each from what came before
+    the target. See :func:`~gp_ensembles.streaming.after_mixture.calibrate_block`.
     """
     assert isinstance(mixture, Mixture | StudentTMixture)
-    pit, intervals = cdf_by_pieces(mixture, y), IntervalLevels(config.coverages)
-    components, num = map_components(pit), len(config.coverages)
-    log_weights, gain = pit.new_empty(len(components.shift), len(y)), torch.zeros_like(pit)
+    state, intervals, num = unpack_calibration(config, numbers), IntervalLevels(config.coverages), len(config.coverages)
+    pit = cdf_by_pieces(mixture, y)
+    components, gain = map_components(pit), torch.zeros_like(pit)
+    log_weights = pit.new_empty(len(components.shift) if config.recalibrate else 0, len(y))
     levels, covered = pit.new_empty(2, num, len(y)), pit.new_empty(num, len(y))
     for batch in batches(series, lengths=(1,)):
-        rows, here = batch.rows.squeeze(-1), batch.places
+        rows = batch.rows.squeeze(-1)
+        here = slice(None) if len(batch.places) == len(numbers) else batch.places  # views where all have a row
         u = pit[rows]
         if state.recalibration is not None:
-            after, block = recalibrate(RecalibrationState(*(part[here] for part in state.recalibration)), u)
+            maps, block = recalibrate(RecalibrationState(*(part[here] for part in state.recalibration)), u)
             log_weights[:, rows], gain[rows], u = block.log_weights, block.gain, block.pit
-            recalibration = zip(state.recalibration, after, strict=True)
-            state = state._replace(
-                recalibration=RecalibrationState(*(old.index_copy(0, here, new) for old, new in recalibration))
-            )
+            for old, new in zip(state.recalibration, maps, strict=True):
+                old[here] = new
         if state.levels is not None:
             ends, output = intervals.update(LevelsState(*(part[here] for part in state.levels)), u)
             levels[..., rows], covered[:, rows] = output
-            both = zip(state.levels, ends, strict=True)
-            state = state._replace(levels=LevelsState(*(old.index_copy(0, here, new) for old, new in both)))
+            for old, new in zip(state.levels, ends, strict=True):
+                old[here] = new
     distribution = mixture if state.recalibration is None else Recalibrated(mixture, log_weights, *components)
-    return state, distribution, gain, Intervals(config.coverages, levels, covered)
+    return distribution, gain, Intervals(config.coverages, levels, covered)

@@ -173,14 +173,17 @@ class InputPath:
         """Targets as the ensemble sees them: standardized if they are real numbers; float64."""
         return (y - self.columns.scales.y_mean) / self.columns.scales.y_scale
 
-    def illegal(self, standard: Standard, X: Tensor, y: Tensor | None = None) -> IllegalRow | None:
-        """The first row X (N, D), with its target y (N,) if there is one, that cannot be learned, if there is one."""
+    def illegal(self, scaled: Tensor, X: Tensor, y: Tensor | None = None) -> IllegalRow | None:
+        """The first row X (N, D), with its target y (N,) if there is one, that cannot be learned, if there is one.
+
+        ``scaled`` (N, K + I) are its standardized inputs.
+        """
         config, kept = self._config, self.columns.kept
         if y is None:
             num_outputs = config.ensemble.target.num_outputs
             y = X.new_full(X.shape[:1] if num_outputs is None else (X.shape[0], num_outputs), torch.nan)
         wrong = illegal_target(config.ensemble.target, y)
-        outlier = outlying_number(X, y, standard.scaled[:, : len(kept)], self.targets(y), kept, config.torch_dtype)
+        outlier = outlying_number(X, y, scaled[:, : len(kept)], self.targets(y), kept, config.torch_dtype)
         return wrong if wrong is not None and (outlier is None or wrong.row <= outlier.row) else outlier
 
     def taken(self, scaled: Tensor, X: Tensor) -> Tensor:

@@ -229,7 +229,7 @@ class OnlineModel:
         if self.online is not None:
             path, followed = self._inputs
             standard = path.follow(followed, X)
-            self._refuse(path.illegal(standard, X, y), self.num_rows + 1)
+            self._refuse(path.illegal(standard.scaled, X, y), self.num_rows + 1)
             return self._learn(self.online, path, standard, y, steps)
         num_before = self.num_rows
         self._refuse_warm_up(X, y, num_before + 1)
@@ -280,7 +280,7 @@ class OnlineModel:
             return running_distribution(self.config.ensemble.target, y, X.shape[0])
         path, followed = self._inputs
         standard = path.each(followed, X)
-        self._refuse(path.illegal(standard, X), 1)
+        self._refuse(path.illegal(standard.scaled, X), 1)
         mixture = self.online.predict(standard.inputs, steps=steps, extra=standard.extra)
         return calibrate_next(self._calibration, in_units(mixture, self.scales))
 
@@ -314,7 +314,7 @@ class OnlineModel:
         check_forecast(self.config.ensemble.target, X.shape[0], self.num_rows, num_paths)
         path, followed = self._inputs
         standard = path.follow(followed, X)
-        self._refuse(path.illegal(standard, X), 1)
+        self._refuse(path.illegal(standard.scaled, X), 1)
         inputs, first = path.taken(followed.within.limit(standard.scaled), X), self.predict(X[:1])
         return forecast_rows(online, inputs, standard.extra, scales, first, num_paths, generator)
 
@@ -350,7 +350,7 @@ class OnlineModel:
     def first_illegal(self, X: Tensor, y: Tensor) -> IllegalRow | None:
         """The first of the next rows X (N, D) and y (N,) that cannot be learned, if there is one."""
         (path, followed), X, y = self._inputs, X.to(self.device), y.to(self.device)
-        return path.illegal(path.follow(followed, X), X, y)
+        return path.illegal(path.follow(followed, X).scaled, X, y)
 
     def save(self, path: str | Path) -> None:
         """Write everything to a file in one step: a reader finds the old file or the new one, never half of one.
