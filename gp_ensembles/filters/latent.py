@@ -205,12 +205,12 @@ def _find_sites(mean: Any, covariance: Any, target_scale: Any, y: Any, rule: Sit
     missing, known = xp.isnan(y), None
     if y.ndim == 1:
         known = readable_flags(missing) if isinstance(missing, Tensor) else missing.tolist()
-    # Of the rows from t on; only what is right of the diagonal blocks and in them is used.
-    moments = xp.concatenate([covariance, mean.reshape(*covariance.shape[:-1], 1)], -1)
+    # Of the rows from t on; only what is right of the diagonal blocks of the covariance and in them is used.
+    mean = mean.reshape(covariance.shape[:-1])
     nothing = xp.zeros_like(covariance[..., :size])
     centers, variances, gradients, curvatures, columns = [], [], [], [], []
     for t in range(num_rows):
-        own, center = moments[..., :size, :size], moments[..., :size, -1]
+        own, center = covariance[..., :size, :size], mean[..., :size]
         scale = None if target_scale is None else target_scale[..., t : t + 1]
         center = center if scale is None else center * scale
         own = 0.5 * (own + own.swapaxes(-1, -2)) if is_vector else own
@@ -225,7 +225,7 @@ def _find_sites(mean: Any, covariance: Any, target_scale: Any, y: Any, rule: Sit
                 site = rule.solve(center[..., None, :], own[..., None, :, :], target)
                 gradient, curvature = site.gradient[..., 0, :], site.curvature[..., 0, :, :]
             else:
-                site = rule.solve(center, own[..., 0], target)
+                site = rule.solve(center + 0.0, own[..., 0] + 0.0, target)
                 gradient, curvature = site.gradient, site.curvature[..., None]
             gradient = gradient if scale is None else gradient / scale
             if known is None:
@@ -234,14 +234,13 @@ def _find_sites(mean: Any, covariance: Any, target_scale: Any, y: Any, rule: Sit
         gradients.append(gradient)
         curvatures.append(curvature)
         if t + 1 < num_rows:
-            later = moments[..., :size, size:-1]  # cov(z_t, z_s) for the rows s behind it
-            learned = _product(curvature, later)
-            column = learned.swapaxes(-1, -2)
-            columns.append(xp.concatenate([nothing[..., : (t + 1) * size, :], column], -2))
-            moments = moments[..., size:, size:]
+            later = covariance[..., :size, size:]  # cov(z_t, z_s) for the rows s behind it
+            learned, back = _product(curvature, later), later.swapaxes(-1, -2)
+            columns.append(xp.concatenate([nothing[..., : (t + 1) * size, :], learned.swapaxes(-1, -2)], -2))
+            covariance, mean = covariance[..., size:, size:], mean[..., size:]
             if not (known and known[t]):
-                right = xp.concatenate([learned, -gradient[..., None]], -1)
-                moments = moments - _product(later.swapaxes(-1, -2), right)
+                covariance = covariance - _product(back, learned)
+                mean = mean + _product(back, gradient[..., None])[..., 0]
     columns.append(nothing)
     center, variance = xp.stack(centers, -2), xp.stack(variances, -3)
     latent = (center, variance) if is_vector else (center[..., 0], variance[..., 0, 0])

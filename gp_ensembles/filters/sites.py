@@ -286,7 +286,7 @@ def _damped(density: LatentDensity, mean: Any, variance: Any, y: Any) -> Site:
         stacklevel=2,
     )
     # Off the mode a curvature may be negative beyond all bounds: that part is left out.
-    second = density.derivatives(mean + _times(variance, pull), y).second
+    second = density.derivatives(mean + _times(variance, pull), y)[1]
     if is_vector:
         values, axes = xp.linalg.eigh(0.5 * (second + second.swapaxes(-1, -2)))
         second = (axes * xp.clip(values, None, 0.0)[..., None, :]) @ axes.swapaxes(-1, -2)
