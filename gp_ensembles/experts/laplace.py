@@ -24,7 +24,7 @@ from gp_ensembles.filters.states import FilterState, GaussianState, LatentMoment
 from gp_ensembles.filters.transitions import Transition, make_schedule
 from gp_ensembles.filters.update import predict, update_block
 from gp_ensembles.likelihoods.classification import OrdinalLink
-from gp_ensembles.likelihoods.derivatives import latent_density
+from gp_ensembles.likelihoods.closed_forms import latent_density
 from gp_ensembles.likelihoods.predictive import GaussHermite, Predictive
 from gp_ensembles.likelihoods.response import check_support, latent_dim
 from gp_ensembles.numerics.cholesky import NumericalError, cholesky
@@ -362,7 +362,7 @@ def laplace_log_evidence(Phi: Tensor, y: Tensor, density: LatentDensity, prior_v
     if torch.is_grad_enabled():
         for _ in range(2):
             weights = _newton(weights, Phi, y, density, prior_variance)
-    curvature = -density.derivatives(_latent(weights, Phi), y).second
+    curvature = -density.derivatives(_latent(weights, Phi), y)[1]
     factor = cholesky(_system(curvature, Phi, density.num_latent, prior_variance), _WHAT)
     return _log_joint(weights, Phi, y, density, prior_variance) - factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 

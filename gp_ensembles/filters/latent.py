@@ -205,47 +205,48 @@ def _find_sites(mean: Any, covariance: Any, target_scale: Any, y: Any, rule: Sit
     missing, known = xp.isnan(y), None
     if y.ndim == 1:
         known = readable_flags(missing) if isinstance(missing, Tensor) else missing.tolist()
-    # Of the rows from t on; only what is right of the diagonal blocks and in them is used.
-    moments = xp.concatenate([covariance, mean.reshape(*covariance.shape[:-1], 1)], -1)
-    nothing = xp.zeros_like(covariance[..., :size])
-    centers, variances, gradients, curvatures, columns = [], [], [], [], []
+    mean = mean.reshape(covariance.shape[:-1])
+    centers, gradients, lower = xp.zeros_like(mean), xp.zeros_like(mean), xp.zeros_like(covariance)
+    variances = xp.zeros_like(covariance[..., :size]).reshape(*covariance.shape[:-2], num_rows, size, size)
+    curvatures = xp.zeros_like(variances)
+    # Below, mean and covariance are of the rows from t on; what is left of the diagonal blocks is not used.
     for t in range(num_rows):
-        own, center = moments[..., :size, :size], moments[..., :size, -1]
+        here, behind = slice(t * size, (t + 1) * size), slice((t + 1) * size, None)
+        own, center = covariance[..., :size, :size], mean[..., :size]
         scale = None if target_scale is None else target_scale[..., t : t + 1]
         center = center if scale is None else center * scale
         own = 0.5 * (own + own.swapaxes(-1, -2)) if is_vector else own
-        centers.append(center)
-        variances.append(own)
+        centers[..., here], variances[..., t, :, :] = center, own
+        later = covariance[..., :size, size:]  # cov(z_t, z_s) for the rows s behind it
+        covariance, mean = covariance[..., size:, size:], mean[..., size:]
         if known and known[t]:
-            gradient, curvature = xp.zeros_like(center), xp.zeros_like(own)
-        else:
-            target = y[..., t : t + 1]
-            target = target if known else xp.nan_to_num(target)
-            if is_vector:
-                site = rule.solve(center[..., None, :], own[..., None, :, :], target)
-                gradient, curvature = site.gradient[..., 0, :], site.curvature[..., 0, :, :]
-            else:
-                site = rule.solve(center, own[..., 0], target)
-                gradient, curvature = site.gradient, site.curvature[..., None]
-            gradient = gradient if scale is None else gradient / scale
-            if known is None:
-                gone = missing[..., t : t + 1]
-                gradient, curvature = xp.where(gone, 0.0, gradient), xp.where(gone[..., None], 0.0, curvature)
-        gradients.append(gradient)
-        curvatures.append(curvature)
+            continue
+        target = y[..., t : t + 1]
+        target = target if known else xp.nan_to_num(target)
+        if is_vector:
+            site = rule.solve(center[..., None, :], own[..., None, :, :], target)
+            gradient, curvature = site.gradient[..., 0, :], site.curvature[..., 0, :, :]
+        elif isinstance(center, Tensor):  # parameters of experts have an axis for rows
+            site = rule.solve(center, own[..., 0], target)
+            gradient, curvature = site.gradient, site.curvature[..., None]
+        else:  # numbers next to one another, without an axis of length one: a third of the time
+            site = rule.solve(center[..., 0].copy(), own[..., 0, 0].copy(), target.item())
+            gradient, curvature = site.gradient[..., None], site.curvature[..., None, None]
+        gradient = gradient if scale is None else gradient / scale
+        if known is None:
+            gone = missing[..., t : t + 1]
+            gradient, curvature = xp.where(gone, 0.0, gradient), xp.where(gone[..., None], 0.0, curvature)
+        gradients[..., here], curvatures[..., t, :, :] = gradient, curvature
         if t + 1 < num_rows:
-            later = moments[..., :size, size:-1]  # cov(z_t, z_s) for the rows s behind it
-            learned = _product(curvature, later)
-            column = learned.swapaxes(-1, -2)
-            columns.append(xp.concatenate([nothing[..., : (t + 1) * size, :], column], -2))
-            moments = moments[..., size:, size:]
-            if not (known and known[t]):
-                right = xp.concatenate([learned, -gradient[..., None]], -1)
-                moments = moments - _product(later.swapaxes(-1, -2), right)
-    columns.append(nothing)
-    center, variance = xp.stack(centers, -2), xp.stack(variances, -3)
-    latent = (center, variance) if is_vector else (center[..., 0], variance[..., 0, 0])
-    return latent, xp.concatenate(gradients, -1), xp.stack(curvatures, -3), xp.concatenate(columns, -1)
+            learned, back = _product(curvature, later), later.swapaxes(-1, -2)
+            lower[..., behind, here] = learned.swapaxes(-1, -2)
+            covariance = covariance - _product(back, learned)
+            mean = mean + _product(back, gradient[..., None])[..., 0]
+    if is_vector:
+        latent = centers.reshape(*centers.shape[:-1], num_rows, size), variances
+    else:
+        latent = centers, variances[..., 0, 0]
+    return latent, gradients, curvatures, lower
 
 
 def _product(left: Any, right: Any) -> Any:
@@ -257,7 +258,9 @@ def latent_gain(block: LatentBlock, sites: BlockSites) -> BlockGain:
     """What the weights learn from a block."""
     cross = block.cross  # cov(z_t, θ_B) before target t, for all t
     if sites.curvature.shape[-3] > 1:
-        cross = torch.linalg.solve_triangular(sites.lower, cross, upper=False, unitriangular=True)
+        # Transposed, for then the numbers of a row lie next to one another, as they do before.
+        solved = torch.linalg.solve_triangular(sites.lower.mT, cross.mT, upper=True, left=False, unitriangular=True)
+        cross = solved.mT
     num_latent = sites.curvature.shape[-1]
     learned = _product(sites.curvature, cross.unflatten(-2, (-1, num_latent))).flatten(-3, -2)
     right = torch.cat([learned, -sites.gradient.unsqueeze(-1)], dim=-1)

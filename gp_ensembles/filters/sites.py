@@ -286,7 +286,7 @@ def _damped(density: LatentDensity, mean: Any, variance: Any, y: Any) -> Site:
         stacklevel=2,
     )
     # Off the mode a curvature may be negative beyond all bounds: that part is left out.
-    second = density.derivatives(mean + _times(variance, pull), y).second
+    second = density.derivatives(mean + _times(variance, pull), y)[1]
     if is_vector:
         values, axes = xp.linalg.eigh(0.5 * (second + second.swapaxes(-1, -2)))
         second = (axes * xp.clip(values, None, 0.0)[..., None, :]) @ axes.swapaxes(-1, -2)
@@ -366,10 +366,10 @@ def _matched(density: LatentDensity, mean: Any, variance: Any, y: Any, num_nodes
         place = center + spread * nodes
         joint = density.log_prob(mean + deviation * place, y) + (known - 0.5 * place * place)
         shares = xp.exp(joint - xp.amax(joint, 0))
-        shares = shares / shares.sum(0)
-        center = (shares * place).sum(0)
+        total = shares.sum(0)
+        center = (shares * place).sum(0) / total
         apart = place - center
-        narrow = (shares * apart * apart).sum(0) ** 0.5
+        narrow = ((shares * apart * apart).sum(0) / total) ** 0.5
         spread = xp.maximum(narrow, _NARROWEST * spread)  # all the mass on one node: look closer, not blindly
     return Site(center / deviation, (1 - spread * spread) / variance)
 

@@ -2,7 +2,7 @@
 
 ``classification``: :class:`LogisticLikelihood`, :class:`MulticlassLikelihood`, and :class:`OrdinalLikelihood` with a
 :class:`Probit` or :class:`Logit` link; ``poisson``: :class:`LogPoissonLikelihood`; ``response``: densities given latent
-values, checks of targets; ``closed_forms``: predictions without quadrature; ``derivatives``: those of log densities;
+values, checks of targets; ``closed_forms``: derivatives of log densities, predictions without quadrature;
 ``predictive``: predictions from normal latent values, by quadrature (:class:`GaussHermite`) or as the papers
 approximate them (:class:`ProbitApproximation`).
 """

@@ -9,7 +9,7 @@ from gpytorch.likelihoods import Likelihood, _OneDimensionalLikelihood
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical
 
-from gp_ensembles.likelihoods.response import check_support, latent_dim, log_normal_cdf
+from gp_ensembles.likelihoods.response import latent_dim, log_normal_cdf
 
 
 class LogisticLikelihood(_OneDimensionalLikelihood):
@@ -30,10 +30,6 @@ class LogisticLikelihood(_OneDimensionalLikelihood):
     def forward(self, function_samples: Tensor, *inputs: object) -> Bernoulli:
         r"""Distributions of labels given latent values, any shape."""
         return _LogitBernoulli(logits=function_samples, validate_args=False)
-
-    def check_targets(self, y: Tensor) -> None:
-        """Raise a ValueError that names value and row unless each label (N,) is 0, 1 or NaN (missing)."""
-        check_support(self, y)
 
 
 class MulticlassLikelihood(Likelihood):
@@ -80,10 +76,6 @@ class MulticlassLikelihood(Likelihood):
                 f"{tuple(function_samples.shape)}"
             )
         return Categorical(logits=function_samples, validate_args=False)
-
-    def check_targets(self, y: Tensor) -> None:
-        """Raise a ValueError that names value and row unless each target (N,) is a class number or NaN (missing)."""
-        check_support(self, y)
 
 
 @latent_dim.register(MulticlassLikelihood)
@@ -290,10 +282,6 @@ class OrdinalLikelihood(_OneDimensionalLikelihood):
             between = self.link.log_difference(z[..., :-1], z[..., 1:])
             logits = torch.cat([logits[..., :1], between, logits[..., 1:]], dim=-1)
         return OrdinalCategorical(logits=logits, validate_args=False)
-
-    def check_targets(self, y: Tensor) -> None:
-        """Raise a ValueError that names value and row unless each target (N,) is a level or NaN (missing)."""
-        check_support(self, y)
 
 
 class _LogitBernoulli(Bernoulli):

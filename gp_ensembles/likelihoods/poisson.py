@@ -6,8 +6,6 @@ from gpytorch.likelihoods import _OneDimensionalLikelihood
 from torch import Tensor
 from torch.distributions import Poisson
 
-from gp_ensembles.likelihoods.response import check_support
-
 
 class LogRatePoisson(Poisson):
     """A Poisson distribution that keeps the logarithm of its rate, so that no rate is too small for its densities."""
@@ -58,7 +56,3 @@ class LogPoissonLikelihood(_OneDimensionalLikelihood):
         rate = (mean + 0.5 * function_dist.variance).exp()
         expected: Tensor = observations * mean - rate - torch.lgamma(observations + 1)
         return expected
-
-    def check_targets(self, y: Tensor) -> None:
-        """Raise a ValueError that names value and row unless each target (N,) is a count or NaN (missing)."""
-        check_support(self, y)

@@ -75,33 +75,21 @@ def observed_log_prob(distribution: Distribution, y: Tensor) -> Tensor:
     return torch.where(missing, torch.nan, values)
 
 
-class _Switch:
-    """Number of callers inside :func:`_unvalidated`, and the setting before the first one."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.depth = 0
-        self.before = True
-
-
-_SWITCH = _Switch()
+_LOCK = threading.Lock()
+_BEFORE: list[bool] = []  # the setting before each caller that is inside of :func:`_unvalidated`
 
 
 @contextlib.contextmanager
 def _unvalidated() -> Iterator[None]:
     """Distributions check their arguments by reading values, which ``torch.func`` and tracing forbid."""
-    with _SWITCH.lock:
-        if _SWITCH.depth == 0:
-            _SWITCH.before = Distribution._validate_args
-            Distribution.set_default_validate_args(False)
-        _SWITCH.depth += 1
+    with _LOCK:
+        _BEFORE.append(Distribution._validate_args)
+        Distribution.set_default_validate_args(False)
     try:
         yield
     finally:
-        with _SWITCH.lock:
-            _SWITCH.depth -= 1
-            if _SWITCH.depth == 0:
-                Distribution.set_default_validate_args(_SWITCH.before)
+        with _LOCK:
+            Distribution.set_default_validate_args(_BEFORE.pop())  # the last to leave gets what the first one found
 
 
 def _legal_value(distribution: Distribution) -> float:

@@ -9,21 +9,10 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 LogDensity = Callable[[Tensor, Tensor], Tensor]
+Derivatives = tuple[Any, Any]  # of first and of second order
 _Traced = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 _LONG_LOOP = 64  # evaluations before one is recorded, which costs as much as the next 80 to 500 of them save
 _SHAPES = 8  # streams have few block lengths; odd ones must not pile up
-
-
-class Derivatives(NamedTuple):
-    """Derivatives of a log density in its latent value.
-
-    Attributes:
-        first: The gradient, of the shape of the latent values; for vector latents (..., C).
-        second: The second derivative, of the same shape; for vector latents the Hessian (..., C, C).
-    """
-
-    first: Tensor
-    second: Tensor
 
 
 class LatentDensity(NamedTuple):
@@ -33,7 +22,8 @@ class LatentDensity(NamedTuple):
 
     Attributes:
         log_prob: Latent values and targets to log densities (..., N).
-        derivatives: The same to :class:`Derivatives`.
+        derivatives: The same to gradients, of the shape of the latent values, and second derivatives of that shape, or
+            Hessians (..., N, C, C).
         num_latent: Number C of latent values behind each target.
         start: Mean m, variance s and targets to a point from which Newton's method for the mode of
             :math:`\ell(z) - (z - m)^2 / 2s` moves to one side only, so that it needs no damping; ``None`` if none is
@@ -77,7 +67,7 @@ def automatic(log_density: LogDensity, num_latent: int = 1) -> LatentDensity:
         if calls[key] == _LONG_LOOP:
             traced[key] = _trace(density, latent, y, num_latent)
         run = traced.get(key)
-        return differentiate(density, latent, y, num_latent) if run is None else Derivatives(*run(latent, y))
+        return differentiate(density, latent, y, num_latent) if run is None else run(latent, y)
 
     return LatentDensity(density, derivatives, num_latent)
 
@@ -98,14 +88,14 @@ def differentiate(log_density: LogDensity, latent: Tensor, y: Tensor, num_latent
     result = torch.func.vjp(gradient, latent)
     first, pull = result[0], result[1]
     if not is_vector:
-        return Derivatives(first, pull(ones)[0])
+        return first, pull(ones)[0]
     axes = torch.diag_embed(torch.ones_like(latent)).movedim(-2, 0)  # one direction for each component
-    return Derivatives(first, torch.stack([pull(axis)[0] for axis in axes], dim=-2))
+    return first, torch.stack([pull(axis)[0] for axis in axes], dim=-2)
 
 
 def _trace(log_density: LogDensity, latent: Tensor, y: Tensor, num_latent: int) -> _Traced | None:
     def run(z: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        return tuple(differentiate(log_density, z, target, num_latent))  # type: ignore[return-value]
+        return differentiate(log_density, z, target, num_latent)
 
     try:
         graph = make_fx(run)(latent, y)

@@ -63,7 +63,7 @@ def log_expectation(log_values: Tensor, weights: Tensor) -> Tensor:
 
 def _copy(tensor: Tensor, like: Any) -> Any:
     if not isinstance(like, Tensor):
-        return tensor.numpy().astype(like.dtype)
+        return tensor.numpy().astype(like.dtype, copy=False)
     return tensor.to(dtype=like.dtype, device=like.device, copy=True)  # a copy: what is cached must not be changed
 
 

@@ -23,7 +23,7 @@ from gp_ensembles.filters.sites import (
 from gp_ensembles.filters.states import GaussianState
 from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
 from gp_ensembles.likelihoods.classification import LogisticLikelihood, Logit, Probit
-from gp_ensembles.likelihoods.derivatives import latent_density
+from gp_ensembles.likelihoods.closed_forms import latent_density
 from gp_ensembles.likelihoods.response import log_prob
 from tests.filters.oracles import rule_of
 

@@ -30,8 +30,8 @@ def test_two_levels_are_the_binary_model(link, model):
         y = torch.full_like(LATENT, label)
         binary, ordered = (differentiate(partial(log_prob, one), LATENT, y) for one in (model, likelihood))
         assert_close(log_prob(likelihood, LATENT, y).detach(), log_prob(model, LATENT, y), rtol=1e-12, atol=1e-14)
-        assert_close(ordered.first.detach(), binary.first, rtol=1e-11, atol=1e-14)
-        assert_close(ordered.second.detach(), binary.second, rtol=1e-8, atol=1e-14)
+        assert_close(ordered[0].detach(), binary[0], rtol=1e-11, atol=1e-14)
+        assert_close(ordered[1].detach(), binary[1], rtol=1e-8, atol=1e-14)
 
 
 @pytest.mark.slow
