@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.ensembles.presets import oebe
-from gp_ensembles.ensembles.targets import BinaryTarget
 from gp_ensembles.fleet.notes import follow_rows
 from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.config import StreamConfig
@@ -97,15 +96,3 @@ def test_columns_and_states_are_read_back_as_they_were_packed():
         assert all(map(torch.equal, numbers.scales, columns.scales))
         assert torch.equal(numbers.inactive, columns.inactive)
         assert torch.equal(numbers.imputation.used, columns.imputation.used)
-
-
-def test_a_gap_adds_no_noise_where_targets_are_classes():
-    X, y = stream(0)
-    config = StreamConfig(oebe, warmup=WARMUP)
-    labels = StreamConfig(oebe.__class__("classes", oebe.bases, target=BinaryTarget()), warmup=WARMUP)
-    columns = Columns.of(config, X[:WARMUP], y[:WARMUP], [f"column {j}" for j in range(INPUTS)])
-    for one, has_noise in ((config, True), (labels, False)):
-        path = InputPath(one, columns)
-        warm = path.warm_up(X[:WARMUP])
-        found = path.follow(path.with_effects(warm, lambda rows: rows.sum(-1)), X[WARMUP:])
-        assert (found.extra is not None) == has_noise
