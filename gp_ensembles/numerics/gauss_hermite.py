@@ -65,7 +65,7 @@ def log_expectation(log_values: Tensor, weights: Tensor) -> Tensor:
 def _copy(tensor: Tensor, like: A) -> A:
     of: Any = like
     if not isinstance(like, Tensor):
-        copied: A = tensor.numpy().astype(of.dtype)
+        copied: A = tensor.numpy().astype(of.dtype)  # type: ignore[assignment]
     else:
         copied = tensor.to(dtype=of.dtype, device=of.device, copy=True)  # type: ignore[assignment]
     return copied  # a copy: what is cached must not be changed
