@@ -19,7 +19,7 @@ from gp_ensembles.filters.block import BlockGain
 from gp_ensembles.filters.latent import BlockSites, LatentBlock, find_sites, latent_block, latent_gain
 from gp_ensembles.filters.rows import Rows, as_rows
 from gp_ensembles.filters.schedule import Schedule, moment_scales
-from gp_ensembles.filters.sites import LaplaceUpdate, LatentUpdate, LikelihoodRule, SiteRule, climb
+from gp_ensembles.filters.sites import LaplaceUpdate, LatentUpdate, LikelihoodRule, SiteRule, damped_newton
 from gp_ensembles.filters.states import FilterState, GaussianState, LatentMoments, LatentPredictions, gaussian_state
 from gp_ensembles.filters.transitions import Transition, make_schedule
 from gp_ensembles.filters.update import predict, update_block
@@ -380,7 +380,7 @@ def _weights_at_mode(Phi: Tensor, y: Tensor, density: LatentDensity, prior_varia
         return step, 0.0, bool(step.abs().amax() <= tolerance * (1 + weights.abs().amax()))
 
     start = Phi.new_zeros(*Phi.shape[:-2], density.num_latent, Phi.shape[-1])
-    weights: Tensor = climb(start, height, ascent, _STEPS)[0]
+    weights: Tensor = damped_newton(start, height, ascent, _STEPS)[0]
     if not bool(torch.isfinite(height(weights)).all()):
         raise NumericalError("the posterior of the weights has no proper mode; start with a smaller prior variance")
     return weights
@@ -412,8 +412,8 @@ def _newton(
         right = first + (curvature @ latent.unsqueeze(-1)).squeeze(-1)
     target = prior_variance[..., None, None] * (right.mT @ Phi)
     factor = cholesky(_system(curvature, Phi, num_latent, prior_variance), _WHAT)
-    solved: Tensor = torch.cholesky_solve(target.flatten(-2).unsqueeze(-1), factor).squeeze(-1)
-    return solved.unflatten(-1, (num_latent, -1))
+    solved = torch.cholesky_solve(target.flatten(-2).unsqueeze(-1), factor).squeeze(-1)
+    return solved.reshape(weights.shape)
 
 
 def _system(curvature: Tensor, Phi: Tensor, num_latent: int, prior_variance: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ their sites together, whatever their features (:func:`find_sites`).
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -192,7 +193,8 @@ def find_sites(mean: Tensor, covariance: Tensor, target_scale: Tensor | None, y:
         except RuntimeError:  # inside vmap
             arrays = []
         if arrays:
-            found = _find_sites(arrays[0], arrays[1], arrays[3] if len(arrays) > 3 else None, arrays[2], rule)
+            with np.errstate(over="ignore", invalid="ignore"):  # an expert that fails is found by its predictions
+                found = _find_sites(arrays[0], arrays[1], arrays[3] if len(arrays) > 3 else None, arrays[2], rule)
             return BlockSites(LatentMoments(*map(torch.from_numpy, found[0])), *map(torch.from_numpy, found[1:]))
     found = _find_sites(mean, covariance, target_scale, y, rule)
     return BlockSites(LatentMoments(*found[0]), *found[1:])

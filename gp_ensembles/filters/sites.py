@@ -275,7 +275,7 @@ def _damped(density: LatentDensity, mean: Any, variance: Any, y: Any) -> Site:
         rise = slope * _times(variance, step)
         return step, rise.sum(-1) if is_vector else rise, False
 
-    pull, _ = climb(xp.zeros_like(mean), height, ascent, _CAP)
+    pull, _ = damped_newton(xp.zeros_like(mean), height, ascent, _CAP)
     if site is not None:
         return site
     sizes = abs(move).reshape(mean.shape[0] if mean.ndim > 1 + is_vector else 1, -1)
@@ -298,7 +298,7 @@ def _damped(density: LatentDensity, mean: Any, variance: Any, y: Any) -> Site:
 Ascent = Callable[[Any, int], tuple[Any, Any, bool]]
 
 
-def climb(point: Any, height: Callable[[Any], Any], ascent: Ascent, most_steps: int) -> tuple[Any, bool]:
+def damped_newton(point: Any, height: Callable[[Any], Any], ascent: Ascent, most_steps: int) -> tuple[Any, bool]:
     r"""Where damped steps lead, and whether they ended, for each of many points by itself.
 
     ``ascent`` maps a point (\*batch, ...) and the number of the step to the full step, the slope along it (\*batch),
@@ -377,7 +377,8 @@ def _matched(density: LatentDensity, mean: Any, variance: Any, y: Any, num_nodes
 def _matched_vectors(density: LatentDensity, mean: Any, covariance: Any, y: Any, num_nodes: int) -> Site:
     """Moments of latent vectors by quadrature in whitened coordinates, by torch: there are a thousand nodes."""
     if not isinstance(mean, Tensor):
-        site = _matched_vectors(density, *map(torch.from_numpy, (mean, covariance, y)), num_nodes)
+        mean, covariance, y = (torch.from_numpy(part) for part in (mean, covariance, y))
+        site = _matched_vectors(density, mean, covariance, y, num_nodes)
         return Site(site.gradient.numpy(), site.curvature.numpy())  # type: ignore[arg-type]
     nodes, weights = normal_nodes(num_nodes, density.num_latent, mean, max(_VECTOR_NODES, 16 * density.num_latent))
     widening = _WIDER if bool((weights == weights[0]).all()) else 1.0

@@ -1,4 +1,4 @@
-r"""What likelihoods have in closed form: derivatives of log densities, and distributions under normal latent values.
+r"""Closed forms of likelihoods: derivatives of log densities, and distributions under normal latent values.
 
 The site of a target is found by Newton's method on one number, a few steps for each row and expert. With derivatives
 in closed form a step is a handful of operations, and with the right start it needs no damping: the function whose zero

@@ -6,18 +6,19 @@ the weights sum to one. For :math:`z \sim N(m, s)` the nodes are :math:`m + \sqr
 
 import functools
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+A = TypeVar("A")  # a tensor or an array
 _MOST_NODES = 256  # beyond, squared Hermite polynomials leave the range of float64
 _POLISHING = 3  # Newton steps on the eigenvalues
 _FEWEST_PER_AXIS = 6  # a coarser grid loses to quasi Monte Carlo of the same size
 _SEED = 20110207
 
 
-def gauss_hermite(num_nodes: int, like: Any) -> tuple[Any, Any]:
+def gauss_hermite(num_nodes: int, like: A) -> tuple[A, A]:
     """Gauss-Hermite nodes and weights for the standard normal distribution, as tensors or arrays, as ``like`` is.
 
     Returns: nodes and weights, shape (K,) each.
@@ -61,10 +62,13 @@ def log_expectation(log_values: Tensor, weights: Tensor) -> Tensor:
     return (log_values + weights.log().reshape(-1, *[1] * (log_values.ndim - 1))).logsumexp(0)
 
 
-def _copy(tensor: Tensor, like: Any) -> Any:
+def _copy(tensor: Tensor, like: A) -> A:
+    of: Any = like
     if not isinstance(like, Tensor):
-        return tensor.numpy().astype(like.dtype, copy=False)
-    return tensor.to(dtype=like.dtype, device=like.device, copy=True)  # a copy: what is cached must not be changed
+        copied: A = tensor.numpy().astype(of.dtype)  # type: ignore[assignment]
+    else:
+        copied = tensor.to(dtype=of.dtype, device=of.device, copy=True)  # type: ignore[assignment]
+    return copied  # a copy: what is cached must not be changed
 
 
 def _root(number: int, degree: int) -> int:

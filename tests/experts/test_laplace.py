@@ -14,7 +14,7 @@ from gp_ensembles.experts import GaussianExpert, LaplaceExpert, fit_empirical_ba
 from gp_ensembles.features import LinearFeatures, RadialBasisFeatures
 from gp_ensembles.filters import ExponentialForgetting, RandomWalk, StabilizedForgetting
 from gp_ensembles.filters.sites import MomentMatchingUpdate
-from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood, ProbitApproximation
+from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
 from gp_ensembles.likelihoods.classification import LogisticLikelihood, Logit, Probit
 from gp_ensembles.likelihoods.predictive import GaussHermite
 from gp_ensembles.likelihoods.response import log_prob
@@ -171,20 +171,6 @@ def test_evidence_of_one_target_is_close_to_the_integral():
     assert float(expert.log_evidence(X, y).detach()) == pytest.approx(exact, abs=0.03)
 
 
-@pytest.mark.parametrize("name", LIKELIHOODS)
-def test_a_batch_is_its_members(name):
-    expert, X, y = build(name, transition=RandomWalk(0.1))
-    with torch.no_grad():
-        _, both = expert.update(expert.init(), X, y)
-        for m in range(2):
-            alone = expert.take(torch.tensor([m]))
-            state, steps = alone.update(alone.init(), X, y)
-            for one, many in zip(steps, both, strict=True):
-                torch.testing.assert_close(one[0], many[m], rtol=1e-7, atol=1e-8)
-            torch.testing.assert_close(alone.log_evidence(X, y)[0], expert.log_evidence(X, y)[m])
-            assert alone.predict(state, X)[0].shape == both.mean[m : m + 1].shape
-
-
 def test_two_classes_by_softmax_are_logistic():
     """The difference of two latent functions of prior variance v has prior variance 2 v."""
     X, y = inputs(), targets("binary")
@@ -198,30 +184,6 @@ def test_two_classes_by_softmax_are_logistic():
         torch.testing.assert_close(two.latent_mean[:, 1] - two.latent_mean[:, 0], one.latent_mean, rtol=1e-7, atol=1e-8)
         # The logistic link has a rule of its own; the nodes of the softmax need be many where the variance is large.
         torch.testing.assert_close((two.mean[:, 1], two.log_prob), (one.mean, one.log_prob), rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("link", "binary"), [(Probit(), likelihoods.BernoulliLikelihood), (Logit(), LogisticLikelihood)]
-)
-def test_two_levels_are_two_classes(link, binary):
-    X, y = inputs(), targets("binary")
-    map_ = LinearFeatures(2, torch.tensor(2.0, dtype=torch.float64))
-    ordinal, two = LaplaceExpert(map_, OrdinalLikelihood(2, link)), LaplaceExpert(map_, binary())
-    with torch.no_grad():
-        _, a = ordinal.update(ordinal.init(), X, y)
-        _, b = two.update(two.init(), X, y)
-    torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9)
-
-
-@pytest.mark.parametrize("name", ["logistic", "poisson, exponential", "multiclass", "ordinal, probit"])
-def test_moment_matching_is_an_inference_too(name):
-    expert, X, y = build(name, latent_update=MomentMatchingUpdate())
-    laplace, _, _ = build(name)
-    with torch.no_grad():
-        _, steps = expert.update(expert.init(), X, y)
-        _, other = laplace.update(laplace.init(), X, y)
-    assert bool(torch.isfinite(steps.log_prob).all())
-    assert 0 < float((steps.latent_mean - other.latent_mean).abs().max()) < 0.5
 
 
 def test_the_ensemble_and_its_shell():
@@ -249,17 +211,6 @@ def test_the_ensemble_and_its_shell():
         fresh = OnlineEnsemble(make(rule), block_size=2)
         fresh.load_state_dict(online.state_dict())
         assert torch.equal(fresh.predict(X).mean, online.predict(X).mean)
-
-
-def test_dead_experts_are_left_out():
-    X, y = inputs(), targets("binary")
-    shared = features()
-    experts = [LaplaceExpert(shared, LogisticLikelihood(), change) for change in (None, RandomWalk(5.0))]
-    online = OnlineEnsemble(Ensemble(experts, BayesianModelAveraging(prune_below=0.2)), block_size=3)
-    predictions = online.observe(X.repeat(8, 1), y.repeat(8))
-    assert bool(torch.isneginf(predictions.log_weights[:, -1]).any())
-    assert bool(torch.isfinite(predictions.mixture.mean).all())
-    torch.testing.assert_close(predictions.mixture.mean, predictions.mean)
 
 
 def test_real_targets_and_classes_do_not_mix():
@@ -312,11 +263,6 @@ def test_draws_have_the_predicted_frequencies_of_classes():
     assert torch.equal(draws[:3], predicted.sample(20_000, generator=torch.Generator().manual_seed(0))[:3])
     shares = torch.stack([(draws == c).double().mean(0) for c in range(3)], dim=-1)
     torch.testing.assert_close(shares, predicted.class_probabilities, atol=0.02, rtol=0)
-
-
-def test_probit_approximation_is_near():
-    exact, near = mixture("logistic"), mixture("logistic", predictive=ProbitApproximation())
-    assert 0 < float((exact.mean - near.mean).abs().max()) < 0.02
 
 
 def test_laplace_likelihood_of_gpytorch_runs():

@@ -1,6 +1,5 @@
 """Experts with a likelihood in one ensemble: found together, they are what each is alone, row by row in plain loops."""
 
-import copy
 import math
 
 import pytest
@@ -170,16 +169,6 @@ def test_no_prediction_sees_its_target(name):
     torch.testing.assert_close(a.mean[:21], b.mean[:21], rtol=0, atol=0)
     torch.testing.assert_close(a.log_weights[:, :21], b.log_weights[:, :21], rtol=0, atol=0)
     assert not torch.equal(a.mean[21:], b.mean[21:])
-
-
-@pytest.mark.parametrize("name", MAKERS)
-def test_it_goes_on_from_a_checkpoint_to_the_bit(name):
-    X, y = stream(name)
-    online = build(name)
-    online.observe(X[:10], y[:10])
-    other = build(name)
-    other.load_state_dict(copy.deepcopy(online.state_dict()))
-    assert torch.equal(online.observe(X[10:], y[10:]).log_prob[3:], other.observe(X[10:], y[10:]).log_prob[3:])
 
 
 @pytest.mark.parametrize("name", MAKERS)
