@@ -407,7 +407,7 @@ class OnlineModel:
         model.anomaly_counts = AnomalyCounts(*content["anomaly_counts"])
         X, y = (rows if rows is None else rows.to(model.device) for rows in (content["warm_X"], content["warm_y"]))
         model.warm_X, model.warm_y = X, y
-        if content["ensemble"] is not None:
+        if X is not None and y is not None and content["ensemble"] is not None:
             model._path = path = InputPath.of(model.config, X, y, model._names_of(range(X.shape[1])))
             model._followed = InputState.unpacked(content["inputs"].to(model.device), len(path.columns.kept))
             model.online = path.build_ensemble(path.warm_up(X), y, is_fitted=False)
