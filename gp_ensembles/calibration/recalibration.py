@@ -107,9 +107,13 @@ def init_recalibration(like: Tensor) -> RecalibrationState:
 
 def map_log_weights(state: RecalibrationState) -> Tensor:
     r"""Log weights (K, \*batch) of the components of the maps for the next targets."""
-    formulas = _ROW.formulas if state.shares.ndim == 1 else _constants(state.shares.device).formulas
-    given = state if formulas is maps else (part.numpy() for part in state)
-    return torch.as_tensor(formulas.in_force(*given)).log().movedim(-1, 0)
+    weights: Tensor
+    if state.shares.is_cpu:
+        formulas = _ROW.formulas if state.shares.ndim == 1 else _constants(state.shares.device).formulas
+        weights = torch.from_numpy(formulas.in_force(state.candidates.numpy(), state.shares.numpy()))
+    else:
+        weights = maps.in_force(*state)
+    return weights.log().movedim(-1, 0)
 
 
 @torch.no_grad()

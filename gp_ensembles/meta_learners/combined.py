@@ -205,12 +205,12 @@ class RowRule:
     def log_weights(self) -> Numbers:
         """Log weights for the next target, shape (M,)."""
         mixture: Numbers = np.exp(self._memory[:, self._rules]).dot(np.exp(self._memory[0, self._rest]))
-        if self._references is None:
-            return np.log(mixture, out=mixture)
-        _, share, prior = self._references
-        weight = (1 - share) * np.exp(self._known[-1:]) + share * prior
-        found: Numbers = self._formulas.mix(mixture, weight, self._known[:-2], self._ones)
-        return found
+        if self._references is not None:
+            _, share, prior = self._references
+            weight = (1 - share) * np.exp(self._known[-1]) + share * prior
+            mixture *= 1 - weight
+            mixture[self._places] += weight * np.exp(self._known[:-2])
+        return np.log(mixture, out=mixture)
 
     def weigh(self, log_prob: Numbers) -> WeighedRow | None:
         """Weigh log densities (M,) of a target; ``None`` where one is undefined, or all are next to impossible."""
