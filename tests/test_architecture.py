@@ -136,7 +136,6 @@ DOORS = {
 KIND_SWITCHES: dict[str, str] = {
     # Two forms of one state, each its own or handed to it.
     "experts/gaussian.py": "covariance and square root",
-    "experts/laplace.py": "the covariance form has a compact runner",
     "experts/multi_output.py": "a block staged whole, or as a gain",
     "experts/window.py": "a block staged whole, or as rows",
     "filters/block.py": "covariance and square root",
@@ -151,14 +150,11 @@ KIND_SWITCHES: dict[str, str] = {
     "engine/compatibility.py": "likelihoods of a stream",
     "engine/ensemble.py": "likelihoods, and names of external models",
     "engine/external_report.py": "counts of external models",
-    "engine/failures.py": "a runner that can drop experts",
-    "engine/fixed_block.py": "which states are recorded",
-    "engine/shared_basis.py": "which experts share a basis",
-    "engine/sizes.py": "rows that an expert stores",
+    "engine/recorded.py": "which states are recorded",
+    "engine/runners.py": "which experts share a basis",
     "engine/state.py": "rows that a window appends",
     "fleet/ensemble_fleet.py": "which kinds a fleet runs",
     "fleet/fitting.py": "which kinds are fitted to each series",
-    "fleet/series_batches.py": "which kinds a fleet runs",
     "streaming/content.py": "factors of windows in files",
     "streaming/joint.py": "kinds without a quadratic form",
 }

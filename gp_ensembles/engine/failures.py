@@ -26,8 +26,8 @@ _INTERNAL = re.compile(r" at step \d+( of the block)?( of expert \d+)?")
 Run = Callable[[Tensor, Rows, bool], EnsemblePredictions]
 
 
-class BlockError(NumericalError):
-    """Failure of a block of a call.
+class BlockError(Exception):
+    """Numerical failure of a block of a call, which has not changed the state.
 
     Attributes:
         rows: Its rows.

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from gp_ensembles.filters.rows import Rows, as_rows
 from gp_ensembles.filters.states import StepPredictions, WindowState, concatenate_steps
-from gp_ensembles.numerics.cholesky import cholesky, forward_row
+from gp_ensembles.numerics.cholesky import cholesky
 from gp_ensembles.numerics.exact_gp import TARGETS, Covariance, condition, target_weights, whiten_rows
+from gp_ensembles.numerics.triangular import forward_row
 
 Numbers = NDArray[np.float64]
 

@@ -177,7 +177,10 @@ class Step:
         for number, place in enumerate(work.places.tolist()):
             if self._store.has_failed(place):
                 continue
-            online, one = self._alone(place), work.take(torch.tensor(number, dtype=torch.int64))
+            online, one = (
+                self._alone(place),
+                work.take(torch.tensor(number, dtype=torch.int64, device=work.places.device)),
+            )
             try:
                 predictions = online.observe(one.X, one.rows.y, steps=one.rows.steps, extra=one.rows.extra)
             except NumericalError:

@@ -1,13 +1,7 @@
-"""Cholesky factorization whose failures raise, and forward substitution for one right-hand side."""
+"""Cholesky factorization whose failures raise."""
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from scipy.linalg.blas import dtrsv
 from torch import Tensor
-
-Numbers = NDArray[np.float64]
-_PANEL = 128  # rows of the factor whose triangle is copied into the first-level cache; the columns before them are not
 
 
 class NumericalError(RuntimeError):
@@ -41,18 +35,3 @@ def _message(info: Tensor, what: str, dtype: torch.dtype) -> str:
     expert = f" of expert {entry}" if info.ndim else ""
     remedy = "use float64" if dtype != torch.float64 else "a larger noise mends it, or the square-root form of a filter"
     return f"{what} is not positive definite at step {int(flat[entry])}{expert}; {remedy}"
-
-
-def forward_row(factor: Numbers, right: Numbers) -> Numbers:
-    """Solve :math:`L v = r` with the first n rows and columns of a lower factor, which are read once and not copied.
-
-    Shapes: ``factor`` (C, C), ``right`` (n,); returns (n,).
-    """
-    solved = right.copy()
-    for start in range(0, len(right), _PANEL):
-        part = slice(start, min(start + _PANEL, len(right)))
-        if start > 0:
-            solved[part] -= factor[part, :start] @ solved[:start]
-        lower = np.ascontiguousarray(factor[part, part])
-        solved[part] = dtrsv(lower.T, solved[part], lower=0, trans=1)
-    return solved

@@ -41,7 +41,7 @@ from gp_ensembles.streaming.content import KIND, restore, saved
 from gp_ensembles.streaming.forecasting.forecast import Forecast, check_forecast, forecast_rows, future_rows
 from gp_ensembles.streaming.forecasts import forecast_places, warn_of_poor_forecasts
 from gp_ensembles.streaming.inputs import InputPath, InputState, Standard
-from gp_ensembles.streaming.one_row import RowPipeline, is_plain
+from gp_ensembles.streaming.one_row import RowPipeline, is_plain, pipeline_of
 from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution
 from gp_ensembles.streaming.reports import AnomalyCounts, ColumnReport, column_reports, num_discounted
 from gp_ensembles.streaming.running import no_predictions, running_distribution
@@ -140,17 +140,7 @@ class OnlineModel:
         return () if self.online is None else self.online.upkeep
 
     def maintain(self, rows: int = 1000) -> tuple[UpkeepReport, ...]:
-        """Do now what would come within so many rows, as in a pause of a robot; see :attr:`upkeep`.
-
-        Called at least once in so many rows, no row of a stream takes longer than the others.
-
-        Returns:
-            What was done.
-
-        Example:
-            >>> OnlineModel().maintain()
-            ()
-        """
+        """Do now, in a pause, what would come within so many rows, so that none of them takes longer; see `upkeep`."""
         return () if self.online is None else self.online.maintain(rows)
 
     @property
@@ -285,12 +275,8 @@ class OnlineModel:
         return calibrate_next(self._calibration, in_units(mixture, self.scales))
 
     def predict_interval(self, X: Tensor, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
-        """Lower and upper ends, (N,) each, of intervals one step ahead at each row of X (N, D) on its own.
-
-        They are the quantiles of :meth:`predict` at :meth:`interval_levels`.
-        """
-        lower, upper = self.interval_levels(coverage)
-        distribution = self.predict(X)
+        """Ends, (N,) each, of intervals one step ahead at rows X (N, D): quantiles at :meth:`interval_levels`."""
+        (lower, upper), distribution = self.interval_levels(coverage), self.predict(X)
         return distribution.quantile(lower), distribution.quantile(upper)
 
     def forecast(self, X: Tensor | int, *, num_paths: int = 500, generator: torch.Generator | None = None) -> Forecast:
@@ -340,8 +326,7 @@ class OnlineModel:
 
     def next_inputs(self, X: Tensor) -> Tensor:
         """Rows (N, D) that all come next as the ensemble takes them: standardized, within reach, and forecasts."""
-        path, followed = self._inputs
-        return path.each(followed, X).inputs
+        return self._inputs[0].each(self._inputs[1], X).inputs
 
     def targets(self, y: Tensor) -> Tensor:
         """Targets as the ensemble sees them: standardized if they are real numbers; float64."""
@@ -468,13 +453,10 @@ class OnlineModel:
         """The fast pipeline of a single row X and its target; ``None`` where only blocks can handle or refuse it."""
         if self.online is None or self.warm_X is None or not is_plain(X, (1, self.warm_X.shape[1])):
             return None
-        columns = self._inputs[0].columns
-        ensemble = self.online.one_row if (y is None or is_plain(y, (1,))) and not columns.forecasts else None
-        if ensemble is None:
-            return None
-        if self._row is None or self._row.ensemble is not ensemble:
-            self._row = RowPipeline(ensemble, self.config, columns)
-        return self._row
+        if y is None or is_plain(y, (1,)):
+            self._row = pipeline_of(self._row, self.online, self.config, self._inputs[0].columns)
+            return self._row
+        return None
 
     def _compile_now(self) -> None:
         """Learn a row on a copy, so that functions are compiled now and not at the first row."""

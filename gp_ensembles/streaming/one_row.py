@@ -17,6 +17,7 @@ from gp_ensembles.calibration.levels import IntervalLevels
 from gp_ensembles.calibration.recalibration import map_components, map_log_weights, recalibrate_row
 from gp_ensembles.distributions import Recalibrated, StudentTMixture
 from gp_ensembles.engine.one_row import RowEnsemble, RowMixture, StagedRow
+from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.numerics.compiled import compiled
 from gp_ensembles.numerics.student_t import mixture_cdf
 from gp_ensembles.streaming.after_mixture import CalibrationState
@@ -149,6 +150,16 @@ class RowPipeline:
     def _mixture(self, log_weights: Numbers, mean: Numbers, variance: Numbers) -> StudentTMixture:
         location, spread = (torch.from_numpy(part.reshape(-1, 1)) for part in (mean, variance))
         return StudentTMixture(torch.from_numpy(log_weights), location, spread, self._df)
+
+
+def pipeline_of(
+    last: RowPipeline | None, online: OnlineEnsemble, config: StreamConfig, columns: Columns
+) -> RowPipeline | None:
+    """The pipeline of an ensemble, the last one if it is still that; ``None`` where only blocks can run."""
+    ensemble = None if columns.forecasts else online.one_row
+    if ensemble is None:
+        return None
+    return last if last is not None and last.ensemble is ensemble else RowPipeline(ensemble, config, columns)
 
 
 @compiled

@@ -18,7 +18,7 @@ MEMORY, MOST = 0.99, 1e8
 NOISE = (1 - MEMORY) / (1 + MEMORY)
 
 
-class Said(NamedTuple):
+class Predicted(NamedTuple):
     """Before each target: moments of the mixture, log density of the target, and weights (M K,)."""
 
     mean: float
@@ -96,12 +96,14 @@ class Plain:
         self.until, self.failed, self.row = [0] * len(self.bound), [0] * len(self.bound), 0
 
     @torch.no_grad()
-    def observe(self, X: Tensor, y: Tensor, steps: Tensor | None = None, extra: Tensor | None = None) -> list[Said]:
+    def observe(
+        self, X: Tensor, y: Tensor, steps: Tensor | None = None, extra: Tensor | None = None
+    ) -> list[Predicted]:
         given = [part if part is None else part.tolist() for part in (steps, extra)]
         rows = zip(X, y.tolist(), *(part or [None] * len(y) for part in given), strict=True)
         return [self._row(x, target, step, noise) for x, target, step, noise in rows]
 
-    def _row(self, x: Tensor, y: float, step: float | None, noise: float | None) -> Said:
+    def _row(self, x: Tensor, y: float, step: float | None, noise: float | None) -> Predicted:
         y = min(max(y, -MOST), MOST) if self.layers.outlier_threshold is not None else y
         self.until = [0 if until <= self.row else until for until in self.until]
         lagged = x.new_tensor([self.known[-lag] for lag in (() if not self.known else self.ensemble.memory.lags)])
@@ -135,7 +137,7 @@ class Plain:
         self._weigh(components, pairs, y, share)
         self._remember(y, mean, share)
         self.row += 1
-        return Said(mean, variance, log_prob, before)
+        return Predicted(mean, variance, log_prob, before)
 
     def _experts(self, inputs: Tensor, rows: Rows) -> tuple[list, list[Component | None]]:
         """States after a row, and predictions before it: ``None`` of those that are absent or in quarantine."""

@@ -226,8 +226,8 @@ def expected() -> Callable[[str, str], Found]:
     def of(kind: str, concern: str) -> Found:
         if (kind, concern) not in known:
             X, y, given = rows(concern)
-            said = Plain(ensemble(kind, concern)).observe(X, y, **given)
-            known[kind, concern] = tuple(np.array(part) for part in zip(*said, strict=True))
+            plain = Plain(ensemble(kind, concern)).observe(X, y, **given)
+            known[kind, concern] = tuple(np.array(part) for part in zip(*plain, strict=True))
         return known[kind, concern]
 
     return of
@@ -249,6 +249,6 @@ def test_an_expert_that_fails_is_out_for_a_while(plan, monkeypatch):
     narrow = LinearFeatures(INPUTS, 1e-240 * one())
     whole = Ensemble([GaussianExpert(narrow), GaussianExpert(linear(INPUTS))], FixedShare(0.03))
     expected = Plain(whole).observe(X, y)
-    assert [row for row, said in enumerate(expected) if said.weights[1] == 0] == [*range(11, 20), *range(24, 42)]
+    assert [row for row, plain in enumerate(expected) if plain.weights[1] == 0] == [*range(11, 20), *range(24, 42)]
     for got, want in zip(PLANS[plan](whole, X, y, given), zip(*expected, strict=True), strict=True):
         np.testing.assert_allclose(got, np.array(want), rtol=1e-8, atol=1e-9)
