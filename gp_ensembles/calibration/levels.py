@@ -148,15 +148,14 @@ class IntervalLevels:
 
     def update_row(self, state: LevelsState, pit: float) -> tuple[LevelsState, LevelsOutput]:
         """:meth:`update_block` of one target, from a plain number: a call of torch costs more."""
-        z, rows = normal_score_of(pit), []
-        for _, (down, up, low, high) in self._walk(state, [z]):
-            probabilities = (
-                float(end > 0) if abs(end) > LIMIT else 0.5 * math.erfc(-end / math.sqrt(2)) for end in (low, high)
-            )
-            rows.append((down, up, *probabilities, z if z != z else float(low < z < high)))
-        columns = np.array(rows).T.copy()
-        lower, upper, levels, covered = map(torch.from_numpy, (*columns[:2], columns[2:4, :, None], columns[4:].T))
-        return LevelsState(lower, upper), LevelsOutput(levels, covered)
+        z, columns = normal_score_of(pit), np.empty((5, len(self.coverages)))
+        of_each = zip(state.lower.tolist(), state.upper.tolist(), self.coverages, strict=True)
+        for place, (lower, upper, coverage) in enumerate(of_each):
+            down, up, low, high = _track(lower, upper, 1 - coverage, z)
+            covered = z if z != z else float(low < z < high)
+            columns[:, place] = down, up, _probability(low), _probability(high), covered
+        own = torch.from_numpy(columns)
+        return LevelsState(own[0], own[1]), LevelsOutput(own[2:4].unsqueeze(-1), own[4:].mT)
 
     def _walk(self, state: LevelsState, scores: list[float]) -> list[list[tuple[float, float, float, float]]]:
         """Results of :func:`_track` for each interval and score, behind the start; plain numbers, as they are few."""
@@ -195,6 +194,11 @@ def check_coverages(coverages: object) -> None:
             raise ValueError(f"a coverage must be at most {1 - 2 * TAIL:.6f}, got {coverage}")
     if len(set(coverages)) < len(coverages):
         raise ValueError(f"a coverage occurs twice in {coverages}")
+
+
+def _probability(end: float) -> float:
+    """The probability up to an end, a normal score; nothing or all beyond the limit."""
+    return float(end > 0) if abs(end) > LIMIT else 0.5 * math.erfc(-end / math.sqrt(2))
 
 
 def _ends(lower: Any, upper: Any, miss: Any) -> tuple[Any, Any]:

@@ -163,8 +163,9 @@ def recalibrate_row(state: RecalibrationState, u: float) -> tuple[RecalibrationS
     Returns: the state after it, log weights (K,) of the map before it, gain and transform.
     """
     formulas, grid, rules = _ROW
-    probability = np.array([u])
-    p, value = formulas.at(grid, probability, np.array([normal_score_of(u)]))
+    probability, z = np.array([u]), np.array([normal_score_of(u)])
+    is_within = maps.TAIL <= u <= 1 - maps.TAIL  # as nearly always; a call of arrays costs more than their numbers
+    p, value = formulas.inside(z, grid.shift, grid.scale) if is_within else formulas.at(grid, probability, z)
     learned, shared, weights, density, moved = formulas.step(
         rules, state.candidates.numpy(), state.shares.numpy(), p, value, probability
     )

@@ -89,7 +89,8 @@ class RowPipeline:
             return None
         within = InputRange(torch.from_numpy(lower), torch.from_numpy(upper), followed.within.width)
         gaps = Gaps(torch.from_numpy(row), self._no_age, followed.gaps.num_imputed)
-        after = InputState(followed.num_rows + 1, gaps, followed.inactive_columns, followed.effect, within)
+        num_rows = torch.from_numpy(np.array(followed.num_rows.item() + 1))  # a sum of tensors costs ten times as much
+        after = InputState(num_rows, gaps, followed.inactive_columns, followed.effect, within)
         mean, variance = self._in_units(staged.mixture)
         weights = np.exp(staged.mixture.log_weights)
         pit = mixture_cdf(target, weights, mean.ravel(), variance.ravel(), self.ensemble.degrees_of_freedom)
