@@ -27,7 +27,7 @@ from torch import Tensor
 from gp_ensembles.calibration import maps
 from gp_ensembles.numerics import normal
 from gp_ensembles.numerics.backends import arrays_of, rows_of
-from gp_ensembles.numerics.normal_scores import LIMIT, normal_score, normal_score_of
+from gp_ensembles.numerics.normal_scores import LIMIT, TAIL, normal_score, normal_score_of
 
 Numbers = NDArray[np.float64]
 
@@ -164,7 +164,7 @@ def recalibrate_row(state: RecalibrationState, u: float) -> tuple[RecalibrationS
     """
     formulas, grid, rules = _ROW
     probability, z = np.array([u]), np.array([normal_score_of(u)])
-    is_within = maps.TAIL <= u <= 1 - maps.TAIL  # as nearly always; a call of arrays costs more than their numbers
+    is_within = TAIL <= u <= 1 - TAIL  # as nearly always; a call of arrays costs more than their numbers
     p, value = formulas.inside(z, grid.shift, grid.scale) if is_within else formulas.at(grid, probability, z)
     learned, shared, weights, density, moved = formulas.step(
         rules, state.candidates.numpy(), state.shares.numpy(), p, value, probability
