@@ -47,6 +47,9 @@ def stream_series(
         SMALL if config is None else config.ensemble,
         warmup=_WARM_UP if warmup is None else warmup,
         coverages=settings.coverages,
+        recalibrate=settings.recalibrate,
+        impute=settings.impute,
+        clip=settings.clip,
         seed=settings.seed,
         dtype=settings.torch_dtype,
         device=settings.device,
@@ -109,7 +112,7 @@ def series_report(summary: dict[str, object], out: Path) -> str:
         parts.append(f"{summary['waiting']} series are still in their warm-up")
     aside = summary["set_aside"]
     if isinstance(aside, dict) and aside:
-        parts.append(f"{len(aside)} series were set aside because an expert failed: {', '.join(list(aside)[:5])}")
+        parts.append(f"{len(aside)} series were set aside because no expert was left: {', '.join(list(aside)[:5])}")
     return "\n".join([*parts, scores, *(str(out / name) for name in ("predictions.csv", "series.csv", FLEET))])
 
 

@@ -294,19 +294,26 @@ class OnlineEnsemble(nn.Module):
         return tuple(sorted((report for report, *_ in found), key=lambda report: report.rows))
 
     def maintain(self, rows: int = 1000) -> tuple[UpkeepReport, ...]:
-        """Do now what would come within so many rows, so that none of these rows takes longer than others.
+        """Do now what would come within so many rows, a number that is at least one.
 
-        Experts then learn on from there: they are refitted, trained and shortened a little earlier than otherwise.
+        Experts learn on from there, refitted, trained and shortened a little earlier than otherwise. :attr:`upkeep` has
+        what comes then; for young experts it comes soon.
 
         Returns:
             What was done.
+
+        Raises:
+            ValueError: If the number is another.
         """
+        if not isinstance(rows, int) or rows < 1:
+            raise ValueError(f"rows must be a whole number of at least one, got {rows!r}")
         bound = self._bind()
         bound.flush()
         with uninterrupted():
-            done = maintain_(bound.experts, bound.state.experts, self.ensemble.expert_names, rows)
-            self._invalidate()
-        return done
+            try:
+                return maintain_(bound.experts, bound.state.experts, self.ensemble.expert_names, rows)
+            finally:
+                self._invalidate()
 
     @property
     def one_row(self) -> RowEnsemble | None:

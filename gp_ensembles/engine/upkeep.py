@@ -43,14 +43,16 @@ def coming(
 def maintain_(
     experts: Sequence[BoundExpert], states: Sequence[FilterState], names: Sequence[str], rows: int
 ) -> tuple[UpkeepReport, ...]:
-    """Do, in place, what would come within so many rows; work that fails numerically is left to its row."""
+    """Do, in place, what would come within so many rows; work that fails, or is too early, is left to its row."""
     done = []
     for report, work, state in coming(experts, states, names):
         if report.rows > rows:
             continue
         try:
-            after = work.do(rows)
+            after = work.do()
         except NumericalError:
+            continue
+        if after is state:  # there is nothing to do yet
             continue
         for old, new in zip(state, after, strict=True):
             old.copy_(new)

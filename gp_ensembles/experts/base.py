@@ -271,12 +271,12 @@ class Upkeep(NamedTuple):
     Attributes:
         what: A noun, such as ``refit``.
         rows: Rows with a target until it is done: 1 for within the next one.
-        do: Makes the state after doing it now, so that it does not come within a number of rows.
+        do: Makes the state after doing it now; the same state if it is too early.
     """
 
     what: str
     rows: int
-    do: Callable[[int], FilterState]
+    do: Callable[[], FilterState]
 
 
 def _none(bound: "BoundExpert", state: FilterState) -> Sequence[Upkeep]:

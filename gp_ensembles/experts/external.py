@@ -161,7 +161,7 @@ def _row(bound: "BoundExternal", state: ExternalState, features: FeatureMap) -> 
 def _upkeep(bound: "BoundExternal", state: ExternalState) -> Sequence[Upkeep]:
     # A model is trained when it is first asked, in the row after the one that was due.
     rows = 1 if bound.is_pending(state) else int(state.due) - int(state.num_seen) + 1
-    return [Upkeep("training", rows, lambda rows: bound.trained(state))]
+    return [Upkeep("training", rows, lambda: bound.trained(state))]
 
 
 @final

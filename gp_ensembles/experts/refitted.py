@@ -120,7 +120,7 @@ class RefittedRunner(Runner):
 
 def _upkeep(bound: "BoundRefitted", state: RefittedState) -> Sequence[Upkeep]:
     now = state._replace(due=state.num_rows.clone())
-    return [Upkeep("refit", rows_until_refit(state), lambda rows: bound.refitted(now))]
+    return [Upkeep("refit", rows_until_refit(state), lambda: bound.refitted(now))]
 
 
 @final

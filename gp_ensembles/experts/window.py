@@ -137,13 +137,12 @@ def _row(bound: "BoundWindow", state: WindowState, features: FeatureMap) -> Wind
 def _upkeep(bound: "BoundWindow", state: WindowState) -> Sequence[Upkeep]:
     window, capacity, used = bound.window_of(state), state.targets.shape[-1], num_used(state)
 
-    def dropped(rows: int) -> WindowState:
-        """The window with room for so many rows."""
-        return refactored(state, window, max(1, min(window.keep, used, capacity - 1 - rows)))
+    def dropped() -> WindowState:
+        return refactored(state, window, window.keep) if used > window.keep else state
 
     found = [Upkeep("drop of its oldest rows", capacity - used, dropped)]
     if bound.refits:
-        found.append(Upkeep("refit", rows_until_refit(state), lambda rows: bound.refitted(state)))
+        found.append(Upkeep("refit", rows_until_refit(state), lambda: bound.refitted(state)))
     return found
 
 

@@ -17,7 +17,7 @@ from gp_ensembles.ensembles.spec_checks import check_count, check_flag
 from gp_ensembles.fleet.ensemble_fleet import Names, listed
 from gp_ensembles.numerics.devices import check_device
 from gp_ensembles.streaming.checks import IllegalRow
-from gp_ensembles.streaming.config import MIN_WARM_UP, StreamConfig
+from gp_ensembles.streaming.config import MIN_WARM_UP, Impute, StreamConfig
 
 Owner = TypeVar("Owner", bound=Hashable)
 
@@ -98,6 +98,8 @@ def fleet_settings(
     dtype: torch.dtype,
     device: str | torch.device,
     flags: Mapping[str, bool],
+    impute: Impute,
+    clip: float | None,
 ) -> StreamConfig:
     """The settings of a fleet, which messages name, as those of a stream.
 
@@ -121,6 +123,8 @@ def fleet_settings(
         seed,
         str(check_device(device)),
         "float64" if dtype == torch.float64 else "float32",
+        impute=impute,
+        clip=clip,
         recalibrate=flags["recalibrate"],
         coverages=tuple(coverages),
     )

@@ -107,7 +107,7 @@ def read_about_units(folder: Path) -> dict[str, Any]:
 
 def settings_in(about: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a fleet with units."""
-    names = ("warmup", "coverages", "recalibrate", "seed", "own_variances", "own_length_scales")
+    names = ("warmup", "coverages", "recalibrate", "impute", "clip", "seed", "own_variances", "own_length_scales")
     return {**{name: about[name] for name in names}, "dtype": getattr(torch, about["dtype"])}
 
 

@@ -49,7 +49,7 @@ from gp_ensembles.fleet.warm_up import (
 )
 from gp_ensembles.streaming.after_mixture import calibrate_next, in_units
 from gp_ensembles.streaming.checks import too_large
-from gp_ensembles.streaming.config import MIN_WARM_UP, StreamConfig
+from gp_ensembles.streaming.config import MIN_WARM_UP, Impute, StreamConfig
 from gp_ensembles.streaming.inputs import InputState
 from gp_ensembles.streaming.warm_up_outliers import warn_of_outliers
 
@@ -78,6 +78,8 @@ class Fleet:
         coverages: Target coverages of adaptive intervals, which follow the targets of each series.
         recalibrate: Correct distribution functions by past errors; means and variances are then integrals, which cost
             several times the row where they are asked for.
+        impute: What a missing input is imputed by, as in :class:`~gp_ensembles.streaming.StreamConfig`.
+        clip: Inputs are clipped at this many warm-up standard deviations from the warm-up mean; not by default.
         seed: Seed of all randomness.
         dtype: Precision of the states; scales and predictions are in float64.
         device: Where scales, states and predictions are, for instance ``cpu`` or ``cuda``; rows may come from anywhere.
@@ -91,8 +93,7 @@ class Fleet:
 
     Example:
         >>> import torch
-        >>> from dataclasses import replace
-        >>> from gp_ensembles.ensembles.bases import LinearBasis
+        >>>         >>> from gp_ensembles.ensembles.bases import LinearBasis
         >>> from gp_ensembles.ensembles.presets import e_doebe
         >>> fleet = Fleet(replace(e_doebe, bases=(LinearBasis(),)), warmup=30)
         >>> names = ["north", "south"] * 40
@@ -112,6 +113,8 @@ class Fleet:
         warmup: int = 200,
         coverages: Sequence[float] = (0.9,),
         recalibrate: bool = True,
+        impute: Impute = "found",
+        clip: float | None = None,
         seed: int = 0,
         dtype: torch.dtype = torch.float64,
         device: str | torch.device = "cpu",
@@ -119,8 +122,8 @@ class Fleet:
         own_length_scales: bool = False,
         folder: str | Path | None = None,
     ) -> None:
-        flags = {"own_variances": own_variances, "own_length_scales": own_length_scales, "recalibrate": recalibrate}
-        self.config: StreamConfig = fleet_settings(self, spec, warmup, seed, coverages, dtype, device, flags)
+        on = {"own_variances": own_variances, "own_length_scales": own_length_scales, "recalibrate": recalibrate}
+        self.config: StreamConfig = fleet_settings(self, spec, warmup, seed, coverages, dtype, device, on, impute, clip)
         self.access: AccessLock = AccessLock()
         self.spec: EnsembleSpec = spec
         self.warmup: int = self.config.warmup
@@ -144,7 +147,7 @@ class Fleet:
 
     @property
     def failures(self) -> dict[Hashable, int]:
-        """Series that were set aside because an expert failed, and how many rows each had learned."""
+        """Series that were set aside because no expert was left, and how many rows each had learned."""
         return {} if self.series is None else self.series.failures
 
     @property
@@ -162,7 +165,8 @@ class Fleet:
 
     @property
     def _numbers(self) -> dict[str, Any]:
-        settings = {"warmup": self.warmup, "seed": self.config.seed, "recalibrate": self.config.recalibrate}
+        names = ("warmup", "seed", "recalibrate", "impute", "clip")
+        settings = {name: getattr(self.config, name) for name in names}
         settings |= {"own_variances": self.own_variances, "own_length_scales": self.own_length_scales}
         return {**settings, "coverages": list(self.config.coverages)}
 
@@ -177,8 +181,7 @@ class Fleet:
             progress: Show a progress bar.
 
         Raises:
-            ValueError: If rows are malformed, no series has enough of them to fit to, or the other fleet has other
-                settings or is not fitted.
+            ValueError: If rows are malformed, too few for each series, or the other fleet has other settings or no fit.
             NumericalError: If an evidence cannot be computed where it starts.
         """
         with self._restarted(names, X, y, must_fit=shared is None) as (other, ready):
@@ -203,10 +206,9 @@ class Fleet:
         other._waiting = joined({}, *rows)
         ready = {name: len(rows.y) for name, rows in other._waiting.items() if length_of_warm_up(rows.y, self.warmup)}
         if must_fit and not ready:
-            most = max(other.waiting.values())
             raise ValueError(
-                f"no series has {self.warmup} rows and {MIN_WARM_UP} targets to begin with, the longest has {most} "
-                f"rows; give more rows, or take a smaller warmup"
+                f"no series has {self.warmup} rows and {MIN_WARM_UP} targets to begin with, the longest has "
+                f"{max(other.waiting.values())} rows; give more rows, or take a smaller warmup"
             )
         try:
             yield other, ready
@@ -455,9 +457,9 @@ class Fleet:
         came, own = self.waiting, CallRows([call.names[row] for row in new], call.X[rows], call.y[rows])
         refuse(too_large(own.X, own.y), own.names, rows)
         self._waiting = joined(self._waiting, *own)
-        prepared = self._prepare(
-            {name: num for name, kept in self._waiting.items() if (num := length_of_warm_up(kept.y, self.warmup))}
-        )
+        least = {name: length_of_warm_up(kept.y, self.warmup) for name, kept in self._waiting.items()}
+        # With all that came in earlier calls, while there was nothing to fit to.
+        prepared = self._prepare({name: max(num, came.get(name, 0)) for name, num in least.items() if num})
         is_kept = rows_of_warm_ups(own.names, came, prepared)
         return rows[torch.tensor(is_kept, dtype=torch.bool, device=rows.device)]
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from gp_ensembles.engine.access_lock import uninterrupted
 from gp_ensembles.engine.ensemble import Ensemble, evaluate, responses_of
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions, assemble, flatten, make_mixture
@@ -46,6 +47,12 @@ class Work(NamedTuple):
     numbers: Tensor
     X: Tensor
     rows: Rows
+
+    def row(self, number: int) -> "Work":
+        """A row of what was taken of one series, as rows of one series."""
+        here = slice(number, number + 1)
+        X, rows = self.X[here].unsqueeze(0), self.rows.mapped(lambda part: part[here].unsqueeze(0))
+        return Work(self.places.reshape(1), self.numbers[here].unsqueeze(0), X, rows)
 
     def take(self, series: Tensor) -> "Work":
         """Some of the series: places among them, or a mask."""
@@ -184,9 +191,14 @@ class Step:
             try:
                 predictions = online.observe(one.X, one.rows.y, steps=one.rows.steps, extra=one.rows.extra)
             except NumericalError:
-                self._store.set_aside(place)
+                if one.numbers.numel() > 1:  # the rows before the one that fails are learned
+                    for row in range(len(one.numbers)):
+                        self._observe_alone(one.row(row), predicted)
+                else:
+                    self._store.set_aside(place)
                 continue
-            self._store.write(place, online.state)
+            with uninterrupted():
+                self._store.write(place, online.state)
             predicted.put(one.numbers, predictions)
 
     def _learn(self, work: Work, predicted: RowBuffer, again: _Again | None = None) -> None:
@@ -204,9 +216,10 @@ class Step:
         far, sound = find_outliers(layers, mean, variance, y, None if again is None else again.start), _sound(own)
         is_far = torch.zeros_like(sound) if far is None else far.any(-1) & sound
         done = (sound & ~is_far).nonzero().flatten()
-        for batch in self._batches:
-            batch.commit(done)
-        self._store.put_layers(work.places[done], after, done)
+        with uninterrupted():  # all of a series' state or nothing
+            for batch in self._batches:
+                batch.commit(done)
+            self._store.put_layers(work.places[done], after, done)
         is_done = (sound & ~is_far).repeat_interleave(size).nonzero().flatten()
         predicted.put(work.numbers[done].flatten(), _take(predictions, is_done))
         if far is not None and bool(is_far.any()):

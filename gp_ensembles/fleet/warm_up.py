@@ -158,6 +158,8 @@ def _alike(warm: Sequence[WarmUpRows]) -> Iterator[tuple[list[int], Tensor]]:
 def template_of(series: Sequence[WarmUpRows]) -> WarmUpRows:
     """The first rows of the series that has the most targets: the ensemble is made for it, with its lags and season.
 
+    It is one whose inputs vary, if there is any.
+
     Raises:
         ValueError: If the targets of all series are constant.
     """
@@ -166,7 +168,7 @@ def template_of(series: Sequence[WarmUpRows]) -> WarmUpRows:
         raise ValueError(
             f"the targets of all {len(series)} series whose warm-up is over are constant; there is nothing to fit to"
         )
-    longest = max(moving, key=lambda rows: int((~rows.y.isnan()).sum()))
+    longest = max(moving, key=lambda rows: (bool((rows.X[0] != rows.X).any()), int((~rows.y.isnan()).sum())))
     return WarmUpRows(longest.X[:_MOST_ROWS], longest.y[:_MOST_ROWS])
 
 

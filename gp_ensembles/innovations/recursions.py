@@ -98,7 +98,8 @@ def next_sums(product: Any, square: Any, last: Any, age: Any, error: Any, varian
 @jit
 def moments(models: Models, scale: Any, mean: Any, variance: Any, drift: Any) -> tuple[Any, Any]:
     """Means and variances (..., K, M) of all models, from those of M experts and scales (..., V, M)."""
-    return up(mean) + models.shifts * up(drift), up(variance) * pick(scale, models.places) * models.factor
+    shifted = xp.where(models.shifts > 0, up(mean) + up(drift), up(mean))  # no NaN where nothing is shifted
+    return shifted, up(variance) * pick(scale, models.places) * models.factor
 
 
 @jit

@@ -140,7 +140,7 @@ class OnlineModel:
         return () if self.online is None else self.online.upkeep
 
     def maintain(self, rows: int = 1000) -> tuple[UpkeepReport, ...]:
-        """Do now, in a pause, what would come within so many rows, so that none of them takes longer; see `upkeep`."""
+        """Do now, in a pause, what would come within so many rows; returns what was done, see :attr:`upkeep`."""
         return () if self.online is None else self.online.maintain(rows)
 
     @property

@@ -1,11 +1,14 @@
 """Refits, trainings and drops: which row they fall into, and doing them before it."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
 
+from gp_ensembles.ensembles.extra_experts import WindowGP
 from gp_ensembles.ensembles.presets import auto, light
+from gp_ensembles.filters.states import WindowState
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 
 WARM_UP, NUM_ROWS = 200, 900
@@ -42,7 +45,7 @@ def test_rows_after_it_was_done_have_no_work(started):
     for row in range(WARM_UP, NUM_ROWS, 100):
         done = model.maintain(100)
         assert all(work.rows <= 100 for work in done)
-        assert all(work.rows > 100 for work in model.upkeep)
+        assert all(work.rows > 100 for work in model.upkeep if work.what != "drop of its oldest rows")
         here = slice(row, row + 100)
         scores.append(model.observe(X[here], y[here]).log_prob - usual.observe(X[here], y[here]).log_prob)
     assert torch.cat(scores).mean().abs() < 0.02
@@ -53,3 +56,18 @@ def test_models_whose_rows_all_take_the_same_have_none(started):
     assert model.upkeep == model.maintain() == ()
     model.observe(started[1][:WARM_UP], started[2][:WARM_UP])
     assert model.upkeep == model.maintain() == ()
+
+
+def test_a_window_keeps_the_rows_that_it_promises(started):
+    """Whatever number of rows is asked for: a drop comes early only where there are more."""
+    _, X, y = started
+    spec = replace(light, extra_experts=(WindowGP(num_rows=100),))
+    model = OnlineModel(StreamConfig(spec, warmup=100))
+    for stop in range(150, 500, 50):
+        model.observe(X[stop - 50 : stop] if stop > 150 else X[:150], y[stop - 50 : stop] if stop > 150 else y[:150])
+        model.maintain(10_000)
+        (window,) = [state for state in model.online.state.experts if isinstance(state, WindowState)]
+        assert int(window.num_used) >= min(100, model.num_rows)
+    for rows in (0, -5, 1.5):
+        with pytest.raises(ValueError, match="rows must be a whole number"):
+            model.maintain(rows)

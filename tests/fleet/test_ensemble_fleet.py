@@ -175,6 +175,20 @@ def test_an_expert_of_a_series_that_fails_is_out_alone(num_rows, generator, monk
     assert not is_out[-1]
 
 
+def test_the_rows_before_the_one_at_which_the_last_expert_fails_are_learned(generator):
+    """Within a block: the state and the predictions are those of row by row."""
+    names, X, y = rows(60, generator)
+    X[31] = 1e200
+    fleet = EnsembleFleet(ENSEMBLES["one expert"](), NAMES)
+    whole = fleet.observe(names, X, y).mean
+    before = [row for row in range(31) if names[row] == names[31]]
+    assert fleet.failures == {names[31]: len(before)}
+    assert whole[before].isfinite().all()
+    assert whole[[row for row in range(31, 60) if names[row] == names[31]]].isnan().all()
+    alone = OnlineEnsemble(ENSEMBLES["one expert"]())
+    torch.testing.assert_close(whole[before], alone.observe(X[before], y[before]).mean, rtol=1e-10, atol=1e-10)
+
+
 def test_a_series_of_which_no_expert_is_left_is_set_aside(generator):
     ensemble = ENSEMBLES["one expert"]()
     fleet = EnsembleFleet(ensemble, NAMES)

@@ -410,3 +410,26 @@ def test_where_all_series_of_a_call_are_set_aside_nothing_is_said_of_them(genera
         assert fleet.failures == {"unit 1": WARMUP}
     assert fleet.waiting == {"new": 2}
     assert fleet.observe(["unit 1", "unit 0"], X[:2], y[:2]).mean.isnan().tolist() == [True, False]
+
+
+def test_all_rows_that_came_before_there_was_anything_to_fit_to_are_learned(generator):
+    """Targets that stand still beyond the warm-up, until another series comes."""
+    draw = {"generator": generator, "dtype": torch.float64}
+    X, y = torch.randn(60, 2, **draw), torch.randn(60, **draw)
+    fleet = Fleet(warmup=20)
+    for row in range(35):
+        fleet.observe(["still"], X[row : row + 1], torch.ones(1, dtype=torch.float64))
+    fleet.observe(["moving"] * 60, X, y)
+    assert int(fleet.export("still").online.state.meta.num_seen) == 35
+
+
+@pytest.mark.parametrize("order", [("flat", "moving"), ("moving", "flat")])
+def test_series_whose_inputs_stand_still_do_not_stop_the_others(order, generator):
+    draw = {"generator": generator, "dtype": torch.float64}
+    X, names = torch.randn(80, 2, **draw), list(order) * 40
+    X[[row for row in range(80) if names[row] == "flat"]] = 3.0
+    fleet = Fleet(warmup=30, clip=4.0)
+    predicted = fleet.observe(names, X, X.sum(-1) + 0.1 * torch.randn(80, **draw))
+    assert set(fleet.names) == {"flat", "moving"}
+    assert predicted.log_prob[60:].isfinite().all()
+    assert fleet.fresh().config.clip == 4.0

@@ -255,3 +255,14 @@ def test_equal_models_and_none_are_refused():
         InnovationBank([])
     with pytest.raises(ValueError, match="at least one and distinct"):
         InnovationBank([InnovationModel(), InnovationModel()])
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 1e20), (torch.float64, 1e200)])
+def test_errors_that_overflow_do_not_reach_models_that_do_not_follow_them(dtype, size):
+    """The sums of the autoregression are no numbers then, and nothing times them is none."""
+    bank = InnovationBank([InnovationModel(rate=0.1, autoregressive=False)])
+    mean, y = torch.zeros(1, 6, dtype=dtype), torch.ones(6, dtype=dtype)
+    y[3:5] = size
+    state, predicted = bank.update_block(bank.init(1, mean), mean, mean + 1, y)
+    assert predicted.mean.eq(0).all()
+    assert bank.predict(state, mean, mean + 1).mean.eq(0).all()
