@@ -107,7 +107,7 @@ def test_a_wound_up_covariance_is_explained():
     transitions = {"steady": None, "fading": ExponentialForgetting(0.5)}
     experts = [LaplaceExpert(features(), LogisticLikelihood(), transition=each) for each in transitions.values()]
     online = OnlineEnsemble(Ensemble(experts, FixedShare(), list(transitions)))
-    online.expert_1_moments.mul_(1e100)
+    online.expert_1_moments.mul_(1e250)
     online.observe(X, y)
     (failure,) = online.failures
     assert failure.name == "fading"
