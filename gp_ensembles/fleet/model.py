@@ -93,7 +93,8 @@ class Fleet:
 
     Example:
         >>> import torch
-        >>>         >>> from gp_ensembles.ensembles.bases import LinearBasis
+        >>> from dataclasses import replace
+        >>> from gp_ensembles.ensembles.bases import LinearBasis
         >>> from gp_ensembles.ensembles.presets import e_doebe
         >>> fleet = Fleet(replace(e_doebe, bases=(LinearBasis(),)), warmup=30)
         >>> names = ["north", "south"] * 40
