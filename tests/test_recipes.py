@@ -22,7 +22,8 @@ from gp_ensembles.filters import RandomWalk
 from gp_ensembles.meta_learners import BayesianModelAveraging
 
 TESTS = Path(__file__).resolve().parent
-PAGES = [TESTS.parent / "docs" / "project" / name for name in ("add_an_expert.md", "add_a_layer.md", "recipes.md")]
+NAMES = ("add_an_expert.md", "add_a_rule.md", "add_a_layer.md", "recipes.md")
+PAGES = [TESTS.parent / "docs" / "project" / name for name in NAMES]
 GUIDE = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 

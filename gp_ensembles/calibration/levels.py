@@ -100,10 +100,6 @@ class IntervalLevels:
         ends = _ends(*state, 1 - self._on(state.lower))
         return _probabilities(torch.stack(ends)).movedim(-1, 1)
 
-    def probabilities_each(self, state: LevelsState) -> Tensor:
-        """:meth:`probabilities` of the states of S series side by side, ends (C, S): shape (2, C, S)."""
-        return self.probabilities(LevelsState(*(ends.mT for ends in state)))
-
     def update(self, state: LevelsState, pit: Tensor) -> tuple[LevelsState, LevelsOutput]:
         r"""Learn one target of each series.
 
@@ -119,11 +115,6 @@ class IntervalLevels:
         *after, low, high = _track(*state, 1 - self._on(z), z)
         levels = _probabilities(torch.stack([low, high])).movedim(-1, 1)
         return LevelsState(*after), LevelsOutput(levels, _covered(low, high, z).movedim(-1, 0))
-
-    def update_each(self, state: LevelsState, pit: Tensor) -> tuple[LevelsState, LevelsOutput]:
-        """:meth:`update` of the states of S series side by side, ends (C, S)."""
-        after, output = self.update(LevelsState(*(ends.mT for ends in state)), pit)
-        return LevelsState(*(ends.mT for ends in after)), output
 
     def update_block(self, state: LevelsState, pit: Tensor) -> tuple[LevelsState, LevelsOutput]:
         """Learn a block of targets of one stream in order.

@@ -2,12 +2,12 @@
 
 from typing import Any, NamedTuple
 
-from gp_ensembles.numerics.backends import words_of
+from gp_ensembles.numerics.backends import backend_of
 from gp_ensembles.numerics.normal_scores import TAIL
 
-words = words_of(__name__)
-xp, jit, cdf, total = words.xp, words.jit, words.cdf, words.total
-up, inner, blend, join = words.up, words.inner, words.blend, words.join
+backend = backend_of(__name__)
+xp, jit, cdf, total = backend.xp, backend.jit, backend.cdf, backend.total
+up, inner, blend, join = backend.up, backend.inner, backend.blend, backend.join
 
 
 class Maps(NamedTuple):

@@ -62,26 +62,22 @@ class TargetMemory(nn.Module):
         return known[..., -longest:], torch.stack(columns, dim=-1)
 
     def next_columns(self, history: Tensor, num_rows: int) -> Tensor:
-        """Lagged targets of N rows, each the next one, shape (N, P)."""
-        return torch.stack([history[-lag] for lag in self.lags]).expand(num_rows, -1)
+        """Lagged targets (N, P) of N rows, each the next one after a history (L,), or after one of its own, (N, L)."""
+        return torch.stack([history[..., -lag] for lag in self.lags], dim=-1).expand(num_rows, -1)
 
     def reach(self) -> tuple[Tensor, Tensor]:
         """The limits to which more distant targets are clamped."""
         reach = _FAR * (self.bounds[1] - self.bounds[0])
         return self.bounds[0] - reach, self.bounds[1] + reach
 
-    def is_usual(self, target: Tensor) -> bool:
-        """Whether a target is no farther from the range of the warm-up targets than the width of that range."""
-        return bool(self.is_usual_each(target))
-
-    def is_usual_each(self, targets: Tensor) -> Tensor:
-        """The same for each of several targets of any shape."""
+    def is_usual(self, targets: Tensor) -> Tensor:
+        """Which targets, of any shape, are no farther from the range of the warm-up targets than its width."""
         lower, upper = self.bounds.unbind()
         return (targets >= lower - (upper - lower)) & (targets <= upper + (upper - lower))
 
     def _filled(self, history: Tensor, y: Tensor) -> Tensor:
         known, gaps = torch.cat([history, y]), readable_flags(torch.isnan(y))
-        if gaps is None:
+        if gaps is None or known.requires_grad:  # an outlier is remembered as what its prediction says
             return self._filled_each(history.unsqueeze(0), y.unsqueeze(0)).squeeze(0)
         if not any(gaps):
             return known

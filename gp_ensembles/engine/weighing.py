@@ -127,14 +127,15 @@ def weigh(
     rule: MetaLearner, state: MetaState, log_prob: Tensor, share: Tensor | None, missing: Tensor | None
 ) -> tuple[MetaState, MetaOutput]:
     """Update the rule with densities to the power of each target's share; mixture densities are of the whole target."""
-    counted = log_prob if share is None else log_prob * share
+    known = log_prob if missing is None else log_prob.masked_fill(missing, 0.0)  # NaN would reach derivatives
+    counted = known if share is None else known * share
     if missing is None:
         meta, output = rule.update_block(state, counted)
     else:
         meta, output = weigh_observed(rule, state, counted, missing)
     if share is None:
         return meta, output
-    whole = (output.log_weights + log_prob).logsumexp(0)
+    whole = (output.log_weights + known).logsumexp(0)
     return meta, output._replace(log_prob=torch.where(share < 1, whole, output.log_prob))
 
 
@@ -267,7 +268,7 @@ def discounted(
     counts = (layers.outlier_threshold * variance.gather(-1, row).sqrt() / (target - center)) ** 4
     share = (torch.ones_like(y) if share is None else share).scatter(-1, row, counts)
     if layers.memory is not None:  # a usual target is remembered: it was the prediction that was off
-        usual = layers.memory.is_usual_each(target)
+        usual = layers.memory.is_usual(target)
         kept = torch.where(usual, remembered.gather(-1, row), center + (target - center) * counts)
         remembered = remembered.scatter(-1, row, kept)
     return row + 1, share, remembered

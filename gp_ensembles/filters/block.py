@@ -137,7 +137,8 @@ def _condition_weighted(
     scale = factor.diagonal(dim1=-2, dim2=-1)
     variance = torch.where(root == 1, scale.square(), variance if rows.extra is None else variance + rows.extra)
     predicted = mean - torch.triu(past * whitened[..., -1:], diagonal=1).sum(-2)  # infinite ones are of later rows only
-    error = whitened[..., -1] if roots is None else (y - predicted) / variance.sqrt()
+    # Zero where there is no target: nothing times NaN would be its derivative.
+    error = whitened[..., -1] if roots is None else torch.where(seen > 0, y - predicted, 0.0) / variance.sqrt()
     log_prob = torch.where(seen > 0, _log_prob(error, variance.sqrt()), torch.nan)
     return BlockGain(whitened[..., :-1], whitened, drift), StepPredictions(predicted, variance, log_prob)
 

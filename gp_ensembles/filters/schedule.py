@@ -52,13 +52,6 @@ def walk_variance(Phi: Tensor, walk: Tensor, noise: Tensor) -> Tensor:
     return (walk_rows(Phi, walk, noise) * Phi).sum(-1)
 
 
-def as_matrix(walk: Tensor, noise: Tensor, num_features: int) -> Tensor:
-    r"""Q as a matrix, shape (\*batch, F, F)."""
-    if is_full(walk, noise):
-        return walk
-    return torch.diag_embed(walk.expand(*walk.shape[:-1], num_features))
-
-
 def total_walk(walk: Tensor, steps: Tensor, noise: Tensor) -> Tensor:
     r"""Q times the number of steps, shape () or (\*batch), in the form that Q has."""
     missing = walk.ndim - steps.ndim

@@ -291,18 +291,6 @@ class EnsembleFleet:
         """Log weights for the next target of each series, shape (N, M)."""
         return self._read().log_weights(self._slots.places(listed(names)).to(self._store.failed.device))
 
-    def read_hyperparameters(self) -> None:
-        """Read the ensemble's hyperparameters again; without series only, for states belong to their hyperparameters.
-
-        Raises:
-            ValueError: If there are series.
-        """
-        if len(self):
-            raise ValueError(f"{len(self)} series have learned with these hyperparameters; fit them before adding any")
-        notes = _variance_notes(self.ensemble) if self.has_own_variances else {}
-        self._store = self._store.without_series(self.ensemble.init(), notes)
-        self._read_again()
-
     def note(self, note: str, names: Names) -> Tensor:
         """A copy of the further numbers of a name of each series, shape (S, ...)."""
         return self._store.note(note)[self._slots.places(listed(names)).to(self._store.failed.device)]

@@ -49,10 +49,9 @@ class Work(NamedTuple):
     rows: Rows
 
     def row(self, number: int) -> "Work":
-        """A row of what was taken of one series, as rows of one series."""
+        """One row of each series."""
         here = slice(number, number + 1)
-        X, rows = self.X[here].unsqueeze(0), self.rows.mapped(lambda part: part[here].unsqueeze(0))
-        return Work(self.places.reshape(1), self.numbers[here].unsqueeze(0), X, rows)
+        return Work(self.places, self.numbers[:, here], self.X[:, here], self.rows.mapped(lambda part: part[:, here]))
 
     def take(self, series: Tensor) -> "Work":
         """Some of the series: places among them, or a mask."""
@@ -128,10 +127,10 @@ class Step:
 
     def observe(self, work: Work, predicted: RowBuffer) -> None:
         """Predict and learn; the predictions made before each target are put into ``predicted``."""
-        sick = self._store.is_sick(work.places)
-        if bool(sick.any()):
-            self._observe_alone(work.take(sick), predicted)
-            work = work.take(~sick)
+        left_out = self._store.is_left_out(work.places)
+        if bool(left_out.any()):
+            self._observe_alone(work.take(left_out), predicted)
+            work = work.take(~left_out)
         if len(work.places) == 0:
             return
         try:
@@ -148,7 +147,7 @@ class Step:
         state, memory = self._store.layers(places), self._layers.memory
         inputs = X
         if memory is not None and state.history is not None:
-            inputs = torch.cat([X, state.history[:, [-lag for lag in memory.lags]]], dim=-1)
+            inputs = torch.cat([X, memory.next_columns(state.history, len(X))], dim=-1)
         features = self._features(inputs.unsqueeze(-2))
         parts = [
             batch.predict(places, Phi, self._store.variances(number, places))
@@ -162,7 +161,7 @@ class Step:
             copies = torch.func.vmap(bank.predict)(state.innovations, steps.mean, steps.variance)
             steps = torch.func.vmap(append_copies)(steps, copies)
         mixture = make_mixture(torch.func.vmap(rule.log_weights)(state.meta).T, _flat(steps), self._responses)
-        for place in places[self._store.is_sick(places)].unique().tolist():
+        for place in places[self._store.is_left_out(places)].unique().tolist():
             rows = (places == place).nonzero().flatten()
             if self._store.has_failed(place):
                 mixture.log_weights[:, rows] = torch.nan
@@ -181,25 +180,24 @@ class Step:
 
     def _observe_alone(self, work: Work, predicted: RowBuffer) -> None:
         """Learn series one by one, with experts that fail in quarantine; those that have none left are set aside."""
-        for number, place in enumerate(work.places.tolist()):
+        for number in torch.arange(len(work.places), device=work.places.device).split(1):
+            one = work.take(number)
+            place, num_rows = int(one.places), one.numbers.shape[1]
             if self._store.has_failed(place):
                 continue
-            online, one = (
-                self._alone(place),
-                work.take(torch.tensor(number, dtype=torch.int64, device=work.places.device)),
-            )
+            online, rows = self._alone(place), one.rows.mapped(lambda part: part[0])
             try:
-                predictions = online.observe(one.X, one.rows.y, steps=one.rows.steps, extra=one.rows.extra)
+                predictions = online.observe(one.X[0], rows.y, steps=rows.steps, extra=rows.extra)
             except NumericalError:
-                if one.numbers.numel() > 1:  # the rows before the one that fails are learned
-                    for row in range(len(one.numbers)):
-                        self._observe_alone(one.row(row), predicted)
-                else:
+                if num_rows == 1:
                     self._store.set_aside(place)
+                else:  # the rows before the one that fails are learned
+                    for row in range(num_rows):
+                        self._observe_alone(one.row(row), predicted)
                 continue
             with uninterrupted():
                 self._store.write(place, online.state)
-            predicted.put(one.numbers, predictions)
+            predicted.put(one.numbers[0], predictions)
 
     def _learn(self, work: Work, predicted: RowBuffer, again: _Again | None = None) -> None:
         """Learn series of which no expert is in quarantine; the outliers of a series are found one after the other."""
@@ -224,10 +222,9 @@ class Step:
         predicted.put(work.numbers[done].flatten(), _take(predictions, is_done))
         if far is not None and bool(is_far.any()):
             chosen = is_far.nonzero().flatten()
-            given = [part[chosen] for part in (mean, variance, y, far, remembered)]
-            found = discounted(
-                layers, given[0], given[1], given[2], given[3], given[4], None if share is None else share[chosen]
-            )
+            center, spread, target, mask, past = (part[chosen] for part in (mean, variance, y, far, remembered))
+            counted = None if share is None else share[chosen]
+            found = discounted(layers, center, spread, target, mask, past, counted)
             kept, rest = type(own)(*(field[chosen] for field in own)), work.take(chosen)
             try:
                 self._learn(rest, predicted, _Again(kept, *found))

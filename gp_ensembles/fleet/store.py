@@ -114,8 +114,8 @@ class Store:
         """Copies of the failures of the experts of some series, (S, ...) each."""
         return Quarantine(*(self._tensors[f"quarantine_{field}"][places] for field in Quarantine._fields))
 
-    def is_sick(self, places: Tensor) -> Tensor:
-        """Which series have an expert in quarantine, or are set aside, (S,)."""
+    def is_left_out(self, places: Tensor) -> Tensor:
+        """Which series no batch may run, (S,): those with an expert in quarantine, and those that are set aside."""
         return (self._tensors["quarantine_until"][places] > 0).any(-1) | (self.failed[places] >= 0)
 
     def has_failed(self, place: int) -> bool:

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.numerics.backends import words_of
+from gp_ensembles.numerics.backends import backend_of
 
 MEMORY = 0.99  # a pair that is n pairs old counts this to the power of n
 NOISE = (1 - MEMORY) / (1 + MEMORY)  # variance of a coefficient of errors that are not correlated
@@ -41,8 +41,8 @@ LOWEST, HIGHEST = -0.2, 1.0
 # Squared errors in the experts' variances: a scale of nothing could not grow again, and a gross error not be squared.
 SMALLEST, LARGEST = 1e-6, 1e30
 
-words = words_of(__name__)
-xp, jit, clip, pick, up = words.xp, words.jit, words.clip, words.pick, words.up
+backend = backend_of(__name__)
+xp, jit, clip, pick, up = backend.xp, backend.jit, backend.clip, backend.pick, backend.up
 
 
 class Models(NamedTuple):

@@ -8,13 +8,13 @@ is a fixed share for :math:`a = 0, b = 1 - \delta, c = \delta / M`, and Soft-Bay
 
 from typing import Any
 
-from gp_ensembles.numerics.backends import words_of
+from gp_ensembles.numerics.backends import backend_of
 
 LARGEST = 600.0  # of a log density above another, lest its factor overflow
 
-words = words_of(__name__)
-xp, jit, clip, total, peak = words.xp, words.jit, words.clip, words.total, words.peak
-up, take, inner, blend = words.up, words.take, words.inner, words.blend
+backend = backend_of(__name__)
+xp, jit, clip, total, peak = backend.xp, backend.jit, backend.clip, backend.total, backend.peak
+up, take, inner, blend = backend.up, backend.take, backend.inner, backend.blend
 
 
 @jit

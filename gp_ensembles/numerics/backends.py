@@ -1,6 +1,6 @@
 """Formulas written once: the same text runs on torch tensors, on numpy arrays, and compiled by numba.
 
-A module of formulas asks :func:`words_of` for the few operations that differ and is otherwise plain functions, whose
+A module of formulas asks :func:`backend_of` for the few operations that differ and is otherwise plain functions, whose
 leading axes are free. Imported, it works on tensors, with derivatives and inside ``vmap``; :func:`arrays_of` executes
 it once more for arrays, and :func:`rows_of` for the arrays of one row, where numba compiles the functions marked with
 ``jit``. numba keeps on disk only functions of a module that it finds by name, so these are modules as well.
@@ -27,7 +27,7 @@ Operation = Callable[..., Any]
 _OF_ARRAYS, _OF_ROWS = "_of_arrays", "_of_rows"
 
 
-class Words(NamedTuple):
+class Backend(NamedTuple):
     r"""Operations of formulas that differ between tensors, arrays and compiled functions.
 
     Attributes:
@@ -59,8 +59,8 @@ class Words(NamedTuple):
     join: Operation
 
 
-def words_of(name: str) -> Words:
-    """The words of a module of formulas, by its ``__name__``."""
+def backend_of(name: str) -> Backend:
+    """The operations for a module of formulas, by its ``__name__``."""
     if name.endswith(_OF_ROWS):
         return _COMPILED
     return _ARRAYS if name.endswith(_OF_ARRAYS) else _TENSORS
@@ -180,7 +180,7 @@ def _join(one: Numbers, two: Numbers) -> Numbers:
     return found
 
 
-_TENSORS = Words(
+_TENSORS = Backend(
     xp=torch,
     jit=_same,
     cdf=normal.cdf,
@@ -194,7 +194,7 @@ _TENSORS = Words(
     blend=_times_matrix,
     join=lambda one, two: torch.cat([one, two], dim=-1),
 )
-_ARRAYS = Words(
+_ARRAYS = Backend(
     xp=np,
     jit=_same,
     cdf=special.ndtr,
@@ -208,7 +208,7 @@ _ARRAYS = Words(
     blend=_times_matrix,
     join=lambda one, two: np.concatenate([one, two], axis=-1),
 )
-_COMPILED = Words(
+_COMPILED = Backend(
     xp=np,
     jit=compiled,
     cdf=_cdf,

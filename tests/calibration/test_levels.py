@@ -151,14 +151,10 @@ def test_a_block_is_one_row_after_another_of_one_series_or_of_several(generator)
     pit[3:7, 0] = torch.tensor([0.0, 1.0, 1e-9, 1 - 1e-9], dtype=torch.float64)
     one = levels.init(pit)
     one = one._replace(lower=torch.tensor([-0.001, -4.99, -0.5], dtype=torch.float64))
-    together, side_by_side = (type(one)(*(part.expand(5, 3) for part in one)) for _ in range(2))
-    side_by_side = type(one)(*(part.T for part in together))
-    batches, columns = [], []
+    together, batches = type(one)(*(part.expand(5, 3) for part in one)), []
     for row in pit:
         together, batch = levels.update(together, row)
-        side_by_side, column = levels.update_each(side_by_side, row)
         batches.append(batch)
-        columns.append(column)
     close = {"rtol": 1e-12, "atol": 1e-12, "equal_nan": True}
     for s in range(5):
         state, output = levels.update_block(one, pit[:, s])
@@ -167,10 +163,8 @@ def test_a_block_is_one_row_after_another_of_one_series_or_of_several(generator)
             alone, row = levels.update_row(alone, value)
             rows.append(row)
         for name, wanted in output._asdict().items():
-            for parts in (batches, columns):
-                assert_close(torch.stack([getattr(part, name)[..., s] for part in parts], -1), wanted, **close)
+            assert_close(torch.stack([getattr(part, name)[..., s] for part in batches], -1), wanted, **close)
             assert_close(torch.cat([getattr(row, name) for row in rows], -1), wanted, **close)
         assert_close(alone, state, **close)
         assert_close(type(one)(*(ends[s] for ends in together)), state, **close)
         assert_close(levels.probabilities(together)[..., s], levels.probabilities(state), **close)
-        assert_close(levels.probabilities_each(side_by_side)[..., s], levels.probabilities(state), **close)

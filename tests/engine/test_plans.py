@@ -252,3 +252,26 @@ def test_an_expert_that_fails_is_out_for_a_while(plan, monkeypatch):
     assert [row for row, plain in enumerate(expected) if plain.weights[1] == 0] == [*range(11, 20), *range(24, 42)]
     for got, want in zip(PLANS[plan](whole, X, y, given), zip(*expected, strict=True), strict=True):
         np.testing.assert_allclose(got, np.array(want), rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["static", "walking", "forgetting", "unknown noise", "robust"])
+def test_gradients_through_a_stream_are_finite_differences(kind):
+    """In every hyperparameter, with lags, innovation models, outliers and missing targets."""
+    whole, (X, y, _) = ensemble(kind, "everything"), rows("missing targets")
+    y[20] += 30.0
+
+    def score() -> torch.Tensor:
+        return whole.update(whole.init(), X, y)[1].log_prob.nansum()
+
+    parameters = [value for value in whole.parameters() if value.requires_grad]
+    gradients = torch.autograd.grad(score(), parameters)
+    for value, gradient in zip(parameters, gradients, strict=True):
+        for place in range(value.numel()):
+            ends = []
+            for step in (1e-6, -1e-6):
+                with torch.no_grad():
+                    value.view(-1)[place] += step
+                    ends.append(float(score()))
+                    value.view(-1)[place] -= step
+            difference = (ends[0] - ends[1]) / 2e-6
+            assert float(gradient.view(-1)[place]) == pytest.approx(difference, rel=1e-5, abs=1e-5)
