@@ -142,11 +142,12 @@ class IntervalLevels:
         z, columns = normal_score_of(pit), np.empty((5, len(self.coverages)))
         of_each = zip(state.lower.tolist(), state.upper.tolist(), self.coverages, strict=True)
         for place, (lower, upper, coverage) in enumerate(of_each):
-            down, up, low, high = _track(lower, upper, 1 - coverage, z)
+            *ends, low, high = _track(lower, upper, 1 - coverage, z)
             covered = z if z != z else float(low < z < high)
-            columns[:, place] = down, up, _probability(low), _probability(high), covered
-        own = torch.from_numpy(columns)
-        return LevelsState(own[0], own[1]), LevelsOutput(own[2:4].unsqueeze(-1), own[4:].mT)
+            columns[:, place] = *ends, _probability(low), _probability(high), covered
+        parts = columns[0], columns[1], columns[2:4, :, None], columns[4, :, None]
+        down, up, levels, inside = map(torch.from_numpy, parts)  # views of arrays cost less than those of tensors
+        return LevelsState(down, up), LevelsOutput(levels, inside)
 
     def _walk(self, state: LevelsState, scores: list[float]) -> list[list[tuple[float, float, float, float]]]:
         """Results of :func:`_track` for each interval and score, behind the start; plain numbers, as they are few."""

@@ -6,8 +6,8 @@ from gp_ensembles.numerics.backends import backend_of
 from gp_ensembles.numerics.normal_scores import TAIL
 
 backend = backend_of(__name__)
-xp, jit, cdf, total = backend.xp, backend.jit, backend.cdf, backend.total
-up, inner, blend, join = backend.up, backend.inner, backend.blend, backend.join
+xp, jit, part, where, cdf = backend.xp, backend.jit, backend.part, backend.where, backend.cdf
+total, up, inner, blend, join = backend.total, backend.up, backend.inner, backend.blend, backend.join
 
 
 class Maps(NamedTuple):
@@ -50,9 +50,9 @@ def at(maps: Maps, u: Any, z: Any) -> tuple[Any, Any]:
     beyond = (u < TAIL) | (u > 1 - TAIL)
     if beyond.any():
         low = z < 0
-        mass = xp.where(low, maps.lower, maps.upper)
-        line = xp.where(low, u, 1 - u) / TAIL * mass
-        p, value = xp.where(beyond, mass / TAIL, p), xp.where(beyond, xp.where(low, line, 1 - line), value)
+        mass = where(low, maps.lower, maps.upper)
+        line = where(low, u, 1 - u) / TAIL * mass
+        p, value = where(beyond, mass / TAIL, p), where(beyond, where(low, line, 1 - line), value)
     return p, value
 
 
@@ -63,7 +63,7 @@ def inside(z: Any, shift: Any, scale: Any) -> tuple[Any, Any]:
     return xp.exp(0.5 * (z * z - standard * standard)) / scale, cdf(standard)
 
 
-@jit
+@part
 def in_force(candidates: Any, shares: Any) -> Any:
     """Weights (..., 1 + K) of the map for the next target."""
     return join(shares[..., :1], blend(shares[..., 1:], candidates))

@@ -324,8 +324,12 @@ def _compare(y: float, mean: Numbers, variance: Numbers) -> tuple[Numbers, Numbe
 @compiled
 def _behind(own: Numbers, more: Numbers) -> Numbers:
     """Numbers of the experts (M,), each with those of its innovation models (K - 1, M) behind it, shape (M, K)."""
-    found = np.empty((len(own), 1 + len(more)))
-    found[:, 0], found[:, 1:] = own, more.T
+    found = np.zeros((len(own), 1 + len(more)))
+    column = found[:, 0]
+    column += own
+    for k in range(len(more)):
+        column = found[:, 1 + k]
+        column += more[k]
     return found
 
 

@@ -42,7 +42,8 @@ LOWEST, HIGHEST = -0.2, 1.0
 SMALLEST, LARGEST = 1e-6, 1e30
 
 backend = backend_of(__name__)
-xp, jit, clip, pick, up = backend.xp, backend.jit, backend.clip, backend.pick, backend.up
+xp, jit, part, where = backend.xp, backend.jit, backend.part, backend.where
+clip, pick, up = backend.clip, backend.pick, backend.up
 
 
 class Models(NamedTuple):
@@ -85,24 +86,24 @@ def predict_error(product: Any, square: Any, last: Any, age: Any) -> Any:
     return (coefficient * clip((1 + NOISE) - NOISE / squared, 0.0, 2.0)) ** (age + 1) * last
 
 
-@jit
+@part
 def next_sums(product: Any, square: Any, last: Any, age: Any, error: Any, variance: Any) -> tuple[Any, Any]:
     """Both sums after an error (..., M), which makes a pair with one right before it."""
     weighted, is_pair = last / variance, age == 0
     return (
-        xp.where(is_pair, MEMORY * product + error * weighted, product),
-        xp.where(is_pair, MEMORY * square + last * weighted, square),
+        where(is_pair, MEMORY * product + error * weighted, product),
+        where(is_pair, MEMORY * square + last * weighted, square),
     )
 
 
 @jit
 def moments(models: Models, scale: Any, mean: Any, variance: Any, drift: Any) -> tuple[Any, Any]:
     """Means and variances (..., K, M) of all models, from those of M experts and scales (..., V, M)."""
-    shifted = xp.where(models.shifts > 0, up(mean) + up(drift), up(mean))  # no NaN where nothing is shifted
+    shifted = where(models.shifts > 0, up(mean) + up(drift), up(mean))  # no NaN where nothing is shifted
     return shifted, up(variance) * pick(scale, models.places) * models.factor
 
 
-@jit
+@part
 def squared_errors(models: Models, errors: Any, variance: Any, drift: Any) -> tuple[Any, Any]:
     """Squared errors and residuals (..., 1, M) in the experts' variances; a gross target's square may overflow."""
     residuals = errors - drift
@@ -114,19 +115,19 @@ def squared_errors(models: Models, errors: Any, variance: Any, drift: Any) -> tu
 def log_densities(models: Models, scale: Any, variance: Any, plain: Any, drifted: Any) -> Any:
     """Log densities (..., K, M) of a target, from squared errors (..., 1, M)."""
     wide = pick(scale, models.places) * models.width
-    relative = xp.where(models.shifts > 0, drifted, plain) / wide
+    relative = where(models.shifts > 0, drifted, plain) / wide
     heavy = -0.5 * (models.df + 1) * xp.log1p(relative / models.df)
-    kernel = xp.where(models.is_normal, -0.5 * relative, heavy)
+    kernel = where(models.is_normal, -0.5 * relative, heavy)
     return models.constant + kernel - 0.5 * (xp.log(wide) + up(xp.log(variance)))
 
 
-@jit
+@part
 def ratios(models: Models, plain: Any, drifted: Any) -> Any:
     """Degrees of freedom over the squared errors that each recursion follows, (..., V, M)."""
-    return models.scale_df / clip(xp.where(models.drifts, drifted, plain), SMALLEST, LARGEST)
+    return models.scale_df / clip(where(models.drifts, drifted, plain), SMALLEST, LARGEST)
 
 
-@jit
+@part
 def next_scale(keep: Any, gain: Any, scale: Any, ratio: Any) -> Any:
     """Scales (..., V, M) after an error: z / (nu g + z) = 1 / (1 + g nu / z) takes few operations."""
     return scale * (keep + gain / (1 + scale * ratio))

@@ -13,8 +13,9 @@ from gp_ensembles.numerics.backends import backend_of
 LARGEST = 600.0  # of a log density above another, lest its factor overflow
 
 backend = backend_of(__name__)
-xp, jit, clip, total, peak = backend.xp, backend.jit, backend.clip, backend.total, backend.peak
-up, take, inner, blend = backend.up, backend.take, backend.inner, backend.blend
+xp, jit, part, where, clip = backend.xp, backend.jit, backend.part, backend.where, backend.clip
+total, peak, up = backend.total, backend.peak, backend.up
+take, inner, blend = backend.take, backend.inner, backend.blend
 
 
 @jit
@@ -42,19 +43,22 @@ def follow(weights: Any, p: Any, keep: Any, gain: Any, give: Any) -> tuple[Any, 
 
     Shapes: ``weights`` (R, M), ``p`` (B, M), the numbers of the rules (B, R, 1).
     """
-    found = xp.empty((len(p) + 1, weights.shape[0], weights.shape[1]))
-    densities = xp.empty((len(p), weights.shape[0], 1))
-    found[0] = weights
+    found = xp.zeros((len(p) + 1, weights.shape[0], weights.shape[1]))
+    densities = xp.zeros((len(p), weights.shape[0], 1))
+    row = found[0]
+    row += weights  # a row of an array that is assigned takes numba seconds to compile
     for t in range(len(p)):
-        after, density = linear(found[t], p[t], keep[t], gain[t], give[t])
-        found[t + 1], densities[t] = after, density
+        after, density = linear(row, p[t], keep[t], gain[t], give[t])
+        row, of_row = found[t + 1], densities[t]
+        row += after
+        of_row += density
     return found, densities
 
 
 @jit
 def logarithms(log_weights: Any, weights: Any, density: Any, p: Any, keep: Any, gain: Any, give: Any) -> Any:
     """Logarithms of the weights after a target; where nothing is given, a weight of any smallness keeps its own."""
-    return xp.where(give > 0, xp.log(weights), log_weights + xp.log(keep + (gain / density) * up(p)))
+    return where(give > 0, xp.log(weights), log_weights + xp.log(keep + (gain / density) * up(p)))
 
 
 @jit
@@ -79,7 +83,7 @@ def combine(numbers: Any, above: Any, own: Any, over: Any, log_prob: Any) -> tup
     return learned, shared, before, joint, xp.log(whole[..., 0]) + best, -peak(-mixtures)
 
 
-@jit
+@part
 def moved(weight: Any, ratio: Any) -> Any:
     """The weight of the second of two predictions after a target whose density it has ``ratio`` times as large."""
     return weight * ratio / (1 - weight + weight * ratio)

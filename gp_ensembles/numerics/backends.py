@@ -10,6 +10,7 @@ import importlib.util
 import math
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from scipy import special
 from torch import Tensor
 
 from gp_ensembles.numerics import normal
-from gp_ensembles.numerics.compiled import IS_COMPILED, compiled
+from gp_ensembles.numerics.compiled import IS_COMPILED, compiled, elementwise
 
 Numbers = NDArray[np.float64]
 Operation = Callable[..., Any]
@@ -33,6 +34,8 @@ class Backend(NamedTuple):
     Attributes:
         xp: The module torch or numpy.
         jit: Decorator of functions that numba compiles, where it is installed.
+        part: Decorator of those that only other such functions call.
+        where: Elements of one or the other, by a condition.
         cdf: Standard normal distribution function of each element.
         clip: Numbers held between two bounds.
         pick: Places (K,) of the last axis but one, shape (\*batch, K, M).
@@ -47,6 +50,8 @@ class Backend(NamedTuple):
 
     xp: Any
     jit: Operation
+    part: Operation
+    where: Operation
     cdf: Operation
     clip: Operation
     pick: Operation
@@ -127,13 +132,12 @@ def _same(function: Operation) -> Operation:
     return function
 
 
-@compiled
-def _cdf(z: Numbers) -> Numbers:
-    given = z.reshape(-1)
-    found = np.empty_like(given)
-    for n in range(len(given)):
-        found[n] = 0.5 * math.erfc(-given[n] / math.sqrt(2.0))
-    return found.reshape(z.shape)
+def _where(condition: bool, one: float, other: float) -> float:
+    return one if condition else other
+
+
+def _cdf(z: float) -> float:
+    return 0.5 * math.erfc(-z / math.sqrt(2.0))
 
 
 @compiled
@@ -183,6 +187,8 @@ def _join(one: Numbers, two: Numbers) -> Numbers:
 _TENSORS = Backend(
     xp=torch,
     jit=_same,
+    part=_same,
+    where=torch.where,
     cdf=normal.cdf,
     clip=torch.clip,
     pick=lambda a, places: a.index_select(-2, places),
@@ -197,6 +203,8 @@ _TENSORS = Backend(
 _ARRAYS = Backend(
     xp=np,
     jit=_same,
+    part=_same,
+    where=np.where,
     cdf=special.ndtr,
     clip=_held,
     pick=lambda a, places: a.take(places, axis=-2),
@@ -208,17 +216,21 @@ _ARRAYS = Backend(
     blend=_times_matrix,
     join=lambda one, two: np.concatenate([one, two], axis=-1),
 )
-_COMPILED = Backend(
-    xp=np,
-    jit=compiled,
-    cdf=_cdf,
-    clip=compiled(_held),
-    pick=_pick,
-    total=_total,
-    peak=_peak,
-    take=_pick,
-    up=_row,
-    inner=_inner,
-    blend=_blend,
-    join=_join,
-)
+_COMPILED = _ARRAYS
+if IS_COMPILED:
+    _COMPILED = Backend(
+        xp=np,
+        jit=compiled,
+        part=partial(compiled, is_part=True),
+        where=elementwise(_where),
+        cdf=elementwise(_cdf),
+        clip=compiled(_held, is_part=True),
+        pick=_pick,
+        total=_total,
+        peak=_peak,
+        take=_pick,
+        up=_row,
+        inner=_inner,
+        blend=_blend,
+        join=_join,
+    )
