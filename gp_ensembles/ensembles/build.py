@@ -100,8 +100,11 @@ def fitted_experts(
     generator: torch.Generator | None,
     progress: bool,
     target: Target = _REAL,
+    short: Tensor | None = None,
 ) -> list[NamedExpert]:
     """Static experts with fitted hyperparameters, sampled ones included, one object per feature map.
+
+    ``short`` are length scales of the first columns, (D,), to start from a second time.
 
     Raises:
         ValueError: If there is no map, two have the same name, or one has too many features for the memory.
@@ -115,7 +118,7 @@ def fitted_experts(
     if label is not None and fit.method is not None:
         warnings.warn(one_class_message(label), UserWarning, stacklevel=4)
         fit = replace(fit, method=None)
-    return [(name, _fit(target.expert(features), X, y, fit, generator, progress)) for name, features in maps]
+    return [(name, _fit(target.expert(features), X, y, fit, generator, progress, short)) for name, features in maps]
 
 
 def _check_room(name: str, features: FeatureMap, X: Tensor) -> None:
@@ -152,11 +155,14 @@ def _fit(
     fit: FitSettings,
     generator: torch.Generator | None,
     progress: bool,
+    short: Tensor | None,
 ) -> Expert:
     if fit.method is not None and has_fixed_kernels(expert):
         fit_fixed_kernels(expert, X, y)
     elif fit.method is not None:
-        fit_empirical_bayes(expert, X, y, fit.method, start_precision=fit.start_precision, progress=progress)
+        fit_empirical_bayes(
+            expert, X, y, fit.method, start_precision=fit.start_precision, progress=progress, length_scales=short
+        )
     if fit.num_samples == 1:
         return expert
     if fit.method is None:

@@ -62,6 +62,7 @@ class WarmUp(NamedTuple):
         generator: Source of randomness.
         progress: Whether to show progress bars.
         forecasts: Column numbers of the forecasts in the rows of the ensemble, by name.
+        short: Length scales (D,) of a function that changes fast, to start from a second time; ``None`` for none.
     """
 
     X: Tensor
@@ -71,6 +72,7 @@ class WarmUp(NamedTuple):
     generator: torch.Generator | None = None
     progress: bool = False
     forecasts: Mapping[str, int] = MappingProxyType({})
+    short: Tensor | None = None
 
     def seen(self, lags: bool) -> Tensor:
         """Inputs of an expert: all, or those without past targets."""
@@ -208,9 +210,15 @@ class WindowGP(ExpertRecord):
         expert = WindowExpert(kernel, X.shape[1], self.num_rows)
         seen = (~torch.isnan(y)).nonzero().flatten()[-self.num_rows :]
         if fit.method is not None:
-            for rows, method in _stages(seen, fit.method):
+            for rows, method in _stages(seen, fit.method, is_fast=warm_up.short is not None):
                 fit_empirical_bayes(
-                    expert, X[rows], y[rows], method, start_precision=fit.start_precision, progress=warm_up.progress
+                    expert,
+                    X[rows],
+                    y[rows],
+                    method,
+                    start_precision=fit.start_precision,
+                    progress=warm_up.progress,
+                    length_scales=warm_up.short,
                 )
         features = warm_up.on_all(expert.features)
         every, n = self.refit_every, y.shape[0]
@@ -218,12 +226,12 @@ class WindowGP(ExpertRecord):
         return [(self.name, WindowExpert(kernel, features, self.num_rows, expert.likelihood, refit=refit))]
 
 
-def _stages(rows: Tensor, method: LBFGS | Adam) -> list[tuple[Tensor, LBFGS | Adam]]:
-    """Rows and settings of the fits: most steps on few of the last rows, the last steps on all."""
+def _stages(rows: Tensor, method: LBFGS | Adam, is_fast: bool) -> list[tuple[Tensor, LBFGS | Adam]]:
+    """Rows and settings of the fits: most steps on few of the last rows, unless that misses a function that is fast."""
     if isinstance(method, Adam):
         return [(rows, method)]
     fine = method._replace(loss_tolerance=max(method.loss_tolerance, _TOLERANCE))
-    if len(rows) <= _FEW:
+    if is_fast or len(rows) <= _FEW:
         return [(rows, fine)]
     later = rows[len(rows) // 4 :]
     few = torch.linspace(0, len(later) - 1, min(_FEW, len(later)), dtype=torch.float64, device=rows.device)
@@ -323,7 +331,13 @@ class WideFeatures(ExpertRecord):
         if warm_up.fit.method is not None:
             precision, progress = warm_up.fit.start_precision, warm_up.progress
             fit_empirical_bayes(
-                exact, X[rows], y[rows], warm_up.fit.method, start_precision=precision, progress=progress
+                exact,
+                X[rows],
+                y[rows],
+                warm_up.fit.method,
+                start_precision=precision,
+                progress=progress,
+                length_scales=warm_up.short,
             )
         copies = torch.zeros(len(self.noises), dtype=torch.long, device="cpu")
         repeated = take_experts(kernel, kernel.batch_shape, copies)

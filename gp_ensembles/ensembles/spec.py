@@ -38,6 +38,9 @@ from gp_ensembles.meta_learners import (
 )
 from gp_ensembles.meta_learners.switching import edoebe_transition
 from gp_ensembles.numerics.display import call_text, changed, spread_text
+from gp_ensembles.numerics.short_length_scales import short_length_scales
+
+_REACH = 0.15  # share of a column's range below which fits miss length scales that are not looked for
 
 
 class GroupedRule(ABC):
@@ -292,7 +295,10 @@ class EnsembleSpec:
         lagged = self.lags.build(X, y, maps, generator=generator) if has_layers and self.lags is not None else None
         inputs = X if lagged is None else lagged.inputs
         maps = maps if lagged is None else lagged.maps
-        experts = fitted_experts(maps, inputs, y, settings, generator, progress, self.target)
+        short = None
+        if settings.method is not None and y.ndim == 1 and self.target.is_ordered:
+            short = short_length_scales(X, y, _REACH)
+        experts = fitted_experts(maps, inputs, y, settings, generator, progress, self.target, short)
         groups = [static_group(experts)] if self.static else []
         groups += [dynamic_group(experts, inputs, [speed]) for speed in self.random_walk_variances]
         rule = copy.deepcopy(self.rule)
@@ -305,7 +311,7 @@ class EnsembleSpec:
             groups.append(lagged.plain)
         if has_layers:
             places = {name: X.shape[1] + number for number, name in enumerate(forecasts)}
-            warm_up = WarmUp(X, y, inputs, settings, generator, progress, places)
+            warm_up = WarmUp(X, y, inputs, settings, generator, progress, places, short)
             groups += [record.build(warm_up) for record in self.extra_experts]
         return assemble(
             groups,

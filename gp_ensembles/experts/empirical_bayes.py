@@ -4,7 +4,7 @@ Trainable hyperparameters of a batch of experts are one matrix in the unconstrai
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from gpytorch.kernels import ScaleKernel
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.evidence import best_variances, profile
 from gp_ensembles.experts.gaussian import GaussianExpert
+from gp_ensembles.features.compose import SelectColumns
 from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.minimize import descend, minimize
@@ -128,6 +129,7 @@ def fit_empirical_bayes(
     *,
     start_precision: float = 0.0,
     progress: bool = False,
+    length_scales: Tensor | None = None,
 ) -> EvidenceFit:
     """Fit the hyperparameters of every expert in a batch, each on its own, in place.
 
@@ -143,6 +145,8 @@ def fit_empirical_bayes(
         start_precision: Precision of a Gaussian prior around the starting values in the unconstrained space. A
             small one keeps hyperparameters that the data do not determine from running away, and starts apart.
         progress: Show a progress bar with the mean log evidence per row.
+        length_scales: Length scales of the first inputs, shape (D,), to start from a second time; the end with more
+            evidence counts. See :func:`~gp_ensembles.numerics.short_length_scales.short_length_scales`.
 
     Returns:
         The log evidence reached, iterations and convergence, per expert.
@@ -164,6 +168,46 @@ def fit_empirical_bayes(
         (True, 0.1)
     """
     _check(expert, X, y)
+    start = get_vectors(expert)
+    first = _fit(expert, X, y, method, start_precision, progress)
+    if length_scales is None:
+        return first
+    reached = get_vectors(expert)
+    missing = torch.nan * X.new_empty(X.shape[1] - len(length_scales))
+    try:
+        set_vectors_(expert, start)
+        _set_length_scales_(expert, torch.cat([length_scales, missing]))
+        is_new = not torch.equal(get_vectors(expert), start)
+        second = _fit(expert, X, y, method, start_precision, progress) if is_new else first
+    except NumericalError:
+        second = first
+    except BaseException:
+        set_vectors_(expert, start)
+        raise
+    is_better = second.log_evidence > first.log_evidence
+    set_vectors_(expert, torch.where(is_better.unsqueeze(-1), get_vectors(expert), reached))
+    return EvidenceFit(*(torch.where(is_better, two, one) for one, two in zip(first, second, strict=True)))
+
+
+def _set_length_scales_(module: nn.Module, scales: Tensor) -> None:
+    """Write length scales of inputs (D,) into kernels and bumps of all these inputs; NaN for those that stay."""
+    if isinstance(module, SelectColumns):
+        scales = scales[module.columns]
+    raw = dict(module.named_parameters(recurse=False)).get("raw_lengthscale")
+    if raw is not None and raw.requires_grad and raw.shape[-1] == len(scales):
+        is_kernel = hasattr(module, "raw_lengthscale_constraint")
+        constraint: Any = module.raw_lengthscale_constraint if is_kernel else module.lengthscale_constraint
+        with torch.no_grad():
+            changed = constraint.inverse_transform(scales.to(raw)).expand_as(raw)
+            raw.copy_(torch.where(scales.isnan(), raw, changed))
+    for child in module.children():
+        _set_length_scales_(child, scales)
+
+
+def _fit(
+    expert: Expert, X: Tensor, y: Tensor, method: LBFGS | Adam, start_precision: float, progress: bool
+) -> EvidenceFit:
+    """The same from the hyperparameters that the experts have."""
     start, num_rows = get_vectors(expert), int(_seen(y).sum())
     with torch.no_grad():
         initial = log_posterior(expert, X, y)

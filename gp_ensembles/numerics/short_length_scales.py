@@ -1,0 +1,121 @@
+r"""Length scales of a function that changes too fast for a search that starts from long ones.
+
+From a length scale of many oscillations a function looks like noise, and the gradient of the evidence leads nowhere.
+So the evidence itself is looked at: of a process with an RBF kernel on a few blocks of rows, most of them of
+neighbors, for scales down to the distance of neighbors, alike in all columns or short in one of them. With the
+eigenvalues :math:`\lambda_i` of a block's correlations and :math:`c_i = (U^\top y)_i^2`, the best noise is known for
+each ratio r of function to noise, which all blocks share:
+
+.. math:: \max_r\; -\tfrac12 \Bigl( N \log \frac{2 \pi e}{N} \sum_i \frac{c_i}{1 + r \lambda_i}
+              + \sum_i \log (1 + r \lambda_i) \Bigr)
+
+(Rasmussen and Williams 2006, section 5.4.1, with the noise profiled out).
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+_ROWS, _BLOCKS = 64, 8  # rows of a block, and how many there are at most
+_OF_ALL = 2  # blocks of rows from everywhere
+_LONGEST = 0.5  # share of the range to begin with
+_MOST_COLUMNS = 30  # columns beyond which scales are alike in all
+_RATIOS = tuple(10.0**power for power in range(-2, 8))  # of the variances of function and noise
+_WORTH = 10.0  # nats that short scales must gain
+
+
+@torch.no_grad()
+def short_length_scales(X: Tensor, y: Tensor, reach: float) -> Tensor | None:
+    """Length scales (D,) with more evidence than all that a search finds by itself; ``None`` where there are none.
+
+    Args:
+        X: Inputs, shape (N, D).
+        y: Targets, shape (N,); NaN rows are left out.
+        reach: Shortest scale that a search finds by itself, as a share of each column's range.
+    """
+    seen = ~y.isnan()
+    rows, targets = X[seen].double(), y[seen].double()
+    if len(targets) < 4 or not bool(targets.std() > 0):
+        return None
+    span = rows.amax(0) - rows.amin(0)
+    moving = (span > 0).nonzero().flatten().tolist()
+    rows = (rows - rows.amin(0)) / torch.where(span > 0, span, 1.0)
+    places = _blocks(rows)
+    rows, targets = rows[places], ((targets - targets.mean()) / targets.std())[places]
+    gaps = torch.stack([_gap(column) for column in rows.flatten(0, 1).mT])
+    scales = _candidates(gaps, _nearest(rows), moving)
+    evidence = _evidence(rows, targets, scales)
+    long = evidence[(scales >= reach).all(1)].max()
+    best, found = scales[evidence.argmax()], evidence.max()
+    if not bool((best < reach).any()):
+        return None
+    if len(moving) <= _MOST_COLUMNS:
+        for column in 2 * moving:
+            moved = best.repeat(4, 1)
+            moved[:, column] = (best[column] * best.new_tensor([0.25, 0.5, 2.0, 4.0])).clamp(float(gaps[column]), 2.0)
+            evidence = _evidence(rows, targets, moved)
+            if bool(evidence.max() > found):
+                best, found = moved[evidence.argmax()], evidence.max()
+    is_found = bool((best < reach).any()) and bool(found > long + _WORTH)
+    return (best * torch.where(span > 0, span, 1.0)).to(X) if is_found else None
+
+
+def _blocks(rows: Tensor) -> Tensor:
+    """Places (K, n) of rows that are near one another, and of some from everywhere."""
+    num_rows = len(rows)
+    if num_rows <= 2 * _ROWS:
+        return torch.arange(num_rows, device=rows.device).unsqueeze(0)
+    num_near = max(1, min(_BLOCKS, num_rows // _ROWS) - _OF_ALL)
+    centers = rows[_even(num_rows, num_near + 2, rows)[1:-1]]
+    near = torch.cdist(centers, rows).topk(_ROWS, largest=False).indices
+    return torch.cat([near, _even(num_rows, _OF_ALL * _ROWS, rows).reshape(_ROWS, _OF_ALL).mT])
+
+
+def _even(num_rows: int, size: int, like: Tensor) -> Tensor:
+    return torch.linspace(0, num_rows - 1, size, dtype=torch.float64, device=like.device).round().long()
+
+
+def _gap(column: Tensor) -> Tensor:
+    """The median distance of neighboring values of a column, or its range if there is one value only."""
+    gaps = column.unique().diff()
+    return gaps.median() if len(gaps) else column.new_ones(())
+
+
+def _nearest(rows: Tensor) -> float:
+    """The median distance (K, n, D) of a row and its nearest neighbor in its block."""
+    distances = torch.cdist(rows, rows)
+    distances.diagonal(dim1=-2, dim2=-1).fill_(torch.inf)
+    return float(distances.amin(-1).median())
+
+
+def _candidates(gaps: Tensor, nearest: float, moving: list[int]) -> Tensor:
+    """Sets of length scales to try, (S, D)."""
+    start = torch.full_like(gaps, _LONGEST)
+    sets = [start.clone().fill_(scale) for scale in _halved(nearest)]
+    if 1 < len(moving) <= _MOST_COLUMNS:
+        for column in moving:
+            for scale in _halved(float(gaps[column]))[1:]:
+                sets.append(start.clone())
+                sets[-1][column] = scale
+    return torch.stack(sets)
+
+
+def _halved(shortest: float) -> list[float]:
+    """The longest scale, halves of it and so on, down to below the shortest."""
+    number = max(1, math.ceil(math.log2(_LONGEST / max(shortest, 1e-6))))
+    return [_LONGEST * 0.5**power for power in range(number + 1)]
+
+
+def _evidence(rows: Tensor, targets: Tensor, scales: Tensor) -> Tensor:
+    """Evidence in nats at the best ratio and noise, (S,), of rows (K, n, D) with targets (K, n)."""
+    ratios = rows.new_tensor(_RATIOS).reshape(-1, 1, 1)
+    found = []
+    for own in scales:
+        values, axes = torch.linalg.eigh((-0.5 * torch.cdist(rows / own, rows / own).square()).exp())
+        shrink = 1 / (1 + ratios * values.clamp_min(0.0))
+        left = (shrink * (axes.mT @ targets.unsqueeze(-1)).squeeze(-1).square()).sum((-2, -1))
+        left = left.clamp_min(torch.finfo(left.dtype).tiny)
+        number = targets.numel()
+        found.append(-0.5 * (number * (2 * math.pi * math.e * left / number).log() - shrink.log().sum((-2, -1))))
+    return torch.stack(found).amax(-1)
