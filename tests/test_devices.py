@@ -164,9 +164,8 @@ def test_fleets(name, given, generator, tmp_path, same_on_both, gpu):
             parts += [later.mean, later.log_prob, *later.interval(), later.covered]
         ahead = fleet.predict(names[:3], inputs[:3])
         assert (fleet.waiting, fleet.failures) == ({}, {})
-        ends = fleet.predict_interval(names[:3], inputs[:3])
         numbers = [predicted.mean, predicted.variance, predicted.log_prob, *predicted.interval()]
-        return [*numbers, *parts, ahead.mean, *ends]
+        return [*numbers, *parts, ahead.mean, *ahead.interval()]
 
     same_on_both(run)
     found = Fleet.load(tmp_path / "cuda").observe(names[66:], X[66:], y[66:])  # a GPU's files, on a host without

@@ -347,12 +347,12 @@ def _many_calls(preset: str, **settings: bool) -> Arrays:
     predicted += [_of_series(fleet, names, X, y, slice(row, row + 1)) for row in range(len(y) - 8, len(y))]
     for key in predicted[0]:
         found[f"rows/{key}"] = np.concatenate([np.asarray(one[key]) for one in predicted], -1)
-    coming = distribution(fleet.predict(names[:4], X[:4]), y[:4])
+    coming = distribution(fleet.predict(names[:4], X[:4]).distribution, y[:4])
     fleet.add(["another"], fleet.export(names[0]))
     return {
         **found,
         **{f"next/{key}": value for key, value in coming.items()},
-        "interval": torch.stack(fleet.predict_interval(names[:4], X[:4])),
+        "interval": torch.stack(fleet.predict(names[:4], X[:4]).interval()),
         "added": fleet.observe(["another"], X[:1], y[:1]).mean,
         "weights": [list(weights.values()) for weights in fleet.weights.values()],
     }

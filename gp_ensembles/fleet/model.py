@@ -29,9 +29,7 @@ from gp_ensembles.fleet.notes import (
 from gp_ensembles.fleet.predictions import (
     FleetPredictions,
     SeriesDistribution,
-    coverage_index,
     empty_predictions,
-    quantile_each,
 )
 from gp_ensembles.fleet.store import new_folder, next_folder
 from gp_ensembles.fleet.warm_up import (
@@ -59,7 +57,7 @@ _Counts = dict[Hashable, int]  # rows of series
 @final
 @guarded(
     writes=["fit", "fit_shared", "observe", "add", "retire"],
-    reads=["predict", "predict_interval", "export", "save"],
+    reads=["predict", "export", "save"],
 )
 class Fleet:
     """A model for each of many series: one ensemble's hyperparameters for all, scales, weights and states for each.
@@ -266,18 +264,28 @@ class Fleet:
             raise
 
     @torch.no_grad()
-    def predict(self, names: Names, X: Tensor) -> SeriesDistribution:
-        """Distributions of the next target of a series at each row, in its units; learns nothing.
+    def predict(self, names: Names, X: Tensor) -> FleetPredictions:
+        """Predictions of the next target of a series at each row, in its units; learns nothing.
 
         Args:
             names: The series of each row; one may come several times.
             X: Inputs as in :meth:`observe`, shape (N, D).
 
+        Returns:
+            Predictions without targets. Rows of series in their warm-up are NaN, and these series are named.
+
         Raises:
-            KeyError: If a series is unknown, or its warm-up is not over.
+            KeyError: If a series is unknown.
             ValueError: As in :meth:`observe`.
         """
         given, X, _ = self.checked(names, X)
+        waiting = tuple(dict.fromkeys(name for name in given if name in self._waiting))
+        rows = [row for row, name in enumerate(given) if name not in self._waiting]
+        missing = torch.full((len(given),), torch.nan, dtype=torch.float64, device=self.device)
+        found = empty_predictions(missing, self.config.coverages)._replace(waiting=waiting)
+        if not rows:
+            return found
+        X, given = X[rows], [given[row] for row in rows]
         series = self._series_of(given)
         path = path_of(self.config, series.note("columns", given))
         standard = path.each(InputState.unpacked(series.note("inputs", given), X.shape[1]), X)
@@ -286,22 +294,9 @@ class Fleet:
         calibration = unpack_calibration(self.config, series.note("calibration", given))
         distribution = calibrate_next(calibration, mixture)
         assert isinstance(distribution, SeriesDistribution)
-        return distribution
-
-    def predict_interval(self, names: Names, X: Tensor, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
-        """Lower and upper ends, (N,) each, of intervals of the next target of a series at each row.
-
-        Args:
-            names: As in :meth:`predict`.
-            X: As there.
-            coverage: One of the fleet's coverages.
-        """
-        place = coverage_index(coverage, self.config.coverages)
-        distribution, given = self.predict(names, X), listed(names)
-        levels = unpack_calibration(self.config, self._series_of(given).note("calibration", given)).levels
-        assert levels is not None
-        lower, upper = IntervalLevels(self.config.coverages).probabilities(levels)[:, place]
-        return quantile_each(distribution, lower), quantile_each(distribution, upper)
+        if calibration.levels is not None:
+            found = found._replace(levels=IntervalLevels(self.config.coverages).probabilities(calibration.levels))
+        return found._replace(rows=torch.tensor(rows, device=self.device), distribution=distribution)
 
     def retire(self, names: Names) -> None:
         """Remove series, including those in their warm-up.

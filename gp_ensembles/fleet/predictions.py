@@ -1,6 +1,6 @@
 """Predictions of a fleet for the rows of a call."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -25,6 +25,7 @@ class FleetPredictions(NamedTuple):
         coverages: Target coverages of the intervals, C of them.
         levels: Probabilities at the lower and upper ends of their intervals, shape (2, C, R).
         covered: Whether each target lies inside, 0 or 1, shape (C, N); NaN where it is missing.
+        waiting: Series of the call that could not be predicted, as their warm-up is not over; only of ``predict``.
 
     Example:
         >>> import torch
@@ -42,6 +43,7 @@ class FleetPredictions(NamedTuple):
     coverages: tuple[float, ...]
     levels: Tensor
     covered: Tensor
+    waiting: tuple[Hashable, ...] = ()
 
     @property
     def mean(self) -> Tensor:
@@ -97,7 +99,8 @@ def empty_predictions(y: Tensor, coverages: tuple[float, ...]) -> FleetPredictio
 
 def merge_predictions(parts: Sequence[tuple[Tensor, FleetPredictions]], y: Tensor) -> FleetPredictions:
     """Predictions of a call of N rows from parts: numbers of the rows of each, and their predictions."""
-    whole = empty_predictions(y, parts[0][1].coverages)
+    waiting = tuple(name for _, part in parts for name in part.waiting)
+    whole = empty_predictions(y, parts[0][1].coverages)._replace(waiting=waiting)
     for here, part in parts:
         whole.log_prob.index_copy_(0, here, part.log_prob)
         whole.covered.index_copy_(-1, here, part.covered)
@@ -107,7 +110,8 @@ def merge_predictions(parts: Sequence[tuple[Tensor, FleetPredictions]], y: Tenso
     rows = torch.cat([here[part.rows] for here, part in parts])
     order = rows.argsort()
     levels = torch.cat([part.levels for _, part in parts], dim=-1)[..., order]
-    return whole._replace(rows=rows[order], levels=levels, distribution=merge_distributions(distributions, order))
+    merged = merge_distributions(distributions, order)
+    return whole._replace(rows=rows[order], levels=levels, distribution=merged)
 
 
 def merge_distributions(parts: Sequence[SeriesDistribution], order: Tensor) -> SeriesDistribution:

@@ -23,8 +23,6 @@ from gp_ensembles.fleet.exported import SeriesModel
 from gp_ensembles.fleet.model import Fleet
 from gp_ensembles.fleet.predictions import (
     FleetPredictions,
-    SeriesDistribution,
-    merge_distributions,
     merge_predictions,
 )
 
@@ -209,18 +207,18 @@ class RayFleet:
         predicted = self._teach("observe", parts)
         return merge_predictions([(places[number], predicted[number]) for number in parts], y)
 
-    def predict(self, names: Names, X: Tensor) -> SeriesDistribution:
-        """Distributions of the next target of a series at each row, as :meth:`Fleet.predict`.
+    def predict(self, names: Names, X: Tensor) -> FleetPredictions:
+        """Predictions of the next target of a series at each row, as :meth:`Fleet.predict`.
 
         Raises:
-            KeyError: If a series is unknown, or its warm-up is not over.
+            KeyError: If a series is unknown.
             ValueError: If rows are malformed.
             ShardLostError: If a lost actor cannot be restarted.
         """
         given, X, y = self._checks.checked(names, X)
         places, parts = self._divided(CallRows(given, X, y))
         predicted = self._ask("predict", {number: (part.names, part.X) for number, part in parts.items()})
-        return merge_distributions([predicted[number] for number in parts], torch.cat(list(places.values())).argsort())
+        return merge_predictions([(places[number], predicted[number]) for number in parts], y)
 
     def add(self, names: Names, model: SeriesModel) -> None:
         """Add series, as :meth:`Fleet.add`.

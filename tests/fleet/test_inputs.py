@@ -53,7 +53,7 @@ def test_one_series_and_many_say_the_same(cells, both):
     fleet, model, X, y = copy.deepcopy(both)
     X[0, list(cells)] = torch.tensor(list(cells.values()), dtype=torch.float64)
     ahead, expected = fleet.predict(["a"] * 3, X[:3]), model.predict(X[:3])
-    torch.testing.assert_close(ahead.quantile(0.9), expected.quantile(0.9), rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(ahead.distribution.quantile(0.9), expected.quantile(0.9), rtol=1e-8, atol=1e-8)
     log_prob = torch.cat(
         [fleet.observe(["a"] * len(part), X[part], y[part]).log_prob for part in torch.arange(40).split(7)]
     )

@@ -116,8 +116,15 @@ def test_series_begin_one_after_another(generator):
     with pytest.raises(KeyError, match="unknown series 'x'"):
         fleet.predict(["x"], X[:1])
     fleet.observe(["x"], X[:1], y[:1])
+    predicted = fleet.predict(["x", "unit 3", "x", "unit 0"], X[:4])
+    assert (predicted.waiting, predicted.rows.tolist()) == (("x",), [1, 3])
+    alone = fleet.predict(["unit 3", "unit 0"], X[1:4:2])
+    for found, expected in ((predicted.mean, alone.mean), (predicted.interval()[1], alone.interval()[1])):
+        assert torch.equal(found[[1, 3]], expected)
+        assert found[[0, 2]].isnan().all()
+    assert fleet.predict(["x"], X[:1]).variance.isnan().all()
     with pytest.raises(KeyError, match="series 'x' has had 1 of the 40 rows of its warm-up"):
-        fleet.predict(["x"], X[:1])
+        fleet.export("x")
     fleet.retire(["x", "unit 1"])
     assert (fleet.names, fleet.waiting) == (("unit 0", "unit 2", "unit 3"), {})
 
@@ -184,8 +191,8 @@ def test_intervals_cover_what_they_are_to_cover(generator):
     for s in range(SERIES):
         share = covered[:, rows_of(names, s)[cut:]].nanmean(1)
         torch.testing.assert_close(share, torch.tensor([0.9, 0.5], dtype=torch.float64), rtol=0, atol=0.03)
-    lower, upper = fleet.predict_interval(["unit 1", "unit 0"], X[:2], 0.5)
-    wide = fleet.predict_interval(["unit 1", "unit 0"], X[:2], 0.9)
+    lower, upper = fleet.predict(["unit 1", "unit 0"], X[:2]).interval(0.5)
+    wide = fleet.predict(["unit 1", "unit 0"], X[:2]).interval(0.9)
     assert (wide[0] < lower).all()
     assert (lower < upper).all()
     assert (upper < wide[1]).all()
