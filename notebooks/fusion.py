@@ -95,8 +95,7 @@ product = fit_fusion(PBHS(X, y, experts, prior), generator=generator)
 # %% [markdown]
 # `BHS` is a mixture of the experts (linear pool), `PBHS` a normalized product of powers of them (log-linear pool); a
 # `FourierPrior` is the prior of the weights' logits, here a Gaussian process of length scale one in 30 random
-# frequencies (`GPPrior` is exact, for a few hundred rows). `fit_fusion` uses Laplace's approximation unless set
-# otherwise.
+# frequencies. `fit_fusion` uses Laplace's approximation unless set otherwise.
 #
 # What does the mixture look like? Bands hold 90 %.
 

@@ -310,14 +310,14 @@ def _untransform(transform: Any, mean: Tensor, variance: Tensor) -> tuple[Tensor
 
 
 def check_moments(mean: Tensor, variance: Tensor) -> None:
-    """Refuse means and variances that are not finite, of one shape (..., K, N), with positive variances.
+    """Refuse means and variances that are not finite, of one shape (K, N), with positive variances.
 
     Raises:
         ValueError: If shapes differ, there is no expert, or a value is out of range; names the expert and the row.
     """
-    if mean.shape != variance.shape or mean.ndim < 2 or mean.shape[-2] == 0:
+    if mean.shape != variance.shape or mean.ndim != 2 or not len(mean):
         raise ValueError(
-            f"means and variances of at least one expert must have the same shape (..., K, N): got "
+            f"means and variances of at least one expert must have the same shape (K, N): got "
             f"{tuple(mean.shape)} and {tuple(variance.shape)}"
         )
     _require(torch.isfinite(mean), mean, "means must be finite", "leave the expert out where it does not predict")
@@ -344,25 +344,20 @@ def check_noise(noise: Tensor, mean: Tensor) -> None:
 
 
 def check_log_weights(log_weights: Tensor, mean: Tensor) -> Tensor:
-    """Log weights (K,) or (..., K, N or 1), with the axes of the means (..., K, N).
+    """Log weights (K,) or (K, N) of experts of means (K, N), shape (K, 1) or (K, N).
 
     Raises:
         ValueError: If they do not fit the means, one is NaN or plus infinity, or all of a row are minus infinity.
     """
-    if log_weights.ndim == 1:
-        log_weights = log_weights.unsqueeze(-1)
-    try:
-        fits = torch.broadcast_shapes(log_weights.shape, mean.shape) == mean.shape
-    except RuntimeError:
-        fits = False
-    if not fits or log_weights.shape[-2:-1] != mean.shape[-2:-1]:
+    if log_weights.shape not in (mean.shape, mean.shape[:1]):
         raise ValueError(
-            f"log weights must have shape (K,), or (..., K, N) with the experts' axis before the rows', for means "
-            f"{tuple(mean.shape)}; got {tuple(log_weights.shape)}"
+            f"log weights must have shape (K,) or (K, N), as the means {tuple(mean.shape)}; got "
+            f"{tuple(log_weights.shape)}"
         )
+    log_weights = log_weights.reshape(len(mean), -1)
     if bool((torch.isnan(log_weights) | torch.isposinf(log_weights)).any()):
         raise ValueError("log weights must be numbers or minus infinity, and one is NaN or plus infinity")
-    if bool(torch.isneginf(log_weights).all(-2).any()):
+    if bool(torch.isneginf(log_weights).all(0).any()):
         raise ValueError(
             "a row has no expert left: all its log weights are minus infinity; give at least one a finite log weight"
         )
@@ -370,9 +365,6 @@ def check_log_weights(log_weights: Tensor, mean: Tensor) -> Tensor:
 
 
 def _require(fine: Tensor, values: Tensor, what: str, advice: str) -> None:
-    if bool(fine.all()):
-        return
-    *batch, expert, row = (~fine).nonzero()[0].tolist()
-    value = float(values[(*batch, expert, row)])
-    place = f" of batch entry {tuple(batch)}" if batch else ""
-    raise ValueError(f"{what}: expert {expert}{place} has {value:g} at row {row}; {advice}")
+    if not bool(fine.all()):
+        expert, row = (~fine).nonzero()[0].tolist()
+        raise ValueError(f"{what}: expert {expert} has {float(values[expert, row]):g} at row {row}; {advice}")

@@ -30,7 +30,7 @@ from gp_ensembles.numerics import normal
 from gp_ensembles.papers.fusion.base import FusionModel, PredictiveComponents
 from gp_ensembles.papers.fusion.experts import ExpertPredictions, PredictiveExpert, predict_expert
 from gp_ensembles.papers.fusion.fitted import FittedFusion
-from gp_ensembles.papers.fusion.function_priors import FunctionPrior
+from gp_ensembles.papers.fusion.function_priors import FourierPrior
 from gp_ensembles.papers.fusion.models import BHS, PBHS, MoGPE
 
 _FLOOR = 1e-10  # least variance of a component without noise, in variances of the targets
@@ -246,11 +246,9 @@ class FusedModel(MixtureModel):
 
     def _parts(self, X: Tensor, predictions: ExpertPredictions | None) -> tuple[Tensor, PredictiveComponents]:
         """Log weights of the experts (S, K, N) and components at points (N, D), for every draw."""
-        # Conditional draws of a GPPrior use the same noise in every call, so that optimizers see one function.
-        generator = torch.Generator().manual_seed(0)
         weights, found = [], []
         for theta in self.theta.split(_DRAWS):
-            values = self.fusion.values_at(theta, X, generator=generator)
+            values = self.fusion.values_at(theta, X)
             log_weights = self.fusion.weigh(values)
             weights.append(log_weights)
             found.append(self.fusion.combine(X, values, log_weights, predictions))
@@ -493,7 +491,7 @@ def _moved(value: Any, fn: Callable[[Tensor], Tensor]) -> Any:
         return type(value)(parts) if type(value) in (tuple, list) else type(value)(*parts)  # or a named tuple
     if isinstance(value, dict):
         return {name: _moved(part, fn) for name, part in value.items()}
-    if isinstance(value, FusionModel | FunctionPrior | PredictiveExpert):
+    if isinstance(value, FusionModel | FourierPrior | PredictiveExpert):
         other = copy.copy(value)
         other.__dict__.update({name: _moved(part, fn) for name, part in vars(value).items()})
         return other

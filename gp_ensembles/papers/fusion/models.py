@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gp_ensembles.papers.fusion.base import FusionModel, PredictiveComponents, checked_rows
 from gp_ensembles.papers.fusion.experts import ExpertPredictions
-from gp_ensembles.papers.fusion.function_priors import FunctionPrior, weight_prior
+from gp_ensembles.papers.fusion.function_priors import FourierPrior, weight_prior
 from gp_ensembles.papers.fusion.gathering import Experts, gather_experts
 from gp_ensembles.papers.fusion.pools import (
     append_zero_logit,
@@ -67,7 +67,7 @@ class BHS(FusionModel):
 
     experts: tuple[object, ...]
 
-    def __init__(self, X: Tensor, y: Tensor, experts: Experts, prior: FunctionPrior | None = None) -> None:
+    def __init__(self, X: Tensor, y: Tensor, experts: Experts, prior: FourierPrior | None = None) -> None:
         X, y = checked_rows(X, y)
         predictions, self.experts = gather_experts(experts, X, y)
         mean, variance = _checked_predictions(predictions, X)
@@ -128,7 +128,7 @@ class PBHS(FusionModel):
 
     experts: tuple[object, ...]
 
-    def __init__(self, X: Tensor, y: Tensor, experts: Experts, prior: FunctionPrior | None = None) -> None:
+    def __init__(self, X: Tensor, y: Tensor, experts: Experts, prior: FourierPrior | None = None) -> None:
         X, y = checked_rows(X, y)
         predictions, self.experts = gather_experts(experts, X, y)
         mean, variance = _checked_predictions(predictions, X)
@@ -195,9 +195,9 @@ class MoGPE(FusionModel):
         X: Tensor,
         y: Tensor,
         num_experts: int,
-        mean_prior: FunctionPrior,
-        noise_prior: FunctionPrior,
-        weight_prior: FunctionPrior,
+        mean_prior: FourierPrior,
+        noise_prior: FourierPrior,
+        weight_prior: FourierPrior,
     ) -> None:
         self.num_experts: int = _checked_count(num_experts)
         functions = {"mean": (mean_prior, num_experts), "log_scale": (noise_prior, num_experts)}
@@ -260,9 +260,9 @@ class PoGPE(FusionModel):
         X: Tensor,
         y: Tensor,
         num_experts: int,
-        mean_prior: FunctionPrior,
-        noise_prior: FunctionPrior,
-        weight_prior: FunctionPrior,
+        mean_prior: FourierPrior,
+        noise_prior: FourierPrior,
+        weight_prior: FourierPrior,
     ) -> None:
         self.num_experts: int = _checked_count(num_experts)
         functions = {"mean": (mean_prior, num_experts), "log_scale": (noise_prior, num_experts)}
@@ -311,7 +311,7 @@ class HetGP(FusionModel):
         20
     """
 
-    def __init__(self, X: Tensor, y: Tensor, mean_prior: FunctionPrior, noise_prior: FunctionPrior) -> None:
+    def __init__(self, X: Tensor, y: Tensor, mean_prior: FourierPrior, noise_prior: FourierPrior) -> None:
         self.num_experts = 1
         super().__init__(X, y, {"mean": (mean_prior, 1), "log_scale": (noise_prior, 1)})
         _warn_of_scale(self.y, self.X, mean_prior)
@@ -384,7 +384,7 @@ def _no_predictions(predictions: ExpertPredictions | None) -> None:
 
 
 @torch.no_grad()
-def _warn_of_scale(y: Tensor, X: Tensor, prior: FunctionPrior) -> None:
+def _warn_of_scale(y: Tensor, X: Tensor, prior: FourierPrior) -> None:
     """Warn of targets far outside the prior of the mean function. Shapes: ``y`` (N,), ``X`` (N, D)."""
     stddev = float(prior.basis(X).square().sum(0).mean().sqrt())
     size = float(y.square().mean().sqrt())
