@@ -241,12 +241,12 @@ def has_free_hyperparameters(model: SparseModel) -> bool:
     return any(parameter.requires_grad for name, parameter in model.named_parameters() if name != "knots")
 
 
-def fit_hyperparameters(model: SparseModel, *, max_iterations: int, tolerance: float = 0.0) -> float:
-    """The objective after a fit of the free hyperparameters; as it is where there are none."""
+def fit_hyperparameters(model: SparseModel, *, max_iterations: int, tolerance: float = 0.0) -> FitResult:
+    """A fit of the free hyperparameters; the objective as it is where there are none."""
     if has_free_hyperparameters(model):
-        return fit_sparse(model, max_iterations=max_iterations, tolerance=tolerance).objective
+        return fit_sparse(model, max_iterations=max_iterations, tolerance=tolerance)
     with torch.no_grad():
-        return float(model.objective())
+        return FitResult(float(model.objective()), 0, "no hyperparameter is free")
 
 
 def _ascend(coordinates: Coordinates, max_iterations: int, tolerance: float, max_seconds: float) -> FitResult:

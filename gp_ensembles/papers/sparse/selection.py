@@ -54,7 +54,7 @@ def select_knots(
             :class:`AdaptiveKnots` one that is linear in the inputs where there are ten rows for each coefficient.
         strategy: How knots are chosen: :class:`AdaptiveKnots`, :class:`GreedyBlocks`, :class:`OneAtATime` or
             :class:`Simultaneous`.
-        approximation: What is maximized and predicted; :class:`VFE` if ``None``.
+        approximation: What is maximized and predicted; :func:`VFE` if ``None``.
         nugget: As in :class:`SparseGP`.
         progress: Whether to show a progress bar.
         generator: Source of randomness.

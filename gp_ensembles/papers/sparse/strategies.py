@@ -13,49 +13,41 @@ from tqdm import tqdm
 from gp_ensembles.distributions import StudentTMixture
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.display import record_text
-from gp_ensembles.papers.sparse.base import SparseModel, check_knots
-from gp_ensembles.papers.sparse.fitting import Coordinates, FitResult, fit_sparse, has_free_hyperparameters
+from gp_ensembles.papers.sparse.base import SparseModel, check_knots, check_positive
+from gp_ensembles.papers.sparse.fitting import Coordinates, FitResult, fit_hyperparameters, fit_sparse
 from gp_ensembles.papers.sparse.initialization import kmeans_knots
 from gp_ensembles.papers.sparse.regression import ExactGP, SparseGP
 from gp_ensembles.papers.sparse.tails import Tails, fit_tails
 
 
-class KnotOptimizer(ABC):
-    """An optimizer of hyperparameters, and of some knots with them, inside bounds."""
-
-    @abstractmethod
-    def optimize(self, model: SparseModel, knots: slice | None = None) -> FitResult:
-        """Maximize the model's objective in place, moving some of the knots, if any.
-
-        Raises:
-            NumericalError: If the objective cannot be evaluated at the start.
-        """
-
-
 @final
-class LBFGSB(KnotOptimizer):
+@dataclass(frozen=True)
+class LBFGSB:
     """L-BFGS-B in logs of scales and logits of knots, see :func:`fit_sparse`; never lower than the start.
 
     Raises:
         ValueError: If there is no iteration.
     """
 
-    def __init__(self, max_iterations: int = 20) -> None:
-        if max_iterations < 1:
-            raise ValueError(f"at least one iteration is needed, got {max_iterations}")
-        self.max_iterations = max_iterations
+    max_iterations: int = 20
+
+    def __post_init__(self) -> None:
+        check_positive(max_iterations=self.max_iterations)
 
     def optimize(self, model: SparseModel, knots: slice | None = None) -> FitResult:
-        """Maximize the model's objective in place."""
-        if knots is None and not has_free_hyperparameters(model):
-            with torch.no_grad():
-                return FitResult(float(model.objective()), 0, "no hyperparameter is free")
-        return fit_sparse(model, knots=False if knots is None else knots, max_iterations=self.max_iterations)
+        """Maximize the model's objective in place, moving hyperparameters and some of the knots, if any.
+
+        Raises:
+            NumericalError: If the objective cannot be evaluated at the start.
+        """
+        if knots is None:
+            return fit_hyperparameters(model, max_iterations=self.max_iterations)
+        return fit_sparse(model, knots=knots, max_iterations=self.max_iterations)
 
 
 @final
 @dataclass(frozen=True)
-class Adadelta(KnotOptimizer):
+class Adadelta:
     r"""The modified ADADELTA of Garton, Niemi and Carriquiry (2020), after Zeiler (2012), as it was published.
 
     With averages :math:`\bar a \leftarrow \rho \bar a + (1 - \rho) a`, all by coordinate,
@@ -139,12 +131,19 @@ class Adadelta(KnotOptimizer):
         return point, FitResult(value, self.max_iterations, message)
 
     def optimize(self, model: SparseModel, knots: slice | None = None) -> FitResult:
-        """Maximize the model's objective in place."""
+        """Maximize the model's objective in place, moving hyperparameters and some of the knots, if any.
+
+        Raises:
+            NumericalError: If the objective cannot be evaluated at the start.
+        """
         coordinates = Coordinates(model, knots)
         start, weights = coordinates.read(), coordinates.weights
         end, result = self.maximize(coordinates.evaluate, start, weights=weights, bounds=coordinates.bounds)
         coordinates.write(end)
         return result
+
+
+KnotOptimizer = LBFGSB | Adadelta
 
 
 class SelectionStep(NamedTuple):
