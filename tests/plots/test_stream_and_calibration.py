@@ -86,7 +86,7 @@ def test_thinned_streams_lose_no_outlier():
         (lambda: plot_weights([[0.0, math.nan]], ["a"]), "row 1 sum to nan"),
         (lambda: plot_weights([[0.0]], ["a"], num_named=0), "num_named"),
         (lambda: plot_calibration([0.5, 1.5]), r"got 1\.5"),
-        (lambda: plot_score({"a": [0.0], "b": [0.0, 1.0]}), "same rows"),
+        (lambda: plot_score({"a": [0.0], "b": [0.0, 1.0]}), "same length"),
         (lambda: plot_score({}), "1 to 9 models"),
     ],
 )

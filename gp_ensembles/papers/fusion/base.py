@@ -12,6 +12,7 @@ from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.numerics.draws import normal_draws
 from gp_ensembles.papers.fusion.experts import ExpertPredictions
 from gp_ensembles.papers.fusion.function_priors import FourierPrior
+from gp_ensembles.papers.rows import check_finite, check_rows
 
 _DRAWS = 64  # draws whose bases are held in memory at once
 
@@ -49,7 +50,7 @@ class FusionModel(ABC):
     num_experts: int
 
     def __init__(self, X: Tensor, y: Tensor, functions: Mapping[str, tuple[FourierPrior, int]]) -> None:
-        self.X, self.y = checked_rows(X, y)
+        self.X, self.y = X.detach(), check_rows(X, y).detach()
         self.priors: dict[str, FourierPrior] = {name: prior for name, (prior, _) in functions.items()}
         # Block name -> shape, in the order of the blocks in a vector of parameters.
         self.blocks: dict[str, tuple[int, ...]] = {}
@@ -228,35 +229,11 @@ def hyperparameter_block(name: str) -> str:
     return f"{name}_hyperparameters"
 
 
-def checked_rows(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
-    """Inputs (N, D) and targets (N,) or (N, 1), the targets as (N,), detached.
-
-    Raises:
-        ValueError: If shapes or dtypes do not fit, there is no row, or a value is not finite (the first row is named).
-    """
-    y = Y.squeeze(-1) if Y.ndim == 2 and Y.shape[-1] == 1 else Y
-    if X.ndim != 2 or y.ndim != 1 or X.shape[0] != y.shape[0] or not X.shape[0]:
-        raise ValueError(f"inputs (N, D) and targets (N,) or (N, 1) do not fit: {tuple(X.shape)} and {tuple(Y.shape)}")
-    if not X.is_floating_point() or X.dtype != y.dtype or X.device != y.device:
-        raise ValueError(f"inputs and targets must share a real dtype and a device, got {X.dtype} and {y.dtype}")
-    for name, values in (("inputs", X), ("targets", y.unsqueeze(-1))):
-        bad = (~values.isfinite()).any(-1).nonzero()
-        if bad.numel():
-            raise ValueError(f"{name} must be finite, but row {int(bad[0])} is not; leave such rows out")
-    return X.detach(), y.detach()
-
-
 def _check_new_inputs(X: Tensor, like: Tensor) -> None:
-    """Refuse new inputs that do not fit the training inputs.
-
-    Raises:
-        ValueError: If the shape, dtype or device does not fit, or a value is not finite.
-    """
+    """Refuse new inputs that do not fit the training inputs."""
     if X.ndim != 2 or X.shape[-1] != like.shape[-1] or X.dtype != like.dtype or X.device != like.device:
         raise ValueError(
             f"inputs must be (N, {like.shape[-1]}) of {like.dtype} on {like.device} as in training, got "
             f"{tuple(X.shape)} of {X.dtype} on {X.device}"
         )
-    bad = (~X.isfinite()).any(-1).nonzero()
-    if bad.numel():
-        raise ValueError(f"inputs must be finite, but row {int(bad[0])} is not")
+    check_finite("inputs", X)

@@ -20,6 +20,7 @@ from gp_ensembles.numerics import normal
 from gp_ensembles.numerics.cholesky import cholesky
 from gp_ensembles.numerics.display import record_text
 from gp_ensembles.numerics.gpytorch_types import Likelihood
+from gp_ensembles.papers.rows import check_finite
 
 
 class ExpertPredictions(NamedTuple):
@@ -49,6 +50,11 @@ class ExpertPredictions(NamedTuple):
     def of_target(cls, mean: Tensor, variance: Tensor) -> "ExpertPredictions":
         """Those of one expert from means and variances (N,) of targets, shapes (1, N), without separate noise."""
         return cls(mean.unsqueeze(0), variance.unsqueeze(0), torch.zeros_like(mean).unsqueeze(0))
+
+    @classmethod
+    def joined(cls, parts: Sequence["ExpertPredictions"]) -> "ExpertPredictions":
+        """Those of all experts of several tables."""
+        return cls(*(torch.cat(columns) for columns in zip(*parts, strict=True))).check()
 
     @property
     def target_variance(self) -> Tensor:
@@ -173,21 +179,14 @@ def predict_experts(experts: Sequence[object], X: Tensor, *, batch_size: int = 1
             raise ValueError(
                 f"expert {number} must predict shapes (1, {X.shape[0]}), got {tuple(predictions.mean.shape)}"
             )
-    mean, variance, noise = (torch.cat(parts) for parts in zip(*every, strict=True))
-    return ExpertPredictions(mean, variance, noise).check()
+    return ExpertPredictions.joined(every)
 
 
 def check_inputs(X: Tensor) -> None:
-    """Refuse inputs that are not a finite matrix with at least one row.
-
-    Raises:
-        ValueError: If not; names the row.
-    """
+    """Refuse inputs that are not a finite matrix with at least one row."""
     if X.ndim != 2 or X.shape[0] == 0:
         raise ValueError(f"inputs must have shape (N, D) with at least one row, got {tuple(X.shape)}")
-    bad = (~torch.isfinite(X)).any(-1)
-    if bool(bad.any()):
-        raise ValueError(f"inputs must be finite; row {int(bad.int().argmax())} is not")
+    check_finite("inputs", X)
 
 
 @torch.no_grad()
@@ -310,11 +309,7 @@ def _untransform(transform: Any, mean: Tensor, variance: Tensor) -> tuple[Tensor
 
 
 def check_moments(mean: Tensor, variance: Tensor) -> None:
-    """Refuse means and variances that are not finite, of one shape (K, N), with positive variances.
-
-    Raises:
-        ValueError: If shapes differ, there is no expert, or a value is out of range; names the expert and the row.
-    """
+    """Refuse means and variances that are not finite, of one shape (K, N), with positive variances."""
     if mean.shape != variance.shape or mean.ndim != 2 or not len(mean):
         raise ValueError(
             f"means and variances of at least one expert must have the same shape (K, N): got "
@@ -327,11 +322,7 @@ def check_moments(mean: Tensor, variance: Tensor) -> None:
 
 
 def check_noise(noise: Tensor, mean: Tensor) -> None:
-    """Refuse noise variances that are not finite, negative, or do not fit the means.
-
-    Raises:
-        ValueError: If they are not, or do not broadcast to the means' shape.
-    """
+    """Refuse noise variances that are not finite, negative, or do not fit the means."""
     try:
         noise = noise.expand_as(mean)
     except RuntimeError:
@@ -344,11 +335,7 @@ def check_noise(noise: Tensor, mean: Tensor) -> None:
 
 
 def check_log_weights(log_weights: Tensor, mean: Tensor) -> Tensor:
-    """Log weights (K,) or (K, N) of experts of means (K, N), shape (K, 1) or (K, N).
-
-    Raises:
-        ValueError: If they do not fit the means, one is NaN or plus infinity, or all of a row are minus infinity.
-    """
+    """Log weights (K,) or (K, N) as (K, 1) or (K, N), for means (K, N), with an expert left in each row."""
     if log_weights.shape not in (mean.shape, mean.shape[:1]):
         raise ValueError(
             f"log weights must have shape (K,) or (K, N), as the means {tuple(mean.shape)}; got "

@@ -31,17 +31,11 @@ _DRAWS = 256
 
 
 class WeightSummary(NamedTuple):
-    """Posterior of the experts' weights at N inputs.
+    """Posterior of the experts' weights at N inputs."""
 
-    Args:
-        mean: Means, shape (K, N).
-        quantiles: Quantiles, shape (Q, K, N).
-        levels: Their probabilities, shape (Q,).
-    """
-
-    mean: Tensor
-    quantiles: Tensor
-    levels: Tensor
+    mean: Tensor  # shape (K, N)
+    quantiles: Tensor  # shape (Q, K, N)
+    levels: Tensor  # probabilities of the quantiles, shape (Q,)
 
     def __repr__(self) -> str:
         return record_text(self)
@@ -278,11 +272,7 @@ def _to_content(posterior: PosteriorDraws) -> dict[str, Any]:
 
 
 def _from_content(content: Mapping[str, Any], like: Tensor) -> PosteriorDraws:
-    """What :func:`_to_content` made, on the device and in the dtype of ``like``.
-
-    Raises:
-        KeyError: If something is missing.
-    """
+    """What :func:`_to_content` made, on the device and in the dtype of ``like``."""
 
     def moved(value: Any) -> Any:
         if isinstance(value, dict):

@@ -338,11 +338,7 @@ class FusedModel(MixtureModel):
 
 @singledispatch
 def predict_jointly(expert: object, X: Tensor) -> JointPredictions:
-    r"""Joint predictions of one expert at points (\*batch, q, D), with gradients; K is one.
-
-    Raises:
-        UnsupportedError: If the expert predicts one point at a time only.
-    """
+    r"""Joint predictions of one expert at points (\*batch, q, D), with gradients; K is one."""
     raise UnsupportedError(
         f"a {type(expert).__name__} predicts one point at a time: ask for q = 1 and learn no rows, or take a BoTorch "
         f"model as expert (an EnsembleModel in place of an OnlineEnsemble)"
@@ -447,11 +443,7 @@ def _joint_moments(posterior: object) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _predictors(model: FusionModel, experts: Sequence[object] | None) -> Sequence[object]:
-    """The experts that predict new inputs; none for models that learn theirs.
-
-    Raises:
-        ValueError: If their number is not the fusion's, or one is but a forecast of certain rows.
-    """
+    """The experts that predict new inputs; none for models that learn theirs."""
     name, wanted = type(model).__name__, 0
     known: Sequence[object] = ()
     if isinstance(model, BHS | PBHS):

@@ -16,25 +16,15 @@ from gp_ensembles.numerics.cholesky import cholesky
 
 
 class Projection(NamedTuple):
-    r"""The data's covariances given K knots.
+    """The data's covariances given K knots."""
 
-    Args:
-        lower: Cholesky factor L of the knots' covariance, shape (K, K).
-        projected: :math:`V = L^{-1} K_{uf}`, shape (K, N), so that :math:`Q = V^\top V`.
-        explained: Diagonal q of Q, shape (N,).
-        prior: Prior variances of the function at the data, shape (N,).
-        residual: Targets less their prior mean, shape (N,).
-        noise: Noise variance, shape (), or of every row, shape (N,).
-        nugget: The part of the prior variances that is no covariance between rows, shape ().
-    """
-
-    lower: Tensor
-    projected: Tensor
-    explained: Tensor
-    prior: Tensor
-    residual: Tensor
-    noise: Tensor
-    nugget: Tensor | float = 0.0
+    lower: Tensor  # Cholesky factor L of the knots' covariance, shape (K, K)
+    projected: Tensor  # V = L^-1 K_uf, shape (K, N), so that Q = V' V
+    explained: Tensor  # diagonal q of Q, shape (N,)
+    prior: Tensor  # prior variances of the function at the data, shape (N,)
+    residual: Tensor  # targets less their prior mean, shape (N,)
+    noise: Tensor  # noise variance, shape (), or of every row, shape (N,)
+    nugget: Tensor | float = 0.0  # the part of the prior variances that is no covariance between rows, shape ()
 
     @property
     def unexplained(self) -> Tensor:
@@ -43,18 +33,11 @@ class Projection(NamedTuple):
 
 
 class KnotsPosterior(NamedTuple):
-    r"""The knots' posterior, whitened by their prior: with L the prior's factor, u = L w for whitened knots w.
+    """The knots' posterior, whitened by their prior: with L the prior's factor, u = L w for whitened knots w."""
 
-    Args:
-        lower: Cholesky factor L of the knots' prior covariance, shape (K, K).
-        factor: Cholesky factor :math:`L_B` of the precision of w; :math:`B = I + V D^{-1} V^\top` under independent
-            noise of variances D, shape (K, K).
-        mean: :math:`c = L_B^\top E[w]`; under such noise :math:`L_B^{-1} V D^{-1} r`, shape (K,).
-    """
-
-    lower: Tensor
-    factor: Tensor
-    mean: Tensor
+    lower: Tensor  # Cholesky factor L of the knots' prior covariance, shape (K, K)
+    factor: Tensor  # Cholesky factor L_B of the precision of w, which is B = I + V D^-1 V', shape (K, K)
+    mean: Tensor  # L_B' E[w] = L_B^-1 V D^-1 r, shape (K,)
 
     def whiten(self, cross: Tensor) -> Tensor:
         """Covariances (K, M) of the knots and points, by L whitened."""
@@ -66,9 +49,6 @@ def project(knots: Tensor, cross: Tensor, prior: Tensor, residual: Tensor, noise
     """The data's covariances given knots.
 
     Shapes: ``knots`` (K, K), ``cross`` (K, N), ``prior`` (N,), ``residual`` (N,), ``noise`` () or (N,).
-
-    Raises:
-        NumericalError: If the knots' covariance is not positive definite: knots coincide, or the nugget is too small.
     """
     lower = cholesky(knots, "the covariance of the knots")
     projected = torch.linalg.solve_triangular(lower, cross, upper=False)

@@ -29,11 +29,7 @@ _SHORT, _LONG = 8, 60  # iterations from each start, and from the best one
 
 
 class Coordinates:
-    """Unconstrained coordinates in which an optimizer moves knots and hyperparameters together.
-
-    Raises:
-        ValueError: If nothing is to move.
-    """
+    """Unconstrained coordinates in which an optimizer moves knots and hyperparameters together."""
 
     def __init__(self, model: SparseModel, knots: slice | None = None, *, hyperparameters: bool = True) -> None:
         self.model = model
@@ -95,11 +91,7 @@ class Coordinates:
         self.model.knots[self.knots] = moved
 
     def evaluate(self, point: Tensor) -> tuple[float, Tensor]:
-        """The model's objective at a point (P,), to which it moves, and its gradient, shape (P,).
-
-        Raises:
-            NumericalError: If the objective cannot be evaluated there.
-        """
+        """The model's objective at a point (P,), to which it moves, and its gradient, shape (P,)."""
         self.write(point)
         with torch.enable_grad():
             value = self.model.objective()
@@ -177,17 +169,11 @@ def _power(name: str) -> float:
 
 
 class FitResult(NamedTuple):
-    """Result of a fit.
+    """Result of a fit."""
 
-    Args:
-        objective: Value reached, in nats.
-        num_evaluations: Values with gradients that it took.
-        message: Why it stopped.
-    """
-
-    objective: float
-    num_evaluations: int
-    message: str
+    objective: float  # value reached, in nats
+    num_evaluations: int  # values with gradients that it took
+    message: str  # why it stopped
 
 
 def fit_sparse(

@@ -34,21 +34,14 @@ class Candidates(NamedTuple):
     .. math:: \frac{|v|^2}{2 \tau^2} - \frac12 \log t^2 + \frac12 \frac{(v^\top \Sigma^{-1} r)^2}{t^2}, \qquad
               t^2 = 1 + v^\top \Sigma^{-1} v
 
-    Args:
-        covariance: Covariances of candidates and data that the knots leave unexplained, :math:`s v`, shape (M, N).
-        weighted: The same times :math:`\Sigma^{-1}`, shape (M, N).
-        variance: Variances s^2 of the candidates that the knots leave unexplained, nugget included, shape (M,).
-        residual: Targets less their prior mean, shape (N,).
-        noise: Noise variance, shape ().
-        floor: Variance below which a candidate adds nothing, shape ().
     """
 
-    covariance: Tensor
-    weighted: Tensor
-    variance: Tensor
-    residual: Tensor
-    noise: Tensor
-    floor: Tensor
+    covariance: Tensor  # of candidates and data that the knots leave unexplained, s v, shape (M, N)
+    weighted: Tensor  # the same times Sigma^-1, shape (M, N)
+    variance: Tensor  # variances s^2 of the candidates that the knots leave unexplained, nugget included, shape (M,)
+    residual: Tensor  # targets less their prior mean, shape (N,)
+    noise: Tensor  # noise variance, shape ()
+    floor: Tensor  # variance below which a candidate adds nothing, shape ()
 
     def gains(self) -> Tensor:
         """Gain of the bound by each candidate, shape (M,); zero for one that is a knot already."""
@@ -106,7 +99,6 @@ def greedy_elbo_rows(
     num_rows: int,
     *,
     num_candidates: int | None = None,
-    tolerance: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The rows that, one after the other, add most to the evidence lower bound: (k,), and what each added."""
@@ -125,7 +117,7 @@ def greedy_elbo_rows(
     for _ in range(min(num_rows, len(rows))):
         gain = candidates.gains()
         best = int(gain.argmax())
-        if not bool(gain[best] > tolerance):
+        if not bool(gain[best] > 0.0):
             break
         chosen.append(best)
         gains.append(gain[best])

@@ -40,11 +40,7 @@ def candidate_rows(model: SparseGP) -> Tensor:
 
 @torch.no_grad()
 def candidate_objectives(model: SparseGP) -> Callable[[Tensor], Tensor]:
-    """The objective in nats with each of some rows (M,) alone as an additional knot; what all share is computed once.
-
-    Raises:
-        NumericalError: If the model's own objective cannot be evaluated.
-    """
+    """The objective in nats with each of some rows (M,) alone as a further knot; what all share is computed once."""
     projection, X = model.projection(), model.train_X
     base = model.objective()
     log_priors = base - model.approximation.objective(projection)  # the same with and without the knot

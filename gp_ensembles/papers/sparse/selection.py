@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from gp_ensembles.numerics.gpytorch_types import Kernel, Mean
+from gp_ensembles.papers.rows import check_rows
 from gp_ensembles.papers.sparse.adaptive import AdaptiveKnots
-from gp_ensembles.papers.sparse.base import SparseModel, check_rows, constant_mean
+from gp_ensembles.papers.sparse.base import SparseModel, constant_mean
 from gp_ensembles.papers.sparse.collapsed import Approximation
 from gp_ensembles.papers.sparse.fitting import Coordinates, has_free_hyperparameters
 from gp_ensembles.papers.sparse.regression import SparseGP

@@ -23,11 +23,7 @@ from gp_ensembles.papers.sparse.tails import Tails, fit_tails
 @final
 @dataclass(frozen=True)
 class LBFGSB:
-    """L-BFGS-B in logs of scales and logits of knots, see :func:`fit_sparse`; never lower than the start.
-
-    Raises:
-        ValueError: If there is no iteration.
-    """
+    """L-BFGS-B in logs of scales and logits of knots, see :func:`fit_sparse`; never lower than the start."""
 
     max_iterations: int = 20
 
@@ -35,11 +31,7 @@ class LBFGSB:
         check_positive(max_iterations=self.max_iterations)
 
     def optimize(self, model: SparseModel, knots: slice | None = None) -> FitResult:
-        """Maximize the model's objective in place, moving hyperparameters and some of the knots, if any.
-
-        Raises:
-            NumericalError: If the objective cannot be evaluated at the start.
-        """
+        """Maximize the model's objective in place, moving hyperparameters and some of the knots, if any."""
         if knots is None:
             return fit_hyperparameters(model, max_iterations=self.max_iterations)
         return fit_sparse(model, knots=knots, max_iterations=self.max_iterations)
@@ -147,41 +139,24 @@ KnotOptimizer = LBFGSB | Adadelta
 
 
 class SelectionStep(NamedTuple):
-    """A step of a selection.
-
-    Args:
-        action: What was done.
-        num_knots: Knots after it.
-        objective: Objective after it, log densities of priors included, in nats.
-        upper_bound: Upper bound of the log evidence at the same hyperparameters.
-        seconds: Seconds since the beginning.
-        rows: Training rows added as knots (none by a refit).
-    """
+    """A step of a selection."""
 
     action: str
-    num_knots: int
-    objective: float
-    upper_bound: float
-    seconds: float
-    rows: tuple[int, ...] = ()
+    num_knots: int  # after it, as all below
+    objective: float  # log densities of priors included, in nats
+    upper_bound: float  # of the log evidence at the same hyperparameters
+    seconds: float  # since the beginning
+    rows: tuple[int, ...] = ()  # training rows added as knots (none by a refit)
 
 
 class Selection(NamedTuple):
-    """The result of a selection.
+    """The result of a selection."""
 
-    Args:
-        knots: Knots, shape (K, D).
-        model: The model with them, a copy of what was given.
-        history: The steps.
-        stop_reason: Why no more knots were added.
-        tails: Student's t of the model's errors on rows left out.
-    """
-
-    knots: Tensor
-    model: Any
+    knots: Tensor  # shape (K, D)
+    model: Any  # the model with them, a copy of what was given
     history: tuple[SelectionStep, ...]
-    stop_reason: str
-    tails: Tails
+    stop_reason: str  # why no more knots were added
+    tails: Tails  # Student's t of the model's errors on rows left out
 
     def __repr__(self) -> str:
         return record_text(self)
@@ -192,13 +167,7 @@ class Selection(NamedTuple):
 
 
 class SelectionRun:
-    """A selection in progress: the model so far, and the steps that led to it.
-
-    Args:
-        model: The model to start from.
-        bar: A progress bar of knots.
-        generator: Source of randomness.
-    """
+    """A selection in progress: the model so far, and the steps that led to it."""
 
     model: Any
 

@@ -11,7 +11,7 @@ from gpytorch.means import Mean, ZeroMean
 from torch import Tensor
 
 from gp_ensembles.experts import GaussianExpert
-from gp_ensembles.filters.states import GaussianState, SquareRootState
+from gp_ensembles.filters.states import GaussianState
 from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare
 from gp_ensembles.papers.sparse import DIC, FITC, VFE, ExactGP, GreedyBlocks, SparseGP, select_knots, start_online
 from gp_ensembles.papers.sparse import online as online_module
@@ -110,25 +110,6 @@ def test_nothing_is_shared_with_the_model() -> None:
     after = online.predict(X)
     assert torch.equal(after.mean, before.mean)
     assert torch.equal(after.variance, before.variance)
-
-
-def test_models_of_one_structure_are_a_batch() -> None:
-    models, (X, _) = [], rows(9, seed=4)
-    for number in range(3):  # of other hyperparameters, knots, nuggets and prior means
-        model = sparse(noise=0.02 * (1 + number), nugget=10.0 ** -(6 - number))
-        model.covar_module.outputscale, model.covar_module.base_kernel.lengthscale = 0.5 + number, 0.2 + 0.2 * number
-        model.knots.data.add_(0.01 * number)
-        model.mean_module.constant.data.fill_(2.0 + number)
-        models.append(model)
-    features = inducing_features(models)
-    posterior = SquareRootState(*map(torch.stack, zip(*map(weights_posterior, models), strict=True)))
-    assert features.batch_shape == (3,)
-    for number, model in enumerate(models):
-        alone, single = inducing_features(model), weights_posterior(model)
-        torch.testing.assert_close(features(X)[number], alone(X), rtol=1e-9, atol=1e-11)
-        torch.testing.assert_close(features.unexplained(X)[number], alone.unexplained(X))
-        torch.testing.assert_close(posterior.mean[number], single.mean)
-        torch.testing.assert_close(posterior.covariance[number], single.covariance)
 
 
 # --- one call ---------------------------------------------------------------------------------------------------------
@@ -284,8 +265,6 @@ def test_models_that_do_not_fit_together() -> None:
     X, y = rows(9)
     narrow = ExactGP(X[:, :1], y, RBFKernel().double())
     for call, message in (
-        (lambda: inducing_features([sparse(), sparse(num_knots=6)]), r"\[\(8, 2\), \(6, 2\)\]; .* of each model"),
-        (lambda: inducing_features([sparse(), sparse("matern ard")]), "differs in structure"),
         (lambda: weights_posterior(exact()), "start_online continues from its rows"),
         (lambda: start_online([], RULE), "no model; give at least one"),
         (lambda: start_online([sparse(), narrow], RULE), "different numbers of inputs"),
