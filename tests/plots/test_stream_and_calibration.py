@@ -164,22 +164,6 @@ def test_saving_writes_the_format_of_the_suffix_and_leaves_nothing_else(tmp_path
     assert list(tmp_path.iterdir()) == [goal]
 
 
-def test_a_failed_write_leaves_the_old_picture(tmp_path, monkeypatch):
-    goal = tmp_path / "weights.png"
-    goal.write_bytes(b"old")
-    figure = plot_weights([[0.0]], ["only"])
-
-    def half(file, **_):
-        file.write(b"half")
-        raise OSError("disk full")
-
-    monkeypatch.setattr(figure, "savefig", half)
-    with pytest.raises(OSError, match="disk full"):
-        save_figure(figure, goal)
-    assert goal.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [goal]
-
-
 def test_saving_rejects_unknown_formats_and_missing_folders(tmp_path):
     with pytest.raises(ValueError, match=r"\.png, \.pdf or \.svg"):
         save_figure(Figure(), tmp_path / "weights.docx")

@@ -12,7 +12,6 @@ import torch
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.papers.fusion import laplace
 from gp_ensembles.papers.fusion.chees import HMCSettings
-from gp_ensembles.papers.fusion.experts import ExpertPredictions
 from gp_ensembles.papers.fusion.function_priors import FourierPrior
 from gp_ensembles.papers.fusion.hmc import HMC, combine_chains, equal_chains, stacked_chains
 from gp_ensembles.papers.fusion.inference import MAP, find_modes
@@ -135,18 +134,6 @@ def test_laplace_evidence_against_quadrature(num_rows):
     exact = model.log_joint(theta).logsumexp(0) + 2 * (grid[1] - grid[0]).log()
     found = LaplaceApproximation(num_restarts=4).infer(model, generator=seeded())
     assert found.report.log_evidence == pytest.approx(float(exact), abs=1.0 / num_rows)
-
-
-def test_experts_permuted():
-    """Experts in another order have their weights in that order (the log-linear pool has no reference expert)."""
-    predictions, order = experts(3, X), [2, 0, 1]
-    permuted = ExpertPredictions(*(part[order] for part in predictions))
-    inference = LaplaceApproximation(num_restarts=4, num_draws=4000)
-    model, moved = (PBHS(X, X.squeeze(-1), each, prior()) for each in (predictions, permuted))
-    one, other = (inference.infer(each, generator=seeded()) for each in (model, moved))
-    weights = model.log_weights(one.theta, X).mean(0)
-    assert (weights[order] - model.log_weights(other.theta, X).mean(0)).abs().amax() < 0.1
-    assert one.report.log_evidence == pytest.approx(other.report.log_evidence, abs=1e-4)
 
 
 @pytest.fixture

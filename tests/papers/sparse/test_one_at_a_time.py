@@ -373,23 +373,6 @@ def test_selection_stops_at_the_first_knot_that_adds_too_little():
     assert [step.action for step in found.history] == ["start"]
 
 
-def test_an_interruption_keeps_the_best_model(monkeypatch):
-    calls, original = [], SparseGP.objective
-
-    def objective(self):
-        calls.append(self.num_knots)
-        if self.num_knots == 8 and calls.count(8) == 4:
-            raise KeyboardInterrupt
-        return original(self)
-
-    monkeypatch.setattr(SparseGP, "objective", objective)
-    with pytest.warns(UserWarning, match="interrupted with 7 knots"):
-        found = select()
-    assert found.stop_reason == "interrupted"
-    assert found.knots.shape == (7, 2)
-    assert value_of(original(found.model)) == pytest.approx(found.history[-1].objective, abs=1e-9)
-
-
 def test_duplicates_are_one_row_each_and_all_rows_are_enough():
     X, y = rows(6)
     found = select(X.repeat(3, 1), y.repeat(3), *isotropic(1.0, 0.4, 0.01), start=2, tolerance=-1e6)
@@ -408,8 +391,3 @@ def test_bad_input():
     for build, *numbers in [(RandomSubset, 0), (BayesianOptimization, 1, 5), (BayesianOptimization, 6, 5), (LBFGSB, 0)]:
         with pytest.raises(ValueError, match="at least"):
             build(*numbers)
-
-
-@pytest.mark.usefixtures("wrong_default_dtype")
-def test_default_dtype_does_not_matter():
-    assert select(proposal=BayesianOptimization(2, 4), max_knots=6).knots.dtype == torch.float64

@@ -131,15 +131,6 @@ def test_knots_at_the_data_give_the_exact_process_of_botorch(approximation, kern
         assert torch.allclose(found.covariance_matrix, expected.covariance_matrix, atol=1e-6)
 
 
-def test_noise_is_added_once(model):
-    X = points(4)
-    silent, noisy = model.posterior(X), model.posterior(X, observation_noise=True)
-    assert torch.allclose(noisy.variance, silent.variance + 0.05)
-    given = torch.tensor([[0.1], [0.2], [0.3], [0.4]], dtype=torch.float64)
-    assert torch.allclose(model.posterior(X, observation_noise=given).variance, silent.variance + given)
-    assert torch.allclose(model.likelihood(model(X)).variance.unsqueeze(-1), noisy.variance)
-
-
 # --- BoTorch ---------------------------------------------------------------------------------------------------------
 
 
@@ -189,17 +180,6 @@ def rebuilt(model, X=None, y=None):
     parts = deepcopy((model.covar_module, model.likelihood, model.mean_module))
     data = (model.train_X, model.train_y) if X is None else (X, y)
     return SparseGP(*data, model.knots, *parts, approximation=model.approximation, nugget=model.nugget)
-
-
-def test_copies_are_independent(model):
-    before, other = predict(model), deepcopy(model)
-    assert torch.equal(predict(other), before)
-    fit_sparse(other, knots=True, max_iterations=5)
-    assert not torch.equal(predict(other), before)
-    moved = model.with_knots(model.knots[:3])
-    assert moved.num_knots == 3
-    assert moved.covar_module is not model.covar_module
-    assert torch.equal(predict(model), before)
 
 
 def take_a_step(model):

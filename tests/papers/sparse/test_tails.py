@@ -127,16 +127,6 @@ def test_a_selection_predicts_by_itself_a_row_at_a_time(monkeypatch, max_knots):
         torch.testing.assert_close(getattr(found.predict(X), name), getattr(whole, name), rtol=1e-6, atol=1e-6)
 
 
-def test_single_precision():
-    X, y = rows(60, 8, noise=0.3)
-    got, want = (
-        select_knots(X.to(kind), y.to(kind)).predict(X.to(kind)[:9]) for kind in (torch.float32, torch.float64)
-    )
-    assert got.mean.dtype == torch.float32
-    torch.testing.assert_close(got.mean.double(), want.mean, rtol=0, atol=0.02)
-    torch.testing.assert_close(got.stddev.double(), want.stddev, rtol=0.1, atol=0)
-
-
 def test_predictions_in_small_units_are_the_same():
     """GPyTorch rounds variances up to 1e-10: more than the noise of targets in such units."""
     X, y = rows(60, noise=0.3)
