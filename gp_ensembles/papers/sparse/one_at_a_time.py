@@ -155,7 +155,7 @@ class BayesianOptimization:
 
     num_initial: int = 5
     num_evaluations: int = 40
-    all_if_cheap: bool = True
+    all_if_cheap: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
         if not 2 <= self.num_initial <= self.num_evaluations:
@@ -327,7 +327,9 @@ class OneAtATime(Strategy):
                 return "every row is a knot"
             best = int(objectives.argmax())
             if not bool(objectives[best].isfinite()):
-                raise NumericalError("the objective is infinite at every proposed row; use a larger nugget or noise")
+                raise NumericalError(
+                    "the objective could not be evaluated at any proposed row; use a larger nugget or noise"
+                )
             row = int(rows[best])
             grown = model.with_knots(torch.cat([model.knots.detach(), model.train_X[row : row + 1]]))
             reached = self.optimizer.optimize(grown, slice(model.num_knots, None)).objective

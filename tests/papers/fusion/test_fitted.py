@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.files.checkpoint import Kind, write_checkpoint
 from gp_ensembles.papers.fusion.chees import HMCSettings
 from gp_ensembles.papers.fusion.experts import ExpertPredictions
@@ -13,7 +12,7 @@ from gp_ensembles.papers.fusion.hmc import HMC
 from gp_ensembles.papers.fusion.inference import MAP, InferenceReport, PosteriorDraws
 from gp_ensembles.papers.fusion.laplace import LaplaceApproximation
 from gp_ensembles.papers.fusion.models import BHS, PBHS, MoGPE, PoGPE
-from tests.papers.fusion.cases import fourier_prior, inputs, line, normal, quiet, seeded, without_noise
+from tests.papers.fusion.cases import fourier_prior, inputs, normal, quiet, seeded, without_noise
 
 SHORT = HMC(4, HMCSettings(num_draws=20, num_warmup=40))
 FEW = MAP(num_restarts=2, max_iterations=20)
@@ -47,13 +46,7 @@ def fit(model, inference):
         return fit_fusion(model, inference, generator=seeded())
 
 
-def test_prediction_is_the_models():
-    fitted, X = fit(joint(), MAP(num_restarts=3, max_iterations=20)), line(7)
-    mixture = fitted.predict(X)
-    assert isinstance(mixture, Mixture)
-    direct = fitted.model.predictive(fitted.theta, X, draw_log_weights=fitted.log_weights)
-    torch.testing.assert_close(mixture.mean, direct.mean)
-    assert not mixture.mean.requires_grad
+def test_laplace_is_the_default_and_cannot_continue():
     default = fit_fusion(stacking(), generator=seeded())
     assert default.inference == LaplaceApproximation()
     with pytest.raises(TypeError, match="LaplaceApproximation cannot continue"):
@@ -63,13 +56,13 @@ def test_prediction_is_the_models():
 def test_weights_of_draws_count():
     """A draw of no weight changes nothing."""
     model = joint(PoGPE)
-    theta = model.draw_prior(2, generator=seeded())
+    theta, X = model.draw_prior(2, generator=seeded()), model.X[:5]
     report = InferenceReport("by hand", 0.0, 0, theta[:, 0])
     both = FittedFusion(model, PosteriorDraws(theta, theta.new_tensor([1.0, 1e-300]).log(), report))
     one = FittedFusion(model, PosteriorDraws(theta[:1], theta.new_zeros(1), report))
-    X = model.X[:5]
     torch.testing.assert_close(both.predict(X).log_prob(model.y[:5]), one.predict(X).log_prob(model.y[:5]))
     torch.testing.assert_close(both.expert_weights(X).quantiles, one.expert_weights(X).quantiles)
+    assert not both.predict(X).mean.requires_grad
     with pytest.raises(ValueError, match="this model has"):
         FittedFusion(joint(), PosteriorDraws(torch.zeros(1, 3), torch.zeros(1), report))
 

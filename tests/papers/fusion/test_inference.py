@@ -3,7 +3,6 @@
 import math
 import sys
 import warnings
-from functools import partial
 from itertools import cycle
 
 import pytest
@@ -192,16 +191,6 @@ def test_numpyro_without_numpyro(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", None)
     with pytest.raises(ImportError, match=r"gp_ensembles\[numpyro\]"):
         NUTS().infer(MODELS["het"]())
-
-
-def test_chains_that_agree_are_all_kept():
-    found = quiet(HMC(6, SHORT), MODELS["gaussian"]())
-    assert found.theta.shape[0] == 6 * 150
-    assert found.report.diagnostics.weights.amin() > 0.1
-    alone = quiet(HMC(6, SHORT, chain_weighting=partial(stacked_chains, prior_count=0)), MODELS["gaussian"]())
-    assert torch.equal(alone.chains.theta, found.chains.theta)
-    assert quiet(HMC(1, HMCSettings(num_draws=20, num_warmup=20)), MODELS["gaussian"]()).theta.shape == (20, 4)
-    assert alone.theta.shape[0] == int((alone.report.diagnostics.weights > 0).sum()) * 150
 
 
 def test_stacked_chains_avoid_a_poor_mode():

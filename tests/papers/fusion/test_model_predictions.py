@@ -121,15 +121,6 @@ def test_columns_do_not_see_one_another(generator):
             torch.testing.assert_close(log_weights, whole.log_weights, rtol=1e-12, atol=1e-13)
 
 
-def test_pooled_experts_are_the_precision_weighted_ones(generator):
-    model, X_new, predictions = models()[3][0], inputs(7, 2, seed=8), made_up_experts(3, 7, 6)
-    theta = model.draw_prior(3, generator=generator)
-    _, mean, variance = model.components(theta, X_new, predictions)
-    precision = model.log_weights(theta, X_new).exp() / predictions.target_variance
-    torch.testing.assert_close(variance, 1 / precision.sum(1, keepdim=True))
-    torch.testing.assert_close(mean, (precision * predictions.mean).sum(1, keepdim=True) * variance)
-
-
 def test_gradients_reach_new_inputs(generator):
     """An acquisition function climbs in the inputs."""
     for model, _ in models()[:2] + models()[4:]:

@@ -1,7 +1,5 @@
 """From sparse models to online experts: the same posterior row by row, and ensembles that go on with it."""
 
-from itertools import cycle
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,6 @@ from gpytorch.means import Mean, ZeroMean
 from torch import Tensor
 
 from gp_ensembles.experts import GaussianExpert
-from gp_ensembles.filters.states import GaussianState
 from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare
 from gp_ensembles.papers.sparse import DIC, FITC, VFE, ExactGP, GreedyBlocks, SparseGP, select_knots, start_online
 from gp_ensembles.papers.sparse import online as online_module
@@ -20,10 +17,6 @@ from gp_ensembles.papers.sparse.online import inducing_features, weights_posteri
 from gp_ensembles.papers.sparse.selection import LinearTrend
 from tests.papers.sparse.problems import KERNELS, name_of, noise_of, rows, value_of
 
-FORMS = {
-    "covariance": lambda posterior: GaussianState(torch.cat([posterior.covariance, posterior.mean.unsqueeze(-1)], -1)),
-    "square root": lambda posterior: posterior,
-}
 RULE = BayesianModelAveraging()
 
 
@@ -65,27 +58,6 @@ def test_an_expert_is_the_subset_of_regressors_row_by_row(name: str) -> None:
     for t in range(8, 14):  # a sparse model has at least as many rows as knots
         expected = moments(like(model, X[:t], y[:t], DIC()), X[t : t + 1])
         agree((steps.mean[t : t + 1] + offset[t], steps.variance[t : t + 1]), expected)
-
-
-@pytest.mark.parametrize(
-    ("name", "form", "approximation"), list(zip(KERNELS, cycle(FORMS), cycle([VFE(), VFE(), DIC()]))), ids=name_of
-)
-def test_an_expert_goes_on_where_the_model_stopped(name: str, form: str, approximation) -> None:
-    model = sparse(name, approximation=approximation)
-    features, posterior = inducing_features(model), FORMS[form](weights_posterior(model))
-    expert = GaussianExpert(features, noise_of(0.05))
-    (X, y), seen = rows(9, seed=2), (model.train_X, model.train_y)
-    both = [torch.cat(parts) for parts in zip(seen, (X, y), strict=True)]
-    offset = model.mean_module(X).detach()
-    state, steps = expert.update(posterior, X, y - offset)
-    before, after = expert.predict(posterior, X), expert.predict(state, X)
-    agree((before[0] + offset, before[1]), moments(like(model, *seen, DIC()), X))
-    agree((after[0] + offset, after[1]), moments(like(model, *both, DIC()), X))
-    # What the knots miss makes it the prediction of VFE.
-    agree((after[0] + offset, after[1] + features.unexplained(X)), moments(like(model, *both, VFE()), X))
-    # Evidence of the stream, given the model's rows, by the densities of all and of the first.
-    evidence = value_of(like(model, *both, DIC()).objective() - like(model, *seen, DIC()).objective())
-    assert value_of(steps.log_prob.sum()) == pytest.approx(evidence, abs=1e-7)
 
 
 @torch.no_grad()
