@@ -80,7 +80,7 @@ surface = axis.tripcolor(*plane.T, mean, shading="gouraud", cmap="cividis")
 figure.colorbar(surface)
 axis.plot(*X.T, "o", color="white", markersize=3, label="rows")
 axis.plot(*found.knots.T, "x", color=ALARM, markersize=7, label="knots")
-axis.legend(labelcolor="white", frameon=False)
+axis.legend(facecolor="lightgray", framealpha=1.0)
 label(axis, "mean of the label", "x1", "x2")
 figure
 

@@ -144,7 +144,7 @@ surface = axis.tripcolor(*square.T, mean, shading="gouraud", cmap="cividis")
 figure.colorbar(surface)
 axis.plot(*plane[train].T, "o", color="white", markersize=3, label="rows")
 axis.plot(*chosen.knots.T, "x", color=ALARM, markersize=7, label="knots")
-axis.legend(labelcolor="white", frameon=False)
+axis.legend(facecolor="lightgray", framealpha=1.0)
 label(axis, "mean of the label", "x1", "x2")
 figure
 

@@ -116,7 +116,7 @@ for name, model in {
 rows, log_weights = found.top()
 mixtures = found.hyperparameters(rows).mixtures
 figure, (axis,) = new_figure(1, 1, 9.0, 3.6)
-frequency = torch.linspace(0.0, 3.0, 3000, dtype=torch.float64)
+frequency = torch.linspace(0.0, 2.0, 2000, dtype=torch.float64)
 # the heavier a kernel, the more opaque its spectrum; the heaviest is on top
 opacity = (log_weights - log_weights.max()).exp().clamp(min=0.04)
 for k in log_weights.argsort()[-30:].tolist():
@@ -133,7 +133,7 @@ label(
     axis, "spectra of the heaviest kernels", "frequency, cycles per year", "density"
 )
 axis.set_yscale("log")
-axis.set_ylim(bottom=1e-6)
+axis.set_ylim(1e-5, 1e2)
 figure
 
 # %% [markdown]
