@@ -267,11 +267,8 @@ def refusals():
     model = BHS(X, y, good, prior)
     joint = HetGP(X, y, prior, prior)
     return [
-        (lambda: HetGP(X[:0], y[:0], prior, prior), ValueError, "do not fit"),
         (lambda: HetGP(X, y[:4], prior, prior), ValueError, "do not fit"),
-        (lambda: HetGP(X, y.float(), prior, prior), ValueError, "share a real dtype"),
         (lambda: HetGP(X, nan, prior, prior), ValueError, "targets must be finite, but row 3"),
-        (lambda: HetGP(nan[:, None], y, prior, prior), ValueError, "inputs must be finite, but row 3"),
         (lambda: HetGP(X.float(), y.float(), prior, prior), TypeError, "same dtype and device"),
         (lambda: HetGP(torch.cat([X, X], -1), y, prior, prior), ValueError, r"1 column\(s\)"),
         (lambda: MoGPE(X, y, 0, prior, prior, prior), ValueError, "num_experts must be at least 1"),
