@@ -22,13 +22,13 @@
 
 # %%
 # %matplotlib inline
+import matplotlib.pyplot as plt
 import torch
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from sklearn.neighbors import NearestNeighbors
 
 from gp_ensembles.papers.gplvm import ie_gplvm
-from gp_ensembles.plots import plot_embedding
 
 torch.set_num_threads(1)
 
@@ -41,6 +41,15 @@ def neighbor_error(places, label):
         .kneighbors(return_distance=False)[:, 0]
     )
     return float((label[nearest] != label).double().mean())
+
+
+def draw(places, title):
+    """Rows in a plane, a color for each digit."""
+    _, axis = plt.subplots(layout="constrained")
+    for digit in range(10):
+        axis.scatter(*places[label == digit].T, s=12, label=str(digit))
+    axis.set_title(f"{title}, 1-NN error {neighbor_error(places, label):.1%}")
+    axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
 
 
 # %% [markdown]
@@ -84,10 +93,7 @@ print(f"best_expert: {model.best_expert}")
 
 # %%
 flat = torch.tensor(PCA(2).fit_transform(rows.numpy()))
-names = [str(int(digit)) for digit in label]
-error = neighbor_error(flat, label)
-title = f"principal components of all rows, 1-NN error {error:.1%}"
-plot_embedding(flat, names, title=title)
+draw(flat, "principal components of all rows")
 
 # %% [markdown]
 # Every expert has its own latent space. What the algorithm reports, `seen.embedding`, is the place in the space
@@ -96,6 +102,4 @@ plot_embedding(flat, names, title=title)
 
 # %%
 places = torch.cat([first.by_expert, seen.by_expert], dim=1)[model.best_expert]
-plot_embedding(
-    places, names, title=f"digits, 1-NN error {neighbor_error(places, label):.1%}"
-)
+draw(places, "digits")

@@ -40,7 +40,7 @@ from gp_ensembles.papers.fusion import (
     predict_experts,
     stacking_weights,
 )
-from gp_ensembles.plots.fusion import Band, FusionView, plot_fusion
+from gp_ensembles.plots.canvas import FAINT, SERIES, draw_band, label, new_figure
 
 torch.set_num_threads(1)
 generator = torch.Generator().manual_seed(0)
@@ -95,8 +95,7 @@ product = fit_fusion(PBHS(X, y, experts, prior), generator=generator)
 # %% [markdown]
 # `BHS` is a mixture of the experts (linear pool), `PBHS` a normalized product of powers of them (log-linear pool); a
 # `FourierPrior` is the prior of the weights' logits, here a Gaussian process of length scale one in 30 random
-# frequencies (`GPPrior` is exact, for a few hundred rows). `fit_fusion` uses Laplace's approximation unless set
-# otherwise.
+# frequencies. `fit_fusion` uses Laplace's approximation unless set otherwise.
 #
 # What does the mixture look like? Bands hold 90 %.
 
@@ -104,18 +103,34 @@ product = fit_fusion(PBHS(X, y, experts, prior), generator=generator)
 grid = torch.linspace(0.0, 10.0, 301, dtype=torch.float64).unsqueeze(-1)
 grid_experts = predict_experts(sensors, grid)
 half = 1.645 * grid_experts.target_variance.sqrt()
-bands = Band(grid_experts.mean, grid_experts.mean - half, grid_experts.mean + half)
-
-
-def view(fitted):
-    low, middle, high = fitted.expert_weights(grid).quantiles
-    fused = fitted.predict(grid, grid_experts)
-    quantiles = Band(*(fused.quantile(p) for p in (0.5, 0.05, 0.95)))
-    return FusionView(grid.squeeze(-1), bands, Band(middle, low, high), quantiles)
 
 
 names = ["first sensor", "second sensor"]
-plot_fusion(view(stacked), seen=(X.squeeze(-1), y), expert_names=names)
+
+
+def draw(fitted):
+    """The experts, their weights and the fused prediction, each with its band."""
+    figure, axes = new_figure(3, 1, 9.0, 8.4)
+    x, fused = grid.squeeze(-1), fitted.predict(grid, grid_experts)
+    low, middle, high = fitted.expert_weights(grid).quantiles
+    for k, (name, color) in enumerate(zip(names, SERIES, strict=False)):
+        mean = grid_experts.mean[k]
+        axes[0].plot(x, mean, color=color, label=name)
+        axes[0].fill_between(
+            x, mean - half[k], mean + half[k], color=color, alpha=0.2
+        )
+        axes[1].plot(x, middle[k], color=color)
+        axes[1].fill_between(x, low[k], high[k], color=color, alpha=0.2)
+    draw_band(axes[2], x, *(fused.quantile(p) for p in (0.5, 0.05, 0.95)))
+    axes[2].plot(X.squeeze(-1), y, "o", color=FAINT, markersize=2.5, label="rows")
+    axes[0].legend(frameon=False)
+    label(axes[0], "the experts and their bands", "", "y")
+    label(axes[1], "their weights", "", "weight")
+    label(axes[2], "the fused prediction", "x", "y")
+    return figure
+
+
+draw(stacked)
 
 # %% [markdown]
 # In a linear pool even a tenth of the weight on an expert that is far off shows in the 90 % band. A product has one
@@ -123,7 +138,7 @@ plot_fusion(view(stacked), seen=(X.squeeze(-1), y), expert_names=names)
 # one, and the band widens.
 
 # %%
-plot_fusion(view(product), seen=(X.squeeze(-1), y), expert_names=names)
+draw(product)
 
 # %% [markdown]
 # ## Rules with fixed weights

@@ -25,10 +25,9 @@
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
-from gp_ensembles import data, plots
+from gp_ensembles import data
 from gp_ensembles.papers.sparse import GreedyBlocks, select_knots
-from gp_ensembles.plots.canvas import SERIES, label, new_figure
-from gp_ensembles.plots.knots import KnotFit
+from gp_ensembles.plots.canvas import ALARM, SERIES, label, new_figure
 from gp_ensembles.streaming.scales import Standardizer
 
 torch.set_num_threads(1)
@@ -75,13 +74,15 @@ sides = torch.linspace(-3.0, 3.2, 40, dtype=torch.float64)
 plane = torch.cartesian_prod(sides, sides)
 with torch.no_grad():
     # a batch of single points
-    posterior = found.model.posterior(plane.unsqueeze(-2), observation_noise=True)
-    mean, half = (
-        posterior.mean.flatten(),
-        1.645 * posterior.variance.sqrt().flatten(),
-    )
-fit = KnotFit(found.knots, mean, mean - half, mean + half)
-plots.plot_knots(plane, fit, seen=(X, labels), names=("x1", "x2", "label"))
+    mean = found.model.posterior(plane.unsqueeze(-2)).mean.flatten()
+figure, (axis,) = new_figure(1, 1, 6.4, 4.8)
+surface = axis.tripcolor(*plane.T, mean, shading="gouraud", cmap="cividis")
+figure.colorbar(surface)
+axis.plot(*X.T, "o", color="white", markersize=3, label="rows")
+axis.plot(*found.knots.T, "x", color=ALARM, markersize=7, label="knots")
+axis.legend(facecolor="lightgray", framealpha=1.0)
+label(axis, "mean of the label", "x1", "x2")
+figure
 
 # %% [markdown]
 # ## The default

@@ -24,7 +24,7 @@
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
-from gp_ensembles import data, metrics, plots
+from gp_ensembles import data, metrics
 from gp_ensembles.papers.sparse import (
     GreedyBlocks,
     OneAtATime,
@@ -35,8 +35,7 @@ from gp_ensembles.papers.sparse import (
     select_knots,
 )
 from gp_ensembles.papers.sparse.fitting import fit_sparse
-from gp_ensembles.plots.canvas import ALARM
-from gp_ensembles.plots.knots import KnotFit
+from gp_ensembles.plots.canvas import ALARM, FAINT, INK, draw_band, label, new_figure
 from gp_ensembles.streaming.scales import Standardizer
 
 torch.set_num_threads(1)
@@ -61,10 +60,8 @@ model = SparseGP(
 # fits hyperparameters; the knots stay
 fit_sparse(model)
 
-proposed = RandomSubset(1).propose(model, generator=generator)
-grown = model.with_knots(
-    torch.cat([model.knots, X[proposed.row : proposed.row + 1]])
-)
+proposed, _ = RandomSubset(1).propose(model, generator=generator)
+grown = model.with_knots(torch.cat([model.knots, X[proposed]]))
 # a copy
 refined = grown.with_knots(grown.knots)
 fit_sparse(refined, knots=slice(7, None))
@@ -76,23 +73,26 @@ for name, one in {"before": grown, "after": refined}.items():
     )
 
 
-@torch.no_grad()
-def described(model, X):
-    # a batch of single points
-    posterior = model.posterior(X.unsqueeze(-2), observation_noise=True)
-    mean, half = (
-        posterior.mean.flatten(),
-        1.645 * posterior.variance.sqrt().flatten(),
-    )
-    return KnotFit(model.knots, mean, mean - half, mean + half)
-
-
 grid = torch.linspace(0.0, 10.0, 201, dtype=torch.float64).unsqueeze(-1)
-figure = plots.plot_knots(grid, described(refined, grid), seen=(X, y), title="after")
-place, moved = grown.knots[-1].item(), refined.knots[-1].item()
-figure.axes[0].axvline(place, color=ALARM, linestyle=":", label="new knot, proposed")
-figure.axes[0].axvline(moved, color=ALARM, label="new knot, moved")
-figure.axes[0].legend(frameon=False, fontsize=8)
+with torch.no_grad():
+    # a batch of single points
+    posterior = refined.posterior(grid.unsqueeze(-2), observation_noise=True)
+mean, half = (
+    posterior.mean.flatten(),
+    1.645 * posterior.variance.sqrt().flatten(),
+)
+figure, (axis,) = new_figure(1, 1, 9.0, 3.8)
+draw_band(axis, grid.flatten(), mean, mean - half, mean + half)
+axis.plot(x, y, "o", color=FAINT, markersize=2.5, label="rows")
+foot = axis.get_ylim()[0]
+places = refined.knots.detach().flatten()
+axis.plot(places, foot + 0.0 * places, "^", color=INK, label="knots")
+axis.axvline(
+    grown.knots[-1].item(), color=ALARM, linestyle=":", label="new knot, proposed"
+)
+axis.axvline(refined.knots[-1].item(), color=ALARM, label="new knot, moved")
+axis.legend(frameon=False, fontsize=8)
+label(axis, "after", "x", "y")
 figure
 
 # %% [markdown]
@@ -136,12 +136,17 @@ for name, way in ways.items():
 # %%
 sides = torch.linspace(-3.0, 3.2, 40, dtype=torch.float64)
 square = torch.cartesian_prod(sides, sides)
-plots.plot_knots(
-    square,
-    described(results["simultaneous"].model, square),
-    seen=(plane[train], labels[train]),
-    names=("x1", "x2", "label"),
-)
+chosen = results["simultaneous"]
+with torch.no_grad():
+    mean = chosen.model.posterior(square.unsqueeze(-2)).mean.flatten()
+figure, (axis,) = new_figure(1, 1, 6.4, 4.8)
+surface = axis.tripcolor(*square.T, mean, shading="gouraud", cmap="cividis")
+figure.colorbar(surface)
+axis.plot(*plane[train].T, "o", color="white", markersize=3, label="rows")
+axis.plot(*chosen.knots.T, "x", color=ALARM, markersize=7, label="knots")
+axis.legend(facecolor="lightgray", framealpha=1.0)
+label(axis, "mean of the label", "x1", "x2")
+figure
 
 # %% [markdown]
 # The paper's algorithm adds one knot at a time (`OneAtATime`, with `RandomSubset` or `BayesianOptimization` as its

@@ -28,11 +28,17 @@ from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
-from gp_ensembles import plots
 from gp_ensembles.data import airline_passengers
 from gp_ensembles.papers.quadrature import Budget, RegressionProblem, marginalize
 from gp_ensembles.papers.quadrature.prior import default_prior
-from gp_ensembles.plots.canvas import ALARM, FAINT, draw_band, label, new_figure
+from gp_ensembles.plots.canvas import (
+    ALARM,
+    FAINT,
+    MEAN,
+    draw_band,
+    label,
+    new_figure,
+)
 
 # matrices this small are fastest with one
 torch.set_num_threads(1)
@@ -109,13 +115,26 @@ for name, model in {
 # %%
 rows, log_weights = found.top()
 mixtures = found.hyperparameters(rows).mixtures
-plots.plot_spectra(
-    mixtures.weights,
-    mixtures.means.squeeze(-1),
-    mixtures.scales.squeeze(-1),
-    log_weights,
-    input_name="years",
+figure, (axis,) = new_figure(1, 1, 9.0, 3.6)
+frequency = torch.linspace(0.0, 2.0, 2000, dtype=torch.float64)
+# the heavier a kernel, the more opaque its spectrum; the heaviest is on top
+opacity = (log_weights - log_weights.max()).exp().clamp(min=0.04)
+for k in log_weights.argsort()[-30:].tolist():
+    there = mixtures.weights[k] > 0
+    weights, means, scales = (
+        part[k].reshape(-1)[there]
+        for part in (mixtures.weights, mixtures.means, mixtures.scales)
+    )
+    law = torch.distributions.Normal(means, scales)
+    f = frequency.unsqueeze(-1)
+    density = weights * (law.log_prob(f).exp() + law.log_prob(-f).exp())
+    axis.plot(frequency, density.sum(-1), color=MEAN, alpha=float(opacity[k]))
+label(
+    axis, "spectra of the heaviest kernels", "frequency, cycles per year", "density"
 )
+axis.set_yscale("log")
+axis.set_ylim(1e-5, 1e2)
+figure
 
 # %% [markdown]
 # The paper's tables, with RBF and Matern kernels for comparison: `python -m studies maskerade table-5 --data FOLDER`.

@@ -36,7 +36,7 @@ from gp_ensembles.papers.fusion import (
     fit_fusion,
 )
 from gp_ensembles.papers.fusion.chees import HMCSettings
-from gp_ensembles.plots.fusion import Band, FusionView, plot_fusion
+from gp_ensembles.plots.canvas import FAINT, INK, SERIES, label, new_figure
 
 torch.set_num_threads(1)
 generator = torch.Generator().manual_seed(0)
@@ -107,14 +107,30 @@ low, middle, high = parts.mean.quantile(
 )
 half = 1.645 * parts.variance.mean(0).sqrt()
 fused, shares = mixture.predict(grid), mixture.expert_weights(grid).quantiles
-view = FusionView(
-    grid.squeeze(-1),
-    Band(middle, low - half, high + half),
-    Band(shares[1], shares[0], shares[2]),
-    Band(*(fused.quantile(p) for p in (0.5, 0.05, 0.95))),
-    (targets, fused.log_prob(targets.unsqueeze(-1))),
+x = grid.squeeze(-1)
+figure, axes = new_figure(3, 1, 9.0, 8.4)
+for k, color in enumerate(SERIES[:2]):
+    axes[0].plot(x, middle[k], color=color, label=f"expert {k + 1}")
+    axes[0].fill_between(
+        x, low[k] - half[k], high[k] + half[k], color=color, alpha=0.2
+    )
+    axes[1].plot(x, shares[1, k], color=color)
+    axes[1].fill_between(x, shares[0, k], shares[2, k], color=color, alpha=0.2)
+# the darker, the higher the density, on a logarithmic scale of four nats
+density = fused.log_prob(targets.unsqueeze(-1))
+top = density.max().item()
+axes[2].pcolormesh(
+    x, targets, density, cmap="Blues", shading="gouraud", vmin=top - 4, vmax=top + 2
 )
-plot_fusion(view, seen=(X.squeeze(-1), y - center))
+for level in (0.05, 0.5, 0.95):
+    axes[2].plot(x, fused.quantile(level), color=INK, linewidth=0.8)
+axes[2].plot(X.squeeze(-1), y - center, "o", color=FAINT, markersize=2.5)
+axes[2].set_ylim(targets[0].item(), targets[-1].item())
+axes[0].legend(frameon=False)
+label(axes[0], "the experts and their bands", "", "y")
+label(axes[1], "their weights", "", "weight")
+label(axes[2], "the fused density, its median and 90 % band", "x", "y")
+figure
 
 # %% [markdown]
 # ## Beyond one mode

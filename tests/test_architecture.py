@@ -89,12 +89,12 @@ TABLE = {
     # filters, experts, meta_learners, engine: fitted models go on as the experts of an online ensemble.
     # bo: the contract of models that BoTorch takes.
     "papers/sparse": (
-        "numerics distributions features filters experts meta_learners engine bo",
+        "numerics distributions features filters experts meta_learners engine bo papers/rows",
         "gpytorch botorch linear_operator numpy scipy tqdm",
     ),
     # engine, bo: mixtures as distributions and posteriors. metrics: the best fixed mixture. spectral: frequencies.
     "papers/fusion": (
-        "numerics features spectral metrics engine bo distributions files",
+        "numerics features spectral metrics engine bo distributions files papers/rows",
         "gpytorch botorch linear_operator tqdm numpy",
     ),
     # features, spectral: the frequencies of the experts' kernels. meta_learners: how experts are weighed.

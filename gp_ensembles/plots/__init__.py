@@ -2,10 +2,6 @@
 
 - :mod:`~gp_ensembles.plots.stream`: targets and the predictions made before them, log scores, weights, forecasts.
 - :mod:`~gp_ensembles.plots.calibration`: PIT and intervals of predictive distributions, class probabilities.
-- :mod:`~gp_ensembles.plots.embedding`: rows in a latent space.
-- :mod:`~gp_ensembles.plots.fusion`: experts, weights and the fused prediction over one input.
-- :mod:`~gp_ensembles.plots.knots`: knots over the data.
-- :mod:`~gp_ensembles.plots.spectra`: spectra of marginalized kernels.
 - :mod:`~gp_ensembles.plots.canvas`: colors, blank figures and :func:`save_figure`, for custom pictures.
 
 Every ``plot_`` function returns a :class:`matplotlib.figure.Figure`; ``draw_`` functions draw on given axes. None
@@ -21,20 +17,12 @@ except ImportError as error:
 
 from gp_ensembles.plots.calibration import plot_calibration
 from gp_ensembles.plots.canvas import save_figure
-from gp_ensembles.plots.embedding import plot_embedding
-from gp_ensembles.plots.fusion import plot_fusion
-from gp_ensembles.plots.knots import plot_knots
-from gp_ensembles.plots.spectra import plot_spectra
 from gp_ensembles.plots.stream import plot_bands, plot_score, plot_weights
 
 __all__ = [
     "plot_bands",
     "plot_calibration",
-    "plot_embedding",
-    "plot_fusion",
-    "plot_knots",
     "plot_score",
-    "plot_spectra",
     "plot_weights",
     "save_figure",
 ]

@@ -46,11 +46,7 @@ def plot_calibration(pit: Tensor | ArrayLike) -> Figure:
 
 
 def plot_pit_counts(counts: ArrayLike) -> Figure:
-    """As :func:`plot_calibration`, from how many transforms fell into each of equal bins: in constant room.
-
-    Raises:
-        ValueError: If K is not a multiple of 20.
-    """
+    """As :func:`plot_calibration`, from how many transforms fell into each of equal bins: in constant room."""
     fine = as_array(counts, 1, "counts")
     if len(fine) % 20:
         raise ValueError(f"the number of bins must be a multiple of 20, got {len(fine)}")

@@ -99,11 +99,7 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
 
 
 def as_array(values: Tensor | ArrayLike, num_axes: int, name: str) -> Array:
-    """A float64 array of the values of a tensor (on any device, with or without gradient) or of an array.
-
-    Raises:
-        ValueError: If it has another number of axes, or is empty.
-    """
+    """A float64 array, not empty, of the values of a tensor (on any device, with or without gradient) or an array."""
     plain = values.detach().cpu().double().numpy() if isinstance(values, torch.Tensor) else values
     array = np.asarray(plain, dtype=np.float64)
     if array.ndim != num_axes or array.size == 0:
@@ -112,11 +108,7 @@ def as_array(values: Tensor | ArrayLike, num_axes: int, name: str) -> Array:
 
 
 def as_columns(values: Mapping[str, Tensor | ArrayLike]) -> dict[str, Array]:
-    """Float64 arrays (N,) of one length, by name.
-
-    Raises:
-        ValueError: If one is not a vector or is empty, or lengths differ.
-    """
+    """Float64 arrays (N,) of one length, by name."""
     arrays = {name: as_array(column, 1, name) for name, column in values.items()}
     lengths = {name: len(column) for name, column in arrays.items()}
     if len(set(lengths.values())) > 1:

@@ -77,25 +77,15 @@ def plot_bands(
 
 
 class Runs(NamedTuple):
-    """Runs of rows that follow one another, each array (R,).
+    """Runs of rows that follow one another, each array (R,)."""
 
-    Attributes:
-        rows: Row numbers at their middles.
-        least: Least targets; NaN where none was observed.
-        greatest: Greatest targets.
-        mean: Means of the predictive means.
-        lower: Lowest ends of the bands.
-        upper: Highest ends.
-        is_missing: Whether a target is missing.
-    """
-
-    rows: Array
-    least: Array
+    rows: Array  # row numbers at their middles
+    least: Array  # least targets; NaN where none was observed
     greatest: Array
-    mean: Array
-    lower: Array
-    upper: Array
-    is_missing: NDArray[np.bool_]
+    mean: Array  # means of the predictive means
+    lower: Array  # lowest ends of the bands
+    upper: Array  # highest ends
+    is_missing: NDArray[np.bool_]  # whether a target is missing
 
 
 def plot_long_bands(runs: Runs, last: Mapping[str, ArrayLike], *, target_name: str = "y", last_row: int = 0) -> Figure:
@@ -142,10 +132,7 @@ def plot_score(log_prob: Mapping[str, Tensor | ArrayLike], *, first_row: int = 0
     """
     if not 1 <= len(log_prob) <= len(SERIES):
         raise ValueError(f"a score picture takes 1 to {len(SERIES)} models, got {len(log_prob)}")
-    series = {name: as_array(values, 1, name) for name, values in log_prob.items()}
-    lengths = {name: len(values) for name, values in series.items()}
-    if len(set(lengths.values())) > 1:
-        raise ValueError(f"all models must be scored on the same rows, got lengths {lengths}")
+    series = as_columns(log_prob)
     known = ~np.isnan(next(iter(series.values())))
     starts, ends = np.array([(run.start, run.stop) for run in bins(len(known), 1000)]).T
     sums = {name: np.add.reduceat(np.where(known, values, 0.0), starts) for name, values in series.items()}
@@ -153,11 +140,7 @@ def plot_score(log_prob: Mapping[str, Tensor | ArrayLike], *, first_row: int = 0
 
 
 def plot_score_sums(rows: ArrayLike, counts: ArrayLike, sums: Mapping[str, ArrayLike]) -> Figure:
-    """As :func:`plot_score`, from sums over runs of rows. Shapes: ``rows`` (R,), ``counts`` (R,).
-
-    Raises:
-        ValueError: If lengths differ.
-    """
+    """As :func:`plot_score`, from sums over runs of rows. Shapes: ``rows`` (R,), ``counts`` (R,)."""
     columns = as_columns({"rows": rows, "counts": counts, **sums})
     ends, number = columns.pop("rows"), np.cumsum(columns.pop("counts"))
     totals = {name: np.cumsum(values) for name, values in columns.items()}

@@ -131,7 +131,7 @@ def made_up_mixture(half_width: float, num_rows: int, seed: int) -> FusionRows:
     priors, coefficients = [], []
     for lengthscale in (_MEAN_LENGTHSCALE, _OTHER_LENGTHSCALE):
         priors.append(FourierPrior(normal(_TRUE_FREQUENCIES, 1), lengthscale))
-        coefficients.append(normal(TRUE_EXPERTS, priors[-1].num_coefficients(num_rows)))
+        coefficients.append(normal(TRUE_EXPERTS, priors[-1].num_coefficients))
     truth = TrueMixture((priors[0], priors[1]), (coefficients[0], coefficients[1]))
     y = truth.at(X).sample(1, generator=generator).squeeze(0)
     return FusionRows(X, y, half_width, truth)

@@ -1,6 +1,7 @@
 """Layouts of the knot-selection paper's figures: a further knot, how knots move, and objectives by their number."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -8,9 +9,17 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from gp_ensembles.plots.canvas import ALARM, FAINT, INK, SERIES, as_array, draw_band, label, new_figure
-from gp_ensembles.plots.knots import KnotFit
 
 Rows = tuple[Tensor, Tensor]
+
+
+class KnotFit(NamedTuple):
+    """Knots and the predictions made with them."""
+
+    knots: Tensor  # shape (K, D)
+    mean: Tensor  # at the points of a picture, shape (P,), as both below
+    lower: Tensor  # predictive 5 % quantiles
+    upper: Tensor  # predictive 95 % quantiles
 
 
 def plot_new_knot(

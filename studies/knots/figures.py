@@ -89,8 +89,7 @@ def new_knot(choices: Choices) -> str:
 
     def draw(path: Path) -> None:
         from gp_ensembles.plots import save_figure
-        from gp_ensembles.plots.knots import KnotFit
-        from studies.knots.drawing import plot_new_knot
+        from studies.knots.drawing import KnotFit, plot_new_knot
 
         points = _points(X)
         fit = points, KnotFit(model.knots, *_predicted(model, points))
@@ -125,8 +124,7 @@ def moves(choices: Choices) -> str:
 
     def draw(path: Path) -> None:
         from gp_ensembles.plots import save_figure
-        from gp_ensembles.plots.knots import KnotFit
-        from studies.knots.drawing import plot_knot_moves
+        from studies.knots.drawing import KnotFit, plot_knot_moves
 
         fits = {name: KnotFit(model.knots, *curves[name]) for name, (_, model) in models.items()}
         starts = {name: start for name, (start, _) in models.items()}
@@ -177,14 +175,14 @@ def _fitted(model: SparseGP) -> list[float]:
         return [
             float(model.objective()),
             float(model.covar_module.base_kernel.lengthscale),
-            float(model.target_noise()),
+            float(model.likelihood.noise),
         ]
 
 
 @torch.no_grad()
 def _predicted(model: SparseGP, points: Tensor) -> _Curve:
     mean, variance = (part.flatten() for part in model.latent(points.unsqueeze(-2)))
-    width = _QUANTILE * (variance + model.target_noise()).sqrt()
+    width = _QUANTILE * (variance + model.likelihood.noise).sqrt()
     return _Curve(mean, mean - width, mean + width)
 
 

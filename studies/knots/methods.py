@@ -229,7 +229,7 @@ def _answered(model: SparseModel, test_X: Tensor) -> KnotAnswer:
     # each row alone: no joint covariance is asked for
     mean, variance = (part.flatten() for part in model.latent(test_X.unsqueeze(-2)))
     floor = 1e-12 * float(model.kernel_diagonal(test_X[:1]))
-    noise, objective = float(model.target_noise()), float(model.objective())
+    noise, objective = float(model.likelihood.noise), float(model.objective())
     return KnotAnswer(mean, variance.clamp_min(floor), noise, objective, model.knots.detach(), {})
 
 

@@ -188,8 +188,9 @@ def _written(results: Results[Plan], out: Path, split: Split, *, is_made_up: boo
 
 
 def _draw_spectra(curves: dict[str, list[float]], is_made_up: bool, path: Path) -> None:
-    from gp_ensembles.plots import plot_spectra, save_figure
+    from gp_ensembles.plots import save_figure
     from gp_ensembles.plots.canvas import ALARM
+    from studies.maskerade.spectra import plot_spectra
 
     log_weights = torch.tensor(curves["log_weights"], dtype=torch.float64, device="cpu")
     weights, means, scales = (

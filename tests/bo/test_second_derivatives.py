@@ -6,8 +6,7 @@ from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from torch.autograd.functional import hessian, jacobian
 
 from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel
-from gp_ensembles.papers.fusion import BHS, FusedModel, fit_fusion, predict_experts
-from gp_ensembles.papers.fusion.function_priors import GPPrior
+from gp_ensembles.papers.fusion import BHS, FourierPrior, FusedModel, fit_fusion, predict_experts
 from gp_ensembles.papers.quadrature import Budget, RegressionProblem, marginalize
 from gp_ensembles.papers.sparse import GreedyBlocks, select_knots
 
@@ -47,7 +46,7 @@ def quadrature(X, y):
 
 def fused(X, y):
     experts = [knots_of(RBFKernel)(X[:12], y[:12]), knots_of(lambda: MaternKernel(2.5))(X[:12], y[:12])]
-    role = GPPrior(kernel(RBFKernel()))
+    role = FourierPrior.from_kernel(kernel(RBFKernel()), 2, 10, generator=torch.Generator().manual_seed(1))
     model = BHS(X[12:], y[12:], predict_experts(experts, X[12:]), role)
     return FusedModel(fit_fusion(model, generator=torch.Generator().manual_seed(0)), experts)
 

@@ -86,7 +86,7 @@ def test_thinned_streams_lose_no_outlier():
         (lambda: plot_weights([[0.0, math.nan]], ["a"]), "row 1 sum to nan"),
         (lambda: plot_weights([[0.0]], ["a"], num_named=0), "num_named"),
         (lambda: plot_calibration([0.5, 1.5]), r"got 1\.5"),
-        (lambda: plot_score({"a": [0.0], "b": [0.0, 1.0]}), "same rows"),
+        (lambda: plot_score({"a": [0.0], "b": [0.0, 1.0]}), "same length"),
         (lambda: plot_score({}), "1 to 9 models"),
     ],
 )
@@ -161,22 +161,6 @@ def test_saving_writes_the_format_of_the_suffix_and_leaves_nothing_else(tmp_path
     goal = tmp_path / f"weights{suffix}"
     assert save_figure(plot_weights([[0.0]], ["only"]), goal) == goal
     assert goal.read_bytes().startswith(start)
-    assert list(tmp_path.iterdir()) == [goal]
-
-
-def test_a_failed_write_leaves_the_old_picture(tmp_path, monkeypatch):
-    goal = tmp_path / "weights.png"
-    goal.write_bytes(b"old")
-    figure = plot_weights([[0.0]], ["only"])
-
-    def half(file, **_):
-        file.write(b"half")
-        raise OSError("disk full")
-
-    monkeypatch.setattr(figure, "savefig", half)
-    with pytest.raises(OSError, match="disk full"):
-        save_figure(figure, goal)
-    assert goal.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [goal]
 
 

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from gp_ensembles.plots.canvas import new_figure
-from gp_ensembles.plots.knots import KnotFit
 from studies.fusion.pictures import draw_score_boxes
-from studies.knots.drawing import plot_growth, plot_knot_moves, plot_new_knot
+from studies.knots.drawing import KnotFit, plot_growth, plot_knot_moves, plot_new_knot
 
 POINTS = torch.tensor([[0.0], [1.0], [2.0]], dtype=torch.float64)
 FIT = KnotFit(torch.tensor([[0.5], [1.5]]), POINTS[:, 0] ** 2, POINTS[:, 0] - 1, POINTS[:, 0] + 3)

@@ -9,15 +9,15 @@ Experts and what they predict
     ``gathering``: :func:`gather_predictions` of experts and forecasts of all kinds.
 
 Fusion without inference
-    ``pools``: :func:`linear_pool` (a mixture) and :func:`log_linear_pool` (a normal density again), :func:`fuse` for
-    products of experts, :func:`stacking_weights` and :func:`entropy_weights`.
+    ``pools``: :func:`linear_pool` (a mixture) and :func:`fuse` (a product of experts, a normal density again),
+    :func:`stacking_weights` and :func:`entropy_weights`.
 
 Models whose weights depend on the input
     ``base``: :class:`FusionModel`, a log joint density of a flat vector of parameters.
     ``models``: :class:`PBHS` and :class:`BHS` stack fixed experts; :class:`MoGPE` and :class:`PoGPE` learn experts and
     weights together; :class:`HetGP` is one Gaussian process with input-dependent noise.
-    ``function_priors``: the :class:`FunctionPrior` of weights, means and noises: :class:`FourierPrior` (random Fourier
-    features) or :class:`GPPrior` (exact); :func:`weight_prior` where none is given.
+    ``function_priors``: the prior of weights, means and noises, :class:`FourierPrior` (random Fourier features);
+    :func:`weight_prior` where none is given.
 
 Inference
     ``fitted``: :func:`fit_fusion` and the :class:`FittedFusion` that predicts and is saved.

@@ -14,20 +14,12 @@ _LARGEST_STEP_CHANGE = 5.0
 
 
 class DualAveraging(NamedTuple):
-    r"""State of the dual averaging of a step size (Hoffman and Gelman, 2014, section 3.2).
+    """State of the dual averaging of a step size (Hoffman and Gelman, 2014, section 3.2)."""
 
-    Args:
-        center: Log step size towards which the iterates are shrunk, :math:`\mu`.
-        log_step: Log step size to try next.
-        log_average: Log step size to keep after the warm-up.
-        error: Running mean of (target acceptance - acceptance).
-        num_updates: Updates so far.
-    """
-
-    center: float
-    log_step: float
-    log_average: float
-    error: float
+    center: float  # log step size towards which the iterates are shrunk
+    log_step: float  # to try next
+    log_average: float  # to keep after the warm-up
+    error: float  # running mean of (target acceptance - acceptance)
     num_updates: int
 
 
@@ -123,15 +115,7 @@ _PRIOR_COUNT = 5.0
 
 
 class RunningMoments(NamedTuple):
-    """Running means and sums of squared deviations of every chain, positions and gradients, shapes (C, D).
-
-    Args:
-        mean: Of the positions.
-        squares: Of the positions.
-        gradient_mean: Of the gradients of the log density.
-        gradient_squares: Of the gradients.
-        num_draws: Draws of each chain behind them.
-    """
+    """Running means and sums of squared deviations of every chain, positions and gradients, shapes (C, D)."""
 
     mean: Tensor
     squares: Tensor

@@ -11,7 +11,8 @@ from torch import Tensor
 from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.numerics.draws import normal_draws
 from gp_ensembles.papers.fusion.experts import ExpertPredictions
-from gp_ensembles.papers.fusion.function_priors import FunctionPrior
+from gp_ensembles.papers.fusion.function_priors import FourierPrior
+from gp_ensembles.papers.rows import check_finite, check_rows
 
 _DRAWS = 64  # draws whose bases are held in memory at once
 
@@ -48,9 +49,9 @@ class FusionModel(ABC):
     y: Tensor
     num_experts: int
 
-    def __init__(self, X: Tensor, y: Tensor, functions: Mapping[str, tuple[FunctionPrior, int]]) -> None:
-        self.X, self.y = checked_rows(X, y)
-        self.priors: dict[str, FunctionPrior] = {name: prior for name, (prior, _) in functions.items()}
+    def __init__(self, X: Tensor, y: Tensor, functions: Mapping[str, tuple[FourierPrior, int]]) -> None:
+        self.X, self.y = X.detach(), check_rows(X, y).detach()
+        self.priors: dict[str, FourierPrior] = {name: prior for name, (prior, _) in functions.items()}
         # Block name -> shape, in the order of the blocks in a vector of parameters.
         self.blocks: dict[str, tuple[int, ...]] = {}
         means, stddevs = [], []
@@ -61,7 +62,7 @@ class FusionModel(ABC):
                     f"a function prior is {center.dtype} on {center.device}, the inputs are {X.dtype} on {X.device}; "
                     "give both the same dtype and device"
                 )
-            self.blocks[name] = (num_functions, prior.num_coefficients(X.shape[0]))
+            self.blocks[name] = (num_functions, prior.num_coefficients)
             means.append(X.new_zeros(math.prod(self.blocks[name])))
             stddevs.append(torch.ones_like(means[-1]))
             if prior.prior_stddev is not None and num_functions:
@@ -102,26 +103,19 @@ class FusionModel(ABC):
             ValueError: If predictions are missing or superfluous, or do not fit.
         """
 
-    def log_weights(self, theta: Tensor, X: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+    def log_weights(self, theta: Tensor, X: Tensor) -> Tensor:
         """Log weights of the K experts at inputs X (N, D), given the parameters (..., P), shape (..., K, N)."""
-        return self.weigh(self.values_at(theta, X, generator=generator))
+        return self.weigh(self.values_at(theta, X))
 
     def components(
-        self,
-        theta: Tensor,
-        X: Tensor,
-        predictions: ExpertPredictions | None = None,
-        *,
-        generator: torch.Generator | None = None,
+        self, theta: Tensor, X: Tensor, predictions: ExpertPredictions | None = None
     ) -> PredictiveComponents:
         """Normal components of the density of y at inputs X (N, D), given parameters (..., P) and fixed experts.
-
-        The generator is for conditional draws of a :class:`GPPrior`; :class:`FourierPrior` needs none.
 
         Raises:
             ValueError: If shapes do not fit, or predictions are missing or superfluous.
         """
-        values = self.values_at(theta, X, generator=generator)
+        values = self.values_at(theta, X)
         return self.combine(X, values, self.weigh(values), predictions)
 
     @property
@@ -182,26 +176,18 @@ class FusionModel(ABC):
                 values[name] = prior.evaluate(blocks[name], self.X, blocks[hyperparameter_block(name)])
         return values
 
-    def values_at(self, theta: Tensor, X: Tensor, *, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+    def values_at(self, theta: Tensor, X: Tensor) -> dict[str, Tensor]:
         """Values of the functions at new inputs X (N, D), by name, each (..., number, N).
-
-        Where the coefficients do not determine the values (:class:`GPPrior`), they are drawn from their conditional
-        distribution, for each input by itself.
 
         Raises:
             ValueError: If the shape or dtype of the inputs does not fit, or one is not finite.
         """
         _check_new_inputs(X, self.X)
         blocks = self.unpack(theta)
-        values = {}
-        for name, prior in self.priors.items():
-            basis, residual = prior.conditional(X, self.X, blocks.get(hyperparameter_block(name)))
-            value = blocks[name] @ basis
-            if residual is not None:
-                noise = normal_draws(value.shape, value, generator)
-                value = value + residual.sqrt().unsqueeze(-2) * noise
-            values[name] = value
-        return values
+        return {
+            name: blocks[name] @ prior.basis(X, blocks.get(hyperparameter_block(name)))
+            for name, prior in self.priors.items()
+        }
 
     def predictive(
         self,
@@ -210,7 +196,6 @@ class FusionModel(ABC):
         predictions: ExpertPredictions | None = None,
         *,
         draw_log_weights: Tensor | None = None,
-        generator: torch.Generator | None = None,
     ) -> Mixture:
         """Density of y at inputs X (N, D), averaged over draws (S, P) of the parameters: a mixture over both.
 
@@ -229,7 +214,7 @@ class FusionModel(ABC):
                 f"{theta.shape[0]} draws need as many log weights, got shape {tuple(draw_log_weights.shape)}"
             )
         # Some draws at a time: bases of sampled hyperparameters are large.
-        parts = [self.components(some, X, predictions, generator=generator) for some in theta.split(_DRAWS)]
+        parts = [self.components(some, X, predictions) for some in theta.split(_DRAWS)]
         joint = torch.cat([part.log_weights for part in parts]) + draw_log_weights.log_softmax(0)[:, None, None]
         _, mean, variance = parts[0]
         if mean.ndim == 2:
@@ -244,35 +229,11 @@ def hyperparameter_block(name: str) -> str:
     return f"{name}_hyperparameters"
 
 
-def checked_rows(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
-    """Inputs (N, D) and targets (N,) or (N, 1), the targets as (N,), detached.
-
-    Raises:
-        ValueError: If shapes or dtypes do not fit, there is no row, or a value is not finite (the first row is named).
-    """
-    y = Y.squeeze(-1) if Y.ndim == 2 and Y.shape[-1] == 1 else Y
-    if X.ndim != 2 or y.ndim != 1 or X.shape[0] != y.shape[0] or not X.shape[0]:
-        raise ValueError(f"inputs (N, D) and targets (N,) or (N, 1) do not fit: {tuple(X.shape)} and {tuple(Y.shape)}")
-    if not X.is_floating_point() or X.dtype != y.dtype or X.device != y.device:
-        raise ValueError(f"inputs and targets must share a real dtype and a device, got {X.dtype} and {y.dtype}")
-    for name, values in (("inputs", X), ("targets", y.unsqueeze(-1))):
-        bad = (~values.isfinite()).any(-1).nonzero()
-        if bad.numel():
-            raise ValueError(f"{name} must be finite, but row {int(bad[0])} is not; leave such rows out")
-    return X.detach(), y.detach()
-
-
 def _check_new_inputs(X: Tensor, like: Tensor) -> None:
-    """Refuse new inputs that do not fit the training inputs.
-
-    Raises:
-        ValueError: If the shape, dtype or device does not fit, or a value is not finite.
-    """
+    """Refuse new inputs that do not fit the training inputs."""
     if X.ndim != 2 or X.shape[-1] != like.shape[-1] or X.dtype != like.dtype or X.device != like.device:
         raise ValueError(
             f"inputs must be (N, {like.shape[-1]}) of {like.dtype} on {like.device} as in training, got "
             f"{tuple(X.shape)} of {X.dtype} on {X.device}"
         )
-    bad = (~X.isfinite()).any(-1).nonzero()
-    if bad.numel():
-        raise ValueError(f"inputs must be finite, but row {int(bad[0])} is not")
+    check_finite("inputs", X)

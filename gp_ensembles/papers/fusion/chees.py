@@ -88,27 +88,16 @@ class HMCSettings:
 
 
 class ChainState(NamedTuple):
-    """State of all chains between two transitions, from which sampling continues.
-
-    Args:
-        points: Positions of C chains in D dimensions, their log densities and gradients.
-        scale: Standard deviations s of the metric diag(1/s²), shape (D,).
-        moments: Of the draws since the last metric.
-        averaging: Adaptation of the step size.
-        length: Adaptation of the longest trajectory.
-        iteration: Transitions made, warm-up included.
-        generators: States of the chains' random number generators, bytes, shape (C, n).
-        factor: Factor F of the metric, whose inverse is F diag(s²) F', shape (D, D); ``None`` for the identity.
-    """
+    """State of C chains in D dimensions between two transitions, from which sampling continues."""
 
     points: Points
-    scale: Tensor
-    moments: RunningMoments
+    scale: Tensor  # standard deviations s of the metric diag(1/s²), shape (D,)
+    moments: RunningMoments  # of the draws since the last metric
     averaging: DualAveraging
     length: LengthState
-    iteration: int
-    generators: Tensor
-    factor: Tensor | None = None
+    iteration: int  # transitions made, warm-up included
+    generators: Tensor  # states of the chains' random number generators, bytes, shape (C, n)
+    factor: Tensor | None = None  # F of a metric whose inverse is F diag(s²) F', shape (D, D)
 
     @property
     def step(self) -> float:
@@ -131,12 +120,7 @@ class ChainState(NamedTuple):
 
     @classmethod
     def from_content(cls, content: Mapping[str, Any]) -> "ChainState":
-        """The state that ``to_content`` wrote.
-
-        Raises:
-            KeyError: If a part is missing.
-            TypeError: If a part is incomplete.
-        """
+        """The state that ``to_content`` wrote; a ``KeyError`` or ``TypeError`` if something is missing."""
         return cls(
             Points(**content["points"]),
             content["scale"],
@@ -150,31 +134,16 @@ class ChainState(NamedTuple):
 
 
 class Chains(NamedTuple):
-    """Draws of C chains after the warm-up, S of each, in D dimensions.
+    """Draws of C chains after the warm-up, S of each, in D dimensions."""
 
-    Args:
-        theta: Draws, shape (C, S, D).
-        log_density: Their log densities, shape (C, S).
-        acceptance: Probabilities with which the proposals were accepted, shape (C, S).
-        accepted: Whether they were, shape (C, S).
-        divergent: Whether the energy error exceeded 1000 or was not finite, shape (C, S).
-        energy: Energies of the draws and their momenta, shape (C, S).
-        num_steps: Leapfrog steps (gradients) of each transition, shape (S,).
-        state: State from which ``sample_hmc`` continues; holds the step size, the longest trajectory and the metric.
-    """
-
-    theta: Tensor
-    log_density: Tensor
-    acceptance: Tensor
+    theta: Tensor  # shape (C, S, D)
+    log_density: Tensor  # shape (C, S), as all below
+    acceptance: Tensor  # probabilities with which the proposals were accepted
     accepted: Tensor
-    divergent: Tensor
-    energy: Tensor
-    num_steps: Tensor
-    state: ChainState
-
-    def flatten(self) -> Tensor:
-        """All draws, chain after chain, shape (C S, D)."""
-        return self.theta.flatten(0, 1)
+    divergent: Tensor  # whether the energy error exceeded 1000 or was not finite
+    energy: Tensor  # of the draws and their momenta
+    num_steps: Tensor  # leapfrog steps (gradients) of each transition, shape (S,)
+    state: ChainState  # from which ``sample_hmc`` continues
 
     def energy_bfmi(self) -> Tensor:
         """Energy Bayesian fraction of missing information of every chain, shape (C,)."""

@@ -15,13 +15,8 @@ def rank_rhat(draws: Tensor) -> Tensor:
     r"""Rank-normalized split :math:`\hat R`, the larger of the one for location and the folded one for scale.
 
     Shapes: ``draws`` (C, S, ...).
-
-    Raises:
-        ValueError: If there is no axis of chains and of draws.
     """
     halves, shape = _split(draws)
-    if halves.shape[1] < _FEWEST:
-        return draws.new_full(shape, torch.nan)
     # Distances from the median less that of the two middle draws, which are so tied exactly and not up to round-off.
     ordered = halves.flatten(0, 1).sort(dim=0).values
     lower, upper = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
@@ -30,14 +25,8 @@ def rank_rhat(draws: Tensor) -> Tensor:
 
 
 def bulk_ess(draws: Tensor) -> Tensor:
-    """Effective sample size of rank-normalized draws, for the center of a distribution. Shapes: ``draws`` (C, S, ...).
-
-    Raises:
-        ValueError: If there is no axis of chains and of draws.
-    """
+    """Effective sample size of rank-normalized draws, for the center of a law. Shapes: ``draws`` (C, S, ...)."""
     halves, shape = _split(draws)
-    if halves.shape[1] < _FEWEST:
-        return draws.new_full(shape, torch.nan)
     return _ess(_rank_normalized(halves)).reshape(shape)
 
 
@@ -45,13 +34,8 @@ def mean_ess(draws: Tensor) -> Tensor:
     """Effective sample size for the mean: of the draws themselves, without ranks (Gelman et al., 2013, section 11.5).
 
     Shapes: ``draws`` (C, S, ...).
-
-    Raises:
-        ValueError: If there is no axis of chains and of draws.
     """
     halves, shape = _split(draws)
-    if halves.shape[1] < _FEWEST:
-        return draws.new_full(shape, torch.nan)
     return _ess(halves).reshape(shape)
 
 
@@ -60,9 +44,6 @@ def psis_loo(log_likelihood: Tensor) -> tuple[Tensor, Tensor]:
 
     By Pareto-smoothed importance sampling, with the shapes of the tails of the weights: above 0.7 a density is
     unreliable. Shapes: ``log_likelihood`` (..., S, N); returns (..., N) each.
-
-    Raises:
-        ValueError: If a log likelihood is not finite.
     """
     if not bool(log_likelihood.isfinite().all()):
         raise ValueError("log likelihoods must be finite: drop the draws for which they are not")
@@ -77,6 +58,8 @@ def _split(draws: Tensor) -> tuple[Tensor, torch.Size]:
     shape = draws.shape[2:]
     flat = draws.reshape(*draws.shape[:2], math.prod(shape))
     half = draws.shape[1] // 2
+    if half < _FEWEST:  # which makes any diagnostic NaN
+        return draws.new_full((2 * len(draws), _FEWEST, flat.shape[-1]), torch.nan), shape
     return torch.cat([flat[:, :half], flat[:, draws.shape[1] - half :]]), shape
 
 

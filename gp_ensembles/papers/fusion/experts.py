@@ -20,6 +20,7 @@ from gp_ensembles.numerics import normal
 from gp_ensembles.numerics.cholesky import cholesky
 from gp_ensembles.numerics.display import record_text
 from gp_ensembles.numerics.gpytorch_types import Likelihood
+from gp_ensembles.papers.rows import check_finite
 
 
 class ExpertPredictions(NamedTuple):
@@ -49,6 +50,11 @@ class ExpertPredictions(NamedTuple):
     def of_target(cls, mean: Tensor, variance: Tensor) -> "ExpertPredictions":
         """Those of one expert from means and variances (N,) of targets, shapes (1, N), without separate noise."""
         return cls(mean.unsqueeze(0), variance.unsqueeze(0), torch.zeros_like(mean).unsqueeze(0))
+
+    @classmethod
+    def joined(cls, parts: Sequence["ExpertPredictions"]) -> "ExpertPredictions":
+        """Those of all experts of several tables."""
+        return cls(*(torch.cat(columns) for columns in zip(*parts, strict=True))).check()
 
     @property
     def target_variance(self) -> Tensor:
@@ -173,21 +179,14 @@ def predict_experts(experts: Sequence[object], X: Tensor, *, batch_size: int = 1
             raise ValueError(
                 f"expert {number} must predict shapes (1, {X.shape[0]}), got {tuple(predictions.mean.shape)}"
             )
-    mean, variance, noise = (torch.cat(parts) for parts in zip(*every, strict=True))
-    return ExpertPredictions(mean, variance, noise).check()
+    return ExpertPredictions.joined(every)
 
 
 def check_inputs(X: Tensor) -> None:
-    """Refuse inputs that are not a finite matrix with at least one row.
-
-    Raises:
-        ValueError: If not; names the row.
-    """
+    """Refuse inputs that are not a finite matrix with at least one row."""
     if X.ndim != 2 or X.shape[0] == 0:
         raise ValueError(f"inputs must have shape (N, D) with at least one row, got {tuple(X.shape)}")
-    bad = (~torch.isfinite(X)).any(-1)
-    if bool(bad.any()):
-        raise ValueError(f"inputs must be finite; row {int(bad.int().argmax())} is not")
+    check_finite("inputs", X)
 
 
 @torch.no_grad()
@@ -310,14 +309,10 @@ def _untransform(transform: Any, mean: Tensor, variance: Tensor) -> tuple[Tensor
 
 
 def check_moments(mean: Tensor, variance: Tensor) -> None:
-    """Refuse means and variances that are not finite, of one shape (..., K, N), with positive variances.
-
-    Raises:
-        ValueError: If shapes differ, there is no expert, or a value is out of range; names the expert and the row.
-    """
-    if mean.shape != variance.shape or mean.ndim < 2 or mean.shape[-2] == 0:
+    """Refuse means and variances that are not finite, of one shape (K, N), with positive variances."""
+    if mean.shape != variance.shape or mean.ndim != 2 or not len(mean):
         raise ValueError(
-            f"means and variances of at least one expert must have the same shape (..., K, N): got "
+            f"means and variances of at least one expert must have the same shape (K, N): got "
             f"{tuple(mean.shape)} and {tuple(variance.shape)}"
         )
     _require(torch.isfinite(mean), mean, "means must be finite", "leave the expert out where it does not predict")
@@ -327,11 +322,7 @@ def check_moments(mean: Tensor, variance: Tensor) -> None:
 
 
 def check_noise(noise: Tensor, mean: Tensor) -> None:
-    """Refuse noise variances that are not finite, negative, or do not fit the means.
-
-    Raises:
-        ValueError: If they are not, or do not broadcast to the means' shape.
-    """
+    """Refuse noise variances that are not finite, negative, or do not fit the means."""
     try:
         noise = noise.expand_as(mean)
     except RuntimeError:
@@ -344,25 +335,16 @@ def check_noise(noise: Tensor, mean: Tensor) -> None:
 
 
 def check_log_weights(log_weights: Tensor, mean: Tensor) -> Tensor:
-    """Log weights (K,) or (..., K, N or 1), with the axes of the means (..., K, N).
-
-    Raises:
-        ValueError: If they do not fit the means, one is NaN or plus infinity, or all of a row are minus infinity.
-    """
-    if log_weights.ndim == 1:
-        log_weights = log_weights.unsqueeze(-1)
-    try:
-        fits = torch.broadcast_shapes(log_weights.shape, mean.shape) == mean.shape
-    except RuntimeError:
-        fits = False
-    if not fits or log_weights.shape[-2:-1] != mean.shape[-2:-1]:
+    """Log weights (K,) or (K, N) as (K, 1) or (K, N), for means (K, N), with an expert left in each row."""
+    if log_weights.shape not in (mean.shape, mean.shape[:1]):
         raise ValueError(
-            f"log weights must have shape (K,), or (..., K, N) with the experts' axis before the rows', for means "
-            f"{tuple(mean.shape)}; got {tuple(log_weights.shape)}"
+            f"log weights must have shape (K,) or (K, N), as the means {tuple(mean.shape)}; got "
+            f"{tuple(log_weights.shape)}"
         )
+    log_weights = log_weights.reshape(len(mean), -1)
     if bool((torch.isnan(log_weights) | torch.isposinf(log_weights)).any()):
         raise ValueError("log weights must be numbers or minus infinity, and one is NaN or plus infinity")
-    if bool(torch.isneginf(log_weights).all(-2).any()):
+    if bool(torch.isneginf(log_weights).all(0).any()):
         raise ValueError(
             "a row has no expert left: all its log weights are minus infinity; give at least one a finite log weight"
         )
@@ -370,9 +352,6 @@ def check_log_weights(log_weights: Tensor, mean: Tensor) -> Tensor:
 
 
 def _require(fine: Tensor, values: Tensor, what: str, advice: str) -> None:
-    if bool(fine.all()):
-        return
-    *batch, expert, row = (~fine).nonzero()[0].tolist()
-    value = float(values[(*batch, expert, row)])
-    place = f" of batch entry {tuple(batch)}" if batch else ""
-    raise ValueError(f"{what}: expert {expert}{place} has {value:g} at row {row}; {advice}")
+    if not bool(fine.all()):
+        expert, row = (~fine).nonzero()[0].tolist()
+        raise ValueError(f"{what}: expert {expert} has {float(values[expert, row]):g} at row {row}; {advice}")

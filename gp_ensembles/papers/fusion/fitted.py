@@ -31,17 +31,11 @@ _DRAWS = 256
 
 
 class WeightSummary(NamedTuple):
-    """Posterior of the experts' weights at N inputs.
+    """Posterior of the experts' weights at N inputs."""
 
-    Args:
-        mean: Means, shape (K, N).
-        quantiles: Quantiles, shape (Q, K, N).
-        levels: Their probabilities, shape (Q,).
-    """
-
-    mean: Tensor
-    quantiles: Tensor
-    levels: Tensor
+    mean: Tensor  # shape (K, N)
+    quantiles: Tensor  # shape (Q, K, N)
+    levels: Tensor  # probabilities of the quantiles, shape (Q,)
 
     def __repr__(self) -> str:
         return record_text(self)
@@ -103,13 +97,7 @@ class FittedFusion:
         return self.posterior.report
 
     @torch.no_grad()
-    def predict(
-        self,
-        X: Tensor,
-        experts: Experts | None = None,
-        *,
-        generator: torch.Generator | None = None,
-    ) -> Mixture:
+    def predict(self, X: Tensor, experts: Experts | None = None) -> Mixture:
         """Density of y at inputs X.
 
         Args:
@@ -117,7 +105,6 @@ class FittedFusion:
             experts: What the experts predict there, or the experts, as :func:`gather_predictions` takes them, for
                 models that stack fixed experts; ``None`` for those from which the weights were learned, if they were
                 given themselves and not as forecasts.
-            generator: Source of randomness of what the parameters leave open (exact GPs as weights).
 
         Returns:
             A mixture over draws and components, observation noise included.
@@ -127,9 +114,7 @@ class FittedFusion:
             ValueError: If shapes do not fit, or predictions are missing or not wanted.
         """
         predictions = self._predictions(X, experts)
-        return self.model.predictive(
-            self.theta, X, predictions, draw_log_weights=self.log_weights, generator=generator
-        )  # fmt: skip
+        return self.model.predictive(self.theta, X, predictions, draw_log_weights=self.log_weights)
 
     def _predictions(self, X: Tensor, experts: Experts | None) -> ExpertPredictions | None:
         if experts is None and isinstance(self.model, BHS | PBHS) and self.model.experts:
@@ -145,13 +130,7 @@ class FittedFusion:
         return gather_predictions(experts, X)
 
     @torch.no_grad()
-    def expert_weights(
-        self,
-        X: Tensor,
-        levels: tuple[float, ...] = (0.05, 0.5, 0.95),
-        *,
-        generator: torch.Generator | None = None,
-    ) -> WeightSummary:
+    def expert_weights(self, X: Tensor, levels: tuple[float, ...] = (0.05, 0.5, 0.95)) -> WeightSummary:
         """Posterior of the experts' weights at inputs X.
 
         Weights of a log-linear pool need not sum to one. The experts of :class:`MoGPE` have no fixed labels:
@@ -160,14 +139,13 @@ class FittedFusion:
         Args:
             X: Inputs, shape (N, D).
             levels: Probabilities of the quantiles.
-            generator: As for :meth:`predict`.
 
         Raises:
             ValueError: If shapes do not fit, or a level is not within [0, 1].
         """
         if not all(0.0 <= level <= 1.0 for level in levels):
             raise ValueError(f"levels of quantiles lie in [0, 1], got {levels}")
-        parts = [self.model.log_weights(part, X, generator=generator) for part in self.theta.split(_DRAWS)]
+        parts = [self.model.log_weights(part, X) for part in self.theta.split(_DRAWS)]
         weights = torch.cat(parts).exp()
         shares = self.log_weights.exp()
         mean = torch.tensordot(shares, weights, 1)
@@ -294,11 +272,7 @@ def _to_content(posterior: PosteriorDraws) -> dict[str, Any]:
 
 
 def _from_content(content: Mapping[str, Any], like: Tensor) -> PosteriorDraws:
-    """What :func:`_to_content` made, on the device and in the dtype of ``like``.
-
-    Raises:
-        KeyError: If something is missing.
-    """
+    """What :func:`_to_content` made, on the device and in the dtype of ``like``."""
 
     def moved(value: Any) -> Any:
         if isinstance(value, dict):

@@ -140,11 +140,7 @@ def sample_forecast(draws: ArrayLike) -> ExpertPredictions:
 
 
 def _floats(values: ArrayLike, name: str) -> Tensor:
-    """A floating tensor of an array, a tensor or lists, without a copy where possible.
-
-    Raises:
-        ValueError: If the values are no numbers.
-    """
+    """A floating tensor of an array, a tensor or lists, without a copy where possible."""
     if isinstance(values, Tensor):
         return values.detach() if values.is_floating_point() else values.double()
     try:

@@ -2,77 +2,25 @@ r"""Gaussian process priors of the functions of a fusion model, in whitened coor
 
 Means, log noise scales and logits of weights are functions of the inputs. Their values at N inputs are :math:`f = z B`
 with coefficients :math:`z \sim N(0, I_P)` and a basis B (P, N), so that a sampler sees a standard normal prior whatever
-the kernel. :class:`FourierPrior` has random Fourier features as its basis (interleaved, and with gradients in the
-frequencies, unlike :class:`~gp_ensembles.features.RandomFourierFeatures`), :class:`GPPrior` is exact.
+the kernel. :class:`FourierPrior` has random Fourier features as its basis, interleaved, and with gradients in the
+frequencies, unlike :class:`~gp_ensembles.features.RandomFourierFeatures`.
 """
 
-import copy
 import math
-from abc import ABC, abstractmethod
-from typing import Any, Self, final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from gp_ensembles.features.base import positive_like
-from gp_ensembles.features.covariance import bind_covariance
 from gp_ensembles.features.fourier import draw_for_kernel, kernel_frequencies
-from gp_ensembles.numerics.cholesky import cholesky
 from gp_ensembles.numerics.draws import normal_draws
 from gp_ensembles.numerics.gpytorch_types import Kernel
 from gp_ensembles.spectral.frequencies import FrequencyDraws, components_of
 
 
-class FunctionPrior(ABC):
-    """A prior of functions that are linear in standard normal coefficients; several functions may share it.
-
-    The hyperparameters are logarithms of length scales and, last, of the amplitude. They are fixed, or sampled
-    with independent normal priors of their logarithms about the values given.
-
-    Attributes:
-        log_hyperparameters: Logarithms of the length scales and of the amplitude, shape (H,): the values if they are
-            fixed, the prior means if they are sampled.
-        prior_stddev: Prior standard deviation of each logarithm; ``None`` keeps them fixed.
-    """
-
-    log_hyperparameters: Tensor
-    prior_stddev: float | None
-
-    @abstractmethod
-    def num_coefficients(self, num_rows: int) -> int:
-        """Number of coefficients P of each function of a model with so many training rows."""
-
-    @abstractmethod
-    def basis(self, X: Tensor, hyperparameters: Tensor | None = None) -> Tensor:
-        """Basis (..., P, N) at training inputs (N, D), differentiable in the hyperparameters; NaN if they admit none.
-
-        Hyperparameters are logarithms (..., H); ``None`` for :attr:`log_hyperparameters`.
-        """
-
-    @abstractmethod
-    def evaluate(self, coefficients: Tensor, X: Tensor, hyperparameters: Tensor) -> Tensor:
-        """Coefficients (..., R, P) times basis: values (..., R, N), as fast as can be with the gradient in both.
-
-        Hyperparameters are logarithms (..., H); the training inputs (N, D) are constants.
-        """
-
-    @abstractmethod
-    def conditional(
-        self, X_new: Tensor, X: Tensor, hyperparameters: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Basis (..., P, N') at new inputs (N', D), and what variance (..., N') the coefficients leave there.
-
-        The coefficients are those of training inputs (N, D). They leave each function the same variance, ``None`` for
-        none. Hyperparameters are logarithms (..., H); ``None`` for :attr:`log_hyperparameters`.
-        """
-
-    @abstractmethod
-    def fixed_at(self, hyperparameters: Tensor) -> Self:
-        """The same prior with its hyperparameters fixed at these logarithms, shape (H,)."""
-
-
 @final
-class FourierPrior(FunctionPrior):
+class FourierPrior:
     r"""Functions made of M random cosines and sines, after Eqs. (6) and (7) of Ajirak et al. (2024).
 
     .. math:: f(x) = \frac{a}{\sqrt M} \sum_{m=1}^{M} z_{2m-1} \cos(\omega_m^\top x / \ell)
@@ -131,9 +79,13 @@ class FourierPrior(FunctionPrior):
             shares = positive_like(frequency_weights, frequencies, "frequency_weights")
         if shares.shape != (num_frequencies,):
             raise ValueError(f"frequency_weights must have shape ({num_frequencies},), got {tuple(shares.shape)}")
+        if prior_stddev is not None and not 0 < prior_stddev < math.inf:
+            raise ValueError(
+                f"prior_stddev must be positive and finite, or None to keep hyperparameters fixed, got {prior_stddev}"
+            )
         self.frequencies: Tensor = frequencies.detach()
         self.log_hyperparameters: Tensor = torch.cat([scale, spread]).log()
-        self.prior_stddev: float | None = checked_stddev(prior_stddev)
+        self.prior_stddev = prior_stddev
         self.frequency_weights: Tensor = shares / shares.sum()
 
     @classmethod
@@ -171,7 +123,7 @@ class FourierPrior(FunctionPrior):
             >>> kernel = ScaleKernel(MaternKernel(nu=2.5)).double()
             >>> kernel.outputscale = 4.0
             >>> prior = FourierPrior.from_kernel(kernel, 1, 30, generator=torch.Generator().manual_seed(0))
-            >>> prior.num_coefficients(num_rows=100), prior.log_hyperparameters.exp().round(decimals=4)
+            >>> prior.num_coefficients, prior.log_hyperparameters.exp().round(decimals=4)
             (60, tensor([1., 2.], dtype=torch.float64))
         """
         if kernel.batch_shape:
@@ -188,8 +140,9 @@ class FourierPrior(FunctionPrior):
             )
         return cls(frequencies, 1.0, weights.sum().sqrt(), prior_stddev=prior_stddev, frequency_weights=weights)
 
-    def num_coefficients(self, num_rows: int) -> int:
-        """Two for each frequency, 2 M, whatever the number of rows."""
+    @property
+    def num_coefficients(self) -> int:
+        """Two for each frequency, 2 M."""
         return 2 * self.frequencies.shape[0]
 
     def basis(self, X: Tensor, hyperparameters: Tensor | None = None) -> Tensor:
@@ -206,17 +159,6 @@ class FourierPrior(FunctionPrior):
         scaled = coefficients * self._scales(hyperparameters).unsqueeze(-2)
         return fourier_sum(scaled, self._frequencies(X, hyperparameters), X)
 
-    def conditional(
-        self, X_new: Tensor, X: Tensor, hyperparameters: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """The same features at the new inputs; the coefficients leave no variance."""
-        return self.basis(X_new, hyperparameters), None
-
-    def fixed_at(self, hyperparameters: Tensor) -> "FourierPrior":
-        """The same frequencies with length scale and amplitude fixed at these logarithms, shape (H,)."""
-        scales = checked_logs(hyperparameters, self.log_hyperparameters).exp()
-        return FourierPrior(self.frequencies, scales[:-1], scales[-1], frequency_weights=self.frequency_weights)
-
     def _frequencies(self, X: Tensor, logs: Tensor) -> Tensor:
         """Frequencies over length scales, shape (..., M, D)."""
         if X.shape[-1] != self.frequencies.shape[-1]:
@@ -226,30 +168,6 @@ class FourierPrior(FunctionPrior):
     def _scales(self, logs: Tensor) -> Tensor:
         """Factors of the features, shape (..., 2 M)."""
         return self.frequency_weights.sqrt().repeat_interleave(2) * logs[..., -1:].exp()
-
-
-def checked_stddev(value: float | None) -> float | None:
-    """A positive prior standard deviation, or ``None``.
-
-    Raises:
-        ValueError: If the number is not positive and finite.
-    """
-    if value is not None and not (0 < value < math.inf):
-        raise ValueError(
-            f"prior_stddev must be positive and finite, or None to keep hyperparameters fixed, got {value}"
-        )
-    return value
-
-
-def checked_logs(values: Tensor, like: Tensor) -> Tensor:
-    """Logarithms of hyperparameters (H,), detached.
-
-    Raises:
-        ValueError: If the shape is not that of ``like``, or a value is not finite.
-    """
-    if values.shape != like.shape or not bool(values.isfinite().all()):
-        raise ValueError(f"hyperparameters must be {like.shape[0]} finite logarithms, got shape {tuple(values.shape)}")
-    return values.detach().to(like)
 
 
 def weight_prior(X: Tensor, num_frequencies: int = 30, *, generator: torch.Generator | None = None) -> FourierPrior:
@@ -263,109 +181,6 @@ def weight_prior(X: Tensor, num_frequencies: int = 30, *, generator: torch.Gener
     # A column that does not change has no effect, whatever its length scale.
     scale = torch.where(spread > 0, spread, torch.ones_like(spread)) * X.shape[1] ** 0.5
     return FourierPrior(normal_draws((num_frequencies, X.shape[1]), X, generator), scale)
-
-
-@final
-class GPPrior(FunctionPrior):
-    r"""Functions with a Gaussian process prior, as many coefficients as training rows.
-
-    .. math:: f = L u, \qquad L L^\top = K + \tau I, \qquad u \sim N(0, I_N)
-
-    Elsewhere f is normal given its values at the data, with mean :math:`k_* (K + \tau I)^{-1} f` and covariance
-    :math:`k_{**} - k_* (K + \tau I)^{-1} k_*^\top` (Rasmussen and Williams, 2006, Eq. 2.19), the same for all
-    functions. Exact, but a gradient costs :math:`O(N^2)` for each function and, with sampled hyperparameters,
-    :math:`O(N^3)` for each chain. For more than some hundred rows take :class:`FourierPrior`.
-
-    The hyperparameters are two logarithms of factors, on the kernel's length scales and on the prior standard
-    deviation, about zero: the kernel's own values stand. Inputs are divided by the first factor.
-
-    Args:
-        kernel: Any GPyTorch kernel without a batch; copied as it is now.
-        jitter: Variance :math:`\tau` added to the diagonal.
-        prior_stddev: Prior standard deviation of the logarithms, which are then sampled; ``None`` keeps them at zero.
-
-    Raises:
-        TypeError: If the kernel has no parameter to take dtype and device from.
-        ValueError: If the kernel has a batch, or a scale is not positive.
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel
-        >>> prior = GPPrior(RBFKernel().double(), jitter=1e-8)
-        >>> X = torch.linspace(0, 1, 4, dtype=torch.float64).unsqueeze(-1)
-        >>> B = prior.basis(X)
-        >>> bool(((B.mT @ B) - RBFKernel().double()(X).to_dense()).abs().max() < 1e-7)
-        True
-    """
-
-    def __init__(self, kernel: Kernel, *, jitter: float = 1e-6, prior_stddev: float | None = None) -> None:
-        if kernel.batch_shape:
-            raise ValueError(f"the kernel must have no batch, got batch shape {tuple(kernel.batch_shape)}")
-        if not jitter > 0:
-            raise ValueError(f"jitter must be positive, got {jitter}")
-        parameter = next(kernel.parameters(), None)
-        if parameter is None:
-            raise TypeError(f"{type(kernel).__name__} has no parameters to take the dtype from; wrap it in ScaleKernel")
-        self.kernel = copy.deepcopy(kernel).requires_grad_(False)
-        self.jitter = jitter
-        self.log_hyperparameters: Tensor = parameter.detach().new_zeros(2)
-        self.prior_stddev: float | None = checked_stddev(prior_stddev)
-
-    def num_coefficients(self, num_rows: int) -> int:
-        """One for each training row."""
-        return num_rows
-
-    def basis(self, X: Tensor, hyperparameters: Tensor | None = None) -> Tensor:
-        """Transposed Cholesky factor (..., N, N) at training inputs X (N, D).
-
-        Raises:
-            NumericalError: If the kernel matrix of fixed hyperparameters is not positive definite.
-        """
-        return self._factor(X, hyperparameters).mT
-
-    def evaluate(self, coefficients: Tensor, X: Tensor, hyperparameters: Tensor) -> Tensor:
-        """Coefficients times the transposed factor, shape (..., R, N)."""
-        return coefficients @ self.basis(X, hyperparameters)
-
-    def conditional(
-        self, X_new: Tensor, X: Tensor, hyperparameters: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Weights of the coefficients, and marginal conditional variances, at new inputs."""
-        lower = self._factor(X, hyperparameters)
-        basis = torch.linalg.solve_triangular(lower, self._covariance(X, X_new, hyperparameters), upper=False)
-        prior = self._variance(X_new, hyperparameters)
-        # Below zero by round-off only: the Schur complement of a positive definite matrix.
-        return basis, (prior - basis.square().sum(-2)).clamp_min(0.0)
-
-    def fixed_at(self, hyperparameters: Tensor) -> "GPPrior":
-        """The same kernel with both factors fixed at these logarithms, shape (2,)."""
-        fixed = GPPrior(self.kernel, jitter=self.jitter)
-        fixed.log_hyperparameters = checked_logs(hyperparameters, self.log_hyperparameters).clone()
-        return fixed
-
-    def _covariance(self, X: Tensor, X_other: Tensor, hyperparameters: Tensor | None) -> Tensor:
-        logs = self.log_hyperparameters if hyperparameters is None else hyperparameters
-        shrink = (-logs[..., 0, None, None]).exp()
-        if X_other.requires_grad:  # GPyTorch's own distances lose their second derivatives where rows coincide
-            matrix = bind_covariance(self.kernel).between(X * shrink, X_other * shrink)
-        else:
-            matrix = self.kernel(X * shrink, X_other * shrink).to_dense()
-        return matrix * (2.0 * logs[..., 1, None, None]).exp()
-
-    def _variance(self, X: Tensor, hyperparameters: Tensor | None) -> Tensor:
-        logs = self.log_hyperparameters if hyperparameters is None else hyperparameters
-        diagonal: Tensor = self.kernel(X * (-logs[..., 0, None, None]).exp(), diag=True)
-        scaled: Tensor = diagonal * (2.0 * logs[..., 1, None]).exp()
-        return scaled
-
-    def _factor(self, X: Tensor, hyperparameters: Tensor | None) -> Tensor:
-        matrix = self._covariance(X, X, hyperparameters)
-        matrix = matrix + self.jitter * torch.eye(X.shape[0], dtype=X.dtype, device=X.device)
-        if hyperparameters is None:
-            return cholesky(matrix, "the kernel matrix of a GPPrior (a larger jitter helps)")
-        # A sampler rejects the chain whose proposal has no factor; the other chains go on.
-        lower, info = torch.linalg.cholesky_ex(matrix)
-        return torch.where((info == 0)[..., None, None], lower, torch.nan)
 
 
 def fourier_basis(frequencies: Tensor, X: Tensor) -> Tensor:

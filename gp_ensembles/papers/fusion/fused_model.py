@@ -30,7 +30,7 @@ from gp_ensembles.numerics import normal
 from gp_ensembles.papers.fusion.base import FusionModel, PredictiveComponents
 from gp_ensembles.papers.fusion.experts import ExpertPredictions, PredictiveExpert, predict_expert
 from gp_ensembles.papers.fusion.fitted import FittedFusion
-from gp_ensembles.papers.fusion.function_priors import FunctionPrior
+from gp_ensembles.papers.fusion.function_priors import FourierPrior
 from gp_ensembles.papers.fusion.models import BHS, PBHS, MoGPE
 
 _FLOOR = 1e-10  # least variance of a component without noise, in variances of the targets
@@ -246,11 +246,9 @@ class FusedModel(MixtureModel):
 
     def _parts(self, X: Tensor, predictions: ExpertPredictions | None) -> tuple[Tensor, PredictiveComponents]:
         """Log weights of the experts (S, K, N) and components at points (N, D), for every draw."""
-        # Conditional draws of a GPPrior use the same noise in every call, so that optimizers see one function.
-        generator = torch.Generator().manual_seed(0)
         weights, found = [], []
         for theta in self.theta.split(_DRAWS):
-            values = self.fusion.values_at(theta, X, generator=generator)
+            values = self.fusion.values_at(theta, X)
             log_weights = self.fusion.weigh(values)
             weights.append(log_weights)
             found.append(self.fusion.combine(X, values, log_weights, predictions))
@@ -340,11 +338,7 @@ class FusedModel(MixtureModel):
 
 @singledispatch
 def predict_jointly(expert: object, X: Tensor) -> JointPredictions:
-    r"""Joint predictions of one expert at points (\*batch, q, D), with gradients; K is one.
-
-    Raises:
-        UnsupportedError: If the expert predicts one point at a time only.
-    """
+    r"""Joint predictions of one expert at points (\*batch, q, D), with gradients; K is one."""
     raise UnsupportedError(
         f"a {type(expert).__name__} predicts one point at a time: ask for q = 1 and learn no rows, or take a BoTorch "
         f"model as expert (an EnsembleModel in place of an OnlineEnsemble)"
@@ -449,11 +443,7 @@ def _joint_moments(posterior: object) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _predictors(model: FusionModel, experts: Sequence[object] | None) -> Sequence[object]:
-    """The experts that predict new inputs; none for models that learn theirs.
-
-    Raises:
-        ValueError: If their number is not the fusion's, or one is but a forecast of certain rows.
-    """
+    """The experts that predict new inputs; none for models that learn theirs."""
     name, wanted = type(model).__name__, 0
     known: Sequence[object] = ()
     if isinstance(model, BHS | PBHS):
@@ -493,7 +483,7 @@ def _moved(value: Any, fn: Callable[[Tensor], Tensor]) -> Any:
         return type(value)(parts) if type(value) in (tuple, list) else type(value)(*parts)  # or a named tuple
     if isinstance(value, dict):
         return {name: _moved(part, fn) for name, part in value.items()}
-    if isinstance(value, FusionModel | FunctionPrior | PredictiveExpert):
+    if isinstance(value, FusionModel | FourierPrior | PredictiveExpert):
         other = copy.copy(value)
         other.__dict__.update({name: _moved(part, fn) for name, part in vars(value).items()})
         return other

@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from gp_ensembles.papers.fusion.experts import ExpertPredictions, predict_expert, predict_experts
@@ -15,12 +14,7 @@ _SUSPECT, _ENOUGH = 0.2, 20
 
 
 def gather_predictions(experts: Experts, X: Tensor | None) -> ExpertPredictions:
-    """Predictions of all experts at inputs. Shapes: ``X`` (N, D); returns (K, N).
-
-    Raises:
-        TypeError: If one cannot serve as an expert.
-        ValueError: If there is no expert, or a forecast has not one column for each input; names it and both numbers.
-    """
+    """Predictions of all experts at inputs. Shapes: ``X`` (N, D); returns (K, N)."""
     if isinstance(experts, ExpertPredictions):
         return experts
     if not experts:
@@ -31,7 +25,7 @@ def gather_predictions(experts: Experts, X: Tensor | None) -> ExpertPredictions:
             raise ValueError("experts that are no forecasts need the inputs X at which to predict")
         assert isinstance(first, ExpertPredictions)
         X = first.mean.new_zeros(first.mean.shape[-1], 1)
-    return _joined([_one(expert, k, X) for k, expert in enumerate(experts)])
+    return ExpertPredictions.joined([_one(expert, k, X) for k, expert in enumerate(experts)])
 
 
 def gather_experts(experts: Experts, X: Tensor, y: Tensor) -> tuple[ExpertPredictions, tuple[object, ...]]:
@@ -39,10 +33,6 @@ def gather_experts(experts: Experts, X: Tensor, y: Tensor) -> tuple[ExpertPredic
 
     Regressors get scales of their errors; there are no experts if all came as one table. Shapes: ``X`` (N, D), ``y``
     (N,).
-
-    Raises:
-        TypeError: If one cannot serve as an expert.
-        ValueError: If there is no expert, or rows do not match; names the expert and both numbers.
     """
     if isinstance(experts, ExpertPredictions):
         predictions, known = experts, []
@@ -75,10 +65,6 @@ def _one(expert: object, number: int, X: Tensor) -> ExpertPredictions:
     return ExpertPredictions(*(part.to(X).expand_as(expert.mean) for part in expert))
 
 
-def _joined(every: Sequence[ExpertPredictions]) -> ExpertPredictions:
-    return ExpertPredictions(*(torch.cat(parts) for parts in zip(*every, strict=True))).check()
-
-
 def _is_bare(expert: object) -> bool:
     """Whether an expert is a regressor of which nothing but its predictions is known."""
     return predict_expert.dispatch(type(expert)) is predict_expert.dispatch(object) and isinstance(expert, Regressor)
@@ -99,7 +85,7 @@ def _warn_of_rows(expert: object, number: int, X: Tensor, y: Tensor) -> None:
         warnings.warn(
             f"expert {number} was trained on {shared} of the {len(X)} rows from which its weight is learned, and looks "
             "better there than it is: give other rows, or predictions by leave_one_out or cross_fit",
-            stacklevel=4,
+            stacklevel=5,
         )
 
 
@@ -113,5 +99,5 @@ def _warn_of_errors(predictions: ExpertPredictions, y: Tensor) -> None:
             f"the errors of expert {k} on these rows are {float(ratio[k].sqrt()):.2g} of the deviations that it "
             "states: if it was trained on them, give rows that it has not seen, or predictions by leave_one_out or "
             "cross_fit",
-            stacklevel=4,
+            stacklevel=5,
         )

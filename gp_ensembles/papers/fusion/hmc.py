@@ -86,11 +86,7 @@ def combine_chains(
     began: float,
     messages: Sequence[str],
 ) -> PosteriorDraws:
-    """Draws of all chains that have weight, with diagnostics.
-
-    Raises:
-        NumericalError: If no chain moved.
-    """
+    """Draws of all chains that have weight, with diagnostics; a ``NumericalError`` if no chain moved."""
     num_draws = draws.theta.shape[1]
     if num_draws > 1 and bool((draws.theta == draws.theta[:, :1]).all()):
         raise NumericalError(

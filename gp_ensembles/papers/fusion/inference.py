@@ -17,7 +17,7 @@ from gp_ensembles.numerics.display import call_text, record_text
 from gp_ensembles.numerics.minimize import Minimum, minimize
 from gp_ensembles.papers.fusion.base import FusionModel, hyperparameter_block
 from gp_ensembles.papers.fusion.chees import Chains
-from gp_ensembles.papers.fusion.leapfrog import LogDensity, evaluate
+from gp_ensembles.papers.fusion.leapfrog import evaluate
 
 # Above the first two, chains differ and importance weights are unreliable; below the third, momenta change too little.
 _RHAT, _PARETO, _BFMI = 1.05, 0.7, 0.3
@@ -26,30 +26,17 @@ _HALVINGS = 20
 
 
 class ChainDiagnostics(NamedTuple):
-    """Diagnostics of C chains that no permutation of the experts changes.
+    """Diagnostics of C chains that no permutation of the experts changes."""
 
-    Args:
-        rhat_log_joint: Rank R-hat of the log joint density, a scalar.
-        rhat_log_density: Rank R-hat of the log predictive density of some training rows, shape (R,).
-        ess_log_joint: Effective draws of the log joint density over all chains, a scalar.
-        ess_log_density: Effective draws of the log density of each of those rows, summed over the chains each by
-            itself, shape (R,): chains in different modes do not lower it.
-        loo: Mean leave-one-out log density of each chain, in nats for one row, shape (C,).
-        pareto_k: Pareto shapes behind them, shape (C, N).
-        weights: Weights of the chains, shape (C,).
-        divergences: Divergent transitions of each chain, shape (C,).
-        energy_bfmi: Energy Bayesian fraction of missing information of each chain, shape (C,).
-    """
-
-    rhat_log_joint: Tensor
-    rhat_log_density: Tensor
-    ess_log_joint: Tensor
-    ess_log_density: Tensor
-    loo: Tensor
-    pareto_k: Tensor
-    weights: Tensor
-    divergences: Tensor
-    energy_bfmi: Tensor
+    rhat_log_joint: Tensor  # rank R-hat of the log joint density, a scalar
+    rhat_log_density: Tensor  # and of the log predictive density of some training rows, shape (R,)
+    ess_log_joint: Tensor  # effective draws of the log joint density over all chains, a scalar
+    ess_log_density: Tensor  # and of those rows' densities, of each chain by itself, summed over the chains, shape (R,)
+    loo: Tensor  # mean leave-one-out log density of each chain, in nats for one row, shape (C,)
+    pareto_k: Tensor  # Pareto shapes behind them, shape (C, N)
+    weights: Tensor  # of the chains, shape (C,)
+    divergences: Tensor  # divergent transitions of each chain, shape (C,)
+    energy_bfmi: Tensor  # energy Bayesian fraction of missing information of each chain, shape (C,)
 
     @property
     def rhat(self) -> float:
@@ -89,27 +76,15 @@ class ChainDiagnostics(NamedTuple):
 @final
 @dataclass(frozen=True)
 class InferenceReport:
-    """Report on an inference: cost, log densities, diagnostics, cautions.
-
-    Args:
-        method: Name of the inference method.
-        seconds: Time it took.
-        num_gradients: Gradients of the log joint density, each for all restarts or chains at once; of chains, those
-            behind the draws, without the warm-up.
-        log_joint: Log joint density of each restart, or of the last draw of each chain, shape (R,).
-        log_evidence: Estimate of the log marginal likelihood, or a lower bound of it; ``None`` if the method has
-            none.
-        diagnostics: Diagnostics of the chains; ``None`` if there are none.
-        cautions: Warnings that were given.
-    """
+    """Report on an inference: cost, log densities, diagnostics, cautions."""
 
     method: str
     seconds: float
-    num_gradients: int
-    log_joint: Tensor
-    log_evidence: float | None = None
+    num_gradients: int  # each for all restarts or chains at once; of chains, those behind the draws
+    log_joint: Tensor  # of each restart, or of the last draw of each chain, shape (R,)
+    log_evidence: float | None = None  # estimate of the log marginal likelihood, if the method has one
     diagnostics: ChainDiagnostics | None = None
-    cautions: tuple[str, ...] = ()
+    cautions: tuple[str, ...] = ()  # warnings that were given
 
     def __repr__(self) -> str:
         return call_text(self)
@@ -170,19 +145,11 @@ class InferenceMethod(ABC):
     def infer(
         self, model: FusionModel, *, generator: torch.Generator | None = None, progress: bool = False
     ) -> PosteriorDraws:
-        """Draws of the parameters given the model's training data, if wanted with a progress bar.
-
-        Raises:
-            NumericalError: If the log joint density cannot be used where the search starts.
-        """
+        """Draws of the parameters given the model's training data, if wanted with a progress bar."""
 
 
 def without_parameters(model: FusionModel, method: str) -> PosteriorDraws:
-    """The only draw of a model without parameters, such as the stacking of a single expert.
-
-    Raises:
-        NumericalError: If the log likelihood is not finite.
-    """
+    """The only draw of a model without parameters, such as the stacking of a single expert."""
     theta = model.prior_mean.unsqueeze(0)
     value = model.log_joint(theta)
     if not bool(value.isfinite().all()):
@@ -197,32 +164,6 @@ def issue_cautions(cautions: Sequence[str]) -> tuple[str, ...]:
     for caution in cautions:
         warnings.warn(caution, stacklevel=4)
     return tuple(cautions)
-
-
-def gradient_ascent(
-    log_density: LogDensity,
-    start: Tensor,
-    *,
-    max_iterations: int = 300,
-    loss_tolerance: float = 1e-10,
-    progress: bool = False,
-) -> Minimum:
-    """Local maxima of a log density from many starts at once, as minima of its negative. Shapes: ``start`` (R, P).
-
-    Raises:
-        ValueError: If a log density is not finite at a start.
-    """
-    with tqdm(desc="modes", unit="evaluation", disable=not progress) as bar:
-
-        def descended(theta: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
-            points = evaluate(log_density, theta)
-            bar.set_postfix_str(f"best {float(points.log_density.amax()):.2f}", refresh=False)
-            bar.update()
-            return -points.log_density, -points.gradient
-
-        return minimize(
-            descended, start, max_iterations=max_iterations, gradient_tolerance=1e-4, loss_tolerance=loss_tolerance
-        )
 
 
 @final
@@ -285,9 +226,6 @@ def find_modes(
     """Modes of a model's joint density from draws of its prior, all at once, as minima of its negative.
 
     Sampled hyperparameters are searched with the rest, or held as in some parameters. Shapes: ``held_at`` (P,).
-
-    Raises:
-        NumericalError: If the log joint density is not finite at a start, nor nearer to the prior mean.
     """
     fixed = model.prior_mean if held_at is None else held_at
     is_held = {hyperparameter_block(name): held_at is not None for name in model.sampled}
@@ -299,18 +237,20 @@ def find_modes(
         return fixed + free * (theta - fixed)
 
     start = finite_starts(model, held(model.draw_prior(num_restarts, generator=generator)))
-    return gradient_ascent(
-        lambda theta: model.log_joint(held(theta)), start, max_iterations=max_iterations, progress=progress
-    )
+    with tqdm(desc="modes", unit="evaluation", disable=not progress) as bar:
+
+        def descended(theta: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
+            points = evaluate(lambda theta: model.log_joint(held(theta)), theta)
+            bar.set_postfix_str(f"best {float(points.log_density.amax()):.2f}", refresh=False)
+            bar.update()
+            return -points.log_density, -points.gradient
+
+        return minimize(descended, start, max_iterations=max_iterations, gradient_tolerance=1e-4, loss_tolerance=1e-10)
 
 
 @torch.no_grad()
 def finite_starts(model: FusionModel, start: Tensor) -> Tensor:
-    """Starts (R, P), each halved towards the prior mean until its log joint density is finite.
-
-    Raises:
-        NumericalError: If one is not finite even near the prior mean.
-    """
+    """Starts (R, P), each halved towards the prior mean until its log joint density is finite."""
     for _ in range(_HALVINGS):
         bad = ~model.log_joint(start).isfinite()
         if not bool(bad.any()):

@@ -32,21 +32,13 @@ _CHECKED, _TOLERATED = 200, 0.25
 
 
 class NormalApproximation(NamedTuple):
-    """A normal approximation at a mode, in units of the prior's standard deviations.
+    """A normal approximation at a mode, in units of the prior's standard deviations."""
 
-    Args:
-        theta: The mode, shape (P,).
-        log_joint: Log joint density there, a scalar.
-        precision: Eigenvalues of the negative Hessian, ascending, shape (P,).
-        directions: Its eigenvectors as columns, shape (P, P).
-        expected_gain: Nats that the quadratic model predicts for another Newton step.
-    """
-
-    theta: Tensor
+    theta: Tensor  # the mode, shape (P,)
     log_joint: Tensor
-    precision: Tensor
-    directions: Tensor
-    expected_gain: float
+    precision: Tensor  # eigenvalues of the negative Hessian, ascending, shape (P,)
+    directions: Tensor  # its eigenvectors as columns, shape (P, P)
+    expected_gain: float  # nats that the quadratic model predicts for another Newton step
 
 
 @final
@@ -168,9 +160,6 @@ def newton(log_density: LogDensity, theta: Tensor, scale: Tensor) -> NormalAppro
     """The mode near a point, by Newton's method with the absolute values of negative curvatures.
 
     Shapes: ``theta`` (P,), ``scale`` (P,).
-
-    Raises:
-        NumericalError: If second derivatives are not finite.
     """
     points = evaluate(log_density, theta.unsqueeze(0))
     for step in range(_NEWTON + 1):
@@ -210,9 +199,6 @@ def covariance_factor(log_density: LogDensity, theta: Tensor, scale: Tensor) -> 
     r"""A matrix F for which :math:`F F^\top` is the covariance of a Laplace approximation, shape (P, P).
 
     Shapes: ``theta`` (P,), ``scale`` (P,).
-
-    Raises:
-        NumericalError: If second derivatives are not finite.
     """
     precision, directions = _curvature(log_density, theta, scale)
     factor: Tensor = scale.unsqueeze(-1) * directions * precision.abs().clamp(min=1.0).rsqrt()

@@ -12,9 +12,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from gp_ensembles.papers.fusion.base import FusionModel, PredictiveComponents, checked_rows
+from gp_ensembles.papers.fusion.base import FusionModel, PredictiveComponents
 from gp_ensembles.papers.fusion.experts import ExpertPredictions
-from gp_ensembles.papers.fusion.function_priors import FunctionPrior, weight_prior
+from gp_ensembles.papers.fusion.function_priors import FourierPrior, weight_prior
 from gp_ensembles.papers.fusion.gathering import Experts, gather_experts
 from gp_ensembles.papers.fusion.pools import (
     append_zero_logit,
@@ -23,6 +23,7 @@ from gp_ensembles.papers.fusion.pools import (
     pooled_log_prob,
     pooled_normal,
 )
+from gp_ensembles.papers.rows import check_rows
 
 _FAR = 10.0  # prior standard deviations of the mean within which targets are expected
 
@@ -67,15 +68,13 @@ class BHS(FusionModel):
 
     experts: tuple[object, ...]
 
-    def __init__(self, X: Tensor, y: Tensor, experts: Experts, prior: FunctionPrior | None = None) -> None:
-        X, y = checked_rows(X, y)
-        predictions, self.experts = gather_experts(experts, X, y)
-        mean, variance = _checked_predictions(predictions, X)
-        self.num_experts: int = mean.shape[0]
+    def __init__(self, X: Tensor, y: Tensor, experts: Experts, prior: FourierPrior | None = None) -> None:
+        mean, variance, self.experts = _stacked(experts, X, y)
+        self.num_experts: int = len(mean)
         prior = weight_prior(X) if prior is None else prior
         super().__init__(X, y, {"weights": (prior, self.num_experts - 1)})
         # No parameter enters the experts' log densities.
-        self._log_density = normal_log_prob(mean, 0.5 * variance.log(), self.y).detach()
+        self._log_density = normal_log_prob(mean, 0.5 * variance.log(), self.y)
 
     def log_likelihood(self, theta: Tensor) -> Tensor:
         """Log density of the pool at each training target, shape (..., N)."""
@@ -128,14 +127,12 @@ class PBHS(FusionModel):
 
     experts: tuple[object, ...]
 
-    def __init__(self, X: Tensor, y: Tensor, experts: Experts, prior: FunctionPrior | None = None) -> None:
-        X, y = checked_rows(X, y)
-        predictions, self.experts = gather_experts(experts, X, y)
-        mean, variance = _checked_predictions(predictions, X)
-        self.num_experts: int = mean.shape[0]
+    def __init__(self, X: Tensor, y: Tensor, experts: Experts, prior: FourierPrior | None = None) -> None:
+        mean, variance, self.experts = _stacked(experts, X, y)
+        self.num_experts: int = len(mean)
         prior = weight_prior(X) if prior is None else prior
         super().__init__(X, y, {"weights": (prior, self.num_experts)})
-        self._mean, self._log_scale = mean.detach(), 0.5 * variance.detach().log()
+        self._mean, self._log_scale = mean, 0.5 * variance.log()
 
     def log_likelihood(self, theta: Tensor) -> Tensor:
         """Log density of the pool at each training target, shape (..., N)."""
@@ -195,9 +192,9 @@ class MoGPE(FusionModel):
         X: Tensor,
         y: Tensor,
         num_experts: int,
-        mean_prior: FunctionPrior,
-        noise_prior: FunctionPrior,
-        weight_prior: FunctionPrior,
+        mean_prior: FourierPrior,
+        noise_prior: FourierPrior,
+        weight_prior: FourierPrior,
     ) -> None:
         self.num_experts: int = _checked_count(num_experts)
         functions = {"mean": (mean_prior, num_experts), "log_scale": (noise_prior, num_experts)}
@@ -260,9 +257,9 @@ class PoGPE(FusionModel):
         X: Tensor,
         y: Tensor,
         num_experts: int,
-        mean_prior: FunctionPrior,
-        noise_prior: FunctionPrior,
-        weight_prior: FunctionPrior,
+        mean_prior: FourierPrior,
+        noise_prior: FourierPrior,
+        weight_prior: FourierPrior,
     ) -> None:
         self.num_experts: int = _checked_count(num_experts)
         functions = {"mean": (mean_prior, num_experts), "log_scale": (noise_prior, num_experts)}
@@ -311,7 +308,7 @@ class HetGP(FusionModel):
         20
     """
 
-    def __init__(self, X: Tensor, y: Tensor, mean_prior: FunctionPrior, noise_prior: FunctionPrior) -> None:
+    def __init__(self, X: Tensor, y: Tensor, mean_prior: FourierPrior, noise_prior: FourierPrior) -> None:
         self.num_experts = 1
         super().__init__(X, y, {"mean": (mean_prior, 1), "log_scale": (noise_prior, 1)})
         _warn_of_scale(self.y, self.X, mean_prior)
@@ -333,6 +330,14 @@ class HetGP(FusionModel):
         return PredictiveComponents(log_weights, values["mean"], (2.0 * values["log_scale"]).exp())
 
 
+def _stacked(experts: Experts, X: Tensor, y: Tensor) -> tuple[Tensor, Tensor, tuple[object, ...]]:
+    """Means and variances of targets by K experts, each (K, N), and the experts themselves."""
+    y = check_rows(X, y).detach()
+    predictions, known = gather_experts(experts, X.detach(), y)
+    mean, variance = _checked_predictions(predictions, X)
+    return mean.detach(), variance.detach(), known
+
+
 def _checked_count(num_experts: int) -> int:
     if num_experts < 1:
         raise ValueError(f"num_experts must be at least 1, got {num_experts}")
@@ -351,11 +356,7 @@ def _pooled_component(log_weights: Tensor, mean: Tensor, log_scale: Tensor) -> P
 def _checked_predictions(
     predictions: ExpertPredictions | None, X: Tensor, num_experts: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Means and variances of y, noise included, by K experts at inputs X (N, D), each (K, N).
-
-    Raises:
-        ValueError: If there are no predictions, or their shapes, dtype or values do not fit.
-    """
+    """Means and variances of y, noise included, by K experts at inputs X (N, D), each (K, N)."""
     if predictions is None:
         raise ValueError("this model stacks fixed experts: give their predictions at these inputs (predict_experts)")
     mean, variance, _ = predictions.check()
@@ -374,17 +375,13 @@ def _checked_predictions(
 
 
 def _no_predictions(predictions: ExpertPredictions | None) -> None:
-    """Refuse predictions of experts for a model that learns its own.
-
-    Raises:
-        ValueError: If there are some.
-    """
+    """Refuse predictions of experts for a model that learns its own."""
     if predictions is not None:
         raise ValueError("this model learns its experts; predictions of fixed ones are for stacking (BHS, PBHS)")
 
 
 @torch.no_grad()
-def _warn_of_scale(y: Tensor, X: Tensor, prior: FunctionPrior) -> None:
+def _warn_of_scale(y: Tensor, X: Tensor, prior: FourierPrior) -> None:
     """Warn of targets far outside the prior of the mean function. Shapes: ``y`` (N,), ``X`` (N, D)."""
     stddev = float(prior.basis(X).square().sum(0).mean().sqrt())
     size = float(y.square().mean().sqrt())

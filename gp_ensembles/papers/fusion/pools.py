@@ -1,12 +1,12 @@
 r"""Pools of normal predictions: linear, which is a mixture, and log-linear, which is normal again; constant weights.
 
-:func:`linear_pool`, :func:`log_linear_pool` and :func:`fuse` take variances. The functions at the end are the same log
-densities in terms of log standard deviations, with the experts' axis last but one, for samplers. All of them compute
-with logarithms, so that weights and precisions may underflow or overflow on the way.
+:func:`linear_pool` and :func:`fuse` take variances. The functions at the end are in terms of log standard deviations,
+with the experts' axis last but one, for samplers. All of them compute with logarithms, so that weights and precisions
+may underflow or overflow on the way.
 """
 
 import math
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -20,48 +20,19 @@ _LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 _SLACK = 1e-6  # relative; what a Gaussian process' variance may exceed its prior's by through round-off
 
 
-class LogLinearPool(NamedTuple):
-    r"""Log-linear pool of normal experts: a normal distribution for each of N rows.
-
-    .. math:: \log p(y) = \log c + \sum_k w_k \log N(y; \mu_k, \sigma_k^2)
-
-    Attributes:
-        mean: Means, shape (..., N).
-        log_variance: Logarithms of the variances, shape (..., N); exact where the variances underflow.
-        log_c: Logarithm of the normalizing constant c, shape (..., N), in nats. For weights that sum to one it is
-            not negative, and zero if and only if the experts with positive weight agree.
-    """
-
-    mean: Tensor
-    log_variance: Tensor
-    log_c: Tensor
-
-    @property
-    def variance(self) -> Tensor:
-        """Variances, shape (..., N)."""
-        return self.log_variance.exp()
-
-    def log_prob(self, y: Tensor) -> Tensor:
-        """Log density. Shapes: ``y`` (..., N); returns (..., N)."""
-        return pooled_log_prob((self.mean, -self.log_variance), y)
-
-
 def linear_pool(mean: Tensor, variance: Tensor, log_weights: Tensor) -> Mixture:
     r"""Linear pool :math:`\sum_k w_k N(y; \mu_k, \sigma_k^2)`, Eq. (11) of Ajirak et al. (2024).
 
-    Weights are normalized here, :math:`w = \operatorname{softmax}(\log w)` over the experts. Leading axes of the
-    arguments are draws from a posterior; the pool is then the mixture over draws and experts, Eq. (16), which has the
-    draws' average density, Eq. (15).
+    Weights are normalized here, :math:`w = \operatorname{softmax}(\log w)` over the experts.
 
     Args:
-        mean: The experts' means, shape (K, N) or (..., K, N).
+        mean: The experts' means, shape (K, N).
         variance: Their variances, of the same shape. For densities of targets they include the observation noise
             (Eqs. 1 to 3 omit it, Eq. 11 needs it).
-        log_weights: Log weights, in nats and up to a constant, shape (K,), (K, N), or (..., K, N); minus infinity is
-            weight zero.
+        log_weights: Log weights, in nats and up to a constant, shape (K,) or (K, N); minus infinity is weight zero.
 
     Returns:
-        A mixture of K components, or of all draws' components.
+        A mixture of K components.
 
     Raises:
         ValueError: If shapes do not fit, a variance is not positive, a mean or variance is not finite, or all
@@ -74,47 +45,9 @@ def linear_pool(mean: Tensor, variance: Tensor, log_weights: Tensor) -> Mixture:
         >>> pool.mean, pool.variance
         (tensor([0., 0.], dtype=torch.float64), tensor([2., 1.], dtype=torch.float64))
     """
-    if log_weights.ndim > mean.ndim:  # many draws of the weights, one set of predictions
-        shape = (*log_weights.shape[:-2], *mean.shape[-2:])
-        mean, variance = mean.expand(shape), variance.expand(shape)
     check_moments(mean, variance)
-    normalized = check_log_weights(log_weights, mean).log_softmax(-2)
-    draws = mean.shape[:-2]
-    if not draws:
-        return Mixture(normalized.squeeze(-1) if log_weights.ndim == 1 else normalized.expand_as(mean), mean, variance)
-    joint = (normalized - math.log(max(draws.numel(), 1))).expand_as(mean)
-    return Mixture(*(part.reshape(-1, mean.shape[-1]) for part in (joint, mean, variance)))
-
-
-def log_linear_pool(mean: Tensor, variance: Tensor, log_weights: Tensor, *, simplex: bool = False) -> LogLinearPool:
-    """Log-linear pool, Eqs. (22) to (25) of Ajirak et al. (2024); a generalized product of experts (Cao, Fleet 2014).
-
-    Shapes: ``mean`` and ``variance`` (..., K, N), ``log_weights`` (K,), (K, N) or (..., K, N).
-
-    Raises:
-        ValueError: If shapes do not fit, a variance is not positive, a mean or variance is not finite, or all
-            weights of a row are zero.
-    """
-    if log_weights.ndim > mean.ndim:
-        shape = (*log_weights.shape[:-2], *mean.shape[-2:])
-        mean, variance = mean.expand(shape), variance.expand(shape)
-    check_moments(mean, variance)
-    weights = check_log_weights(log_weights, mean)
-    if simplex:
-        weights = weights.log_softmax(-2)
-    log_precision = -variance.log()
-    shares = weights + log_precision
-    log_total = shares.logsumexp(-2)
-    # Means relative to that of the largest share: equal means stay exact, and squares do not cancel.
-    leader = shares.argmax(-2, keepdim=True)
-    origin = mean.gather(-2, leader).detach()
-    offset = mean - origin
-    shift = ((shares - log_total.unsqueeze(-2)).exp() * offset).sum(-2)
-    scaled = (0.5 * shares).exp() * (offset - shift.unsqueeze(-2))
-    log_two_pi = math.log(2 * math.pi)
-    own = (weights.exp() * (log_precision - log_two_pi)).sum(-2)
-    log_c = 0.5 * (log_total - log_two_pi - own + scaled.square().sum(-2))
-    return LogLinearPool(origin.squeeze(-2) + shift, -log_total, log_c)
+    normalized = check_log_weights(log_weights, mean).log_softmax(0)
+    return Mixture(normalized.squeeze(-1) if log_weights.ndim == 1 else normalized.expand_as(mean), mean, variance)
 
 
 def fuse(
@@ -160,9 +93,7 @@ def fuse(
         raise ValueError(f'the space must be "f", the function, or "y", the target with its noise; got {space!r}')
     if not isinstance(predictions, ExpertPredictions):
         predictions = gather_predictions(predictions, X)
-    mean = predictions.check().mean
-    if mean.ndim != 2:
-        raise ValueError(f"products of experts take means of shape (K, N), got {tuple(mean.shape)}")
+    mean, variance = predictions.check().mean, predictions.variance
     if log_weights is None:
         log_weights = -math.log(len(mean))
     if not isinstance(log_weights, Tensor):
@@ -170,24 +101,23 @@ def fuse(
     if space == "y":
         if noise is not None:
             raise ValueError('the noise is that of the experts in space="y"; leave noise out, or use space="f"')
-        pool = log_linear_pool(mean, predictions.target_variance, log_weights)
-        return Mixture(mean.new_zeros(1), pool.mean.unsqueeze(0), pool.variance.unsqueeze(0))
-    if noise is None:
+        variance, noise = predictions.target_variance, mean.new_zeros(())
+    elif noise is None:
         noise = predictions.noise.expand_as(mean).mean(0)
     else:
         noise = torch.as_tensor(noise).to(mean)
         if noise.ndim > 1:
             raise ValueError(f"the noise of the target must have shape () or (N,), got {tuple(noise.shape)}")
         check_noise(noise, mean)
-    pool = log_linear_pool(mean, predictions.variance, log_weights)
-    return Mixture(mean.new_zeros(1), pool.mean.unsqueeze(0), (pool.variance + noise).unsqueeze(0))
+    center, log_precision = pooled_normal(check_log_weights(log_weights, mean), mean, 0.5 * variance.log())
+    return Mixture(mean.new_zeros(1), center.unsqueeze(0), ((-log_precision).exp() + noise).unsqueeze(0))
 
 
-def entropy_weights(variance: Tensor, prior_variance: Tensor, *, normalized: bool = False) -> Tensor:
+def entropy_weights(variance: Tensor, prior_variance: Tensor) -> Tensor:
     r"""Log weights by what experts have learned, :math:`\tfrac12 (\log v_0 - \log v_k)` nats (Cao and Fleet 2014).
 
     Shapes: ``variance`` (K, N), ``prior_variance`` () or (N,), both of the function or both of the target; returns
-    (K, N). Normalized weights of a row sum to one, and are equal where all experts have learned nothing.
+    (K, N).
 
     Raises:
         ValueError: If the prior's variance is not positive, or an expert's exceeds it.
@@ -201,11 +131,7 @@ def entropy_weights(variance: Tensor, prior_variance: Tensor, *, normalized: boo
             f"the variance of expert {expert} at row {row}, {float(variance[expert, row]):.6g}, is above the "
             "prior's; both must be in the same space and units"
         )
-    learned = (0.5 * (prior_variance.log() - variance.log())).clamp_min(0)
-    if normalized:
-        total = learned.sum(0)
-        learned = torch.where(total > 0, learned / torch.where(total > 0, total, 1.0), 1 / variance.shape[0])
-    return learned.log()
+    return (0.5 * (prior_variance.log() - variance.log())).clamp_min(0).log()
 
 
 def stacking_weights(log_prob: Tensor, tolerance: float = 1e-9) -> Tensor:

@@ -54,11 +54,7 @@ class RegressorExpert(PredictiveExpert):
         self.level, self.slope, self.center, self.spread = level, slope, center, spread
 
     def predict(self, X: Tensor) -> ExpertPredictions:
-        """Predictions of the targets at inputs X (N, D), shapes (1, N), without separate noise.
-
-        Raises:
-            ValueError: If the regressor does not predict one finite number for each row.
-        """
+        """Predictions of the targets at inputs X (N, D), shapes (1, N), without separate noise."""
         mean, own = _predicted(self.regressor, X, f"a {type(self.regressor).__name__}")
         g = (torch.cat([X, mean.unsqueeze(-1)], -1) - self.center) / self.spread
         # No further from the center than the rows were, so that a line in the logarithm does not run away.
@@ -66,16 +62,10 @@ class RegressorExpert(PredictiveExpert):
 
 
 class ScaledRegressors(NamedTuple):
-    """Regressors as experts.
+    """Regressors as experts, and their predictions of the rows, of which no mean has seen its own target."""
 
-    Attributes:
-        experts: The experts, for future rows.
-        predictions: Their predictions of the rows given, shapes (K, N), for the weights: no mean has seen its own
-            target.
-    """
-
-    experts: list[RegressorExpert]
-    predictions: ExpertPredictions
+    experts: list[RegressorExpert]  # for future rows
+    predictions: ExpertPredictions  # shapes (K, N), for the weights
 
 
 def scale_regressors(regressors: Sequence[Regressor], X: Tensor, y: Tensor) -> ScaledRegressors:
@@ -258,8 +248,7 @@ def _scaled(
         rows.append(ExpertPredictions.of_target(mean, own * held_out[int(depends)].exp()))
     if not rows:
         raise ValueError("at least one regressor is needed, got none")
-    predictions = ExpertPredictions(*(torch.cat(parts) for parts in zip(*rows, strict=True)))
-    return ScaledRegressors(experts, predictions.check())
+    return ScaledRegressors(experts, ExpertPredictions.joined(rows))
 
 
 def log_linear(design: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@
     How knots are chosen, each a :class:`Strategy`: :class:`AdaptiveKnots` (the default: all rows where that can be had,
     else knots until the bounds meet or the budget ends), :class:`GreedyBlocks` (blocks of the largest exact gains, see
     :func:`greedy_elbo_rows`), :class:`OneAtATime` (Garton, Niemi and Carriquiry, 2020; each knot from a
-    :class:`KnotProposal`, :class:`RandomSubset` or :class:`BayesianOptimization`) and :class:`Simultaneous`.
+    :data:`KnotProposal`, :class:`RandomSubset` or :class:`BayesianOptimization`) and :class:`Simultaneous`.
 ``initialization``
     Knots from inputs and kernel: :func:`kmeans_knots`, :func:`greedy_variance_knots` (and
     :func:`greedy_variance_rows`).
@@ -16,10 +16,10 @@
     The models, each a :class:`SparseModel` of GPyTorch and BoTorch: :class:`SparseGP`, and :class:`ExactGP`, whose
     knots are all rows. What they share is in ``base``.
 ``collapsed``
-    What a :class:`SparseGP` maximizes and predicts, each an :class:`Approximation` of the power EP family:
-    :class:`VFE`, :class:`TightVFE`, :class:`FITC`, :class:`FIC`, :class:`DTC`, :class:`DIC` and :class:`PowerEP`.
+    What a :class:`SparseGP` maximizes and predicts, each an :class:`Approximation`: :func:`VFE`, :func:`FITC`,
+    :func:`FIC`, :func:`DTC` and :func:`DIC`.
 ``fitting``
-    :func:`fit_sparse` fits hyperparameters and knots of a model by L-BFGS-B. Strategies take a :class:`KnotOptimizer`:
+    :func:`fit_sparse` fits hyperparameters and knots of a model by L-BFGS-B. Strategies take a :data:`KnotOptimizer`:
     :class:`LBFGSB`, or :class:`Adadelta` as published.
 ``tails``
     The tails of those predictions: Student's t of the errors of rows left out.

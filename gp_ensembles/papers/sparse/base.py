@@ -31,39 +31,13 @@ from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.features.covariance import bind_covariance
 from gp_ensembles.numerics.exact_gp import Conditioned
 from gp_ensembles.numerics.gpytorch_types import Kernel, Likelihood, Mean
-from gp_ensembles.papers.sparse.collapsed import KnotsPosterior
+from gp_ensembles.papers.rows import check_rows
+from gp_ensembles.papers.sparse.collapsed import Approximation, KnotsPosterior
 from gp_ensembles.papers.sparse.initialization import distinct_rows
 
 
-def check_rows(X: Tensor, Y: Tensor) -> Tensor:
-    """Targets as (N,), after checking rows X (N, D) and targets (N,) or (N, 1).
-
-    Raises:
-        TypeError: If something else than tensors is given.
-        ValueError: If shapes or dtypes do not fit, there is no row, or a value is not finite (the first is named).
-    """
-    for name, values in (("inputs", X), ("targets", Y)):
-        if not isinstance(values, Tensor):
-            raise TypeError(f"{name} must be a torch tensor, not {type(values).__name__}; see torch.as_tensor")
-    y = Y.squeeze(-1) if Y.ndim == 2 and Y.shape[-1] == 1 else Y
-    if X.ndim != 2 or y.ndim != 1 or X.shape[0] != y.shape[0] or not X.shape[0]:
-        raise ValueError(f"inputs (N, D) and targets (N,) or (N, 1) do not fit: {tuple(X.shape)} and {tuple(Y.shape)}")
-    if not X.is_floating_point() or X.dtype != y.dtype or X.device != y.device:
-        raise ValueError(f"inputs and targets must share a real dtype and a device, got {X.dtype} and {y.dtype}")
-    for name, values in (("inputs", X), ("targets", y.unsqueeze(-1))):
-        bad = (~values.isfinite()).nonzero()
-        if bad.numel():
-            row, column = bad[0].tolist()
-            raise ValueError(f"{name} must be finite, but row {row}, column {column} is {float(values[row, column])}")
-    return y
-
-
 def check_knots(X: Tensor, knots: Tensor) -> None:
-    """Refuse knots that do not fit the rows.
-
-    Raises:
-        ValueError: If shapes or dtypes do not fit, a knot is not finite, or there are more knots than distinct rows.
-    """
+    """Refuse knots that do not fit the rows, or are more than the distinct ones."""
     check_shape(X, knots)
     distinct = torch.unique(X, dim=0).shape[0]
     if knots.shape[0] > distinct:
@@ -89,20 +63,15 @@ def check_positive(**counts: int) -> None:
             raise ValueError(f"{name} must be at least 1, got {value}")
 
 
-def default_nugget(dtype: torch.dtype) -> float:
-    """The default share of the nugget: Cholesky factors succeed, and it is far below any noise."""
-    return max(1e-8, 100.0 * torch.finfo(dtype).eps)
-
-
 def gaussian_likelihood(
     likelihood: GaussianLikelihood | None, known_noise: Tensor | None
 ) -> GaussianLikelihood | FixedNoiseGaussianLikelihood:
-    """A likelihood of normal targets: as given, with the known noise (N, 1) of every row, or GPyTorch's default.
-
-    Raises:
-        ValueError: If it is not Gaussian with one noise for all, or there is known noise as well.
-    """
-    check_gaussian(likelihood)
+    """A likelihood of normal targets: as given, with the known noise (N, 1) of every row, or GPyTorch's default."""
+    if likelihood is not None and not isinstance(likelihood, GaussianLikelihood):
+        raise ValueError(
+            f"the likelihood must be a GaussianLikelihood, one noise for all, not {type(likelihood).__name__}; "
+            f"for counts, labels and the like see BoTorch's SingleTaskVariationalGP"
+        )
     if known_noise is not None and likelihood is not None:
         raise ValueError("give a likelihood, whose noise is inferred, or train_Yvar, but not both")
     if known_noise is not None:
@@ -116,27 +85,6 @@ def noise_of(likelihood: Likelihood) -> Tensor:
     return noise if isinstance(likelihood, FixedNoiseGaussianLikelihood) else noise.squeeze(-1)
 
 
-def likelihood_of(likelihood: Likelihood, noise: Tensor) -> Likelihood:
-    """The likelihood of other rows: one noise for all stays, known noise is that of the rows (n,)."""
-    if not isinstance(likelihood, FixedNoiseGaussianLikelihood):
-        return likelihood
-    known: Likelihood = FixedNoiseGaussianLikelihood(noise)
-    return known
-
-
-def check_gaussian(likelihood: object) -> None:
-    """Refuse a likelihood that is not Gaussian with one noise for all; ``None`` is the default one.
-
-    Raises:
-        ValueError: Saying what to take instead.
-    """
-    if likelihood is not None and not isinstance(likelihood, GaussianLikelihood):
-        raise ValueError(
-            f"the likelihood must be a GaussianLikelihood, one noise for all, not {type(likelihood).__name__}; "
-            f"for counts, labels and the like see BoTorch's SingleTaskVariationalGP"
-        )
-
-
 def constant_mean(X: Tensor, y: Tensor) -> ConstantMean:
     """A constant prior mean that starts at the targets' average."""
     mean = ConstantMean().to(X)
@@ -148,20 +96,7 @@ class SparseModel(MixtureModel, ABC):
     r"""A sparse BoTorch model of one output: N rows, K knots (inducing points).
 
     As a mixture it has one component. Rows that are imagined become additional knots, with the knots' posterior as
-    their prior.
-
-    Args:
-        train_X: Inputs, shape (N, D).
-        train_Y: Targets, shape (N,) or (N, 1).
-        knots: Knots Z as inputs are given, shape (K, D); all distinct rows if ``None``.
-        kernel: A kernel without a batch.
-        likelihood: Gaussian likelihood; GPyTorch's default if ``None``.
-        mean: Prior mean; a constant that starts at the targets' average if ``None``.
-        nugget: A variance of the function that is no covariance between different points, as a share of the kernel's
-            average variance at the knots: knots may come close to one another. :func:`default_nugget` if ``None``.
-        train_Yvar: Known noise variances, shape (N, 1), in place of a likelihood's.
-        input_transform: Applied to inputs, if any; it learns from the rows here and nowhere else.
-        outcome_transform: Applied to targets, likewise.
+    their prior. The arguments are those of a :class:`SparseGP`; knots are all distinct rows if ``None``.
 
     Raises:
         TypeError: If something else than tensors is given.
@@ -175,6 +110,7 @@ class SparseModel(MixtureModel, ABC):
     train_y: Tensor
     knots: Tensor
     likelihood: GaussianLikelihood | FixedNoiseGaussianLikelihood
+    approximation: Approximation
 
     def __init__(
         self,
@@ -212,7 +148,8 @@ class SparseModel(MixtureModel, ABC):
         check_knots(X, knots)
         if kernel.batch_shape:
             raise ValueError(f"the kernel must have no batch, got {tuple(kernel.batch_shape)}; make a model of each")
-        nugget = default_nugget(X.dtype) if nugget is None else nugget
+        if nugget is None:  # Cholesky factors succeed, and it is far below any noise
+            nugget = max(1e-8, 100.0 * torch.finfo(X.dtype).eps)
         if not 0.0 <= nugget < torch.inf:
             raise ValueError(f"the nugget must be a finite share of the variance, at least 0, got {nugget}")
         super().__init__(data, inputs, outcomes)
@@ -232,17 +169,8 @@ class SparseModel(MixtureModel, ABC):
         """The objective, with the log densities of registered priors, in nats, shape ()."""
 
     @abstractmethod
-    def conditional_covariance(self, prior: Tensor, explained: Tensor) -> Tensor:
-        r"""Covariance of points given the knots, (\*batch, q, q), of the prior and the part that the knots explain."""
-
-    @abstractmethod
     def compute_knots_posterior(self) -> KnotsPosterior | Conditioned:
         """The knots' posterior at the present parameters, not cached."""
-
-    @property
-    @abstractmethod
-    def cache_key(self) -> tuple[object, ...]:
-        """Further parts of the posterior's cache key, besides parameters, buffers, modules and the nugget."""
 
     @abstractmethod
     def upper_bound(self) -> Tensor:
@@ -259,11 +187,6 @@ class SparseModel(MixtureModel, ABC):
     @abstractmethod
     def follow_rows(self, *, all_are_knots: bool) -> None:
         """Make what depends on the rows that of other ones, which have taken the place of the first."""
-
-    def target_noise(self) -> Tensor:
-        """Variance of the noise that predictions may have added, (1,), or of every row."""
-        noise: Tensor = self.likelihood.noise
-        return noise
 
     @property
     def num_experts(self) -> int:
@@ -316,9 +239,9 @@ class SparseModel(MixtureModel, ABC):
     def knots_posterior(self) -> KnotsPosterior | Conditioned:
         """The knots' posterior without gradients, cached until a parameter, buffer, module or setting changes."""
         rows = [buffer for name, buffer in self.named_buffers() if not name.startswith("data.")]
-        tensors = [*self.parameters(), *rows, self.target_noise()]
-        settings = [*list(self.modules())[1:], self.nugget, *self.cache_key]  # modules are equal if they are the same
-        # Values are compared, for GPyTorch's setters leave no trace of a version.
+        tensors = [*self.parameters(), *rows, self.likelihood.noise]
+        # Values are compared, for GPyTorch's setters leave no trace; modules are equal if they are the same.
+        settings = [*list(self.modules())[1:], self.nugget, self.approximation]
         if self._cached is not None:
             known, same, posterior = self._cached
             if same == settings and len(known) == len(tensors) and all(map(torch.equal, known, tensors)):
@@ -335,7 +258,7 @@ class SparseModel(MixtureModel, ABC):
         known = self.knots_posterior()
         loadings = known.whiten(between(self.knots, flat))  # (K, *batch * q)
         prior_mean, apart = self.mean_module(flat).reshape(X.shape[:-1]), _apart(loadings, X)
-        conditional = self.conditional_covariance(between(X, X), apart.mT @ apart)
+        conditional = self.approximation.predictive(between(X, X), apart.mT @ apart)
         if isinstance(known, Conditioned):
             return prior_mean + known.mean(loadings).reshape(X.shape[:-1]), conditional
         posterior = torch.linalg.solve_triangular(known.factor, loadings, upper=False)
@@ -387,7 +310,9 @@ class SparseModel(MixtureModel, ABC):
             ValueError: If these are not the training inputs, in training mode.
         """
         if not self.training:
-            return _joint_normal(*self.latent(X))
+            mean, covariance = self.latent(X)
+            # Factorized when a sample is drawn only, with jitter where points are close.
+            return MultivariateNormal(mean, to_linear_operator(covariance))
         if not any(X.shape == rows.shape and torch.equal(X, rows) for rows in (self.data.X, self.train_X)):
             raise ValueError("in training mode a model takes its training inputs only; call eval() to predict")
         return self.training_prior()
@@ -409,14 +334,15 @@ class SparseModel(MixtureModel, ABC):
         """A copy of other rows (N, D) and (N,) and their noise (N,), if it is known; hyperparameters stay."""
         other = self.with_knots(knots)
         other.train_X, other.train_y, other.data = X, y, data
-        if noise is not None:
-            other.likelihood = likelihood_of(other.likelihood, noise)
+        if noise is not None and isinstance(other.likelihood, FixedNoiseGaussianLikelihood):
+            other.likelihood = FixedNoiseGaussianLikelihood(noise)
         other.follow_rows(all_are_knots=all_are_knots)
         return other
 
     def _noise(self) -> Tensor:
         """The noise of a new row, shape (1,)."""
-        return self.target_noise().mean().unsqueeze(0)
+        noise: Tensor = self.likelihood.noise
+        return noise.mean().unsqueeze(0)
 
     def _unshare(self) -> None:
         """See the base; the cache knows by which parts it was computed."""
@@ -434,8 +360,3 @@ def _apart(loadings: Tensor, X: Tensor) -> Tensor:
     r"""Loadings (K, \*batch * q) of points X (\*batch, q, D), shape (\*batch, K, q)."""
     apart: Tensor = loadings.unflatten(-1, tuple(X.shape[:-1])).movedim(0, -2)
     return apart
-
-
-def _joint_normal(mean: Tensor, covariance: Tensor) -> MultivariateNormal:
-    """A joint normal distribution, factorized when a sample is drawn only, with jitter where points are close."""
-    return MultivariateNormal(mean, to_linear_operator(covariance))

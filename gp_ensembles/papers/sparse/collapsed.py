@@ -1,13 +1,12 @@
 r"""Collapsed objectives of a sparse Gaussian process with normal noise, all in O(N K^2).
 
 A :class:`Projection` has the data's covariances given the knots, :func:`condition` gives the knots' posterior, and an
-:class:`Approximation` says what is maximized and predicted: :class:`VFE`, :class:`FITC` and their relatives, members of
-the power EP family (Bui, Yan and Turner, 2017).
+:class:`Approximation` says what is maximized and predicted: :func:`VFE`, :func:`FITC` and their relatives.
 """
 
 import math
-from abc import ABC, abstractmethod
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -17,25 +16,15 @@ from gp_ensembles.numerics.cholesky import cholesky
 
 
 class Projection(NamedTuple):
-    r"""The data's covariances given K knots.
+    """The data's covariances given K knots."""
 
-    Args:
-        lower: Cholesky factor L of the knots' covariance, shape (K, K).
-        projected: :math:`V = L^{-1} K_{uf}`, shape (K, N), so that :math:`Q = V^\top V`.
-        explained: Diagonal q of Q, shape (N,).
-        prior: Prior variances of the function at the data, shape (N,).
-        residual: Targets less their prior mean, shape (N,).
-        noise: Noise variance, shape (), or of every row, shape (N,).
-        nugget: The part of the prior variances that is no covariance between rows, shape ().
-    """
-
-    lower: Tensor
-    projected: Tensor
-    explained: Tensor
-    prior: Tensor
-    residual: Tensor
-    noise: Tensor
-    nugget: Tensor | float = 0.0
+    lower: Tensor  # Cholesky factor L of the knots' covariance, shape (K, K)
+    projected: Tensor  # V = L^-1 K_uf, shape (K, N), so that Q = V' V
+    explained: Tensor  # diagonal q of Q, shape (N,)
+    prior: Tensor  # prior variances of the function at the data, shape (N,)
+    residual: Tensor  # targets less their prior mean, shape (N,)
+    noise: Tensor  # noise variance, shape (), or of every row, shape (N,)
+    nugget: Tensor | float = 0.0  # the part of the prior variances that is no covariance between rows, shape ()
 
     @property
     def unexplained(self) -> Tensor:
@@ -44,18 +33,11 @@ class Projection(NamedTuple):
 
 
 class KnotsPosterior(NamedTuple):
-    r"""The knots' posterior, whitened by their prior: with L the prior's factor, u = L w for whitened knots w.
+    """The knots' posterior, whitened by their prior: with L the prior's factor, u = L w for whitened knots w."""
 
-    Args:
-        lower: Cholesky factor L of the knots' prior covariance, shape (K, K).
-        factor: Cholesky factor :math:`L_B` of the precision of w; :math:`B = I + V D^{-1} V^\top` under independent
-            noise of variances D, shape (K, K).
-        mean: :math:`c = L_B^\top E[w]`; under such noise :math:`L_B^{-1} V D^{-1} r`, shape (K,).
-    """
-
-    lower: Tensor
-    factor: Tensor
-    mean: Tensor
+    lower: Tensor  # Cholesky factor L of the knots' prior covariance, shape (K, K)
+    factor: Tensor  # Cholesky factor L_B of the precision of w, which is B = I + V D^-1 V', shape (K, K)
+    mean: Tensor  # L_B' E[w] = L_B^-1 V D^-1 r, shape (K,)
 
     def whiten(self, cross: Tensor) -> Tensor:
         """Covariances (K, M) of the knots and points, by L whitened."""
@@ -67,9 +49,6 @@ def project(knots: Tensor, cross: Tensor, prior: Tensor, residual: Tensor, noise
     """The data's covariances given knots.
 
     Shapes: ``knots`` (K, K), ``cross`` (K, N), ``prior`` (N,), ``residual`` (N,), ``noise`` () or (N,).
-
-    Raises:
-        NumericalError: If the knots' covariance is not positive definite: knots coincide, or the nugget is too small.
     """
     lower = cholesky(knots, "the covariance of the knots")
     projected = torch.linalg.solve_triangular(lower, cross, upper=False)
@@ -95,18 +74,24 @@ def log_density(projection: Projection, diagonal: Tensor) -> Tensor:
     return -0.5 * (constant + log_determinant + quadratic)
 
 
-class Approximation(ABC):
-    r"""A sparse approximation, as a member of the power EP family (Bui, Yan and Turner, 2017).
+@final
+@dataclass(frozen=True)
+class Approximation:
+    r"""A sparse approximation: what is maximized, and what is predicted.
 
     .. math:: \log N\big(r; 0, Q + \tau^2 I + \alpha\, \mathrm{diag}(k - q)\big) - \mathrm{penalty}
 
-    Attributes:
-        alpha: The power: the share of the unexplained variances that counts as noise at the data.
+    Args:
+        name: Its name.
+        alpha: The share of the unexplained variances that counts as noise at the data.
+        has_trace: Whether the unexplained variances, over twice the noise, are a penalty.
         conditional: The covariance of test points given the knots: all that these leave unexplained, its diagonal, or
             zero.
     """
 
+    name: str
     alpha: float = 0.0
+    has_trace: bool = False
     conditional: Literal["full", "diagonal", "zero"] = "full"
 
     def objective(self, projection: Projection) -> Tensor:
@@ -119,9 +104,13 @@ class Approximation(ABC):
             return projection.noise.expand_as(projection.residual)
         return projection.noise + self.alpha * projection.unexplained
 
-    @abstractmethod
     def penalty(self, projection: Projection) -> Tensor:
         r"""Penalty, to be taken from :math:`\log N(r; 0, Q + D)`, shape ()."""
+        if not self.has_trace:
+            return projection.residual.new_zeros(())
+        if projection.noise.ndim:
+            return 0.5 * (projection.unexplained / projection.noise).sum()
+        return projection.unexplained.sum() / (2.0 * projection.noise)
 
     def predictive(self, prior: Tensor, explained: Tensor) -> Tensor:
         r"""Covariance of test points given the knots, (\*batch, q, q), of the prior and the part they explain."""
@@ -133,22 +122,7 @@ class Approximation(ABC):
         return torch.diag_embed(unexplained.diagonal(dim1=-2, dim2=-1))
 
 
-def power_penalty(projection: Projection, alpha: float) -> Tensor:
-    r"""Penalty of power EP, shape (); its limits at powers of zero (:class:`VFE`) and one (:class:`FITC`).
-
-    .. math:: \frac{1 - \alpha}{2 \alpha} \sum_i \log\big(1 + \alpha (k_{ii} - q_{ii}) / \tau^2\big)
-    """
-    if alpha == 0.0:
-        if projection.noise.ndim:
-            return 0.5 * (projection.unexplained / projection.noise).sum()
-        return projection.unexplained.sum() / (2.0 * projection.noise)
-    if alpha == 1.0:
-        return projection.residual.new_zeros(())
-    logarithms = torch.log1p(alpha * projection.unexplained / projection.noise).sum()
-    return (1.0 - alpha) / (2.0 * alpha) * logarithms
-
-
-class VFE(Approximation):
+def VFE() -> Approximation:
     r"""Variational free energy (Titsias, 2009): a lower bound of the log evidence.
 
     .. math:: \log N(r; 0, Q + \tau^2 I) - \frac{1}{2 \tau^2} \sum_i (k_{ii} - q_{ii})
@@ -156,37 +130,15 @@ class VFE(Approximation):
     Example:
         >>> import torch
         >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> round(float(VFE().objective(project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0]))), 4)
+        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])
+        >>> round(float(VFE().objective(projection)), 4)
         -1.4055
     """
-
-    def penalty(self, projection: Projection) -> Tensor:
-        """The trace of the unexplained covariance, over twice the noise: power EP at a power of zero."""
-        return power_penalty(projection, 0.0)
+    return Approximation("VFE", has_trace=True)
 
 
-class TightVFE(Approximation):
-    r"""The tighter collapsed bound (Titsias, 2025; Bui et al., 2025): the trace becomes a sum of logarithms.
-
-    .. math:: \log N(r; 0, Q + \tau^2 I) - \frac12 \sum_i \log\big(1 + (k_{ii} - q_{ii}) / \tau^2\big)
-
-    It lies between :class:`VFE` and the log evidence; predictions are those of :class:`VFE`.
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])
-        >>> round(float(TightVFE().objective(projection)), 4)
-        -1.3103
-    """
-
-    def penalty(self, projection: Projection) -> Tensor:
-        """The sum of logarithms."""
-        return 0.5 * torch.log1p(projection.unexplained / projection.noise).sum()
-
-
-class DTC(Approximation):
-    """Deterministic training conditional (Seeger et al., 2003): the density of :class:`VFE` without its trace.
+def DTC() -> Approximation:
+    """Deterministic training conditional (Seeger et al., 2003): the density of :func:`VFE` without its trace.
 
     No bound: adding knots may overfit.
 
@@ -197,13 +149,10 @@ class DTC(Approximation):
         >>> round(float(DTC().objective(projection)), 4)
         -1.0305
     """
-
-    def penalty(self, projection: Projection) -> Tensor:
-        """None."""
-        return projection.residual.new_zeros(())
+    return Approximation("DTC")
 
 
-class DIC(Approximation):
+def DIC() -> Approximation:
     """Deterministic inducing conditional, or subset of regressors (Silverman, 1985): predictions of the knots alone.
 
     Its variances collapse away from the knots.
@@ -215,15 +164,10 @@ class DIC(Approximation):
         >>> round(float(DIC().objective(projection)), 4)
         -1.0305
     """
-
-    conditional = "zero"
-
-    def penalty(self, projection: Projection) -> Tensor:
-        """None."""
-        return projection.residual.new_zeros(())
+    return Approximation("DIC", conditional="zero")
 
 
-class FITC(Approximation):
+def FITC() -> Approximation:
     r"""Fully independent training conditional (Snelson and Ghahramani, 2006): exact variances at the data.
 
     .. math:: \log N\big(r; 0, Q + \mathrm{diag}(k - q) + \tau^2 I\big)
@@ -235,16 +179,11 @@ class FITC(Approximation):
         >>> round(float(FITC().objective(projection)), 4)
         -1.2655
     """
-
-    alpha: float = 1.0
-
-    def penalty(self, projection: Projection) -> Tensor:
-        """None: power EP at a power of one."""
-        return power_penalty(projection, 1.0)
+    return Approximation("FITC", alpha=1.0)
 
 
-class FIC(Approximation):
-    """Fully independent conditional: :class:`FITC` whose test points are independent given the knots, too.
+def FIC() -> Approximation:
+    """Fully independent conditional: :func:`FITC` whose test points are independent given the knots, too.
 
     Marginals are those of FITC; jointly, test points are correlated through the knots only.
 
@@ -255,43 +194,7 @@ class FIC(Approximation):
         >>> round(float(FIC().objective(projection)), 4)
         -1.2655
     """
-
-    alpha: float = 1.0
-    conditional = "diagonal"
-
-    def penalty(self, projection: Projection) -> Tensor:
-        """None: power EP at a power of one."""
-        return power_penalty(projection, 1.0)
-
-
-class PowerEP(Approximation):
-    r"""Power expectation propagation (Bui, Yan and Turner, 2017), between VFE (alpha to 0) and FITC (alpha = 1).
-
-    .. math:: \log N\big(r; 0, Q + \tau^2 I + \alpha\, \mathrm{diag}(k - q)\big)
-              - \frac{1 - \alpha}{2 \alpha} \sum_i \log\big(1 + \alpha (k_{ii} - q_{ii}) / \tau^2\big)
-
-    Args:
-        alpha: The power, in (0, 1].
-
-    Raises:
-        ValueError: If the power is not in (0, 1].
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])
-        >>> round(float(PowerEP(0.5).objective(projection)), 4)
-        -1.3209
-    """
-
-    def __init__(self, alpha: float) -> None:
-        if not 0.0 < alpha <= 1.0:
-            raise ValueError(f"the power must be in (0, 1], got {alpha}; VFE is its limit at 0")
-        self.alpha = alpha
-
-    def penalty(self, projection: Projection) -> Tensor:
-        """That of power EP."""
-        return power_penalty(projection, self.alpha)
+    return Approximation("FIC", alpha=1.0, conditional="diagonal")
 
 
 def upper_bound(projection: Projection) -> Tensor:

@@ -29,11 +29,7 @@ _SHORT, _LONG = 8, 60  # iterations from each start, and from the best one
 
 
 class Coordinates:
-    """Unconstrained coordinates in which an optimizer moves knots and hyperparameters together.
-
-    Raises:
-        ValueError: If nothing is to move.
-    """
+    """Unconstrained coordinates in which an optimizer moves knots and hyperparameters together."""
 
     def __init__(self, model: SparseModel, knots: slice | None = None, *, hyperparameters: bool = True) -> None:
         self.model = model
@@ -95,11 +91,7 @@ class Coordinates:
         self.model.knots[self.knots] = moved
 
     def evaluate(self, point: Tensor) -> tuple[float, Tensor]:
-        """The model's objective at a point (P,), to which it moves, and its gradient, shape (P,).
-
-        Raises:
-            NumericalError: If the objective cannot be evaluated there.
-        """
+        """The model's objective at a point (P,), to which it moves, and its gradient, shape (P,)."""
         self.write(point)
         with torch.enable_grad():
             value = self.model.objective()
@@ -177,17 +169,11 @@ def _power(name: str) -> float:
 
 
 class FitResult(NamedTuple):
-    """Result of a fit.
+    """Result of a fit."""
 
-    Args:
-        objective: Value reached, in nats.
-        num_evaluations: Values with gradients that it took.
-        message: Why it stopped.
-    """
-
-    objective: float
-    num_evaluations: int
-    message: str
+    objective: float  # value reached, in nats
+    num_evaluations: int  # values with gradients that it took
+    message: str  # why it stopped
 
 
 def fit_sparse(
@@ -241,12 +227,12 @@ def has_free_hyperparameters(model: SparseModel) -> bool:
     return any(parameter.requires_grad for name, parameter in model.named_parameters() if name != "knots")
 
 
-def fit_hyperparameters(model: SparseModel, *, max_iterations: int, tolerance: float = 0.0) -> float:
-    """The objective after a fit of the free hyperparameters; as it is where there are none."""
+def fit_hyperparameters(model: SparseModel, *, max_iterations: int, tolerance: float = 0.0) -> FitResult:
+    """A fit of the free hyperparameters; the objective as it is where there are none."""
     if has_free_hyperparameters(model):
-        return fit_sparse(model, max_iterations=max_iterations, tolerance=tolerance).objective
+        return fit_sparse(model, max_iterations=max_iterations, tolerance=tolerance)
     with torch.no_grad():
-        return float(model.objective())
+        return FitResult(float(model.objective()), 0, "no hyperparameter is free")
 
 
 def _ascend(coordinates: Coordinates, max_iterations: int, tolerance: float, max_seconds: float) -> FitResult:

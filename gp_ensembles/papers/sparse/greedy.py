@@ -34,21 +34,14 @@ class Candidates(NamedTuple):
     .. math:: \frac{|v|^2}{2 \tau^2} - \frac12 \log t^2 + \frac12 \frac{(v^\top \Sigma^{-1} r)^2}{t^2}, \qquad
               t^2 = 1 + v^\top \Sigma^{-1} v
 
-    Args:
-        covariance: Covariances of candidates and data that the knots leave unexplained, :math:`s v`, shape (M, N).
-        weighted: The same times :math:`\Sigma^{-1}`, shape (M, N).
-        variance: Variances s^2 of the candidates that the knots leave unexplained, nugget included, shape (M,).
-        residual: Targets less their prior mean, shape (N,).
-        noise: Noise variance, shape ().
-        floor: Variance below which a candidate adds nothing, shape ().
     """
 
-    covariance: Tensor
-    weighted: Tensor
-    variance: Tensor
-    residual: Tensor
-    noise: Tensor
-    floor: Tensor
+    covariance: Tensor  # of candidates and data that the knots leave unexplained, s v, shape (M, N)
+    weighted: Tensor  # the same times Sigma^-1, shape (M, N)
+    variance: Tensor  # variances s^2 of the candidates that the knots leave unexplained, nugget included, shape (M,)
+    residual: Tensor  # targets less their prior mean, shape (N,)
+    noise: Tensor  # noise variance, shape ()
+    floor: Tensor  # variance below which a candidate adds nothing, shape ()
 
     def gains(self) -> Tensor:
         """Gain of the bound by each candidate, shape (M,); zero for one that is a knot already."""
@@ -71,23 +64,33 @@ class Candidates(NamedTuple):
         self.variance.sub_(with_knot.square()).clamp_min_(0.0)[index] = 0.0
 
 
-def init_candidates(
+def left_open(
     projection: Projection, knots_with_candidates: Tensor, candidates_with_data: Tensor, prior: Tensor
-) -> Candidates:
-    """Candidates given the knots of a projection, in O(M N K): two matrix products.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Loadings of M candidates, (K, M), and what the knots leave of their covariances, (M, N), and variances, (M,).
 
     Shapes: ``knots_with_candidates`` (K, M), ``candidates_with_data`` (M, N), ``prior`` (M,).
     """
-    loadings = torch.linalg.solve_triangular(projection.lower, knots_with_candidates, upper=False)  # (K, M)
+    loadings = torch.linalg.solve_triangular(projection.lower, knots_with_candidates, upper=False)
     covariance = candidates_with_data - loadings.mT @ projection.projected
+    return loadings, covariance, prior - loadings.square().sum(0)
+
+
+def whiten_rows(projection: Projection) -> Tensor:
+    """The data's projections whitened by the posterior of VFE, shape (K, N)."""
     posterior = condition(projection, projection.noise.expand_as(projection.residual))
+    white: Tensor = torch.linalg.solve_triangular(posterior.factor, projection.projected, upper=False)
+    return white
+
+
+def init_candidates(
+    projection: Projection, white: Tensor, covariance: Tensor, variance: Tensor, floor: Tensor
+) -> Candidates:
+    """Candidates given the knots, in O(M N K), by :func:`left_open` and :func:`whiten_rows`."""
     # Sigma^{-1} = (I - V^T B^{-1} V / tau^2) / tau^2
-    white = torch.linalg.solve_triangular(posterior.factor, projection.projected, upper=False)  # (K, N)
-    weighted = (covariance - (covariance @ white.mT) @ white / projection.noise) / projection.noise
-    variance = (prior - loadings.square().sum(0)).clamp_min(0.0)
-    return Candidates(
-        covariance, weighted, variance, projection.residual, projection.noise, NEARLY_EXPLAINED * prior.max()
-    )
+    noise = projection.noise
+    weighted = (covariance - (covariance @ white.mT) @ white / noise) / noise
+    return Candidates(covariance, weighted, variance.clamp_min(0.0), projection.residual, noise, floor)
 
 
 @torch.no_grad()
@@ -96,7 +99,6 @@ def greedy_elbo_rows(
     num_rows: int,
     *,
     num_candidates: int | None = None,
-    tolerance: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The rows that, one after the other, add most to the evidence lower bound: (k,), and what each added."""
@@ -104,14 +106,18 @@ def greedy_elbo_rows(
     rows = _draw_candidates(X, num_candidates, generator)
     C = X[rows]
     prior = model.kernel_diagonal(C) + model.nugget_variance(model.kernel_matrix(model.knots, model.knots))
-    with_knots, with_data = model.kernel_matrix(model.knots, C), model.kernel_matrix(C, X)
-    candidates = init_candidates(model.projection(), with_knots, with_data, prior)
+    projection = model.projection()
+    _, covariance, variance = left_open(
+        projection, model.kernel_matrix(model.knots, C), model.kernel_matrix(C, X), prior
+    )
+    floor = NEARLY_EXPLAINED * prior.max()
+    candidates = init_candidates(projection, whiten_rows(projection), covariance, variance, floor)
     chosen: list[int] = []
     gains: list[Tensor] = []
     for _ in range(min(num_rows, len(rows))):
         gain = candidates.gains()
         best = int(gain.argmax())
-        if not bool(gain[best] > tolerance):
+        if not bool(gain[best] > 0.0):
             break
         chosen.append(best)
         gains.append(gain[best])
@@ -233,7 +239,8 @@ class GreedyBlocks(Strategy):
 
     def _fit(self, model: SparseGP) -> float:
         try:
-            return fit_hyperparameters(model, max_iterations=self.fit_iterations, tolerance=0.1 * self.tolerance)
+            fit = fit_hyperparameters(model, max_iterations=self.fit_iterations, tolerance=0.1 * self.tolerance)
+            return fit.objective
         except NumericalError:
             return -torch.inf
 

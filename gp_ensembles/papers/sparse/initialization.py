@@ -29,7 +29,7 @@ def kmeans_knots(X: Tensor, num_knots: int, *, generator: torch.Generator | None
 
 
 @torch.no_grad()
-def greedy_variance_rows(X: Tensor, num_rows: int, kernel: Kernel, *, tolerance: float = 0.0) -> Tensor:
+def greedy_variance_rows(X: Tensor, num_rows: int, kernel: Kernel) -> Tensor:
     """Rows of the largest remaining prior variance, one after the other, in O(N K) memory and O(N K^2) time.
 
     Shapes: ``X`` (N, D); returns (k,).
@@ -40,7 +40,7 @@ def greedy_variance_rows(X: Tensor, num_rows: int, kernel: Kernel, *, tolerance:
     rows: list[int] = []
     for k in range(num_rows):
         pivot = int(left.argmax())
-        if not bool(left[pivot] > max(tolerance, 1e-12) * first):
+        if not bool(left[pivot] > 1e-12 * first):
             break
         column = kernel(X, X[pivot : pivot + 1]).to_dense().squeeze(-1) - factor[:, :k] @ factor[pivot, :k]
         factor[:, k] = column / left[pivot].sqrt()
@@ -69,11 +69,7 @@ def greedy_variance_knots(X: Tensor, num_knots: int, kernel: Kernel) -> Tensor:
 
 
 def distinct_rows(X: Tensor, num_knots: int = 1) -> Tensor:
-    """The first row of every distinct input; refuses to have more knots than those. Shapes: ``X`` (N, D); returns (U,).
-
-    Raises:
-        ValueError: If there are fewer distinct rows than knots.
-    """
+    """The first row of every distinct input, shape (U,); refuses to have more knots than those."""
     _, index, counts = torch.unique(X, dim=0, return_inverse=True, return_counts=True)
     first = torch.argsort(index, stable=True)[counts.cumsum(0) - counts]
     if num_knots > len(first):

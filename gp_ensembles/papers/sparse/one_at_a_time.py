@@ -1,14 +1,13 @@
 """Knots one at a time (Garton, Niemi and Carriquiry, 2020): each proposed at fixed hyperparameters, then optimized.
 
-Where the next knot starts is a :class:`KnotProposal`: the best of a random subset of the rows, or the best row found by
+Where the next knot starts is a :data:`KnotProposal`: the best of a random subset of the rows, or the best row found by
 Bayesian optimization.
 """
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -16,8 +15,8 @@ from torch import Tensor
 from gp_ensembles.numerics.cholesky import NumericalError, cholesky
 from gp_ensembles.numerics.draws import permutation
 from gp_ensembles.papers.sparse.base import check_shape
-from gp_ensembles.papers.sparse.collapsed import VFE, Projection, condition
-from gp_ensembles.papers.sparse.greedy import NEARLY_EXPLAINED, Candidates
+from gp_ensembles.papers.sparse.collapsed import Projection
+from gp_ensembles.papers.sparse.greedy import NEARLY_EXPLAINED, init_candidates, left_open, whiten_rows
 from gp_ensembles.papers.sparse.initialization import distinct_rows, kmeans_knots
 from gp_ensembles.papers.sparse.regression import SparseGP
 from gp_ensembles.papers.sparse.strategies import LBFGSB, KnotOptimizer, SelectionRun, Strategy
@@ -41,30 +40,21 @@ def candidate_rows(model: SparseGP) -> Tensor:
 
 @torch.no_grad()
 def candidate_objectives(model: SparseGP) -> Callable[[Tensor], Tensor]:
-    """The objective in nats with each of some rows (M,) alone as an additional knot; what all share is computed once.
-
-    Raises:
-        NumericalError: If the model's own objective cannot be evaluated.
-    """
+    """The objective in nats with each of some rows (M,) alone as a further knot; what all share is computed once."""
     projection, X = model.projection(), model.train_X
     base = model.objective()
     log_priors = base - model.approximation.objective(projection)  # the same with and without the knot
     delta = model.nugget_variance(model.kernel_matrix(model.knots, model.knots))
-    posterior = condition(projection, projection.noise.expand_as(projection.residual))
-    white = torch.linalg.solve_triangular(posterior.factor, projection.projected, upper=False)  # (K, N)
+    white = whiten_rows(projection)
 
     def chunk(C: Tensor) -> Tensor:
-        loadings = torch.linalg.solve_triangular(
-            projection.lower, model.kernel_matrix(model.knots, C), upper=False
-        )  # (K, M)
         prior = model.kernel_diagonal(C) + delta
-        variance = prior - loadings.square().sum(0)
-        covariance = model.kernel_matrix(C, X) - loadings.mT @ projection.projected
+        loadings, covariance, variance = left_open(
+            projection, model.kernel_matrix(model.knots, C), model.kernel_matrix(C, X), prior
+        )
         floor = NEARLY_EXPLAINED * prior.max()
-        if isinstance(model.approximation, VFE):
-            noise = projection.noise
-            weighted = (covariance - (covariance @ white.mT) @ white / noise) / noise
-            gains = Candidates(covariance, weighted, variance, projection.residual, noise, floor).gains()
+        if model.approximation.has_trace:
+            gains = init_candidates(projection, white, covariance, variance, floor).gains()
             return torch.where(variance > floor, base + gains, -torch.inf)
         return torch.stack([with_knot(*parts, floor) for parts in zip(loadings.mT, variance, covariance, strict=True)])
 
@@ -96,32 +86,9 @@ def _extend(projection: Projection, loading: Tensor, deviation: Tensor, covarian
     return projection._replace(lower=lower, projected=projected, explained=projection.explained + v.square())
 
 
-class ProposedRow(NamedTuple):
-    """A row to start the next knot at.
-
-    Args:
-        row: The row of the training inputs.
-        objective: The model's objective with the row as an additional knot, in nats.
-        evaluated: Rows at which the objective was evaluated, in order, shape (n,).
-        objectives: The objective there, in nats, shape (n,).
-    """
-
-    row: int
-    objective: float
-    evaluated: Tensor
-    objectives: Tensor
-
-
-class KnotProposal(ABC):
-    """A way to find the row at which the next knot starts, at fixed hyperparameters."""
-
-    @abstractmethod
-    def propose(self, model: SparseGP, *, generator: torch.Generator | None = None) -> ProposedRow | None:
-        """The row that was found best, or ``None`` if every row is a knot already; the model stays as it is."""
-
-
 @final
-class RandomSubset(KnotProposal):
+@dataclass(frozen=True)
+class RandomSubset:
     """The best of a random subset of the rows (Titsias, 2009).
 
     Args:
@@ -136,24 +103,26 @@ class RandomSubset(KnotProposal):
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
         >>> from gp_ensembles.papers.sparse import SparseGP
         >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[:1], ScaleKernel(RBFKernel()))
-        >>> found = RandomSubset(10).propose(model)
-        >>> found.evaluated.shape, found.objective > float(model.objective().detach())
+        >>> rows, objectives = RandomSubset(10).propose(model)
+        >>> rows.shape, bool(objectives.max() > model.objective())
         (torch.Size([10]), True)
     """
 
-    def __init__(self, num_rows: int | None = 40) -> None:
-        if num_rows is not None and num_rows < 1:
-            raise ValueError(f"the subset must have at least one row, got {num_rows}")
-        self.num_rows = num_rows
+    num_rows: int | None = 40
 
-    def propose(self, model: SparseGP, *, generator: torch.Generator | None = None) -> ProposedRow | None:
-        """The best of the subset."""
+    def __post_init__(self) -> None:
+        if self.num_rows is not None and self.num_rows < 1:
+            raise ValueError(f"the subset must have at least one row, got {self.num_rows}")
+
+    def propose(self, model: SparseGP, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Rows that are no knots, shape (n,), and the objective with each of them as an additional knot, shape (n,)."""
         rows = _shuffle(candidate_rows(model), generator)[: self.num_rows]
-        return _best(rows, candidate_objectives(model)(rows)) if len(rows) else None
+        return rows, candidate_objectives(model)(rows)
 
 
 @final
-class BayesianOptimization(KnotProposal):
+@dataclass(frozen=True)
+class BayesianOptimization:
     r"""Bayesian optimization over the rows (Garton, Niemi and Carriquiry, 2020), where it helps.
 
     The objective at some random rows is learned by a Gaussian process with an exponential kernel; then, again and
@@ -161,7 +130,7 @@ class BayesianOptimization(KnotProposal):
     objective has no noise. The process has a closed form: its mean is the average, its variance that of the largest
     likelihood, its lengthscale the best of a dozen.
 
-    Under :class:`VFE` the objectives of all rows cost less than a search among them, as long as a table of rows and
+    Under :func:`VFE` the objectives of all rows cost less than a search among them, as long as a table of rows and
     rows fits into memory: then all are evaluated, and the best row is exact.
 
     Args:
@@ -178,32 +147,29 @@ class BayesianOptimization(KnotProposal):
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
         >>> from gp_ensembles.papers.sparse import FIC, SparseGP
         >>> y = torch.sin(6.0 * X.squeeze(-1))
-        >>> found = BayesianOptimization(num_initial=3, num_evaluations=6).propose(
-        ...     SparseGP(X, y, X[:1], ScaleKernel(RBFKernel()), approximation=FIC())
-        ... )
-        >>> found.evaluated.shape, found.objective == found.objectives.max()
-        (torch.Size([6]), tensor(True))
+        >>> model = SparseGP(X, y, X[:1], ScaleKernel(RBFKernel()), approximation=FIC())
+        >>> rows, objectives = BayesianOptimization(num_initial=3, num_evaluations=6).propose(model)
+        >>> rows.shape, bool(objectives.max() > model.objective())
+        (torch.Size([6]), True)
     """
 
-    num_initial: int
-    num_evaluations: int
-    all_if_cheap: bool
+    num_initial: int = 5
+    num_evaluations: int = 40
+    all_if_cheap: bool = field(default=True, kw_only=True)
 
-    def __init__(self, num_initial: int = 5, num_evaluations: int = 40, *, all_if_cheap: bool = True) -> None:
-        if not 2 <= num_initial <= num_evaluations:
+    def __post_init__(self) -> None:
+        if not 2 <= self.num_initial <= self.num_evaluations:
             raise ValueError(
-                f"num_initial must be at least 2 and at most num_evaluations, got {num_initial} of {num_evaluations}"
+                f"num_initial must be at least 2 and at most num_evaluations, got {self.num_initial} of "
+                f"{self.num_evaluations}"
             )
-        self.num_initial, self.num_evaluations, self.all_if_cheap = num_initial, num_evaluations, all_if_cheap
 
-    def propose(self, model: SparseGP, *, generator: torch.Generator | None = None) -> ProposedRow | None:
-        """The best row evaluated."""
+    def propose(self, model: SparseGP, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """The rows evaluated, in order, shape (n,), and the objective with each as an additional knot, shape (n,)."""
         left = _shuffle(candidate_rows(model), generator)
-        if not len(left):
-            return None
         objective = candidate_objectives(model)
         if self.all_if_cheap and _all_are_cheap(model, left):
-            return _best(left, objective(left))
+            return left, objective(left)
         rows, left = left[: self.num_initial], left[self.num_initial :]
         values = objective(rows)
         X = _to_unit_box(model.train_X)
@@ -212,11 +178,14 @@ class BayesianOptimization(KnotProposal):
             rows = torch.cat([rows, left[at : at + 1]])
             left = torch.cat([left[:at], left[at + 1 :]])
             values = torch.cat([values, objective(rows[-1:])])
-        return _best(rows, values)
+        return rows, values
+
+
+KnotProposal = RandomSubset | BayesianOptimization
 
 
 def _all_are_cheap(model: SparseGP, rows: Tensor) -> bool:
-    if not isinstance(model.approximation, VFE):
+    if not model.approximation.has_trace:
         return False
     return len(rows) * model.train_X.shape[0] * model.train_X.element_size() <= _MEMORY
 
@@ -269,13 +238,6 @@ def _shuffle(rows: Tensor, generator: torch.Generator | None) -> Tensor:
     return rows[permutation(len(rows), generator).to(rows.device)]
 
 
-def _best(rows: Tensor, objectives: Tensor) -> ProposedRow:
-    best = int(objectives.argmax())
-    if not bool(objectives[best].isfinite()):
-        raise NumericalError("the objective could not be evaluated at any proposed row; use a larger nugget or noise")
-    return ProposedRow(int(rows[best]), float(objectives[best]), rows, objectives)
-
-
 def _to_unit_box(X: Tensor) -> Tensor:
     least, most = X.amin(0), X.amax(0)
     return (X - least) / torch.where(most > least, most - least, 1.0)
@@ -286,9 +248,9 @@ def _to_unit_box(X: Tensor) -> Tensor:
 class OneAtATime(Strategy):
     """The one-at-a-time algorithm of Garton, Niemi and Carriquiry (2020), OAT.
 
-    Hyperparameters are fitted with the first knots, which never move. Then a row is proposed as a knot, and this knot
-    and the hyperparameters are optimized together, all older ones staying; the first that does not add more than the
-    tolerance is dropped, and ends the selection. With
+    Hyperparameters are fitted with the first knots, which never move; the prior mean stays as it was. Then a row is
+    proposed as a knot, and this knot and the hyperparameters are optimized together, all older ones staying; the first
+    that does not add more than the tolerance is dropped, and ends the selection. With
     :class:`~gp_ensembles.papers.sparse.BayesianOptimization` this is OAT-BO, with
     :class:`~gp_ensembles.papers.sparse.RandomSubset` OAT-RS.
 
@@ -299,7 +261,6 @@ class OneAtATime(Strategy):
         start: Number of first knots, centers of k-means; or these knots, shape (K, D).
         max_knots: Most knots.
         tolerance: What a knot must add, in nats.
-        hold_mean: Whether the prior mean stays as it is at the start, as published.
 
     Raises:
         ValueError: If there is no first knot, or there are more of them than allowed in all.
@@ -321,7 +282,6 @@ class OneAtATime(Strategy):
     start: int | Tensor = 5
     max_knots: int = 80
     tolerance: float = 1e-3
-    hold_mean: bool = True
 
     def __post_init__(self) -> None:
         least = self.start if isinstance(self.start, int) else len(self.start)
@@ -337,14 +297,12 @@ class OneAtATime(Strategy):
 
     def search(self, run: SelectionRun) -> str:
         """One knot after the other; the run's model changes only when a knot has been accepted."""
-        held = [parameter for parameter in run.model.mean_module.parameters() if self.hold_mean]
-        moving = [parameter.requires_grad for parameter in held]
-        for parameter in held:
-            parameter.requires_grad_(False)
+        moving = [parameter.requires_grad for parameter in run.model.mean_module.parameters()]
+        run.model.mean_module.requires_grad_(False)
         try:
             return self._search(run)
         finally:
-            for parameter, moves in zip(run.model.mean_module.parameters(), moving, strict=False):
+            for parameter, moves in zip(run.model.mean_module.parameters(), moving, strict=True):
                 parameter.requires_grad_(moves)
 
     def _search(self, run: SelectionRun) -> str:
@@ -364,15 +322,20 @@ class OneAtATime(Strategy):
         """Another knot, or why there is none."""
         model = run.model
         try:
-            found = self.proposal.propose(model, generator=run.generator)
-            if found is None:
+            rows, objectives = self.proposal.propose(model, generator=run.generator)
+            if not len(rows):
                 return "every row is a knot"
-            row = model.train_X[found.row : found.row + 1]
-            grown = model.with_knots(torch.cat([model.knots.detach(), row]))
+            best = int(objectives.argmax())
+            if not bool(objectives[best].isfinite()):
+                raise NumericalError(
+                    "the objective could not be evaluated at any proposed row; use a larger nugget or noise"
+                )
+            row = int(rows[best])
+            grown = model.with_knots(torch.cat([model.knots.detach(), model.train_X[row : row + 1]]))
             reached = self.optimizer.optimize(grown, slice(model.num_knots, None)).objective
         except NumericalError as error:
             return f"another knot could not be evaluated: {error}"
         if not reached - run.history[-1].objective > self.tolerance:
             return f"another knot added no more than {self.tolerance} nats"
-        run.record(grown, "knot", (found.row,))
+        run.record(grown, "knot", (row,))
         return None

@@ -14,7 +14,6 @@ from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.gaussian import BoundGaussian, GaussianExpert
 from gp_ensembles.experts.window import WindowExpert
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
-from gp_ensembles.features.batch import stack_kernels
 from gp_ensembles.features.covariance import bind_covariance
 from gp_ensembles.features.inducing import InducingPointFeatures
 from gp_ensembles.filters.rows import Rows, as_rows
@@ -33,20 +32,9 @@ WINDOW, LEAST_WINDOW = 2000, 200  # rows that a window keeps: most, and least
 KNOTS = 1000  # knots of an exact model that has more rows than a window
 
 
-def inducing_features(models: SparseModel | Sequence[SparseModel]) -> InducingPointFeatures:
-    """The knots of a model, or of several, as a feature map; knots and hyperparameters are copied.
-
-    Returns: a map with batch shape () for a model, (M,) for a sequence. The knots stay fixed.
-
-    Raises:
-        ValueError: If there is no model, they differ in the number of knots, or their kernels in structure.
-    """
-    if isinstance(models, SparseModel):
-        return InducingPointFeatures(deepcopy(models.covar_module), models.knots.detach(), models.nugget)
-    _check_equal_size(models)
-    knots = torch.stack([model.knots.detach() for model in models])
-    nuggets = knots.new_tensor([model.nugget for model in models])
-    return InducingPointFeatures(stack_kernels([model.covar_module for model in models]), knots, nuggets)
+def inducing_features(model: SparseModel) -> InducingPointFeatures:
+    """The knots of a model as a feature map, where they stay fixed; knots and hyperparameters are copied."""
+    return InducingPointFeatures(deepcopy(model.covar_module), model.knots.detach(), model.nugget)
 
 
 def start_online(
@@ -89,20 +77,16 @@ def start_online(
         >>> online.observe(X[50:], y[50:]).mean.shape
         torch.Size([30])
     """
-    listed = _listed(models)
-    if not listed:
+    given = [models] if isinstance(models, SparseModel | Selection) else list(models)
+    if not given:
         raise ValueError("there is no model; give at least one")
+    listed: list[SparseModel] = [one.model if isinstance(one, Selection) else one for one in given]
     for number, model in enumerate(listed):
         _check_plain(model, number)
     with torch.no_grad():
         parts = [_expert(model) for model in listed]
         ensemble = Ensemble([expert for expert, _ in parts], rule, names)
         return OnlineEnsemble(ensemble, ensemble.init()._replace(experts=tuple(state for _, state in parts)))
-
-
-def _listed(models: Fitted | Sequence[Fitted]) -> list[SparseModel]:
-    listed = [models] if isinstance(models, SparseModel | Selection) else list(models)
-    return [one.model if isinstance(one, Selection) else one for one in listed]
 
 
 def _check_plain(model: SparseModel, number: int) -> None:
@@ -159,17 +143,6 @@ def weights_posterior(model: SparseModel) -> SquareRootState:
         factor = torch.linalg.solve_triangular(knots.factor, identity, upper=False).mT
         scale = seen.mean(-1).sqrt()
         return SquareRootState(scale * (factor @ knots.mean), scale * factor)
-
-
-def _check_equal_size(models: Sequence[SparseModel]) -> None:
-    if not models:
-        raise ValueError("there is no model; give at least one")
-    shapes = [tuple(model.knots.shape) for model in models]
-    if len(set(shapes)) > 1:
-        raise ValueError(
-            f"the models' knots have shapes {shapes}; experts of one batch need the same inputs and as many features "
-            f"each: make a feature map and an expert of each model"
-        )
 
 
 @final
@@ -284,11 +257,7 @@ class FittedExpert(Expert):
         return steps.log_prob.sum(-1)
 
     def take(self, index: Tensor) -> "FittedExpert":
-        """Not possible: the expert has no batch.
-
-        Raises:
-            ValueError: Always.
-        """
+        """Not possible: the expert has no batch."""
         raise ValueError("an expert that continues from a fitted model has no batch; make an expert of each model")
 
     def with_transition(self, transition: Transition | None) -> "FittedExpert":

@@ -98,7 +98,7 @@ class SparseGP(SparseModel):
     ) -> None:
         transforms = input_transform, outcome_transform
         super().__init__(train_X, train_Y, knots, kernel, likelihood, mean, nugget, train_Yvar, *transforms)
-        self.approximation: Approximation = VFE() if approximation is None else approximation
+        self.approximation = VFE() if approximation is None else approximation
         self.register_added_loss_term("penalty")  # type: ignore[operator]
 
     def projection(self, knots: Tensor | None = None) -> Projection:
@@ -141,15 +141,6 @@ class SparseGP(SparseModel):
             LowRankRootLinearOperator(projection.projected.mT), DiagLinearOperator(extra)
         )
         return MultivariateNormal(self.mean_module(self.train_X), covariance)
-
-    def conditional_covariance(self, prior: Tensor, explained: Tensor) -> Tensor:
-        """That of the approximation."""
-        return self.approximation.predictive(prior, explained)
-
-    @property
-    def cache_key(self) -> tuple[object, ...]:
-        """The approximation and its settings."""
-        return self.approximation, dict(vars(self.approximation))
 
     def compute_knots_posterior(self) -> KnotsPosterior:
         """Under the approximation's noise."""
@@ -205,6 +196,7 @@ class ExactGP(SparseModel):
     ) -> None:
         transforms = input_transform, outcome_transform
         super().__init__(train_X, train_Y, None, kernel, likelihood, mean, 0.0, train_Yvar, *transforms)
+        self.approximation = VFE()  # which is exact
         self._set_knots()
 
     def objective(self) -> Tensor:
@@ -226,15 +218,6 @@ class ExactGP(SparseModel):
     def training_prior(self) -> MultivariateNormal:
         """The prior at the training inputs, with which ``ExactMarginalLogLikelihood`` is the objective over N."""
         return MultivariateNormal(self.mean_module(self.train_X), self.covar_module(self.train_X))
-
-    def conditional_covariance(self, prior: Tensor, explained: Tensor) -> Tensor:
-        """What the targets leave open."""
-        return prior - explained
-
-    @property
-    def cache_key(self) -> tuple[object, ...]:
-        """None."""
-        return ()
 
     def compute_knots_posterior(self) -> Conditioned:
         """Of the averages of the targets at each distinct row.

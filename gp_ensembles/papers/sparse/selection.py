@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from gp_ensembles.numerics.gpytorch_types import Kernel, Mean
+from gp_ensembles.papers.rows import check_rows
 from gp_ensembles.papers.sparse.adaptive import AdaptiveKnots
-from gp_ensembles.papers.sparse.base import SparseModel, check_rows, constant_mean
+from gp_ensembles.papers.sparse.base import SparseModel, constant_mean
 from gp_ensembles.papers.sparse.collapsed import Approximation
 from gp_ensembles.papers.sparse.fitting import Coordinates, has_free_hyperparameters
 from gp_ensembles.papers.sparse.regression import SparseGP
@@ -54,7 +55,7 @@ def select_knots(
             :class:`AdaptiveKnots` one that is linear in the inputs where there are ten rows for each coefficient.
         strategy: How knots are chosen: :class:`AdaptiveKnots`, :class:`GreedyBlocks`, :class:`OneAtATime` or
             :class:`Simultaneous`.
-        approximation: What is maximized and predicted; :class:`VFE` if ``None``.
+        approximation: What is maximized and predicted; :func:`VFE` if ``None``.
         nugget: As in :class:`SparseGP`.
         progress: Whether to show a progress bar.
         generator: Source of randomness.

@@ -13,49 +13,33 @@ from tqdm import tqdm
 from gp_ensembles.distributions import StudentTMixture
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.display import record_text
-from gp_ensembles.papers.sparse.base import SparseModel, check_knots
-from gp_ensembles.papers.sparse.fitting import Coordinates, FitResult, fit_sparse, has_free_hyperparameters
+from gp_ensembles.papers.sparse.base import SparseModel, check_knots, check_positive
+from gp_ensembles.papers.sparse.fitting import Coordinates, FitResult, fit_hyperparameters, fit_sparse
 from gp_ensembles.papers.sparse.initialization import kmeans_knots
 from gp_ensembles.papers.sparse.regression import ExactGP, SparseGP
 from gp_ensembles.papers.sparse.tails import Tails, fit_tails
 
 
-class KnotOptimizer(ABC):
-    """An optimizer of hyperparameters, and of some knots with them, inside bounds."""
-
-    @abstractmethod
-    def optimize(self, model: SparseModel, knots: slice | None = None) -> FitResult:
-        """Maximize the model's objective in place, moving some of the knots, if any.
-
-        Raises:
-            NumericalError: If the objective cannot be evaluated at the start.
-        """
-
-
 @final
-class LBFGSB(KnotOptimizer):
-    """L-BFGS-B in logs of scales and logits of knots, see :func:`fit_sparse`; never lower than the start.
+@dataclass(frozen=True)
+class LBFGSB:
+    """L-BFGS-B in logs of scales and logits of knots, see :func:`fit_sparse`; never lower than the start."""
 
-    Raises:
-        ValueError: If there is no iteration.
-    """
+    max_iterations: int = 20
 
-    def __init__(self, max_iterations: int = 20) -> None:
-        if max_iterations < 1:
-            raise ValueError(f"at least one iteration is needed, got {max_iterations}")
-        self.max_iterations = max_iterations
+    def __post_init__(self) -> None:
+        check_positive(max_iterations=self.max_iterations)
 
     def optimize(self, model: SparseModel, knots: slice | None = None) -> FitResult:
-        """Maximize the model's objective in place."""
-        if knots is None and not has_free_hyperparameters(model):
-            with torch.no_grad():
-                return FitResult(float(model.objective()), 0, "no hyperparameter is free")
-        return fit_sparse(model, knots=False if knots is None else knots, max_iterations=self.max_iterations)
+        """Maximize the model's objective in place, moving hyperparameters and some of the knots, if any."""
+        if knots is None:
+            return fit_hyperparameters(model, max_iterations=self.max_iterations)
+        return fit_sparse(model, knots=knots, max_iterations=self.max_iterations)
 
 
 @final
 @dataclass(frozen=True)
-class Adadelta(KnotOptimizer):
+class Adadelta:
     r"""The modified ADADELTA of Garton, Niemi and Carriquiry (2020), after Zeiler (2012), as it was published.
 
     With averages :math:`\bar a \leftarrow \rho \bar a + (1 - \rho) a`, all by coordinate,
@@ -139,7 +123,11 @@ class Adadelta(KnotOptimizer):
         return point, FitResult(value, self.max_iterations, message)
 
     def optimize(self, model: SparseModel, knots: slice | None = None) -> FitResult:
-        """Maximize the model's objective in place."""
+        """Maximize the model's objective in place, moving hyperparameters and some of the knots, if any.
+
+        Raises:
+            NumericalError: If the objective cannot be evaluated at the start.
+        """
         coordinates = Coordinates(model, knots)
         start, weights = coordinates.read(), coordinates.weights
         end, result = self.maximize(coordinates.evaluate, start, weights=weights, bounds=coordinates.bounds)
@@ -147,42 +135,28 @@ class Adadelta(KnotOptimizer):
         return result
 
 
-class SelectionStep(NamedTuple):
-    """A step of a selection.
+KnotOptimizer = LBFGSB | Adadelta
 
-    Args:
-        action: What was done.
-        num_knots: Knots after it.
-        objective: Objective after it, log densities of priors included, in nats.
-        upper_bound: Upper bound of the log evidence at the same hyperparameters.
-        seconds: Seconds since the beginning.
-        rows: Training rows added as knots (none by a refit).
-    """
+
+class SelectionStep(NamedTuple):
+    """A step of a selection."""
 
     action: str
-    num_knots: int
-    objective: float
-    upper_bound: float
-    seconds: float
-    rows: tuple[int, ...] = ()
+    num_knots: int  # after it, as all below
+    objective: float  # log densities of priors included, in nats
+    upper_bound: float  # of the log evidence at the same hyperparameters
+    seconds: float  # since the beginning
+    rows: tuple[int, ...] = ()  # training rows added as knots (none by a refit)
 
 
 class Selection(NamedTuple):
-    """The result of a selection.
+    """The result of a selection."""
 
-    Args:
-        knots: Knots, shape (K, D).
-        model: The model with them, a copy of what was given.
-        history: The steps.
-        stop_reason: Why no more knots were added.
-        tails: Student's t of the model's errors on rows left out.
-    """
-
-    knots: Tensor
-    model: Any
+    knots: Tensor  # shape (K, D)
+    model: Any  # the model with them, a copy of what was given
     history: tuple[SelectionStep, ...]
-    stop_reason: str
-    tails: Tails
+    stop_reason: str  # why no more knots were added
+    tails: Tails  # Student's t of the model's errors on rows left out
 
     def __repr__(self) -> str:
         return record_text(self)
@@ -193,13 +167,7 @@ class Selection(NamedTuple):
 
 
 class SelectionRun:
-    """A selection in progress: the model so far, and the steps that led to it.
-
-    Args:
-        model: The model to start from.
-        bar: A progress bar of knots.
-        generator: Source of randomness.
-    """
+    """A selection in progress: the model so far, and the steps that led to it."""
 
     model: Any
 

@@ -35,15 +35,10 @@ _LEAST = 1e-8  # of 1 - h, where the noise is next to nothing
 
 @final
 class Tails(NamedTuple):
-    """Student's t of standardized errors.
+    """Student's t of standardized errors."""
 
-    Attributes:
-        degrees_of_freedom: Above two; infinite for a normal distribution.
-        scale: In the posterior's deviations of a target.
-    """
-
-    degrees_of_freedom: float
-    scale: float
+    degrees_of_freedom: float  # above two; infinite for a normal distribution
+    scale: float  # in the posterior's deviations of a target
 
     def predict(self, model: ExactGP | SparseGP, X: Tensor) -> StudentTMixture:
         """Predictive distributions of targets at rows X (N, D), each on its own, a mixture of one."""
@@ -68,7 +63,7 @@ def leave_one_out(model: ExactGP | SparseGP, rows: Tensor) -> tuple[Tensor, Tens
     known = model.knots_posterior()
     loadings = known.whiten(model.kernel_matrix(model.knots, X))
     prior, explained = model.kernel_diagonal(X), loadings.square().sum(0)
-    left_open = model.conditional_covariance(prior[:, None, None], explained[:, None, None]).flatten()
+    left_open = model.approximation.predictive(prior[:, None, None], explained[:, None, None]).flatten()
     if isinstance(known, Conditioned):
         mean, learned, left_open, effective = known.mean(loadings), left_open, torch.zeros_like(left_open), noise
     else:
@@ -81,11 +76,7 @@ def leave_one_out(model: ExactGP | SparseGP, rows: Tensor) -> tuple[Tensor, Tens
 
 
 def fit_tails(model: ExactGP | SparseGP, *, max_rows: int = 2000, generator: torch.Generator | None = None) -> Tails:
-    """The Student's t that gives the standardized errors of rows left out the largest likelihood.
-
-    Raises:
-        ValueError: If there is no row to leave out.
-    """
+    """The Student's t that gives the standardized errors of rows left out the largest likelihood."""
     if max_rows < 1:
         raise ValueError(f"max_rows must be positive, got {max_rows}")
     num_rows = len(model.train_y)

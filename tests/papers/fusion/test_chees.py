@@ -52,7 +52,7 @@ class Failing:
 def test_moments_of_a_gaussian(chains, settings):
     draws = sample_hmc(gaussian, starts(chains), settings, generator=seeded(2))
     error = mcse_mean(draws.theta)
-    assert ((draws.flatten().mean(0) - MEAN).abs() < 4.5 * error).all()
+    assert ((draws.theta.flatten(0, 1).mean(0) - MEAN).abs() < 4.5 * error).all()
     products = (draws.theta - MEAN).unsqueeze(-1) * (draws.theta - MEAN).unsqueeze(-2)
     assert ((products.flatten(0, 1).mean(0) - COVARIANCE).abs() < 4.5 * mcse_mean(products)).all()
     assert (mean_ess(draws.theta) > 0.05 * chains * settings.num_draws).all()
@@ -148,13 +148,6 @@ def test_a_finished_run_can_be_extended():
     assert sample_hmc(gaussian, long.state, HMCSettings(50, 40)).theta.shape == (4, 0, 3)
 
 
-def test_a_state_lacking_something_is_refused():
-    content = init_chains(gaussian, starts(4), generator=seeded()).to_content()
-    del content["moments"]["mean"]
-    with pytest.raises(TypeError, match="'mean'"):
-        ChainState.from_content(content)
-
-
 def test_permuting_chains_permutes_draws():
     order = torch.tensor([2, 0, 3, 1])
     state = init_chains(gaussian, starts(4), generator=seeded(12))
@@ -207,7 +200,7 @@ def test_a_density_that_is_not_finite_somewhere_is_avoided(bad):
     assert (draws.theta > 0.0).all()
     assert draws.log_density.isfinite().all()
     assert draws.divergent.any()
-    assert (draws.flatten().mean() - math.sqrt(2.0 / math.pi)).abs() < 5.0 * mcse_mean(draws.theta[..., 0])
+    assert (draws.theta.flatten(0, 1).mean() - math.sqrt(2.0 / math.pi)).abs() < 5.0 * mcse_mean(draws.theta[..., 0])
 
 
 def test_a_density_is_never_asked_about_what_is_not_finite():
@@ -267,6 +260,8 @@ def test_a_bad_start_is_refused():
     ]:
         with pytest.raises(ValueError, match=message):
             sample_hmc(log_density, start, HMCSettings(5, 5))
+    with pytest.raises(ValueError, match=r"the factor of the metric must be finite, of shape \(3, 3\)"):
+        sample_hmc(gaussian, zeros, HMCSettings(1, 1), zeros.new_ones(2, 2))
 
 
 def test_bad_settings_are_refused():
@@ -279,12 +274,6 @@ def test_bad_settings_are_refused():
     ]:
         with pytest.raises(ValueError):
             HMCSettings(**bad)
-
-
-def test_an_error_of_the_log_density_comes_through():
-    failing = Failing(gaussian, 50, ArithmeticError)
-    with pytest.raises(ArithmeticError, match="mine"):
-        sample_hmc(failing, starts(4), HMCSettings(50, 50), generator=seeded())
 
 
 def test_a_chain_that_cannot_move_does_not_freeze_the_others():

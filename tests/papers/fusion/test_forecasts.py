@@ -7,9 +7,8 @@ import pytest
 import torch
 from scipy import integrate, interpolate, stats
 
-from gp_ensembles.papers.fusion import PBHS, fit_fusion, forecasts
+from gp_ensembles.papers.fusion import forecasts
 from gp_ensembles.papers.fusion.forecasts import moment_forecast, quantile_forecast, sample_forecast
-from tests.papers.fusion.cases import line, seeded
 
 LEVELS = np.array([0.05, 0.25, 0.5, 0.75, 0.95])
 
@@ -49,48 +48,11 @@ def test_moments_are_those_of_the_interpolated_quantiles():
         assert float(found.target_variance) == pytest.approx(square - mean**2, rel=1e-6)
 
 
-def test_moments_beat_a_line_through_the_quantiles():
-    """Of a skewed target: the density with the interpolation's moments scores better than least squares."""
-    truth = stats.lognorm(0.5)
-    y, z = truth.ppf((np.arange(2000) + 0.5) / 2000), stats.norm.ppf(LEVELS)
-    slope, center = np.polyfit(z, truth.ppf(LEVELS), 1)
-    found = quantile_forecast(truth.ppf(LEVELS)[None], LEVELS)
-    ours = stats.norm.logpdf(y, float(found.mean), float(found.target_variance.sqrt())).mean()
-    best = stats.norm.logpdf(y, y.mean(), y.std()).mean()
-    assert best - 0.005 < ours < best  # 0.003 nats below the best normal density
-    assert stats.norm.logpdf(y, center, slope).mean() < ours - 0.005
-
-
 def test_draws_have_their_mean_and_unbiased_variance():
     draws = np.random.default_rng(0).normal(3.0, 2.0, (7, 4))
     found = sample_forecast(draws)
     np.testing.assert_allclose(found.mean[0], draws.mean(0))
     np.testing.assert_allclose(found.target_variance[0], draws.var(0, ddof=1))
-
-
-def test_one_normal_as_moments_quantiles_and_draws_gives_nearly_one_fusion():
-    rng = np.random.default_rng(1)
-    X, levels = line(60), np.array([0.1, 0.5, 0.9])
-    x, zero = X.squeeze(-1).numpy(), np.zeros(60)
-    y = X.squeeze(-1).sin() + 0.2 * torch.as_tensor(rng.normal(size=60))
-    moments = ((x, zero + 0.3), (zero, zero + 0.8))
-    kinds = {
-        "moments": [moment_forecast(m, s) for m, s in moments],
-        "quantiles": [quantile_forecast(stats.norm.ppf(levels, m[:, None], s[:, None]), levels) for m, s in moments],
-        "draws": [sample_forecast(rng.normal(m, s, (4000, 60))) for m, s in moments],
-    }
-    fused = {}
-    for name, experts in kinds.items():
-        fused[name] = fit_fusion(PBHS(X, y, experts), generator=seeded()).predict(X, experts)
-    for quantiles, moments in zip(kinds["quantiles"], kinds["moments"], strict=True):
-        torch.testing.assert_close(quantiles.mean, moments.mean, rtol=0, atol=1e-9)
-        torch.testing.assert_close(quantiles.variance, moments.variance, rtol=1e-9, atol=0)
-    # Rounding differs by the processor and grows along the chains: then their Monte Carlo error remains.
-    torch.testing.assert_close(fused["quantiles"].mean, fused["moments"].mean, rtol=0, atol=0.01)
-    torch.testing.assert_close(fused["quantiles"].variance, fused["moments"].variance, rtol=0.03, atol=0)
-    # Deviations of 4 000 draws: 0.8 / sqrt(4000) = 0.013 of the mean, 1.1 % of the standard deviation; three of each.
-    torch.testing.assert_close(fused["draws"].mean, fused["moments"].mean, rtol=0, atol=0.04)
-    torch.testing.assert_close(fused["draws"].variance, fused["moments"].variance, rtol=0.1, atol=0)
 
 
 def test_far_quantiles_and_single_precision():

@@ -8,8 +8,7 @@ from gpytorch.kernels import MaternKernel, PeriodicKernel, RBFKernel, RQKernel, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.papers.fusion.function_priors import FourierPrior, GPPrior, fourier_basis, fourier_sum
+from gp_ensembles.papers.fusion.function_priors import FourierPrior, fourier_basis, fourier_sum
 from gp_ensembles.spectral import SobolDraws
 from tests.papers.fusion.cases import inputs, rbf, seeded
 
@@ -19,8 +18,6 @@ PRIORS = {
     "shares": FourierPrior(
         inputs(2, 2, seed=2), 2.0, 0.4, prior_stddev=0.2, frequency_weights=torch.tensor([1.0, 3.0]).double()
     ),
-    "exact": GPPrior(rbf(0.7, 1.3), jitter=1e-8, prior_stddev=0.5),
-    "sum": GPPrior(rbf(0.7, 1.3) + ScaleKernel(MaternKernel(nu=1.5)).double(), jitter=1e-8, prior_stddev=0.5),
 }
 
 
@@ -35,52 +32,31 @@ def test_golden_features_in_one_and_three_dimensions(archive):
             torch.testing.assert_close(basis.mT @ basis, features["gram_1d_over_M"], rtol=1e-12, atol=1e-13)
 
 
-def test_golden_exact_process(archive):
-    exact = archive("fusion_bhs_exact_gp")
-    X, X_new = exact["x"].unsqueeze(-1), exact["x_star"].unsqueeze(-1)
-    kernel = rbf(float(exact["lengthscale"]), float(exact["amplitude"]))
-    prior = GPPrior(kernel, jitter=float(exact["jitter"]))
-    # The jitter is 1e-6 of the largest eigenvalue or less: round-off of GPyTorch's distances grows that much.
-    torch.testing.assert_close(exact["u"].mT @ prior.basis(X), exact["w_tilde"][:, :2].mT, rtol=0, atol=1e-7)
-    basis, residual = prior.conditional(X_new, X)
-    mean = exact["w_tilde_star_conditional_mean"][:, :2].mT
-    torch.testing.assert_close(exact["u"].mT @ basis, mean, rtol=1e-7, atol=1e-7)
-    covariance = exact["w_tilde_star_conditional_cov"]
-    with torch.no_grad():
-        torch.testing.assert_close(kernel(X_new).to_dense() - basis.mT @ basis, covariance, rtol=0, atol=1e-9)
-    torch.testing.assert_close(residual, covariance.diagonal(), rtol=0, atol=1e-9)
-
-
 def test_prior_variance_is_the_squared_amplitude():
     X = inputs(5, 2)
     for prior in PRIORS.values():
-        if isinstance(prior, FourierPrior):
-            expected = (2 * prior.log_hyperparameters[-1]).exp().expand(5)
-        else:
-            expected = prior.kernel(X, diag=True) + prior.jitter
+        expected = (2 * prior.log_hyperparameters[-1]).exp().expand(5)
         torch.testing.assert_close(prior.basis(X).square().sum(0), expected, rtol=1e-12, atol=0)
 
 
 def test_a_basis_follows_its_hyperparameters():
     """Each length scale divides its column, the amplitude multiplies, whatever the leading axes are."""
-    X, X_new = inputs(5, 2), inputs(3, 2, seed=5)
+    X = inputs(5, 2)
     for prior in PRIORS.values():
         shifts = torch.linspace(-0.4, 0.5, 6 * len(prior.log_hyperparameters), dtype=torch.float64)
         logs = prior.log_hyperparameters + shifts.reshape(2, 3, -1)
-        basis, (extension, left) = prior.basis(X, logs), prior.conditional(X_new, X, logs)
-        assert basis.shape == (2, 3, prior.num_coefficients(5), 5)
+        basis = prior.basis(X, logs)
+        assert basis.shape == (2, 3, prior.num_coefficients, 5)
         for i, j in ((0, 0), (1, 2)):
-            fixed = prior.fixed_at(logs[i, j])
-            assert fixed.prior_stddev is None
+            *scales, amplitude = logs[i, j].exp()
+            fixed = FourierPrior(
+                prior.frequencies, torch.stack(scales), amplitude, frequency_weights=prior.frequency_weights
+            )
             torch.testing.assert_close(basis[i, j], fixed.basis(X), rtol=1e-9, atol=1e-9)
-            one, residual = fixed.conditional(X_new, X)
-            torch.testing.assert_close(extension[i, j], one, rtol=1e-8, atol=1e-8)
-            if residual is not None:
-                torch.testing.assert_close(left[i, j], residual, rtol=1e-7, atol=1e-8)
         torch.testing.assert_close(prior.basis(X, prior.log_hyperparameters), prior.basis(X), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", ["fourier", "ard", "exact"])
+@pytest.mark.parametrize("name", ["fourier", "ard"])
 def test_bases_have_right_derivatives(name):
     prior, X = PRIORS[name], inputs(4, 2)
     logs = (prior.log_hyperparameters + 0.1).requires_grad_()
@@ -124,42 +100,13 @@ def test_the_length_scale_of_a_kernel_prior_is_a_factor(generator):
     torch.testing.assert_close(prior.basis(X, logs), longer.basis(X))
 
 
-@given(seed=st.integers(0, 10**6), num_new=st.integers(1, 4), lengthscale=st.floats(0.2, 2.0))
-@settings(max_examples=25)
-def test_conditionals_are_those_of_the_joint_normal(seed, num_new, lengthscale):
-    """Law of total variance: conditional variances and those of the conditional mean make up the prior's."""
-    X, X_new = inputs(6, 2, seed), inputs(num_new, 2, seed + 1)
-    kernel = rbf(lengthscale, 1.4)
-    prior = GPPrior(kernel, jitter=1e-4)
-    basis, residual = prior.conditional(X_new, X)
-    with torch.no_grad():
-        before = kernel(X_new).to_dense()
-        cross = kernel(X, X_new).to_dense()
-    total = residual + basis.square().sum(-2)
-    torch.testing.assert_close(total, before.diagonal(), rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(prior.basis(X).mT @ basis, cross, rtol=1e-9, atol=1e-11)
-    assert bool((residual >= 0).all())
-
-
 def test_a_prior_keeps_the_kernel_as_it_was(generator):
     kernel, X = rbf(), inputs(4)
-    priors = [GPPrior(kernel), FourierPrior.from_kernel(kernel, 1, 5, generator=generator)]
-    before = [prior.basis(X) for prior in priors]
+    prior = FourierPrior.from_kernel(kernel, 1, 5, generator=generator)
+    before = prior.basis(X)
     kernel.base_kernel.lengthscale = 5.0
-    for prior, basis in zip(priors, before, strict=True):
-        assert torch.equal(prior.basis(X), basis)
+    assert torch.equal(prior.basis(X), before)
     assert kernel.raw_outputscale.requires_grad
-
-
-def test_hyperparameters_without_a_factor_give_nan_for_their_chain_only():
-    """A sampler has to reject one proposal, not to fall over with all chains."""
-    prior, X = GPPrior(rbf(), jitter=1e-300, prior_stddev=0.5), inputs(30)
-    logs = torch.tensor([[5.0, 0.0], [-9.0, 0.0]], dtype=torch.float64)
-    basis = prior.basis(X, logs)
-    assert bool(basis[0].isnan().all())
-    assert bool(basis[1].isfinite().all())
-    with pytest.raises(NumericalError, match="larger jitter"):
-        prior.fixed_at(logs[0]).basis(X)
 
 
 def test_what_makes_no_prior_is_refused():
@@ -175,11 +122,6 @@ def test_what_makes_no_prior_is_refused():
         (lambda: FourierPrior(torch.ones(3, 1), frequency_weights=torch.ones(2)), ValueError, r"shape \(3,\)"),
         (lambda: FourierPrior.from_kernel(PeriodicKernel(), 1, 5), TypeError, "no registered spectral form"),
         (lambda: FourierPrior.from_kernel(RBFKernel(batch_shape=torch.Size([2])), 1, 5), ValueError, "batch"),
-        (lambda: GPPrior(RBFKernel(batch_shape=torch.Size([2]))), ValueError, "batch"),
-        (lambda: GPPrior(RBFKernel(), jitter=0.0), ValueError, "jitter"),
-        (lambda: GPPrior(RBFKernel(), prior_stddev=-1.0), ValueError, "prior_stddev"),
-        (lambda: PRIORS["fourier"].fixed_at(torch.zeros(3)), ValueError, "2 finite logarithms"),
-        (lambda: PRIORS["exact"].fixed_at(torch.full((2,), math.inf)), ValueError, "2 finite logarithms"),
     ]:
         with pytest.raises(error, match=message):
             make()

@@ -57,14 +57,6 @@ def test_a_fusion_of_forecasts_needs_forecasts_to_predict():
         fitted.predict(X[:10], [moment_forecast(y[:10], 0.2), experts[1]])
 
 
-def test_the_given_tables_are_those_of_before():
-    X, y = rows(50)
-    table = ExpertPredictions(torch.stack([y, y]) + 0.3, 0.1 + 0 * torch.stack([y, y]), 0 * torch.stack([y, y]))
-    one, other = PBHS(X, y, table), PBHS(X, y, [moment_forecast(y + 0.3, 0.1**0.5)] * 2)
-    theta = one.draw_prior(3, generator=seeded())
-    torch.testing.assert_close(one.log_joint(theta), other.log_joint(theta))
-
-
 def test_rows_that_do_not_match():
     X, y = rows(20)
     good = moment_forecast(y, 1.0)

@@ -3,7 +3,6 @@
 import math
 import sys
 import warnings
-from functools import partial
 from itertools import cycle
 
 import pytest
@@ -12,7 +11,6 @@ import torch
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.papers.fusion import laplace
 from gp_ensembles.papers.fusion.chees import HMCSettings
-from gp_ensembles.papers.fusion.experts import ExpertPredictions
 from gp_ensembles.papers.fusion.function_priors import FourierPrior
 from gp_ensembles.papers.fusion.hmc import HMC, combine_chains, equal_chains, stacked_chains
 from gp_ensembles.papers.fusion.inference import MAP, find_modes
@@ -137,18 +135,6 @@ def test_laplace_evidence_against_quadrature(num_rows):
     assert found.report.log_evidence == pytest.approx(float(exact), abs=1.0 / num_rows)
 
 
-def test_experts_permuted():
-    """Experts in another order have their weights in that order (the log-linear pool has no reference expert)."""
-    predictions, order = experts(3, X), [2, 0, 1]
-    permuted = ExpertPredictions(*(part[order] for part in predictions))
-    inference = LaplaceApproximation(num_restarts=4, num_draws=4000)
-    model, moved = (PBHS(X, X.squeeze(-1), each, prior()) for each in (predictions, permuted))
-    one, other = (inference.infer(each, generator=seeded()) for each in (model, moved))
-    weights = model.log_weights(one.theta, X).mean(0)
-    assert (weights[order] - model.log_weights(other.theta, X).mean(0)).abs().amax() < 0.1
-    assert one.report.log_evidence == pytest.approx(other.report.log_evidence, abs=1e-4)
-
-
 @pytest.fixture
 def nuts(archive):
     return archive("fusion_nuts")
@@ -205,16 +191,6 @@ def test_numpyro_without_numpyro(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", None)
     with pytest.raises(ImportError, match=r"gp_ensembles\[numpyro\]"):
         NUTS().infer(MODELS["het"]())
-
-
-def test_chains_that_agree_are_all_kept():
-    found = quiet(HMC(6, SHORT), MODELS["gaussian"]())
-    assert found.theta.shape[0] == 6 * 150
-    assert found.report.diagnostics.weights.amin() > 0.1
-    alone = quiet(HMC(6, SHORT, chain_weighting=partial(stacked_chains, prior_count=0)), MODELS["gaussian"]())
-    assert torch.equal(alone.chains.theta, found.chains.theta)
-    assert quiet(HMC(1, HMCSettings(num_draws=20, num_warmup=20)), MODELS["gaussian"]()).theta.shape == (20, 4)
-    assert alone.theta.shape[0] == int((alone.report.diagnostics.weights > 0).sum()) * 150
 
 
 def test_stacked_chains_avoid_a_poor_mode():

@@ -108,9 +108,3 @@ def test_saved_chains_go_on_with_their_metric(prior_stddev, tmp_path):
         torch.testing.assert_close(loaded.posterior.chains.state.factor, fitted.posterior.chains.state.factor)
         one, other = fitted.sample_more(3), loaded.sample_more(3)
     torch.testing.assert_close(one.posterior.chains.theta, other.posterior.chains.theta, rtol=0, atol=0)
-
-
-def test_a_factor_that_does_not_fit():
-    start = torch.zeros(4, 2, dtype=torch.float64)
-    with pytest.raises(ValueError, match=r"the factor of the metric must be finite, of shape \(2, 2\)"):
-        sample_hmc(lambda theta: -theta.square().sum(-1), start, HMCSettings(1, 1), start.new_ones(3, 3))

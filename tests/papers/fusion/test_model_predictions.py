@@ -1,4 +1,4 @@
-"""Predictive densities of the fusion models: golden Monte Carlo averages, identities, conditional draws."""
+"""Predictive densities of the fusion models: golden Monte Carlo averages, identities."""
 
 import math
 from itertools import product
@@ -8,9 +8,9 @@ import torch
 
 from gp_ensembles.distributions import Mixture
 from gp_ensembles.papers.fusion.experts import ExpertPredictions
-from gp_ensembles.papers.fusion.function_priors import FourierPrior, FunctionPrior, GPPrior
+from gp_ensembles.papers.fusion.function_priors import FourierPrior
 from gp_ensembles.papers.fusion.models import BHS, PBHS, HetGP, MoGPE, PoGPE
-from tests.papers.fusion.cases import inputs, made_up_experts, rbf, seeded, without_noise
+from tests.papers.fusion.cases import inputs, made_up_experts, without_noise
 
 
 @pytest.fixture
@@ -34,26 +34,15 @@ def models(prior_stddev=None):
     ]
 
 
-class Table(FunctionPrior):
+class Table:
     """Functions that are their coefficients, one for each row: to predict from given values of functions."""
 
     def __init__(self, like):
         self.log_hyperparameters, self.prior_stddev = like.new_zeros(1), None
-
-    def num_coefficients(self, num_rows):
-        return num_rows
+        self.num_coefficients = len(like)
 
     def basis(self, X, hyperparameters=None):
         return torch.eye(X.shape[0], dtype=X.dtype)
-
-    def evaluate(self, coefficients, X, hyperparameters):
-        return coefficients
-
-    def conditional(self, X_new, X, hyperparameters=None):
-        return self.basis(X), None
-
-    def fixed_at(self, hyperparameters):
-        return self
 
 
 def predicted(name, averages):
@@ -130,37 +119,6 @@ def test_columns_do_not_see_one_another(generator):
         assert log_weights.shape == (3, model.num_experts, 7)
         if isinstance(model, BHS | MoGPE | HetGP):
             torch.testing.assert_close(log_weights, whole.log_weights, rtol=1e-12, atol=1e-13)
-
-
-def test_pooled_experts_are_the_precision_weighted_ones(generator):
-    model, X_new, predictions = models()[3][0], inputs(7, 2, seed=8), made_up_experts(3, 7, 6)
-    theta = model.draw_prior(3, generator=generator)
-    _, mean, variance = model.components(theta, X_new, predictions)
-    precision = model.log_weights(theta, X_new).exp() / predictions.target_variance
-    torch.testing.assert_close(variance, 1 / precision.sum(1, keepdim=True))
-    torch.testing.assert_close(mean, (precision * predictions.mean).sum(1, keepdim=True) * variance)
-
-
-def test_far_from_the_data_exact_weights_go_back_to_the_prior(generator):
-    """One draw of the coefficients, many of what they leave open: prior of the logits."""
-    X, y = inputs(6), inputs(6, seed=2).squeeze(-1)
-    model = PBHS(X, y, made_up_experts(3, 6), GPPrior(rbf(0.3, 2.0)))
-    theta = model.draw_prior(1, generator=generator).expand(4000, -1)
-    far = model.log_weights(theta, X.new_tensor([[50.0]]), generator=generator) + math.log(3)
-    assert float(far.mean(0).abs().max()) < 5 * 2 / math.sqrt(4000)
-    assert float((far.var(0) / 4 - 1).abs().max()) < 5 * math.sqrt(2 / 4000)
-    near = model.log_weights(theta[:1], X, generator=generator) + math.log(3)
-    torch.testing.assert_close(near, model.values(theta[:1])["weights"], rtol=0, atol=0.02)
-
-
-def test_conditional_draws_repeat_with_their_generator():
-    X, y = inputs(6), inputs(6, seed=2).squeeze(-1)
-    prior = GPPrior(rbf(), prior_stddev=0.4)
-    model, X_new = MoGPE(X, y, 2, prior, prior, prior), inputs(4, seed=5) * 3
-    theta = model.draw_prior(3, generator=seeded(1))
-    draws = [model.predictive(theta, X_new, generator=seeded(seed)).component_mean for seed in (0, 0, 1)]
-    assert torch.equal(draws[0], draws[1])
-    assert not torch.equal(draws[0], draws[2])
 
 
 def test_gradients_reach_new_inputs(generator):

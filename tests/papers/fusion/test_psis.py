@@ -101,17 +101,6 @@ def test_weights_are_normalized_and_keep_their_order(seed, count, spread, shift)
     assert shapes.shape == (3,)
 
 
-@settings(max_examples=15)
-@given(st.integers(0, 2**31), st.floats(0.2, 1.0))
-def test_columns_and_leading_axes_are_done_one_by_one(seed, efficiency):
-    ratios = normal(2, 120, 3, seed=seed)
-    together = smooth_weights(ratios, efficiency=efficiency)
-    for chain, column in np.ndindex(2, 3):
-        alone = smooth_weights(ratios[chain, :, column : column + 1], efficiency=efficiency)
-        torch.testing.assert_close(together.log_weights[chain, :, column], alone.log_weights[:, 0])
-        torch.testing.assert_close(together.pareto_k[chain, column], alone.pareto_k[0])
-
-
 def test_ties_few_draws_and_equal_weights():
     equal = smooth_weights(torch.zeros(100, 2, dtype=F64))
     torch.testing.assert_close(equal.log_weights, torch.full((100, 2), -math.log(100), dtype=F64))

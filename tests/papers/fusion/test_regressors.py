@@ -121,10 +121,3 @@ def test_bad_regressors_and_rows():
     ]:
         with pytest.raises(error, match=message):
             call()
-
-
-def test_single_precision():
-    X, y = (part.float() for part in rows(60, 8))
-    found = scale_regressors([line(X[:20], y[:20])], X[20:], y[20:])
-    assert found.predictions.mean.dtype == torch.float32
-    assert found.experts[0].predict(X).target_variance.dtype == torch.float32

@@ -143,12 +143,6 @@ def test_it_is_no_worse_than_one_start_on_all_rows() -> None:
     assert found.history[-1].objective > fitting_module.fit_sparse(alone).objective - 0.1
 
 
-def test_the_generator_decides() -> None:
-    X, y = make_data(150)
-    one, other = (choose(X, y, fit_rows=60) for _ in range(2))
-    assert one.history[-1]._replace(seconds=0.0) == other.history[-1]._replace(seconds=0.0)
-
-
 def test_units_do_not_matter() -> None:
     X, y = make_data()
     plain, scaled = (choose(*data) for data in ((X, y), (1e5 * X - 3e4, 1e-3 * y + 2.0)))

@@ -13,10 +13,10 @@ from gpytorch.priors import GammaPrior
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.papers.sparse import FITC, VFE, Adadelta, OneAtATime, SparseGP, select_knots
 from gp_ensembles.papers.sparse import one_at_a_time as module
-from gp_ensembles.papers.sparse.collapsed import PowerEP, TightVFE, log_density
+from gp_ensembles.papers.sparse.collapsed import log_density
 from gp_ensembles.papers.sparse.fitting import Coordinates
 from gp_ensembles.papers.sparse.one_at_a_time import BayesianOptimization, RandomSubset, candidate_objectives
-from gp_ensembles.papers.sparse.strategies import LBFGSB, KnotOptimizer
+from gp_ensembles.papers.sparse.strategies import LBFGSB
 from tests.papers.sparse.problems import CodedVFE, isotropic, read_golden, rows, value_of
 
 FUDGE = 1e-4  # what the published code adds where it divides by distances from the edge of the box
@@ -36,7 +36,7 @@ def select(X=None, y=None, kernel=None, likelihood=None, *, objective=None, seed
     return select_knots(X, y, kernel, likelihood, strategy=strategy, approximation=objective, generator=generator)
 
 
-class CodedAdadelta(KnotOptimizer):
+class CodedAdadelta:
     """ADADELTA with the published code's slips.
 
     The chain factor of the knot is inverted (unless ``inverted`` is false), all knots drift towards the center of
@@ -93,7 +93,7 @@ class CodedAdadelta(KnotOptimizer):
         return noise * 2.0 * float(projection.noise.detach()) * slope[knot][same].sum()
 
 
-class Replay(module.KnotProposal):
+class Replay:
     """The best of given rows, one set after the other."""
 
     def __init__(self, rows):
@@ -101,8 +101,7 @@ class Replay(module.KnotProposal):
 
     def propose(self, model, *, generator=None):
         rows = next(self.rows)
-        values = candidate_objectives(model)(rows)
-        return module.ProposedRow(int(rows[values.argmax()]), float(values.max()), rows, values)
+        return rows, candidate_objectives(model)(rows)
 
 
 @pytest.fixture(name="absolute_nugget")
@@ -230,7 +229,7 @@ def test_the_surrogates_lengthscale_is_the_likeliest():
 
 
 def test_candidate_objectives_are_those_of_larger_models():
-    for approximation in [VFE(), TightVFE(), FITC(), PowerEP(0.5), CodedVFE(1e-6)]:
+    for approximation in [VFE(), FITC(), CodedVFE(1e-6)]:
         model, places = sparse(approximation=approximation), torch.tensor([3, 17, 40, 59])
         model.likelihood.register_prior("noise_prior", GammaPrior(3.0, 6.0), "noise")  # which counts, too
         larger = [model.with_knots(torch.cat([model.knots, model.train_X[row][None]])).objective() for row in places]
@@ -306,18 +305,15 @@ def test_proposals():
         for proposal in (RandomSubset(8), RandomSubset(None), BayesianOptimization(3, 6)):
             model = sparse(approximation=approximation)
             found, again = (proposal.propose(model, generator=torch.Generator().manual_seed(3)) for _ in range(2))
-            assert found.evaluated.tolist() == again.evaluated.tolist()  # the generator's alone
-            assert len(set(found.evaluated.tolist())) == len(found.evaluated)
-            truth = candidate_objectives(model)(found.evaluated)
-            np.testing.assert_allclose(found.objectives, truth, rtol=0, atol=1e-9)
-            assert found.objective == pytest.approx(float(truth.max()), abs=1e-9)
-            assert found.row == int(found.evaluated[truth.argmax()])
+            assert found[0].tolist() == again[0].tolist()  # the generator's alone
+            assert len(set(found[0].tolist())) == len(found[0])
+            np.testing.assert_allclose(found[1], candidate_objectives(model)(found[0]), rtol=0, atol=1e-9)
 
 
 def test_bayesian_optimization_beats_random_search_of_the_same_size():
     model = sparse(200, 3, approximation=FITC())
     found = [
-        [proposal.propose(model, generator=torch.Generator().manual_seed(seed)).objective for seed in range(8)]
+        [proposal.propose(model, generator=torch.Generator().manual_seed(seed))[1].max() for seed in range(8)]
         for proposal in (BayesianOptimization(4, 12), RandomSubset(12))
     ]
     assert np.median(found[0]) > np.median(found[1])
@@ -327,10 +323,10 @@ def test_all_rows_are_evaluated_where_that_is_cheap():
     """Exact gains of all rows cost less than a search; other objectives are searched, and so is the published one."""
     exact, searched = (BayesianOptimization(3, 6).propose(sparse(approximation=one)) for one in (VFE(), FITC()))
     published = BayesianOptimization(3, 6, all_if_cheap=False).propose(sparse())
-    assert [len(found.evaluated) for found in (exact, searched, published)] == [60, 6, 6]
+    assert [len(rows) for rows, _ in (exact, searched, published)] == [60, 6, 6]
     every = candidate_objectives(sparse())(torch.arange(60))
-    assert exact.objective == pytest.approx(float(every.max()))
-    np.testing.assert_allclose(published.objectives, every[published.evaluated], rtol=0, atol=1e-9)
+    assert float(exact[1].max()) == pytest.approx(float(every.max()))
+    np.testing.assert_allclose(published[1], every[published[0]], rtol=0, atol=1e-9)
 
 
 def test_the_logarithm_of_the_improvement_far_out():
@@ -346,7 +342,7 @@ def test_the_logarithm_of_the_improvement_far_out():
 def test_no_proposal_where_every_row_is_a_knot():
     X = torch.tensor([[0.0], [1.0], [1.0]], dtype=torch.float64)
     model = SparseGP(X, X.squeeze(-1), X[:2], RBFKernel())
-    assert RandomSubset().propose(model) is BayesianOptimization().propose(model) is None
+    assert not any(len(one.propose(model)[0]) for one in (RandomSubset(), BayesianOptimization()))
 
 
 @pytest.mark.slow
@@ -366,7 +362,7 @@ def test_selection_grows_and_every_knot_adds(proposal, objective, optimizer):
     assert value_of(found.model.mean_module.constant) == pytest.approx(float(y.mean()))
     assert found.model.mean_module.raw_constant.requires_grad  # it was held only while knots were chosen
     assert kernel.outputscale.item() == pytest.approx(1.0)  # the caller's kernel is as it was
-    if isinstance(objective, VFE):
+    if objective == VFE():
         assert values[-1] <= found.history[-1].upper_bound
 
 
@@ -375,23 +371,6 @@ def test_selection_stops_at_the_first_knot_that_adds_too_little():
     assert found.model.num_knots == 5
     assert found.stop_reason == "another knot added no more than 1000000.0 nats"
     assert [step.action for step in found.history] == ["start"]
-
-
-def test_an_interruption_keeps_the_best_model(monkeypatch):
-    calls, original = [], SparseGP.objective
-
-    def objective(self):
-        calls.append(self.num_knots)
-        if self.num_knots == 8 and calls.count(8) == 4:
-            raise KeyboardInterrupt
-        return original(self)
-
-    monkeypatch.setattr(SparseGP, "objective", objective)
-    with pytest.warns(UserWarning, match="interrupted with 7 knots"):
-        found = select()
-    assert found.stop_reason == "interrupted"
-    assert found.knots.shape == (7, 2)
-    assert value_of(original(found.model)) == pytest.approx(found.history[-1].objective, abs=1e-9)
 
 
 def test_duplicates_are_one_row_each_and_all_rows_are_enough():
@@ -412,8 +391,3 @@ def test_bad_input():
     for build, *numbers in [(RandomSubset, 0), (BayesianOptimization, 1, 5), (BayesianOptimization, 6, 5), (LBFGSB, 0)]:
         with pytest.raises(ValueError, match="at least"):
             build(*numbers)
-
-
-@pytest.mark.usefixtures("wrong_default_dtype")
-def test_default_dtype_does_not_matter():
-    assert select(proposal=BayesianOptimization(2, 4), max_knots=6).knots.dtype == torch.float64

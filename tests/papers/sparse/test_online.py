@@ -1,7 +1,5 @@
 """From sparse models to online experts: the same posterior row by row, and ensembles that go on with it."""
 
-from itertools import cycle
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,6 @@ from gpytorch.means import Mean, ZeroMean
 from torch import Tensor
 
 from gp_ensembles.experts import GaussianExpert
-from gp_ensembles.filters.states import GaussianState, SquareRootState
 from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare
 from gp_ensembles.papers.sparse import DIC, FITC, VFE, ExactGP, GreedyBlocks, SparseGP, select_knots, start_online
 from gp_ensembles.papers.sparse import online as online_module
@@ -20,10 +17,6 @@ from gp_ensembles.papers.sparse.online import inducing_features, weights_posteri
 from gp_ensembles.papers.sparse.selection import LinearTrend
 from tests.papers.sparse.problems import KERNELS, name_of, noise_of, rows, value_of
 
-FORMS = {
-    "covariance": lambda posterior: GaussianState(torch.cat([posterior.covariance, posterior.mean.unsqueeze(-1)], -1)),
-    "square root": lambda posterior: posterior,
-}
 RULE = BayesianModelAveraging()
 
 
@@ -67,27 +60,6 @@ def test_an_expert_is_the_subset_of_regressors_row_by_row(name: str) -> None:
         agree((steps.mean[t : t + 1] + offset[t], steps.variance[t : t + 1]), expected)
 
 
-@pytest.mark.parametrize(
-    ("name", "form", "approximation"), list(zip(KERNELS, cycle(FORMS), cycle([VFE(), VFE(), DIC()]))), ids=name_of
-)
-def test_an_expert_goes_on_where_the_model_stopped(name: str, form: str, approximation) -> None:
-    model = sparse(name, approximation=approximation)
-    features, posterior = inducing_features(model), FORMS[form](weights_posterior(model))
-    expert = GaussianExpert(features, noise_of(0.05))
-    (X, y), seen = rows(9, seed=2), (model.train_X, model.train_y)
-    both = [torch.cat(parts) for parts in zip(seen, (X, y), strict=True)]
-    offset = model.mean_module(X).detach()
-    state, steps = expert.update(posterior, X, y - offset)
-    before, after = expert.predict(posterior, X), expert.predict(state, X)
-    agree((before[0] + offset, before[1]), moments(like(model, *seen, DIC()), X))
-    agree((after[0] + offset, after[1]), moments(like(model, *both, DIC()), X))
-    # What the knots miss makes it the prediction of VFE.
-    agree((after[0] + offset, after[1] + features.unexplained(X)), moments(like(model, *both, VFE()), X))
-    # Evidence of the stream, given the model's rows, by the densities of all and of the first.
-    evidence = value_of(like(model, *both, DIC()).objective() - like(model, *seen, DIC()).objective())
-    assert value_of(steps.log_prob.sum()) == pytest.approx(evidence, abs=1e-7)
-
-
 @torch.no_grad()
 def test_the_posterior_is_that_of_the_models_approximation() -> None:
     """Dense Bayesian regression on the features, with FITC's noise."""
@@ -110,25 +82,6 @@ def test_nothing_is_shared_with_the_model() -> None:
     after = online.predict(X)
     assert torch.equal(after.mean, before.mean)
     assert torch.equal(after.variance, before.variance)
-
-
-def test_models_of_one_structure_are_a_batch() -> None:
-    models, (X, _) = [], rows(9, seed=4)
-    for number in range(3):  # of other hyperparameters, knots, nuggets and prior means
-        model = sparse(noise=0.02 * (1 + number), nugget=10.0 ** -(6 - number))
-        model.covar_module.outputscale, model.covar_module.base_kernel.lengthscale = 0.5 + number, 0.2 + 0.2 * number
-        model.knots.data.add_(0.01 * number)
-        model.mean_module.constant.data.fill_(2.0 + number)
-        models.append(model)
-    features = inducing_features(models)
-    posterior = SquareRootState(*map(torch.stack, zip(*map(weights_posterior, models), strict=True)))
-    assert features.batch_shape == (3,)
-    for number, model in enumerate(models):
-        alone, single = inducing_features(model), weights_posterior(model)
-        torch.testing.assert_close(features(X)[number], alone(X), rtol=1e-9, atol=1e-11)
-        torch.testing.assert_close(features.unexplained(X)[number], alone.unexplained(X))
-        torch.testing.assert_close(posterior.mean[number], single.mean)
-        torch.testing.assert_close(posterior.covariance[number], single.covariance)
 
 
 # --- one call ---------------------------------------------------------------------------------------------------------
@@ -284,8 +237,6 @@ def test_models_that_do_not_fit_together() -> None:
     X, y = rows(9)
     narrow = ExactGP(X[:, :1], y, RBFKernel().double())
     for call, message in (
-        (lambda: inducing_features([sparse(), sparse(num_knots=6)]), r"\[\(8, 2\), \(6, 2\)\]; .* of each model"),
-        (lambda: inducing_features([sparse(), sparse("matern ard")]), "differs in structure"),
         (lambda: weights_posterior(exact()), "start_online continues from its rows"),
         (lambda: start_online([], RULE), "no model; give at least one"),
         (lambda: start_online([sparse(), narrow], RULE), "different numbers of inputs"),

@@ -14,7 +14,7 @@ from gpytorch.priors import NormalPrior
 from gp_ensembles.papers.sparse import DTC, FITC, VFE, Adadelta, GreedyBlocks, OneAtATime, Simultaneous, SparseGP
 from gp_ensembles.papers.sparse import fitting as fitting_module
 from gp_ensembles.papers.sparse import greedy as greedy_module
-from gp_ensembles.papers.sparse.collapsed import TightVFE, upper_bound
+from gp_ensembles.papers.sparse.collapsed import upper_bound
 from gp_ensembles.papers.sparse.fitting import Coordinates, initialize_from_subset
 from gp_ensembles.papers.sparse.one_at_a_time import BayesianOptimization, RandomSubset
 from gp_ensembles.papers.sparse.selection import select_knots
@@ -126,15 +126,14 @@ def test_the_generator_decides_and_candidates_are_a_few_rows_in_every_step(monke
     assert not torch.equal(first.knots, third.knots)
 
 
-@pytest.mark.parametrize("objective", [FITC(), DTC(), TightVFE()], ids=name_of)
+@pytest.mark.parametrize("objective", [FITC(), DTC()], ids=name_of)
 def test_other_objectives_are_grown_too(objective):
     found = greedy(*rows(60), max_knots=20, tolerance=-1e9, approximation=objective)
     check(found, 20)
-    assert isinstance(found.model.approximation, type(objective))
+    assert found.model.approximation == objective
     # Only a lower bound can meet the upper one: elsewhere growth goes on until there are enough knots.
-    if not isinstance(objective, TightVFE):
-        assert "apart" not in found.stop_reason
-        assert found.model.num_knots == 20
+    assert "apart" not in found.stop_reason
+    assert found.model.num_knots == 20
 
 
 def test_priors_do_not_end_the_growth():
@@ -157,12 +156,6 @@ def test_an_interruption_keeps_the_best_so_far(monkeypatch, call, num_knots):
         found = greedy(*rows(60), max_knots=20, polish_iterations=20, **ENDLESS)
     check(found, 20)
     assert (found.stop_reason, found.model.num_knots) == ("interrupted", num_knots)
-
-
-def test_an_error_is_not_hidden(monkeypatch):
-    fail_at(monkeypatch, *FITS, [2], MemoryError("full"))
-    with pytest.raises(MemoryError, match="full"):
-        greedy(*rows(60))
 
 
 def test_duplicates_are_no_knots_twice():
@@ -286,12 +279,6 @@ def test_what_is_given_stays_as_it_is_and_may_be_held(strategy):
     found = select(X, y, strategy, *held)
     assert found.model.covar_module.base_kernel.lengthscale.item() == pytest.approx(0.3)
     assert found.history[-1].objective >= found.history[0].objective
-
-
-@torch.no_grad()
-def test_without_gradients_around():
-    found = greedy(*rows(60), max_knots=6)
-    assert found.history[-1].objective > found.history[0].objective
 
 
 def test_simultaneous_optimization_moves_all_knots():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from gp_ensembles.plots import plot_spectra
+from studies.maskerade.spectra import plot_spectra
 
 WEIGHTS = torch.tensor([[0.7, 0.3], [1.0, 0.0], [0.5, 0.5]], dtype=torch.float64)
 MEANS = torch.tensor([[0.0, 3.0], [1.0, 0.0], [2.0, 0.1]], dtype=torch.float64)

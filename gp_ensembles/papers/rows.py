@@ -1,0 +1,34 @@
+"""Rows to learn from, as all offline tools take them."""
+
+import torch
+from torch import Tensor
+
+
+def check_rows(X: Tensor, Y: Tensor) -> Tensor:
+    """Targets as (N,), after checking rows X (N, D) and targets (N,) or (N, 1).
+
+    Raises:
+        TypeError: If something else than tensors is given.
+        ValueError: If shapes or dtypes do not fit, there is no row, or a value is not finite (the first is named).
+    """
+    for name, values in (("inputs", X), ("targets", Y)):
+        if not isinstance(values, torch.Tensor):
+            raise TypeError(f"{name} must be a torch tensor, not {type(values).__name__}; see torch.as_tensor")
+    y = Y.squeeze(-1) if Y.ndim == 2 and Y.shape[-1] == 1 else Y
+    if X.ndim != 2 or y.ndim != 1 or X.shape[0] != y.shape[0] or not X.shape[0]:
+        raise ValueError(f"inputs (N, D) and targets (N,) or (N, 1) do not fit: {tuple(X.shape)} and {tuple(Y.shape)}")
+    if not X.is_floating_point() or X.dtype != y.dtype or X.device != y.device:
+        raise ValueError(f"inputs and targets must share a real dtype and a device, got {X.dtype} and {y.dtype}")
+    for name, values in (("inputs", X), ("targets", y.unsqueeze(-1))):
+        check_finite(name, values)
+    return y
+
+
+def check_finite(name: str, values: Tensor) -> None:
+    """Refuse a table (N, D) with a value that is not finite, and name the first."""
+    bad = (~values.isfinite()).nonzero()
+    if bad.numel():
+        row, column = bad[0].tolist()
+        raise ValueError(
+            f"{name} must be finite, but row {row}, column {column} is {float(values[row, column])}; leave the row out"
+        )
