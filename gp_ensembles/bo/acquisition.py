@@ -25,8 +25,7 @@ from botorch.utils.transforms import concatenate_pending_points, t_batch_mode_tr
 from torch import Tensor
 
 from gp_ensembles.bo.mixture_model import MixtureModel
-from gp_ensembles.bo.outcomes import as_mixture
-from gp_ensembles.bo.posterior import MixturePosterior
+from gp_ensembles.bo.posterior import MixturePosterior, as_mixture
 from gp_ensembles.bo.views import ExpertsView
 from gp_ensembles.numerics.gauss_hermite import gauss_hermite
 

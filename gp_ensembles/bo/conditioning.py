@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.bo.data import Observations
+from gp_ensembles.bo.fantasies import add_noise
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.engine.ensemble import Ensemble, evaluate
 from gp_ensembles.engine.predictions import flatten
@@ -72,12 +73,6 @@ class LearnedEnsemble(NamedTuple):
     log_weights: Tensor
 
 
-def cache_key(parameters: Sequence[Tensor]) -> Tensor:
-    """Cache key of the posterior: all hyperparameters, flattened."""
-    parts = [p.detach().reshape(-1) for p in parameters]
-    return torch.cat(parts) if parts else torch.empty(0, device="cpu", dtype=torch.float64)
-
-
 @torch.no_grad()
 def learn_rows(ensemble: Ensemble, rows: Observations, key: Tensor) -> LearnedEnsemble:
     """Learn all rows, (n, D) and (n, O), from the prior; ``key`` is that of the present hyperparameters."""
@@ -126,20 +121,15 @@ def select_outputs(before: LearnedEnsemble, outputs: Sequence[int]) -> LearnedEn
 
 def predict(learned: LearnedEnsemble, X: Tensor, noise: bool | Tensor = False) -> MixturePosterior:
     r"""Joint prediction of q points X (\*t, q, D) at the next step."""
-    means, covariances = [], []
+    means, covariances, own_noise = [], [], []
     for posterior, Phi in zip(learned.experts, _features_at(learned.bound, X), strict=True):
-        mean = (Phi @ posterior.mean.mT) * posterior.scale.unsqueeze(-2)  # (*b, E, q, O)
+        square = posterior.scale.square()
+        means.append((Phi @ posterior.mean.mT) * posterior.scale.unsqueeze(-2))  # (*b, E, q, O)
         # (*b, E, O, q, q), without dimensions in which it does not vary:
-        covariance = _function_covariance(posterior, Phi) * posterior.scale.square()[..., None, None]
-        if noise is True:
-            own = (posterior.noise.unsqueeze(-1) * posterior.scale.square()).unsqueeze(-1)
-            covariance = covariance + torch.diag_embed(own.expand(*own.shape[:-1], X.shape[-2]))
-        elif isinstance(noise, Tensor):
-            given = noise.mT.unsqueeze(-3)
-            covariance = covariance + torch.diag_embed(given.expand(*given.shape[:-1], X.shape[-2]))
-        means.append(mean)
-        covariances.append(covariance)
-    return MixturePosterior(learned.log_weights, _stack(means, -3), _stack(covariances, -4))
+        covariances.append(_function_covariance(posterior, Phi) * square[..., None, None])
+        own_noise.append(posterior.noise.unsqueeze(-1) * square)
+    mixture = MixturePosterior(learned.log_weights, _stack(means, -3), _stack(covariances, -4))
+    return add_noise(mixture, torch.cat(own_noise), noise)
 
 
 def update_expert(

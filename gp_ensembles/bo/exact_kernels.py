@@ -64,11 +64,6 @@ class Kernels(NamedTuple):
     shapes: Tensor
     categorical: Tensor | None
 
-    def to(self, device: torch.device) -> "Kernels":
-        """The same kernels on another device."""
-        categorical = None if self.categorical is None else self.categorical.to(device)
-        return Kernels(self.shapes.to(device), categorical)
-
 
 def make_kernels(smoothnesses: Sequence[float], X: Tensor, cat_dims: Sequence[int] = ()) -> Kernels:
     """Kernels on the device of inputs (n, D), with categories in some of the columns.

@@ -4,6 +4,7 @@ BoTorch has no weights for mixtures of normal distributions: it averages over mo
 takes mean and variance for a normal distribution's. The docstring of each view says what it keeps of the mixture.
 """
 
+from abc import ABC, abstractmethod
 from typing import Any, final
 
 import torch
@@ -18,12 +19,38 @@ from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 
 from gp_ensembles.bo.mixture_model import MixtureModel
-from gp_ensembles.bo.outcomes import as_mixture, normal_like
-from gp_ensembles.bo.posterior import MixturePosterior, output_covariances
+from gp_ensembles.bo.posterior import MixturePosterior, as_mixture, normal_like, output_covariances
+
+
+class View(Model, ABC):
+    """An ensemble as a model with other posteriors.
+
+    Args:
+        model: The ensemble.
+    """
+
+    def __init__(self, model: MixtureModel) -> None:
+        super().__init__()
+        self.model = model
+
+    @abstractmethod
+    def posterior(
+        self,
+        X: Tensor,
+        output_indices: list[int] | None = None,
+        observation_noise: bool | Tensor = False,
+        posterior_transform: PosteriorTransform | None = None,
+    ) -> Posterior:
+        """Arguments as in :meth:`MixtureModel.posterior`."""
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of outputs O."""
+        return self.model.num_outputs
 
 
 @final
-class GaussianView(Model):
+class GaussianView(View):
     """The normal distribution with the mean and the covariance of the mixture: for entropy searches.
 
     Conditioning and fantasies are those of the ensemble, weights included.
@@ -39,15 +66,6 @@ class GaussianView(Model):
         >>> GaussianView(model).posterior(X).distribution.covariance_matrix.shape
         torch.Size([6, 6])
     """
-
-    def __init__(self, model: MixtureModel) -> None:
-        super().__init__()
-        self.model = model
-
-    @property
-    def num_outputs(self) -> int:
-        """Number of outputs O."""
-        return self.model.num_outputs
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -95,7 +113,7 @@ class GaussianView(Model):
 
 
 @final
-class EquallyWeightedView(Model):
+class EquallyWeightedView(View):
     r"""K normal distributions of equal weight, as BoTorch's fully Bayesian models are: for learning by committee.
 
     Experts are repeated in proportion to their weights (systematic resampling at the midpoints), so every weight is
@@ -122,18 +140,12 @@ class EquallyWeightedView(Model):
     _is_ensemble = True
 
     def __init__(self, model: MixtureModel, num_models: int) -> None:
-        super().__init__()
+        super().__init__(model)
         if num_models < 1:
             raise ValueError(f"an equally weighted view needs at least one model, got {num_models}")
         if model.batch_shape:
             raise UnsupportedError("an equally weighted view is for a model of one data set, not for a batch")
-        self.model = model
         self.num_mcmc_samples = num_models
-
-    @property
-    def num_outputs(self) -> int:
-        """Number of outputs O."""
-        return self.model.num_outputs
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -160,17 +172,8 @@ class EquallyWeightedView(Model):
 
 
 @final
-class ExpertsView(Model):
+class ExpertsView(View):
     r"""The experts' own normal posteriors as one model of batch shape (\*batch, M)."""
-
-    def __init__(self, model: MixtureModel) -> None:
-        super().__init__()
-        self.model = model
-
-    @property
-    def num_outputs(self) -> int:
-        """Number of outputs O."""
-        return self.model.num_outputs
 
     @property
     def batch_shape(self) -> torch.Size:

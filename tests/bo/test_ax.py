@@ -218,7 +218,7 @@ def left_out(model):
         held = type(model)(
             model.data.X[rest],
             model.data.Y[rest],
-            None if model.data.Yvar is None else model.data.Yvar[rest],
+            None if model.data.noise is None else model.data.noise[rest],
             **({} if is_exact else {"ensemble": copy.deepcopy(model.ensemble)}),
             outcome_transform=None,
             input_transform=copy.deepcopy(model.input_transform),
@@ -253,7 +253,7 @@ CASES = {
 @pytest.mark.parametrize(("trials", "options"), CASES.values(), ids=CASES.keys())
 def test_cross_validation_does_not_leak(trials, options):
     fitted = adapter(experiment(**trials), surrogate(**options))
-    noisy = [model.data.Yvar is not None for model in submodels(fitted)]
+    noisy = [model.data.noise is not None for model in submodels(fitted)]
     assert all(noisy) if "sem" in trials else not any(noisy)
     check_no_leak(fitted)
 

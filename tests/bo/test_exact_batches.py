@@ -160,7 +160,7 @@ def test_rows_for_good_and_imagined_ones(known_noise, generator):
     fantasies = together.fantasize(new, sampler)
     assert fantasies.batch_shape == (4, 3)
     level, scale = together.data.Y.mean(-2, keepdim=True), together.data.Y.std(-2, keepdim=True)
-    variance = together.data.Yvar.mean(-2, keepdim=True) / scale.square() if known_noise else None
+    variance = together.data.noise.mean(-2, keepdim=True) / scale.square() if known_noise else None
     drawn = sampler(together.posterior(new, observation_noise=variance if known_noise else True))
     fantasized = (drawn - level) / scale
     for index, alone in apart.items():
