@@ -142,7 +142,8 @@ class IntegratedVariance(AcquisitionFunction):
         r"""Value at X (\*t, q, D), shape (\*t)."""
         fantasies = self.ensemble.fantasize(X, self.sampler)
         # A few points at a time: the posterior is joint, and only its variances are wanted.
-        parts = [_variance_at(fantasies, points) for points in self.points.split(_CHUNK)]  # (S, *t, n, 1) each
+        parts = [as_mixture(fantasies.posterior(points)).variance for points in self.points.split(_CHUNK)]
+        # (S, *t, n, 1) each
         return -torch.cat(parts, dim=-2).mean((-2, -1)).mean(0)
 
 
@@ -227,7 +228,3 @@ def _mixture_at(model: MixtureModel, X: Tensor, observation_noise: bool) -> Mixt
     if model.num_outputs > 1:
         raise TypeError(f"an entropy needs a model of one output, and this one has {model.num_outputs}")
     return as_mixture(model.posterior(X, observation_noise=observation_noise))
-
-
-def _variance_at(model: MixtureModel, points: Tensor) -> Tensor:
-    return as_mixture(model.posterior(points)).variance

@@ -74,18 +74,28 @@ class LearnedEnsemble(NamedTuple):
 
 
 @torch.no_grad()
-def learn_rows(ensemble: Ensemble, rows: Observations, key: Tensor) -> LearnedEnsemble:
-    """Learn all rows, (n, D) and (n, O), from the prior; ``key`` is that of the present hyperparameters."""
-    bound = ensemble.bind()
-    return _before_the_next(ensemble, bound, key, _update(ensemble, bound, ensemble.init(), rows))
-
-
-@torch.no_grad()
-def learn_more_rows(ensemble: Ensemble, before: LearnedEnsemble, rows: Observations) -> LearnedEnsemble:
-    """Learn further rows, (n, D) and (n, O), at the same cost whatever came before."""
-    assert before.state is not None
-    state = _update(ensemble, before.bound, before.state, rows)
-    return _before_the_next(ensemble, before.bound, before.key, state)
+def learn_rows(
+    ensemble: Ensemble, rows: Observations, key: Tensor, before: LearnedEnsemble | None = None
+) -> LearnedEnsemble:
+    """Learn rows, (n, D) and (n, O), in their order, weights included: all of them, or further ones."""
+    bound = ensemble.bind() if before is None else before.bound
+    state = ensemble.init() if before is None else before.state
+    assert state is not None
+    features = evaluate(bound, rows.X)
+    for start in range(0, rows.X.shape[0], _BLOCK):
+        block = slice(start, start + _BLOCK)
+        noise = None if rows.noise is None else rows.noise[block, 0]
+        states, parts = [], []
+        for expert, b, Phi in zip(state.experts, bound, features, strict=True):
+            after, part = update_expert(b, expert, Phi[..., block, :], rows.Y[block], noise)
+            states.append(after)
+            parts.append(part)
+        meta, _ = ensemble.meta_learner.update_block(state.meta, flatten(parts).log_prob)
+        state = EnsembleState(tuple(states), meta)
+    experts = tuple(_weight_posterior(b, expert) for b, expert in zip(bound, state.experts, strict=True))
+    log_weights = ensemble.meta_learner.log_weights(state.meta)
+    log_weights = weights_without(log_weights, state.quarantine, ensemble.layers.num_copies)
+    return LearnedEnsemble(bound, key, state, experts, state.meta, log_weights)
 
 
 def condition_fantasies(ensemble: Ensemble, before: LearnedEnsemble, rows: Observations) -> LearnedEnsemble:
@@ -95,28 +105,29 @@ def condition_fantasies(ensemble: Ensemble, before: LearnedEnsemble, rows: Obser
         batch_shape = torch.broadcast_shapes(X.shape[:-2], Y.shape[:-2], before.log_weights.shape[:-1])
         log_weights = before.log_weights.expand(*batch_shape, before.log_weights.shape[-1])
         return before._replace(state=None, meta=_expand_meta(before.meta, batch_shape), log_weights=log_weights)
-    experts, densities = [], []
-    for posterior, Phi in zip(before.experts, _features_at(before.bound, X), strict=True):
-        after, log_prob = _condition_expert(posterior, Phi, Y, noise)
-        experts.append(after)
-        densities.append(log_prob)
+    parts = zip(before.experts, _features_at(before.bound, X), strict=True)
+    experts, densities = zip(*(_condition_expert(own, Phi, Y, noise) for own, Phi in parts), strict=True)
     meta, log_weights = _update_weights(ensemble.meta_learner, before.meta, _stack(densities, -2))
-    return before._replace(state=None, experts=tuple(experts), meta=meta, log_weights=log_weights)
+    return before._replace(state=None, experts=experts, meta=meta, log_weights=log_weights)
 
 
-def select_outputs(before: LearnedEnsemble, outputs: Sequence[int]) -> LearnedEnsemble:
+def select_outputs(before: LearnedEnsemble, outputs: list[int]) -> LearnedEnsemble:
     """The posterior of some of the outputs; the weights stay."""
-    index = list(outputs)
-    experts = [
+
+    def some(values: Tensor, axis: int) -> Tensor:  # of each output, or one for all
+        places = torch.tensor(outputs, device=values.device)
+        return values if values.shape[axis] == 1 else values.index_select(axis, places)
+
+    experts = tuple(
         posterior._replace(
-            mean=posterior.mean[..., index, :],
-            scale=posterior.scale[:, index],
-            covariance=posterior.covariance if posterior.covariance.shape[1] == 1 else posterior.covariance[:, index],
-            downdate=posterior.downdate if posterior.downdate.shape[-3] == 1 else posterior.downdate[..., index, :, :],
+            mean=posterior.mean[..., outputs, :],
+            scale=posterior.scale[:, outputs],
+            covariance=some(posterior.covariance, 1),
+            downdate=some(posterior.downdate, -3),
         )
         for posterior in before.experts
-    ]
-    return before._replace(state=None, experts=tuple(experts))
+    )
+    return before._replace(state=None, experts=experts)
 
 
 def predict(learned: LearnedEnsemble, X: Tensor, noise: bool | Tensor = False) -> MixturePosterior:
@@ -145,33 +156,6 @@ def update_expert(
     unit = BoundGaussian(b.features, b.prior_variance, b.transition, torch.ones_like(b.noise))
     after, part = unit.update_block(state, Phi / root.unsqueeze(-1), y / root)
     return after, part._replace(log_prob=part.log_prob - root.log())
-
-
-def _update(
-    ensemble: Ensemble, bound: Sequence[BoundExpert], state: EnsembleState, rows: Observations
-) -> EnsembleState:
-    """Learn rows, (n, D) and (n, O), in their order, weights included."""
-    features = evaluate(bound, rows.X)
-    for start in range(0, rows.X.shape[0], _BLOCK):
-        block = slice(start, start + _BLOCK)
-        noise = None if rows.noise is None else rows.noise[block, 0]
-        states, parts = [], []
-        for expert, b, Phi in zip(state.experts, bound, features, strict=True):
-            after, part = update_expert(b, expert, Phi[..., block, :], rows.Y[block], noise)
-            states.append(after)
-            parts.append(part)
-        meta, _ = ensemble.meta_learner.update_block(state.meta, flatten(parts).log_prob)
-        state = EnsembleState(tuple(states), meta)
-    return state
-
-
-def _before_the_next(
-    ensemble: Ensemble, bound: tuple[BoundExpert, ...], key: Tensor, state: EnsembleState
-) -> LearnedEnsemble:
-    experts = tuple(_weight_posterior(b, s) for b, s in zip(bound, state.experts, strict=True))
-    log_weights = ensemble.meta_learner.log_weights(state.meta)
-    log_weights = weights_without(log_weights, state.quarantine, ensemble.layers.num_copies)
-    return LearnedEnsemble(bound, key, state, experts, state.meta, log_weights)
 
 
 def _weight_posterior(bound: BoundExpert, state: FilterState) -> WeightPosterior:
@@ -274,8 +258,7 @@ def _function_covariance(posterior: WeightPosterior, Phi: Tensor) -> Tensor:
 
 def _features_at(bound: Sequence[BoundExpert], X: Tensor) -> list[Tensor]:
     r"""Features of each expert object at X (\*t, q, D), each (\*t, E, q, F)."""
-    rows = X.reshape(-1, X.shape[-1])
-    features = evaluate(bound, rows)
+    features = evaluate(bound, X.reshape(-1, X.shape[-1]))
     return [
         Phi.reshape(b.prior_variance.numel(), *X.shape[:-1], Phi.shape[-1]).movedim(0, -3)
         for b, Phi in zip(bound, features, strict=True)

@@ -1,7 +1,4 @@
-"""The data of a BoTorch model: checks, and rows as given and as transformed for the experts.
-
-Every refusal names the row and the fix.
-"""
+"""The rows of a BoTorch model, as given and as transformed for the experts, and every check of them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -20,21 +17,13 @@ from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.multi_output import MultiOutputExpert
 
-_MIN_ROWS = 2
-
 
 class Observations(NamedTuple):
-    """Rows, as they were given or transformed.
+    """Rows, as they were given or transformed."""
 
-    Attributes:
-        X: Inputs, shape (..., n, D).
-        Y: Targets, shape (..., n, O).
-        noise: Known noise variance of each row, shape (..., n, 1); ``None`` if it is inferred.
-    """
-
-    X: Tensor
-    Y: Tensor
-    noise: Tensor | None
+    X: Tensor  # inputs, (..., n, D)
+    Y: Tensor  # targets, (..., n, O)
+    noise: Tensor | None  # known noise variances, (..., n, 1); None if they are inferred
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -47,11 +36,7 @@ class Observations(NamedTuple):
         return Observations(function(self.X), function(self.Y), None if self.noise is None else function(self.noise))
 
     def followed_by(self, rows: "Observations") -> "Observations":
-        """These rows and further ones, which may have more batch dimensions.
-
-        Raises:
-            UnsupportedError: If the noise of one part only is known.
-        """
+        """These rows and further ones of any batch; an UnsupportedError if the noise of one part only is known."""
         if self.X.shape[-2] and (self.noise is None) != (rows.noise is None):
             raise UnsupportedError("give the noise of all fantasies, or of none")
         noise = rows.noise if self.noise is None or rows.noise is None else _joined(self.noise, rows.noise)
@@ -79,11 +64,7 @@ def transform_rows(
 
 
 def data_arguments(training_data: SupervisedDataset, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments ``train_X``, ``train_Y``, ``train_Yvar`` (if there is one), and all options that are not ``None``.
-
-    Raises:
-        TypeError: If the data are no ``SupervisedDataset``.
-    """
+    """Arguments ``train_X``, ``train_Y``, ``train_Yvar`` (if there is one), and all options that are not ``None``."""
     arguments: dict[str, Any] = dict(Model.construct_inputs(training_data))
     return {**arguments, **{name: value for name, value in options.items() if value is not None}}
 
@@ -98,12 +79,7 @@ def normal_likelihood(noise: Tensor, known_noise: Tensor | None) -> GaussianLike
 
 
 def check_training_data(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
-    """Raise unless X (n, D), Y (n, O) and Yvar (n, O) are finite and belong together.
-
-    Raises:
-        BotorchTensorDimensionError: If a shape is wrong.
-        InputDataError: If a value is not finite, a variance is not positive, dtypes differ or there is one row only.
-    """
+    """Raise a BotorchError unless X (n, D), Y (n, O) and Yvar (n, O) are finite, belong together and have two rows."""
     for name, value in (("train_X", X), ("train_Y", Y), ("train_Yvar", Yvar)):
         if value is not None and not isinstance(value, Tensor):
             raise InputDataError(f"{name} must be a tensor, got {type(value).__name__}; name the argument you mean")
@@ -115,8 +91,8 @@ def check_training_data(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
     if not X.is_floating_point():
         raise InputDataError(f"train_X is {X.dtype}; give numbers with a fraction, train_X.double()")
     _check_targets(X, Y)
-    if X.shape[0] < _MIN_ROWS:
-        raise InputDataError(f"{X.shape[0]} observation(s) cannot tell kernels apart; give at least {_MIN_ROWS}")
+    if X.shape[0] < 2:
+        raise InputDataError(f"{X.shape[0]} observation(s) cannot tell kernels apart; give at least 2")
     check_finite("train_X", X)
     check_finite("train_Y", Y)
     if Yvar is not None:
@@ -187,14 +163,7 @@ def check_varies(Y: Tensor) -> None:
 
 
 def check_ensemble(ensemble: Ensemble, X: Tensor, Y: Tensor) -> None:
-    """Raise unless an ensemble's experts can learn Y (n, O) from X (n, D), and give joint normal predictions.
-
-    Raises:
-        TypeError: If an expert has no Gaussian posterior.
-        BotorchTensorDimensionError: If the numbers of inputs or outputs do not fit.
-        InputDataError: If dtype or device differ.
-        ValueError: If X is outside the domain of an expert's features.
-    """
+    """Raise unless an ensemble's experts can learn Y (n, O) from X (n, D), and give joint normal predictions."""
     for expert in ensemble.experts:
         if not isinstance(expert, GaussianExpert | MultiOutputExpert):
             raise TypeError(
@@ -216,11 +185,7 @@ def check_ensemble(ensemble: Ensemble, X: Tensor, Y: Tensor) -> None:
 
 
 def check_input_transform(transform: InputTransform | None) -> None:
-    """Raise if an input transform has something to learn: ensembles fit their own hyperparameters only.
-
-    Raises:
-        UnsupportedError: Naming the transform.
-    """
+    """Raise an UnsupportedError if a transform has something to learn: these models fit hyperparameters only."""
     if transform is not None and any(p.requires_grad for p in transform.parameters()):
         raise UnsupportedError(
             f"{type(transform).__name__} has parameters to be trained, which an ensemble does not do; set them and "
@@ -229,11 +194,7 @@ def check_input_transform(transform: InputTransform | None) -> None:
 
 
 def check_known_noise(ensemble: Ensemble) -> None:
-    """Raise unless an ensemble's experts can learn rows whose noise variance is known.
-
-    Raises:
-        UnsupportedError: Naming the expert.
-    """
+    """Raise an UnsupportedError unless an ensemble's experts can learn rows whose noise variance is known."""
     for expert in ensemble.experts:
         if not isinstance(expert, GaussianExpert):
             raise UnsupportedError(

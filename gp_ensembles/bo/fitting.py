@@ -1,7 +1,6 @@
 """Hyperparameters of a BoTorch model: the evidence of all rows, maximized for each feature map."""
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from botorch.models.transforms.input import InputTransform
@@ -10,7 +9,7 @@ from botorch.optim.core import scipy_minimize
 from botorch.optim.utils import get_parameters_and_bounds
 from gpytorch import Module as GPyTorchModule
 from linear_operator.utils.errors import NanError
-from torch import Tensor, nn
+from torch import Tensor
 
 from gp_ensembles.bo.conditioning import update_expert
 from gp_ensembles.bo.data import Observations
@@ -70,13 +69,9 @@ def _targets(rows: Observations) -> Tensor:
 
 def maximize_in_transform(transform: InputTransform, log_evidences: Callable[[], Tensor]) -> None:
     """Maximize the evidence of a mixture plus log priors in an input transform's parameters, in place."""
-    parameters, _ = get_parameters_and_bounds(transform, requires_grad=True)
-    parts = list(_gpytorch_parts(transform))
-    bounds = {
-        f"{prefix}{name}": bound
-        for prefix, part in parts
-        for name, bound in get_parameters_and_bounds(part, requires_grad=True)[1].items()
-    }
+    whole = GPyTorchModule()  # which knows bounds and priors of all its parts
+    whole.transform = transform
+    parameters, bounds = get_parameters_and_bounds(whole, requires_grad=True)
     before = [value.detach().clone() for value in parameters.values()]
 
     def loss() -> Tensor:
@@ -84,9 +79,8 @@ def maximize_in_transform(transform: InputTransform, log_evidences: Callable[[],
             value = log_evidences().logsumexp(-1).sum()
         except NumericalError as error:
             raise NanError(str(error)) from error  # which BoTorch's search takes for a bad point
-        for _, part in parts:
-            for _, module, prior, closure, _ in part.named_priors():
-                value = value + prior.log_prob(closure(module)).sum()
+        for _, module, prior, closure, _ in whole.named_priors():
+            value = value + prior.log_prob(closure(module)).sum()
         return -value
 
     both = ForwardBackwardClosure(loss, parameters)
@@ -100,15 +94,6 @@ def maximize_in_transform(transform: InputTransform, log_evidences: Callable[[],
     finally:
         for value in parameters.values():
             value.grad = None
-
-
-def _gpytorch_parts(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The outermost modules of GPyTorch, which know bounds and priors, and what their parameters' names begin with."""
-    if isinstance(module, GPyTorchModule):
-        yield prefix, module
-        return
-    for name, child in module.named_children():
-        yield from _gpytorch_parts(child, f"{prefix}{name}.")
 
 
 class _SequentialEvidence(Expert):

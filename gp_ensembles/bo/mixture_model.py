@@ -33,8 +33,8 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
     on rows or on batches of imagined ones, fantasies, outputs. A model says how its components predict, and how they
     learn. Predictions, rows and noise that it sees are in transformed inputs and outcomes.
 
-    Rows are kept as they were given, as buffers that no ``state_dict`` has: hyperparameters, weights and transforms
-    travel from model to model, data do not (nor do they in BoTorch's models).
+    Rows are kept as they were given, and no ``state_dict`` has them: hyperparameters, weights and transforms travel
+    from model to model, data do not (nor do they in BoTorch's models).
 
     Args:
         data: The rows as they were given.
@@ -176,11 +176,13 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
             return posterior
         if isinstance(posterior, MixturePosterior):
             return posterior.map_components(lambda normal: posterior_transform(normal, X))
-        if isinstance(posterior, GPyTorchPosterior):
-            return posterior_transform(posterior, X)
-        raise UnsupportedError(
-            "a posterior_transform needs normal components and a linear outcome transform; give an objective instead"
-        )
+        if not isinstance(posterior, GPyTorchPosterior):
+            raise UnsupportedError(
+                "a posterior_transform needs normal components and a linear outcome transform; give an objective "
+                "instead"
+            )
+        changed: Posterior = posterior_transform(posterior, X)
+        return changed
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **options: Any) -> Self:
         r"""The model after further observations, weights included; this one stays as it is.

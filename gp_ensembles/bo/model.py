@@ -163,7 +163,8 @@ class EnsembleModel(MixtureModel):
         """The ensemble after further rows, (n, D) and (n, O), at O(F²) each."""
         self._check_rows(rows)
         other = self._sibling()
-        other.data, other._cache = data, conditioning.learn_more_rows(self.ensemble, self.predictive_state(), rows)
+        before = self.predictive_state()
+        other.data, other._cache = data, conditioning.learn_rows(self.ensemble, rows, before.key, before)
         return other
 
     def prepare(self, rows: Observations) -> None:

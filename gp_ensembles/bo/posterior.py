@@ -27,29 +27,13 @@ _MOST_QUANTILES = 1000  # points beyond which no intervals are printed
 
 
 class ComponentsPosterior(Posterior, ABC):
-    r"""A posterior whose draws select components by some standard normals and scale the others by their factors.
+    """A posterior whose draws select components by some standard normals and scale the others by their factors."""
 
-    Args:
-        component_mean: Means, three dimensions behind the t-batch, \*batch.
-        component_covariance: Covariances, their q rows and columns last.
-        num_experts: Number of experts.
-        point_shape: The shape (q, O) of a draw.
-        num_normals: Standard normals of one draw.
-    """
-
-    def __init__(
-        self,
-        component_mean: Tensor,
-        component_covariance: Tensor,
-        num_experts: int,
-        point_shape: torch.Size,
-        num_normals: int,
-    ) -> None:
-        self.component_mean = component_mean
-        self.component_covariance = component_covariance
-        self.num_experts = num_experts
-        self.point_shape = point_shape
-        self.num_normals = num_normals
+    component_mean: Tensor  # of three dimensions behind the t-batch, *batch
+    component_covariance: Tensor
+    num_experts: int
+    point_shape: torch.Size  # (q, O) of a draw
+    num_normals: int  # of one draw
 
     @property
     @abstractmethod
@@ -183,10 +167,12 @@ class MixturePosterior(ComponentsPosterior):
         num_experts, num_points, num_outputs = mean.shape[-3:]
         batch_shape = torch.broadcast_shapes(mean.shape[:-3], log_weights.shape[:-1], covariance.shape[:-4])
         wide = covariance.expand(*covariance.shape[:-4], num_experts, num_outputs, num_points, num_points)
-        # The first normal of a draw selects the expert; the others are scaled by its factor.
-        num_normals = 1 + num_points * num_outputs
-        super().__init__(mean.expand(*batch_shape, -1, -1, -1), wide, num_experts, mean.shape[-2:], num_normals)
         self.log_weights = log_weights
+        self.component_mean = mean.expand(*batch_shape, -1, -1, -1)
+        self.component_covariance = wide
+        self.num_experts = num_experts
+        self.point_shape = mean.shape[-2:]
+        self.num_normals = 1 + num_points * num_outputs  # the first selects the expert, its factor scales the others
 
     def __repr__(self) -> str:
         points, outputs = self.batch_shape.numel() * self.point_shape[0], self.point_shape[-1]

@@ -28,8 +28,6 @@ from gp_ensembles.features.batch import take_experts
 from gp_ensembles.numerics.display import counted
 from gp_ensembles.numerics.draws import categorical_draws, generator_device, normal_draws
 
-Objective = Callable[[Tensor], Tensor]
-
 
 class _Draws(NamedTuple):
     """The draws from one expert.
@@ -68,9 +66,7 @@ class EnsemblePath(SamplePath):
             parts = [(d.rows, (d.features(points) @ d.weights.mT).mT) for d in self.draws]
         else:
             batch = torch.broadcast_shapes(lead, self.shape)
-            points = (
-                inputs.expand(*batch, *inputs.shape[-2:]).flatten(len(batch) - num, len(batch) - 1) if num else inputs
-            )
+            points = inputs.expand(*batch, *inputs.shape[-2:]).flatten(len(batch) - num, len(batch) - 1)
             parts = [
                 (d.rows, (d.features(points[..., d.rows, :, :]) @ d.weights.unsqueeze(-1)).squeeze(-1))
                 for d in self.draws
@@ -282,7 +278,7 @@ class ThompsonLoop:
         self.X, self.Y = torch.cat([self.X, X.to(self.X)]), torch.cat([self.Y, Y.to(self.Y)])
 
     def run(
-        self, objective: Objective, num_rounds: int, batch_size: int = 1, *, progress: bool = False
+        self, objective: Callable[[Tensor], Tensor], num_rounds: int, batch_size: int = 1, *, progress: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Suggest, evaluate and observe, round after round; an interrupted run loses no observation.
 

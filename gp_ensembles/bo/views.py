@@ -4,7 +4,7 @@ BoTorch has no weights for mixtures of normal distributions: it averages over mo
 takes mean and variance for a normal distribution's. The docstring of each view says what it keeps of the mixture.
 """
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from typing import Any, final
 
 import torch
@@ -19,29 +19,15 @@ from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 
 from gp_ensembles.bo.mixture_model import MixtureModel
-from gp_ensembles.bo.posterior import MixturePosterior, as_mixture, normal_like, output_covariances
+from gp_ensembles.bo.posterior import MixturePosterior, as_mixture, normal_like
 
 
 class View(Model, ABC):
-    """An ensemble as a model with other posteriors.
-
-    Args:
-        model: The ensemble.
-    """
+    """An ensemble as a model with other posteriors."""
 
     def __init__(self, model: MixtureModel) -> None:
         super().__init__()
         self.model = model
-
-    @abstractmethod
-    def posterior(
-        self,
-        X: Tensor,
-        output_indices: list[int] | None = None,
-        observation_noise: bool | Tensor = False,
-        posterior_transform: PosteriorTransform | None = None,
-    ) -> Posterior:
-        """Arguments as in :meth:`MixtureModel.posterior`."""
 
     @property
     def num_outputs(self) -> int:
@@ -165,8 +151,8 @@ class EquallyWeightedView(View):
         cumulative = mixture.log_weights.exp().cumsum(-1)
         index = torch.searchsorted(cumulative, levels.expand(*cumulative.shape[:-1], -1).contiguous())
         index = index.clamp_max(mixture.num_experts - 1)
-        each = mixture.components()  # its batch shape ends in the experts
-        mean, covariance = each.mean, output_covariances(each)
+        mean, covariance = mixture.component_mean, mixture.component_covariance
+        covariance = covariance.expand(*mixture.batch_shape, *covariance.shape[-4:])
         resampled = MixturePosterior(torch.zeros_like(levels), _taken(mean, index, -3), _taken(covariance, index, -4))
         return GaussianMixturePosterior(resampled.components().distribution)
 
@@ -198,7 +184,5 @@ class ExpertsView(View):
 
 def _taken(values: Tensor, index: Tensor, axis: int) -> Tensor:
     r"""Components (\*b, M, ...) along the axis that an index (K,) or (\*b, K) names."""
-    if index.ndim == 1:
-        return values.index_select(axis, index)
     places = index.reshape(*index.shape, *[1] * (-axis - 1))
-    return values.gather(axis, places.expand(*places.shape[: len(index.shape)], *values.shape[axis + 1 :]))
+    return values.gather(axis, places.expand(*values.shape[:axis], -1, *values.shape[axis + 1 :]))

@@ -222,8 +222,6 @@ def test_what_cannot_be_done_is_said():
     start = Hyperparameters(*(value[:1] for value in model.hyperparameters))
     with pytest.raises(ValueError, match=r"lengthscale must have shape \(3, 1\), got \(1, 1\)"):
         model.fit(start)
-    with pytest.raises(ValueError, match="a smoothness must be"):
-        make_kernels([0.7], X)
     with pytest.raises(UnsupportedError, match="has no data; fit"):
         ExactEnsembleModel(X, X).condition_on_observations(X.unsqueeze(-2), X.unsqueeze(-2)).fit()
     kernels = make_kernels(SMOOTHNESSES, X)

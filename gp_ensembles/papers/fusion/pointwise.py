@@ -26,10 +26,11 @@ class PointwisePosterior(ComponentsPosterior):
         )
         self.draw_log_weights: Tensor = draw_log_weights.log_softmax(-1).expand(lead)
         self.log_weights: Tensor = log_weights.expand(*lead, num_experts, num_points)
-        # The normals of a draw choose the draw of the parameters, the experts, and the experts' functions.
-        num_normals = 1 + num_points + num_experts * num_points
-        point_shape = torch.Size([num_points, 1])
-        super().__init__(mean.expand(*lead, -1, -1), covariance, num_experts, point_shape, num_normals)
+        self.component_mean = mean.expand(*lead, -1, -1)
+        self.component_covariance = covariance
+        self.num_experts = num_experts
+        self.point_shape = torch.Size([num_points, 1])
+        self.num_normals = 1 + num_points + num_experts * num_points  # they choose the draw, experts, and functions
 
     @property
     def mean(self) -> Tensor:
