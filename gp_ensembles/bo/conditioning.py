@@ -7,7 +7,7 @@ kept for each. A batch is folded into rows before it is multiplied with :math:`\
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -104,7 +104,7 @@ def condition_fantasies(ensemble: Ensemble, before: LearnedEnsemble, rows: Obser
     if X.shape[-2] == 0:
         batch_shape = torch.broadcast_shapes(X.shape[:-2], Y.shape[:-2], before.log_weights.shape[:-1])
         log_weights = before.log_weights.expand(*batch_shape, before.log_weights.shape[-1])
-        return before._replace(state=None, meta=_expand_meta(before.meta, batch_shape), log_weights=log_weights)
+        return before._replace(state=None, log_weights=log_weights)
     parts = zip(before.experts, _features_at(before.bound, X), strict=True)
     experts, densities = zip(*(_condition_expert(own, Phi, Y, noise) for own, Phi in parts), strict=True)
     meta, log_weights = _update_weights(ensemble.meta_learner, before.meta, _stack(densities, -2))
@@ -268,25 +268,17 @@ def _features_at(bound: Sequence[BoundExpert], X: Tensor) -> list[Tensor]:
 def _update_weights(rule: MetaLearner, meta: MetaState, log_prob: Tensor) -> tuple[MetaState, Tensor]:
     r"""The weight rule for every fantasy: densities (\*batch, M, q); the new state and the weights that follow."""
     batch_shape = log_prob.shape[:-2]
-    wide = _expand_meta(meta, batch_shape)
-    size = batch_shape.numel()
-    flat = MetaState(*(field.reshape(size, *field.shape[len(batch_shape) :]) for field in wide))
-    rows = log_prob.reshape(size, *log_prob.shape[-2:])
+    ends = (1, 0, 2)  # dimensions of a MetaState's fields without a batch
+    fields = (field.expand(batch_shape + field.shape[field.ndim - n :]) for field, n in zip(meta, ends, strict=True))
 
     def one(state: MetaState, densities: Tensor) -> tuple[MetaState, Tensor]:
         after, _ = rule.update_block(state, densities)
         return after, rule.log_weights(after)
 
-    after, log_weights = torch.func.vmap(one)(flat, rows)
-    unflat = MetaState(*(field.reshape(batch_shape + field.shape[1:]) for field in after))
-    return unflat, log_weights.reshape(*batch_shape, log_weights.shape[-1])
-
-
-def _expand_meta(meta: MetaState, batch_shape: torch.Size) -> MetaState:
-    ends = (1, 0, 2)  # dimensions of a MetaState's fields without a batch
-    return MetaState(
-        *(field.expand(batch_shape + field.shape[field.ndim - n :]) for field, n in zip(meta, ends, strict=True))
-    )
+    update: Callable[[MetaState, Tensor], tuple[MetaState, Tensor]] = one
+    for _ in batch_shape:
+        update = torch.func.vmap(update)
+    return update(MetaState(*fields), log_prob)
 
 
 def _stack(parts: Sequence[Tensor], axis: int) -> Tensor:
