@@ -123,11 +123,7 @@ class IntegratedVariance(AcquisitionFunction):
     """
 
     def __init__(
-        self,
-        model: MixtureModel,
-        points: Tensor,
-        sampler: MCSampler | None = None,
-        X_pending: Tensor | None = None,
+        self, model: MixtureModel, points: Tensor, sampler: MCSampler | None = None, X_pending: Tensor | None = None
     ) -> None:
         super().__init__(model)
         self.ensemble: MixtureModel = model

@@ -246,10 +246,7 @@ CASES: dict[str, Case] = {
     "qSimpleRegret": Case(MODEL, on_model(sampler=_sampled)),
     "qUpperConfidenceBound": Case(MODEL, on_model(beta=BETA, sampler=_sampled)),
     "qLowerConfidenceBound": Case(MODEL, on_model(beta=BETA, sampler=_sampled)),
-    "qPosteriorStandardDeviation": Case(
-        MODEL,
-        on_model(sampler=_sampled),
-    ),
+    "qPosteriorStandardDeviation": Case(MODEL, on_model(sampler=_sampled)),
     "qExpectedUtilityOfBestOption": Case(MODEL, on_model(sampler=_sampled)),
     # Looking ahead
     "qKnowledgeGradient": Case(MODEL, on_model(**_FANTASIES), _ONE_SHOT),
@@ -265,9 +262,7 @@ CASES: dict[str, Case] = {
     ),
     "ProjectedAcquisitionFunction": Case(SAME, lambda A, s: A(PosteriorMean(s.model), project=_to_target), sizes=(1,)),
     "qMultiStepLookahead": Case(
-        MODEL,
-        on_model(batch_sizes=[1], samplers=lambda s: [s.sampler(NUM_FANTASIES)]),
-        (1 + NUM_FANTASIES,),
+        MODEL, on_model(batch_sizes=[1], samplers=lambda s: [s.sampler(NUM_FANTASIES)]), (1 + NUM_FANTASIES,)
     ),
     # Entropy searches
     "qMaxValueEntropy": Case(GAUSSIAN, on_gaussian(**_CANDIDATES), (1,)),
@@ -282,18 +277,14 @@ CASES: dict[str, Case] = {
     "qPredictiveEntropySearch": Case(GAUSSIAN, on_gaussian(optimal_inputs=_optima), rough=(1, 3)),
     # Active learning
     "qNegIntegratedPosteriorVariance": Case(
-        GAUSSIAN,
-        on_gaussian(mc_points=lambda s: s.X, sampler=lambda s: s.sampler(1)),
+        GAUSSIAN, on_gaussian(mc_points=lambda s: s.X, sampler=lambda s: s.sampler(1))
     ),
     "PairwiseMCPosteriorVariance": Case(
         MODEL,
         on_model(objective=lambda s: GenericMCObjective(lambda Y, X=None: Y.squeeze(-1).sigmoid()), sampler=_sampled),
         (2, 4),
     ),
-    "qBayesianActiveLearningByDisagreement": Case(
-        EQUAL,
-        lambda A, s: A(EquallyWeightedView(s.model, 20), s.sampler()),
-    ),
+    "qBayesianActiveLearningByDisagreement": Case(EQUAL, lambda A, s: A(EquallyWeightedView(s.model, 20), s.sampler())),
     "AnalyticExpectedUtilityOfBestOption": Case(NONE, on_model(), (2,), error=AttributeError),
     "PairwiseBayesianActiveLearningByDisagreement": Case(GAUSSIAN, on_gaussian(), (2,), fixed=False),
     # Thompson samples
@@ -302,11 +293,7 @@ CASES: dict[str, Case] = {
     "FixedFeatureAcquisitionFunction": Case(SAME, lambda A, s: A(_q_log_ei(s), NUM_INPUTS, [1], [0.4]), num_inputs=1),
     "PenalizedAcquisitionFunction": Case(SAME, lambda A, s: A(_q_log_ei(s), L2Penalty(s.X[0]), 0.1)),
     "PriorGuidedAcquisitionFunction": Case(SAME, lambda A, s: A(_q_log_ei(s), _LogPrior(), log=True)),
-    "ProximalAcquisitionFunction": Case(
-        SAME,
-        lambda A, s: A(_log_ei(s), s.X.new_ones(NUM_INPUTS), beta=1.0),
-        (1,),
-    ),
+    "ProximalAcquisitionFunction": Case(SAME, lambda A, s: A(_log_ei(s), s.X.new_ones(NUM_INPUTS), beta=1.0), (1,)),
     "MultiOutputAcquisitionFunctionWrapper": Case(
         SAME, lambda A, s: A([_log_ei(s), PosteriorMean(s.model)]), sizes=(1,), num_values=2
     ),

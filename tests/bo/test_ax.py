@@ -28,6 +28,7 @@ from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, kernel_ensemble
 from gp_ensembles.bo.ax import fit_ax_model, register
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
 from gp_ensembles.ensembles.presets import oebe
+from tests.bo.contract_cases import close, generator
 
 # Ax itself uses what pandas, and Ax, are about to take away; what torch and BoTorch are about to is an error here, too.
 pytestmark = pytest.mark.filterwarnings(
@@ -49,10 +50,6 @@ def _same_draws():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         yield
-
-
-def generator():
-    return torch.Generator().manual_seed(0)
 
 
 def evaluate(parameters, sem=None):
@@ -94,10 +91,6 @@ def adapter(client, spec=None):
 def submodels(fitted):
     model = fitted.generator.surrogate.model
     return list(model.models) if isinstance(model, ModelList) else [model]
-
-
-def close(a, b, tolerance=1e-8):
-    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
 def evidence(model):
