@@ -68,9 +68,10 @@ class WeightedAcquisition(AcquisitionFunction):
         torch.Size([6])
     """
 
+    model: MixtureModel
+
     def __init__(self, model: MixtureModel, make: Callable[[Model], AcquisitionFunction]) -> None:
         super().__init__(model)
-        self.ensemble: MixtureModel = model
         self.each: AcquisitionFunction = make(ExpertsView(model))
         if isinstance(self.each, _NO_EXPECTATIONS):
             raise UnsupportedError(
@@ -90,8 +91,8 @@ class WeightedAcquisition(AcquisitionFunction):
     @t_batch_mode_transform()  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
         r"""Value at X (\*t, q, D), shape (\*t)."""
-        log_weights = self.ensemble.log_weights_at(X)
-        points = X.unsqueeze(-3).expand(*X.shape[:-2], self.ensemble.num_experts, *X.shape[-2:])
+        log_weights = self.model.log_weights_at(X)
+        points = X.unsqueeze(-3).expand(*X.shape[:-2], self.model.num_experts, *X.shape[-2:])
         values: Tensor = self.each(points)
         if getattr(self.each, "_log", False):
             return (values + log_weights).logsumexp(-1)
@@ -122,13 +123,14 @@ class IntegratedVariance(AcquisitionFunction):
         torch.Size([6])
     """
 
+    model: MixtureModel
+    points: Tensor
+
     def __init__(
         self, model: MixtureModel, points: Tensor, sampler: MCSampler | None = None, X_pending: Tensor | None = None
     ) -> None:
         super().__init__(model)
-        self.ensemble: MixtureModel = model
         self.sampler: MCSampler = SobolQMCNormalSampler(torch.Size([_NUM_FANTASIES])) if sampler is None else sampler
-        self.points: Tensor
         self.register_buffer("points", points)
         self.set_X_pending(X_pending)
 
@@ -136,10 +138,9 @@ class IntegratedVariance(AcquisitionFunction):
     @t_batch_mode_transform()  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
         r"""Value at X (\*t, q, D), shape (\*t)."""
-        fantasies = self.ensemble.fantasize(X, self.sampler)
-        # A few points at a time: the posterior is joint, and only its variances are wanted.
+        fantasies = self.model.fantasize(X, self.sampler)
+        # A few points at a time, (S, *t, n, 1) each: the posterior is joint, and only its variances are wanted.
         parts = [as_mixture(fantasies.posterior(points)).variance for points in self.points.split(_CHUNK)]
-        # (S, *t, n, 1) each
         return -torch.cat(parts, dim=-2).mean((-2, -1)).mean(0)
 
 
@@ -166,13 +167,12 @@ class MixtureEntropy(AcquisitionFunction):
 
     def __init__(self, model: MixtureModel, observation_noise: bool = False) -> None:
         super().__init__(model)
-        self.ensemble: MixtureModel = model
         self.observation_noise = observation_noise
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
         r"""Value at X (\*t, 1, D), shape (\*t)."""
-        return _mixture_entropy(_mixture_at(self.ensemble, X, self.observation_noise))
+        return _mixture_entropy(_mixture_at(self.model, X, self.observation_noise))
 
 
 @final
@@ -195,14 +195,10 @@ class ExpertInformation(AcquisitionFunction):
         True
     """
 
-    def __init__(self, model: MixtureModel) -> None:
-        super().__init__(model)
-        self.ensemble: MixtureModel = model
-
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
         r"""Value at X (\*t, 1, D), shape (\*t)."""
-        mixture = _mixture_at(self.ensemble, X, True)
+        mixture = _mixture_at(self.model, X, True)
         variance = mixture.component_variance[..., 0, 0]
         own = 0.5 * (math.log(2 * math.pi * math.e) + variance.log())
         return _mixture_entropy(mixture) - (mixture.log_weights.exp() * own).sum(-1)
@@ -220,7 +216,7 @@ def _mixture_entropy(mixture: MixturePosterior) -> Tensor:
     return -(mixture.log_weights.exp() * expected).sum(-1)
 
 
-def _mixture_at(model: MixtureModel, X: Tensor, observation_noise: bool) -> MixturePosterior:
+def _mixture_at(model: Model, X: Tensor, observation_noise: bool) -> MixturePosterior:
     if model.num_outputs > 1:
         raise TypeError(f"an entropy needs a model of one output, and this one has {model.num_outputs}")
     return as_mixture(model.posterior(X, observation_noise=observation_noise))

@@ -32,45 +32,26 @@ _BLOCK = 64  # rows learned at once: the cost of a block grows with its square, 
 
 
 class WeightPosterior(NamedTuple):
-    r"""Normal posterior of the weights of E experts with O outputs, one step ahead: just before the next row.
+    """Normal posterior of the weights of E experts with O outputs, one step ahead: just before the next row."""
 
-    Attributes:
-        mean: In units of the output scale, shape (\*batch, E, O, F).
-        covariance: :math:`\Sigma`, shape (E, G, F, F): one for all outputs (G = 1) or one for each (G = O).
-        downdate: G, what fantasies subtract from the covariance, shape (\*batch, E, G, F, R).
-        noise: Observation noise variance in squared units of the output scale, shape (E,).
-        scale: Scale of each output, shape (E, O).
-        prior_variance: Prior variance of the weights, shape (E,).
-        transition: How the weights change before every row; ``None`` for static weights.
-    """
-
-    mean: Tensor
-    covariance: Tensor
-    downdate: Tensor
-    noise: Tensor
-    scale: Tensor
-    prior_variance: Tensor
-    transition: Transition | None
+    mean: Tensor  # in units of the output scale, (*batch, E, O, F)
+    covariance: Tensor  # (E, G, F, F): one for all outputs, G = 1, or one for each, G = O
+    downdate: Tensor  # G of the module's text, what fantasies take from the covariance, (*batch, E, G, F, R)
+    noise: Tensor  # observation noise variance in squared units of the output scale, (E,)
+    scale: Tensor  # of each output, (E, O)
+    prior_variance: Tensor  # of the weights, (E,)
+    transition: Transition | None  # how the weights change before every row
 
 
 class LearnedEnsemble(NamedTuple):
-    r"""All that a model has learned from its rows, just before the next one, in every fantasy of a batch.
+    """All that a model has learned from its rows, just before the next one, in every fantasy of a batch."""
 
-    Attributes:
-        bound: The experts' numbers.
-        key: Cache key: the hyperparameters that the rows were learned with, flattened.
-        state: The ensemble's state after all rows; ``None`` for a batch of fantasies.
-        experts: Posterior of the weights of each expert object, with batch shape (\*batch).
-        meta: State of the weight rule, each field with leading dimensions (\*batch).
-        log_weights: Log weights for the next row, shape (\*batch, M).
-    """
-
-    bound: tuple[BoundExpert, ...]
-    key: Tensor
-    state: EnsembleState | None
-    experts: tuple[WeightPosterior, ...]
-    meta: MetaState
-    log_weights: Tensor
+    bound: tuple[BoundExpert, ...]  # the experts' numbers
+    key: Tensor  # the hyperparameters that the rows were learned with, flattened
+    state: EnsembleState | None  # of the ensemble after all rows; None for a batch of fantasies
+    experts: tuple[WeightPosterior, ...]  # of each expert object, with batch shape *batch
+    meta: MetaState  # of the weight rule, each field with leading dimensions *batch
+    log_weights: Tensor  # for the next row, (*batch, M)
 
 
 @torch.no_grad()

@@ -118,18 +118,17 @@ class _SequentialEvidence(Expert):
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
         """Exact; in weight or function space for static weights, by the filter for weights that change."""
-        if self.expert.transition is None and self.known_noise is None:
-            return self.expert.log_evidence(X, y)
-        bound = self.expert.bind()
+        expert, noise = self.expert, self.known_noise
+        if expert.transition is None and noise is None:
+            return expert.log_evidence(X, y)
+        bound = expert.bind()
         Phi = bound.features(X)
-        if self.expert.transition is None and self.known_noise is not None:
-            root = self.known_noise.sqrt()
-            one = torch.ones_like(bound.prior_variance)
+        if expert.transition is None and noise is not None:
+            root, one = noise.sqrt(), torch.ones_like(bound.prior_variance)
             scaled = batched_log_evidence(Phi / root, y / root.squeeze(-1), bound.prior_variance, one)
             return scaled - root.log().sum()
         Y = y.unsqueeze(-1) if y.ndim == 1 else y
-        noise = None if self.known_noise is None else self.known_noise.squeeze(-1)
-        _, steps = update_expert(bound, self.expert.init(), Phi, Y, noise)
+        _, steps = update_expert(bound, expert.init(), Phi, Y, None if noise is None else noise.squeeze(-1))
         return steps.log_prob.sum(-1)
 
     def take(self, index: Tensor) -> "_SequentialEvidence":

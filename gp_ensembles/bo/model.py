@@ -147,15 +147,7 @@ class EnsembleModel(MixtureModel):
         return self.log_weights
 
     def predict(self, X: Tensor, noise: bool | Tensor) -> MixturePosterior:
-        r"""The mixture over q points jointly, at the next step, in transformed outcomes.
-
-        Args:
-            X: Transformed inputs, shape (\*t, q, D).
-            noise: Whether to add the experts' own noise, or the variance to add, shape (..., q or 1, O).
-
-        Raises:
-            ValueError: If X is outside the domain of an expert's features.
-        """
+        """See :meth:`MixtureModel.predict`; a ValueError if X is outside the domain of an expert's features."""
         check_domain(self.ensemble, X)
         return conditioning.predict(self.predictive_state(), X, noise)
 
