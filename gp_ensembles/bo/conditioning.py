@@ -96,7 +96,7 @@ def select_outputs(before: LearnedEnsemble, outputs: list[int]) -> LearnedEnsemb
     """The posterior of some of the outputs; the weights stay."""
 
     def some(values: Tensor, axis: int) -> Tensor:  # of each output, or one for all
-        places = torch.tensor(outputs, device=values.device)
+        places = torch.tensor(outputs, dtype=torch.int64, device=values.device)
         return values if values.shape[axis] == 1 else values.index_select(axis, places)
 
     experts = tuple(

@@ -44,7 +44,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
 
     data: Observations
     selected: Callable[[list[int]], Self]  # the model of some of its outputs: models of several have it
-    move_others: Callable[[Callable[[Tensor], Tensor]], None]  # what moves with a model and is no part of a module
+    move_others: Callable[[Callable[[Tensor], Tensor]], None] | None = None  # moves what is no part of a module
     _computed: tuple[str, ...] = ()  # attributes that are computed from the rows and the parameters
     _in_double: tuple[str, ...] = ()  # buffers of double precision, whatever that of the rows
     _rows_imagined: Observations | None = None
@@ -107,9 +107,8 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
     @property
     def batch_shape(self) -> torch.Size:
         """Shape of the batch of data sets or of imagined rows; empty for a model of one data set."""
-        rows = self._rows_imagined
-        imagined = torch.Size() if rows is None else rows.batch_shape
-        shape: torch.Size = torch.broadcast_shapes(self.data.X.shape[:-2], imagined)
+        own, rows = self.data.X.shape[:-2], self._rows_imagined
+        shape: torch.Size = own if rows is None else torch.broadcast_shapes(own, rows.batch_shape)
         return shape
 
     def __repr__(self) -> str:
@@ -165,8 +164,9 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         check_queries(X, self.data.X)
         if output_indices is not None:
             self._check_outputs(output_indices)
-        noise = self._own_noise() if observation_noise is True else observation_noise
-        posterior, outcomes = self.predict(self.transform_inputs(X), noise), self._outcome_transform
+        known = self._mean_noise() if observation_noise is True else None
+        posterior = self.predict(self.transform_inputs(X), observation_noise if known is None else known)
+        outcomes = self._outcome_transform
         if output_indices is not None and isinstance(posterior, MixturePosterior):
             posterior = posterior.select_outputs(output_indices)
             outcomes = None if outcomes is None else outcomes.subset_output(output_indices)
@@ -231,9 +231,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         self._enter_evaluation()
         check_queries(X, self.data.X)
         _refuse_options(options)
-        noise = observation_noise
-        if noise is None and self.data.noise is not None:
-            noise = cast(Tensor, self._own_noise())
+        noise = self._mean_noise() if observation_noise is None else observation_noise
         num_rows = X.shape[-2]
         if num_rows == 0:
             Y = X.new_empty(*sampler.sample_shape, *X.shape[:-1], self.num_outputs)
@@ -319,10 +317,10 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
     def _rows(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> Observations:
         return transform_rows(self._input_transform, self._outcome_transform, X, Y, noise)
 
-    def _own_noise(self) -> bool | Tensor:
-        """Noise of a future observation: the mean of the known noise, (..., 1, 1), or the components' own."""
+    def _mean_noise(self) -> Tensor | None:
+        """Noise of a future observation where that of the rows is known, (..., 1, 1)."""
         noise = None if self.data.noise is None else self.rows().noise
-        return True if noise is None else noise.mean(-2, keepdim=True)
+        return None if noise is None else noise.mean(-2, keepdim=True)
 
     def _sibling(self) -> Self:
         """A model with registries of its own that shares parameters, buffers and modules until they are replaced."""
@@ -359,7 +357,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         self.data = self.data.map(fn)
         if self._rows_imagined is not None:
             self._rows_imagined = self._rows_imagined.map(fn)
-        if hasattr(self, "move_others"):
+        if self.move_others is not None:
             self.move_others(fn)
         kept = {name: self._buffers.pop(name) for name in self._in_double}
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]

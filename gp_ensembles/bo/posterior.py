@@ -1,6 +1,5 @@
 """The posterior of an ensemble: a weighted mixture of the experts' joint normal distributions, and its sampler."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, final
@@ -22,6 +21,7 @@ from torch.quasirandom import SobolEngine
 
 from gp_ensembles.numerics import mixtures
 from gp_ensembles.numerics.display import counted, ends, rows_text
+from gp_ensembles.numerics.exact_gp import condition
 
 _MOST_QUANTILES = 1000  # points beyond which no intervals are printed
 
@@ -237,12 +237,9 @@ class MixturePosterior(ComponentsPosterior):
     def log_prob(self, value: Tensor) -> Tensor:
         r"""Log density of all points and outputs jointly; value (..., \*batch, q, O), result (..., \*batch)."""
         factors = covariance_factors(self.component_covariance)
-        deviation = (value.unsqueeze(-3) - self.component_mean).mT.unsqueeze(-1)  # (..., M, O, q, 1)
-        factors = factors.expand(*deviation.shape[:-2], *factors.shape[-2:])
-        white = torch.linalg.solve_triangular(factors, deviation, upper=False).squeeze(-1)
-        half_log_determinant = factors.diagonal(dim1=-2, dim2=-1).log()
-        density = -0.5 * (white.square() + math.log(2 * math.pi)) - half_log_determinant
-        joint: Tensor = density.sum((-2, -1)) + self.log_weights
+        errors = (value.unsqueeze(-3) - self.component_mean).mT  # (..., M, O, q)
+        learned = condition(factors.expand(*errors.shape, errors.shape[-1]), errors)
+        joint: Tensor = learned.log_density.sum(-1) + self.log_weights
         return joint.logsumexp(-1)
 
     def draws(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:

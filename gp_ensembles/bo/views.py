@@ -166,20 +166,10 @@ class ExpertsView(View):
         r"""(\*batch, M)."""
         return torch.Size([*self.model.batch_shape, self.model.num_experts])
 
-    def posterior(
-        self,
-        X: Tensor,
-        output_indices: list[int] | None = None,
-        observation_noise: bool | Tensor = False,
-        posterior_transform: PosteriorTransform | None = None,
-    ) -> GPyTorchPosterior:
-        r"""The experts' posteriors at points that are the same for all of them.
-
-        Shapes: ``X`` (\*t, M or 1, q, D).
-        """
+    def posterior(self, X: Tensor, *arguments: Any, **options: Any) -> GPyTorchPosterior:
+        r"""The experts' posteriors at X (\*t, M or 1, q, D), points that are the same for all of them."""
         points = X if X.ndim == 2 else X[..., 0, :, :]
-        mixture = as_mixture(self.model.posterior(points, output_indices, observation_noise, posterior_transform))
-        return mixture.components()
+        return as_mixture(self.model.posterior(points, *arguments, **options)).components()
 
 
 def _taken(values: Tensor, index: Tensor, axis: int) -> Tensor:

@@ -205,8 +205,13 @@ _NOISY: dict[str, Any] = {"X_baseline": lambda s: s.baseline, "sampler": _sample
 _MODEL_BEST: dict[str, Any] = {"best_f": BEST, "sampler": _sampled}
 _SMOOTH: dict[str, Any] = {"tau_max": lambda s: s.soft["tau_max"], "tau_relu": lambda s: s.soft["tau_relu"]}
 _ONE_SHOT = (1 + NUM_FANTASIES, 3 + NUM_FANTASIES)
-_HYPERVOLUME = (1 + NUM_FANTASIES * NUM_PARETO, 3 + NUM_FANTASIES * NUM_PARETO)
-_TREE = (1 + NUM_FANTASIES + NUM_FANTASIES,)
+_PARETO_SIZES = (1 + NUM_FANTASIES * NUM_PARETO, 3 + NUM_FANTASIES * NUM_PARETO)
+_PARETO: dict[str, Any] = {
+    "ref_point": lambda s: s.X.new_tensor(REFERENCE),
+    "num_fantasies": NUM_FANTASIES,
+    "num_pareto": NUM_PARETO,
+    "sampler": lambda s: s.samplers(NUM_FANTASIES),
+}
 _FANTASIES: dict[str, Any] = {"num_fantasies": None, "sampler": lambda s: s.sampler(NUM_FANTASIES)}
 _CANDIDATES: dict[str, Any] = {"candidate_set": lambda s: s.X[:6] / 2}
 _CONSTRAINED: dict[str, Any] = {"best_f": BEST, "objective_index": 0, "constraints": {1: [None, BOUND]}}
@@ -310,29 +315,9 @@ CASES: dict[str, Case] = {
     "qLogNParEGO": Case(
         MODEL, on_pair(**_NOISY, **_SMOOTH, scalarization_weights=lambda s: s.X.new_tensor([0.7, 0.3]))
     ),
-    "qHypervolumeKnowledgeGradient": Case(
-        MODEL,
-        on_both(
-            ref_point=_FRONT["ref_point"],
-            num_fantasies=NUM_FANTASIES,
-            num_pareto=NUM_PARETO,
-            sampler=lambda s: s.samplers(NUM_FANTASIES),
-        ),
-        _HYPERVOLUME,
-        alone=True,
-    ),
+    "qHypervolumeKnowledgeGradient": Case(MODEL, on_both(**_PARETO), _PARETO_SIZES, alone=True),
     "qMultiFidelityHypervolumeKnowledgeGradient": Case(
-        MODEL,
-        on_both(
-            ref_point=_FRONT["ref_point"],
-            target_fidelities={1: 1.0},
-            num_fantasies=NUM_FANTASIES,
-            num_pareto=NUM_PARETO,
-            sampler=lambda s: s.samplers(NUM_FANTASIES),
-            project=lambda s: _to_target,
-        ),
-        _HYPERVOLUME,
-        alone=True,
+        MODEL, on_both(**_PARETO, target_fidelities={1: 1.0}, project=lambda s: _to_target), _PARETO_SIZES, alone=True
     ),
     "qLowerBoundMultiObjectiveMaxValueEntropySearch": Case(GAUSSIAN, on_gaussian_pair(hypercell_bounds=_boxes)),
     "qLowerBoundMultiObjectiveJointEntropySearch": Case(

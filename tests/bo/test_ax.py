@@ -159,27 +159,6 @@ def test_equal_outcomes_are_no_obstacle():
     assert len(fitted.gen(1).arms) == 1
 
 
-class Carrier(EnsembleModel):
-    """What must not be: a model that takes the posterior of another one over with its hyperparameters."""
-
-    carried = None
-
-    def predict(self, X, noise):
-        predict = super().predict if self.carried is None else self.carried
-        return predict(X, noise)
-
-    def get_extra_state(self):
-        return super().predict
-
-    def set_extra_state(self, state):
-        """Taken over when all else is in place."""
-
-    def load_state_dict(self, state_dict, strict=True, assign=False):
-        result = super().load_state_dict(state_dict, strict, assign)
-        self.carried = state_dict["_extra_state"]
-        return result
-
-
 def cross_validated(fitted):
     """Means and variances of Ax's leave-one-out predictions in the models' units, (2, n, O), by trial."""
     datasets = fitted.generator.surrogate.training_data
@@ -249,15 +228,6 @@ def test_cross_validation_does_not_leak(trials, options):
     noisy = [model.data.noise is not None for model in submodels(fitted)]
     assert all(noisy) if "sem" in trials else not any(noisy)
     check_no_leak(fitted)
-
-
-@pytest.mark.parametrize("trials", [{}, TWO_METRICS], ids=["one metric", "two metrics"])
-def test_a_posterior_in_the_state_dict_is_found(trials):
-    fitted = adapter(experiment(**trials), surrogate(Carrier, model_options={"ensemble": small_ensemble()}))
-    found = cross_validated(fitted)
-    close(found, torch.cat([moments(model, model.data.X) for model in submodels(fitted)], -1))
-    with pytest.raises(AssertionError):
-        check_no_leak(fitted)
 
 
 def searching(client, spec):

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from botorch.acquisition import LogExpectedImprovement, qLogExpectedImprovement
+from botorch.acquisition import qLogExpectedImprovement
 from botorch.exceptions import InputDataError, InputDataWarning, UnsupportedError
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
@@ -21,7 +21,7 @@ from gpytorch.priors import LogNormalPrior
 from torch.nn.functional import one_hot
 from torch.testing import assert_close
 
-from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, WeightedAcquisition, exact_kernels, kernel_ensemble
+from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, exact_kernels, kernel_ensemble
 from gp_ensembles.bo.data import Observations
 from gp_ensembles.bo.exact_kernels import (
     Hyperparameters,
@@ -417,19 +417,3 @@ def test_inputs_far_from_the_unit_cube_are_warned_of(kind, generator):
     with pytest.warns(InputDataWarning, match="unit cube"):
         kind(1e4 * X, Y)
     kind(1e4 * X, Y, input_transform=Normalize(2))  # warnings are errors
-
-
-def test_expected_improvement_is_that_of_draws(generator):
-    X, Y = made_up(generator, 10, noise=0.3)
-    model = ExactEnsembleModel(X, Y).fit()
-    places = torch.rand(4, 1, 2, generator=generator, dtype=torch.float64)
-    best = Y.median()  # a value that many draws exceed
-    found = WeightedAcquisition(model, lambda experts: LogExpectedImprovement(experts, best_f=best))(places).exp()
-    num = 200_000
-    posterior = model.posterior(places)
-    index = torch.multinomial(posterior.log_weights.exp().reshape(-1), num, replacement=True, generator=generator)
-    mean, deviation = posterior.component_mean[..., 0, 0], posterior.component_variance[..., 0, 0].sqrt()
-    normal = torch.randn(4, num, generator=generator, dtype=torch.float64)
-    gains = (mean[:, index] + deviation[:, index] * normal - best).clamp_min(0)
-    error = gains.std(-1) / math.sqrt(num)
-    assert bool(((found - gains.mean(-1)).abs() < 5 * error).all())
