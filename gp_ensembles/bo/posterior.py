@@ -247,14 +247,21 @@ class MixturePosterior(ComponentsPosterior):
         num_draws = sample_shape.numel()
         which = selected(self.log_weights, base_samples[..., :1]).reshape(num_draws, -1)
         normals = base_samples[..., 1:].reshape(num_draws, *self.batch_shape, *self.point_shape)
-        factors, draws = covariance_factors(self.component_covariance), normals
-        for expert in which.unique().tolist():  # each does the draws only that are its own somewhere in the t-batch
-            chosen = which == expert
-            rows = chosen.any(-1).nonzero().squeeze(-1)
-            spread = torch.einsum("...oij,...jo->...io", factors[..., expert, :, :, :], normals[rows])
-            values = self.component_mean[..., expert, :, :] + spread
-            own = chosen[rows].reshape(-1, *self.batch_shape, 1, 1)
-            draws = draws.index_copy(0, rows, torch.where(own, values, draws[rows]))
+        factors = covariance_factors(self.component_covariance)
+
+        def draws_of(expert: int, own: Tensor) -> Tensor:  # from normals (..., q, O)
+            spread = torch.einsum("...oij,...jo->...io", factors[..., expert, :, :, :], own)
+            return self.component_mean[..., expert, :, :] + spread
+
+        if bool((which == which[:, :1]).all()):  # one expert for the whole t-batch: each does its own draws only
+            order = which[:, 0].argsort(stable=True)
+            experts, counts = which[order, 0].unique_consecutive(return_counts=True)
+            parts = zip(experts.tolist(), normals[order].split(counts.tolist()), strict=True)
+            draws = torch.cat([draws_of(expert, part) for expert, part in parts])[order.argsort()]
+        else:
+            draws, which = normals, which.reshape(num_draws, *self.batch_shape, 1, 1)
+            for expert in which.unique().tolist():
+                draws = torch.where(which == expert, draws_of(expert, normals), draws)
         return draws.reshape(self._extended_shape(sample_shape))
 
     def select_outputs(self, outputs: list[int]) -> "MixturePosterior":
