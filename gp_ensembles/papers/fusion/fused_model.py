@@ -120,7 +120,8 @@ class FusedModel(MixtureModel):
     def experts(self) -> tuple[object, ...]:
         """The experts as they were given."""
         parts = {**self._other_experts, **dict(self._modules_of_experts.items())}
-        return tuple(tuple(each) if isinstance(each := parts[k], nn.ModuleList) else each for k in self._order)
+        ordered = [parts[number] for number in self._order]
+        return tuple(tuple(each) if isinstance(each, nn.ModuleList) else each for each in ordered)
 
     @property
     def num_experts(self) -> int:
