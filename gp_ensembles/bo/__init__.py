@@ -2,29 +2,12 @@
 
 Begin with ``ExactEnsembleModel(X, Y).fit()`` in place of ``SingleTaskGP(X, Y)``; its posterior is a weighted mixture of
 normal distributions. ``EnsembleModel`` is for more than a thousand rows, several outputs, objectives that drift and
-ensembles of your own.
+ensembles of your own. Both, and the models of ``papers`` that BoTorch takes, are a ``MixtureModel``: it has what is the
+same for all, a model says how its components predict and learn. Rows for good are learned by the model, imagined ones
+by conditioning joint predictions (``fantasies``) or the experts' weights (``conditioning``).
 
-- ``mixture_model``: ``MixtureModel``, the contract of every model of the library that BoTorch takes, also those of
-  ``papers.sparse``, ``papers.fusion`` and ``papers.quadrature``; the page "Models for BoTorch" has the list.
-- ``exact_model``: ``ExactEnsembleModel``, exact processes with three kernels, numbers and categories;
-  ``exact_kernels`` is its mathematics.
-- ``model``: ``EnsembleModel``, an online ensemble: experts in finite features, a row at the same cost whatever came
-  before.
-- ``default_ensemble``: ``kernel_ensemble``, Matern and RBF experts with BoTorch's priors.
-- ``data``: training data, their transforms, and every check of them.
-- ``conditioning``: the posterior of the experts' weights after rows and in batches of fantasies; joint predictions.
-- ``fitting``: hyperparameters by maximum evidence.
-- ``fantasies``: batches of fantasies, by conditioning joint predictions.
-- ``posterior``: ``MixturePosterior`` (moments, quantiles, densities, draws) and its sampler; ``pointwise``: the same
-  where weights depend on the input; ``outcomes``: outcome transforms of mixtures.
-- ``views``: ``GaussianView`` and ``EquallyWeightedView``, for acquisition functions that ask for normal posteriors.
-- ``acquisition``: ``WeightedAcquisition``, the weighted mean of an acquisition function over the experts; for active
-  learning ``IntegratedVariance``, ``MixtureEntropy`` (uncertainty sampling) and ``ExpertInformation`` (mutual
-  information with the index of the expert).
-- ``thompson``: ``draw_paths``, functions drawn from the posterior; ``ThompsonLoop``, optimization by their maxima.
-- ``ax``: ``register``, for Ax.
-
-The page "Which acquisition function takes which view" says which one of BoTorch takes which of these.
+The page "Which acquisition function takes which view" says which one of BoTorch takes the model, a view or a
+``WeightedAcquisition``.
 """
 
 from gp_ensembles.bo.acquisition import WeightedAcquisition

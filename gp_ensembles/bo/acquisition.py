@@ -25,8 +25,7 @@ from botorch.utils.transforms import concatenate_pending_points, t_batch_mode_tr
 from torch import Tensor
 
 from gp_ensembles.bo.mixture_model import MixtureModel
-from gp_ensembles.bo.outcomes import as_mixture
-from gp_ensembles.bo.posterior import MixturePosterior
+from gp_ensembles.bo.posterior import MixturePosterior, as_mixture
 from gp_ensembles.bo.views import ExpertsView
 from gp_ensembles.numerics.gauss_hermite import gauss_hermite
 
@@ -69,9 +68,10 @@ class WeightedAcquisition(AcquisitionFunction):
         torch.Size([6])
     """
 
+    model: MixtureModel
+
     def __init__(self, model: MixtureModel, make: Callable[[Model], AcquisitionFunction]) -> None:
         super().__init__(model)
-        self.ensemble: MixtureModel = model
         self.each: AcquisitionFunction = make(ExpertsView(model))
         if isinstance(self.each, _NO_EXPECTATIONS):
             raise UnsupportedError(
@@ -91,8 +91,8 @@ class WeightedAcquisition(AcquisitionFunction):
     @t_batch_mode_transform()  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
         r"""Value at X (\*t, q, D), shape (\*t)."""
-        log_weights = self.ensemble.log_weights_at(X)
-        points = X.unsqueeze(-3).expand(*X.shape[:-2], self.ensemble.num_experts, *X.shape[-2:])
+        log_weights = self.model.log_weights_at(X)
+        points = X.unsqueeze(-3).expand(*X.shape[:-2], self.model.num_experts, *X.shape[-2:])
         values: Tensor = self.each(points)
         if getattr(self.each, "_log", False):
             return (values + log_weights).logsumexp(-1)
@@ -123,17 +123,14 @@ class IntegratedVariance(AcquisitionFunction):
         torch.Size([6])
     """
 
+    model: MixtureModel
+    points: Tensor
+
     def __init__(
-        self,
-        model: MixtureModel,
-        points: Tensor,
-        sampler: MCSampler | None = None,
-        X_pending: Tensor | None = None,
+        self, model: MixtureModel, points: Tensor, sampler: MCSampler | None = None, X_pending: Tensor | None = None
     ) -> None:
         super().__init__(model)
-        self.ensemble: MixtureModel = model
         self.sampler: MCSampler = SobolQMCNormalSampler(torch.Size([_NUM_FANTASIES])) if sampler is None else sampler
-        self.points: Tensor
         self.register_buffer("points", points)
         self.set_X_pending(X_pending)
 
@@ -141,9 +138,9 @@ class IntegratedVariance(AcquisitionFunction):
     @t_batch_mode_transform()  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
         r"""Value at X (\*t, q, D), shape (\*t)."""
-        fantasies = self.ensemble.fantasize(X, self.sampler)
-        # A few points at a time: the posterior is joint, and only its variances are wanted.
-        parts = [_variance_at(fantasies, points) for points in self.points.split(_CHUNK)]  # (S, *t, n, 1) each
+        fantasies = self.model.fantasize(X, self.sampler)
+        # A few points at a time, (S, *t, n, 1) each: the posterior is joint, and only its variances are wanted.
+        parts = [as_mixture(fantasies.posterior(points)).variance for points in self.points.split(_CHUNK)]
         return -torch.cat(parts, dim=-2).mean((-2, -1)).mean(0)
 
 
@@ -170,13 +167,12 @@ class MixtureEntropy(AcquisitionFunction):
 
     def __init__(self, model: MixtureModel, observation_noise: bool = False) -> None:
         super().__init__(model)
-        self.ensemble: MixtureModel = model
         self.observation_noise = observation_noise
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
         r"""Value at X (\*t, 1, D), shape (\*t)."""
-        return _mixture_entropy(_mixture_at(self.ensemble, X, self.observation_noise))
+        return _mixture_entropy(_mixture_at(self.model, X, self.observation_noise))
 
 
 @final
@@ -199,14 +195,10 @@ class ExpertInformation(AcquisitionFunction):
         True
     """
 
-    def __init__(self, model: MixtureModel) -> None:
-        super().__init__(model)
-        self.ensemble: MixtureModel = model
-
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
         r"""Value at X (\*t, 1, D), shape (\*t)."""
-        mixture = _mixture_at(self.ensemble, X, True)
+        mixture = _mixture_at(self.model, X, True)
         variance = mixture.component_variance[..., 0, 0]
         own = 0.5 * (math.log(2 * math.pi * math.e) + variance.log())
         return _mixture_entropy(mixture) - (mixture.log_weights.exp() * own).sum(-1)
@@ -224,11 +216,7 @@ def _mixture_entropy(mixture: MixturePosterior) -> Tensor:
     return -(mixture.log_weights.exp() * expected).sum(-1)
 
 
-def _mixture_at(model: MixtureModel, X: Tensor, observation_noise: bool) -> MixturePosterior:
+def _mixture_at(model: Model, X: Tensor, observation_noise: bool) -> MixturePosterior:
     if model.num_outputs > 1:
         raise TypeError(f"an entropy needs a model of one output, and this one has {model.num_outputs}")
     return as_mixture(model.posterior(X, observation_noise=observation_noise))
-
-
-def _variance_at(model: MixtureModel, points: Tensor) -> Tensor:
-    return as_mixture(model.posterior(points)).variance

@@ -7,13 +7,14 @@ kept for each. A batch is folded into rows before it is multiplied with :math:`\
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gp_ensembles.bo.data import Observations
+from gp_ensembles.bo.fantasies import add_noise
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.engine.ensemble import Ensemble, evaluate
 from gp_ensembles.engine.predictions import flatten
@@ -31,66 +32,51 @@ _BLOCK = 64  # rows learned at once: the cost of a block grows with its square, 
 
 
 class WeightPosterior(NamedTuple):
-    r"""Normal posterior of the weights of E experts with O outputs, one step ahead: just before the next row.
+    """Normal posterior of the weights of E experts with O outputs, one step ahead: just before the next row."""
 
-    Attributes:
-        mean: In units of the output scale, shape (\*batch, E, O, F).
-        covariance: :math:`\Sigma`, shape (E, G, F, F): one for all outputs (G = 1) or one for each (G = O).
-        downdate: G, what fantasies subtract from the covariance, shape (\*batch, E, G, F, R).
-        noise: Observation noise variance in squared units of the output scale, shape (E,).
-        scale: Scale of each output, shape (E, O).
-        prior_variance: Prior variance of the weights, shape (E,).
-        transition: How the weights change before every row; ``None`` for static weights.
-    """
-
-    mean: Tensor
-    covariance: Tensor
-    downdate: Tensor
-    noise: Tensor
-    scale: Tensor
-    prior_variance: Tensor
-    transition: Transition | None
+    mean: Tensor  # in units of the output scale, (*batch, E, O, F)
+    covariance: Tensor  # (E, G, F, F): one for all outputs, G = 1, or one for each, G = O
+    downdate: Tensor  # G of the module's text, what fantasies take from the covariance, (*batch, E, G, F, R)
+    noise: Tensor  # observation noise variance in squared units of the output scale, (E,)
+    scale: Tensor  # of each output, (E, O)
+    prior_variance: Tensor  # of the weights, (E,)
+    transition: Transition | None  # how the weights change before every row
 
 
 class LearnedEnsemble(NamedTuple):
-    r"""All that a model has learned from its rows, just before the next one, in every fantasy of a batch.
+    """All that a model has learned from its rows, just before the next one, in every fantasy of a batch."""
 
-    Attributes:
-        bound: The experts' numbers.
-        key: Cache key: the hyperparameters that the rows were learned with, flattened.
-        state: The ensemble's state after all rows; ``None`` for a batch of fantasies.
-        experts: Posterior of the weights of each expert object, with batch shape (\*batch).
-        meta: State of the weight rule, each field with leading dimensions (\*batch).
-        log_weights: Log weights for the next row, shape (\*batch, M).
-    """
-
-    bound: tuple[BoundExpert, ...]
-    key: Tensor
-    state: EnsembleState | None
-    experts: tuple[WeightPosterior, ...]
-    meta: MetaState
-    log_weights: Tensor
-
-
-def cache_key(parameters: Sequence[Tensor]) -> Tensor:
-    """Cache key of the posterior: all hyperparameters, flattened."""
-    parts = [p.detach().reshape(-1) for p in parameters]
-    return torch.cat(parts) if parts else torch.empty(0, device="cpu", dtype=torch.float64)
+    bound: tuple[BoundExpert, ...]  # the experts' numbers
+    key: Tensor  # the hyperparameters that the rows were learned with, flattened
+    state: EnsembleState | None  # of the ensemble after all rows; None for a batch of fantasies
+    experts: tuple[WeightPosterior, ...]  # of each expert object, with batch shape *batch
+    meta: MetaState  # of the weight rule, each field with leading dimensions *batch
+    log_weights: Tensor  # for the next row, (*batch, M)
 
 
 @torch.no_grad()
-def learn_rows(ensemble: Ensemble, rows: Observations, key: Tensor) -> LearnedEnsemble:
-    """Learn all rows, (n, D) and (n, O), from the prior; ``key`` is that of the present hyperparameters."""
-    bound = ensemble.bind()
-    return _before_the_next(ensemble, bound, key, _update(ensemble, bound, ensemble.init(), rows))
-
-
-@torch.no_grad()
-def learn_more_rows(ensemble: Ensemble, before: LearnedEnsemble, rows: Observations) -> LearnedEnsemble:
-    """Learn further rows, (n, D) and (n, O), at the same cost whatever came before."""
-    assert before.state is not None
-    state = _update(ensemble, before.bound, before.state, rows)
-    return _before_the_next(ensemble, before.bound, before.key, state)
+def learn_rows(
+    ensemble: Ensemble, rows: Observations, key: Tensor, before: LearnedEnsemble | None = None
+) -> LearnedEnsemble:
+    """Learn rows, (n, D) and (n, O), in their order, weights included: all of them, or further ones."""
+    bound = ensemble.bind() if before is None else before.bound
+    state = ensemble.init() if before is None else before.state
+    assert state is not None
+    features = evaluate(bound, rows.X)
+    for start in range(0, rows.X.shape[0], _BLOCK):
+        block = slice(start, start + _BLOCK)
+        noise = None if rows.noise is None else rows.noise[block, 0]
+        states, parts = [], []
+        for expert, b, Phi in zip(state.experts, bound, features, strict=True):
+            after, part = update_expert(b, expert, Phi[..., block, :], rows.Y[block], noise)
+            states.append(after)
+            parts.append(part)
+        meta, _ = ensemble.meta_learner.update_block(state.meta, flatten(parts).log_prob)
+        state = EnsembleState(tuple(states), meta)
+    experts = tuple(_weight_posterior(b, expert) for b, expert in zip(bound, state.experts, strict=True))
+    log_weights = ensemble.meta_learner.log_weights(state.meta)
+    log_weights = weights_without(log_weights, state.quarantine, ensemble.layers.num_copies)
+    return LearnedEnsemble(bound, key, state, experts, state.meta, log_weights)
 
 
 def condition_fantasies(ensemble: Ensemble, before: LearnedEnsemble, rows: Observations) -> LearnedEnsemble:
@@ -99,47 +85,43 @@ def condition_fantasies(ensemble: Ensemble, before: LearnedEnsemble, rows: Obser
     if X.shape[-2] == 0:
         batch_shape = torch.broadcast_shapes(X.shape[:-2], Y.shape[:-2], before.log_weights.shape[:-1])
         log_weights = before.log_weights.expand(*batch_shape, before.log_weights.shape[-1])
-        return before._replace(state=None, meta=_expand_meta(before.meta, batch_shape), log_weights=log_weights)
-    experts, densities = [], []
-    for posterior, Phi in zip(before.experts, _features_at(before.bound, X), strict=True):
-        after, log_prob = _condition_expert(posterior, Phi, Y, noise)
-        experts.append(after)
-        densities.append(log_prob)
+        return before._replace(state=None, log_weights=log_weights)
+    parts = zip(before.experts, _features_at(before.bound, X), strict=True)
+    experts, densities = zip(*(_condition_expert(own, Phi, Y, noise) for own, Phi in parts), strict=True)
     meta, log_weights = _update_weights(ensemble.meta_learner, before.meta, _stack(densities, -2))
-    return before._replace(state=None, experts=tuple(experts), meta=meta, log_weights=log_weights)
+    return before._replace(state=None, experts=experts, meta=meta, log_weights=log_weights)
 
 
-def select_outputs(before: LearnedEnsemble, outputs: Sequence[int]) -> LearnedEnsemble:
+def select_outputs(before: LearnedEnsemble, outputs: list[int]) -> LearnedEnsemble:
     """The posterior of some of the outputs; the weights stay."""
-    index = list(outputs)
-    experts = [
+
+    def some(values: Tensor, axis: int) -> Tensor:  # of each output, or one for all
+        places = torch.tensor(outputs, dtype=torch.int64, device=values.device)
+        return values if values.shape[axis] == 1 else values.index_select(axis, places)
+
+    experts = tuple(
         posterior._replace(
-            mean=posterior.mean[..., index, :],
-            scale=posterior.scale[:, index],
-            covariance=posterior.covariance if posterior.covariance.shape[1] == 1 else posterior.covariance[:, index],
-            downdate=posterior.downdate if posterior.downdate.shape[-3] == 1 else posterior.downdate[..., index, :, :],
+            mean=posterior.mean[..., outputs, :],
+            scale=posterior.scale[:, outputs],
+            covariance=some(posterior.covariance, 1),
+            downdate=some(posterior.downdate, -3),
         )
         for posterior in before.experts
-    ]
-    return before._replace(state=None, experts=tuple(experts))
+    )
+    return before._replace(state=None, experts=experts)
 
 
 def predict(learned: LearnedEnsemble, X: Tensor, noise: bool | Tensor = False) -> MixturePosterior:
     r"""Joint prediction of q points X (\*t, q, D) at the next step."""
-    means, covariances = [], []
+    means, covariances, own_noise = [], [], []
     for posterior, Phi in zip(learned.experts, _features_at(learned.bound, X), strict=True):
-        mean = (Phi @ posterior.mean.mT) * posterior.scale.unsqueeze(-2)  # (*b, E, q, O)
+        square = posterior.scale.square()
+        means.append((Phi @ posterior.mean.mT) * posterior.scale.unsqueeze(-2))  # (*b, E, q, O)
         # (*b, E, O, q, q), without dimensions in which it does not vary:
-        covariance = _function_covariance(posterior, Phi) * posterior.scale.square()[..., None, None]
-        if noise is True:
-            own = (posterior.noise.unsqueeze(-1) * posterior.scale.square()).unsqueeze(-1)
-            covariance = covariance + torch.diag_embed(own.expand(*own.shape[:-1], X.shape[-2]))
-        elif isinstance(noise, Tensor):
-            given = noise.mT.unsqueeze(-3)
-            covariance = covariance + torch.diag_embed(given.expand(*given.shape[:-1], X.shape[-2]))
-        means.append(mean)
-        covariances.append(covariance)
-    return MixturePosterior(learned.log_weights, _stack(means, -3), _stack(covariances, -4))
+        covariances.append(_function_covariance(posterior, Phi) * square[..., None, None])
+        own_noise.append(posterior.noise.unsqueeze(-1) * square)
+    mixture = MixturePosterior(learned.log_weights, _stack(means, -3), _stack(covariances, -4))
+    return add_noise(mixture, torch.cat(own_noise), noise)
 
 
 def update_expert(
@@ -155,33 +137,6 @@ def update_expert(
     unit = BoundGaussian(b.features, b.prior_variance, b.transition, torch.ones_like(b.noise))
     after, part = unit.update_block(state, Phi / root.unsqueeze(-1), y / root)
     return after, part._replace(log_prob=part.log_prob - root.log())
-
-
-def _update(
-    ensemble: Ensemble, bound: Sequence[BoundExpert], state: EnsembleState, rows: Observations
-) -> EnsembleState:
-    """Learn rows, (n, D) and (n, O), in their order, weights included."""
-    features = evaluate(bound, rows.X)
-    for start in range(0, rows.X.shape[0], _BLOCK):
-        block = slice(start, start + _BLOCK)
-        noise = None if rows.noise is None else rows.noise[block, 0]
-        states, parts = [], []
-        for expert, b, Phi in zip(state.experts, bound, features, strict=True):
-            after, part = update_expert(b, expert, Phi[..., block, :], rows.Y[block], noise)
-            states.append(after)
-            parts.append(part)
-        meta, _ = ensemble.meta_learner.update_block(state.meta, flatten(parts).log_prob)
-        state = EnsembleState(tuple(states), meta)
-    return state
-
-
-def _before_the_next(
-    ensemble: Ensemble, bound: tuple[BoundExpert, ...], key: Tensor, state: EnsembleState
-) -> LearnedEnsemble:
-    experts = tuple(_weight_posterior(b, s) for b, s in zip(bound, state.experts, strict=True))
-    log_weights = ensemble.meta_learner.log_weights(state.meta)
-    log_weights = weights_without(log_weights, state.quarantine, ensemble.layers.num_copies)
-    return LearnedEnsemble(bound, key, state, experts, state.meta, log_weights)
 
 
 def _weight_posterior(bound: BoundExpert, state: FilterState) -> WeightPosterior:
@@ -284,8 +239,7 @@ def _function_covariance(posterior: WeightPosterior, Phi: Tensor) -> Tensor:
 
 def _features_at(bound: Sequence[BoundExpert], X: Tensor) -> list[Tensor]:
     r"""Features of each expert object at X (\*t, q, D), each (\*t, E, q, F)."""
-    rows = X.reshape(-1, X.shape[-1])
-    features = evaluate(bound, rows)
+    features = evaluate(bound, X.reshape(-1, X.shape[-1]))
     return [
         Phi.reshape(b.prior_variance.numel(), *X.shape[:-1], Phi.shape[-1]).movedim(0, -3)
         for b, Phi in zip(bound, features, strict=True)
@@ -295,25 +249,17 @@ def _features_at(bound: Sequence[BoundExpert], X: Tensor) -> list[Tensor]:
 def _update_weights(rule: MetaLearner, meta: MetaState, log_prob: Tensor) -> tuple[MetaState, Tensor]:
     r"""The weight rule for every fantasy: densities (\*batch, M, q); the new state and the weights that follow."""
     batch_shape = log_prob.shape[:-2]
-    wide = _expand_meta(meta, batch_shape)
-    size = batch_shape.numel()
-    flat = MetaState(*(field.reshape(size, *field.shape[len(batch_shape) :]) for field in wide))
-    rows = log_prob.reshape(size, *log_prob.shape[-2:])
+    ends = (1, 0, 2)  # dimensions of a MetaState's fields without a batch
+    fields = (field.expand(batch_shape + field.shape[field.ndim - n :]) for field, n in zip(meta, ends, strict=True))
 
     def one(state: MetaState, densities: Tensor) -> tuple[MetaState, Tensor]:
         after, _ = rule.update_block(state, densities)
         return after, rule.log_weights(after)
 
-    after, log_weights = torch.func.vmap(one)(flat, rows)
-    unflat = MetaState(*(field.reshape(batch_shape + field.shape[1:]) for field in after))
-    return unflat, log_weights.reshape(*batch_shape, log_weights.shape[-1])
-
-
-def _expand_meta(meta: MetaState, batch_shape: torch.Size) -> MetaState:
-    ends = (1, 0, 2)  # dimensions of a MetaState's fields without a batch
-    return MetaState(
-        *(field.expand(batch_shape + field.shape[field.ndim - n :]) for field, n in zip(meta, ends, strict=True))
-    )
+    update: Callable[[MetaState, Tensor], tuple[MetaState, Tensor]] = one
+    for _ in batch_shape:
+        update = torch.func.vmap(update)
+    return update(MetaState(*fields), log_prob)
 
 
 def _stack(parts: Sequence[Tensor], axis: int) -> Tensor:

@@ -1,7 +1,4 @@
-"""The data of a BoTorch model: checks, and rows as given and as transformed for the experts.
-
-Every refusal names the row and the fix.
-"""
+"""The rows of a BoTorch model, as given and as transformed for the experts, and every check of them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -14,64 +11,41 @@ from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.models.utils.assorted import fantasize as fantasize_flag
 from botorch.utils.datasets import SupervisedDataset
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
-from torch import Tensor, nn
+from torch import Tensor
 
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.multi_output import MultiOutputExpert
 
-_MIN_ROWS = 2
-
 
 class Observations(NamedTuple):
-    """Rows in transformed units.
+    """Rows, as they were given or transformed."""
 
-    Attributes:
-        X: Inputs, shape (..., n, D).
-        Y: Targets, shape (..., n, O).
-        noise: Known noise variance of each row, shape (..., n, 1); ``None`` if it is inferred.
-    """
+    X: Tensor  # inputs, (..., n, D)
+    Y: Tensor  # targets, (..., n, O)
+    noise: Tensor | None  # known noise variances, (..., n, 1); None if they are inferred
 
-    X: Tensor
-    Y: Tensor
-    noise: Tensor | None
+    @property
+    def batch_shape(self) -> torch.Size:
+        """The batch that inputs and targets have together."""
+        shape: torch.Size = torch.broadcast_shapes(self.X.shape[:-2], self.Y.shape[:-2])
+        return shape
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Observations":
         """The same rows with a function of every tensor."""
         return Observations(function(self.X), function(self.Y), None if self.noise is None else function(self.noise))
 
-    def default_noise(self) -> Tensor | bool:
-        """Noise of a future observation: the mean of the known noise, (1, 1), or ``True`` for the experts' own."""
-        return True if self.noise is None else self.noise.mean(-2, keepdim=True)
+    def followed_by(self, rows: "Observations") -> "Observations":
+        """These rows and further ones of any batch; an UnsupportedError if the noise of one part only is known."""
+        if self.X.shape[-2] and (self.noise is None) != (rows.noise is None):
+            raise UnsupportedError("give the noise of all fantasies, or of none")
+        noise = rows.noise if self.noise is None or rows.noise is None else _joined(self.noise, rows.noise)
+        return Observations(_joined(self.X, rows.X), _joined(self.Y, rows.Y), noise)
 
 
-class TrainingData(nn.Module):
-    """Rows as they were given, which move with the model's device and dtype.
-
-    Args:
-        X: Inputs, shape (n, D).
-        Y: Observations, shape (n, O).
-        Yvar: Known noise variances, shape (n, 1), or ``None``.
-    """
-
-    X: Tensor
-    Y: Tensor
-    Yvar: Tensor | None
-
-    def __init__(self, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
-        super().__init__()
-        for name, values in (("X", X), ("Y", Y), ("Yvar", Yvar)):
-            self.register_buffer(name, None if values is None else values.detach().clone(), persistent=False)
-
-    def extended_by(
-        self, X: Tensor, Y: Tensor, rows: Observations, outcome_transform: OutcomeTransform | None
-    ) -> "TrainingData":
-        """These rows and further ones, (n, D) and (n, O); ``rows`` are the same ones transformed, with their noise."""
-        Yvar = rows.noise
-        if Yvar is not None and outcome_transform is not None:
-            Yvar = outcome_transform.untransform(rows.Y, Yvar)[1]
-        both = None if self.Yvar is None or Yvar is None else torch.cat([self.Yvar, Yvar.detach()], dim=-2)
-        return TrainingData(torch.cat([self.X, X.detach()], dim=-2), torch.cat([self.Y, Y.detach()], dim=-2), both)
+def _joined(first: Tensor, second: Tensor) -> Tensor:
+    shape = torch.broadcast_shapes(first.shape[:-2], second.shape[:-2])
+    return torch.cat([part.expand(*shape, *part.shape[-2:]) for part in (first, second)], dim=-2)
 
 
 def transform_rows(
@@ -90,11 +64,7 @@ def transform_rows(
 
 
 def data_arguments(training_data: SupervisedDataset, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments ``train_X``, ``train_Y``, ``train_Yvar`` (if there is one), and all options that are not ``None``.
-
-    Raises:
-        TypeError: If the data are no ``SupervisedDataset``.
-    """
+    """Arguments ``train_X``, ``train_Y``, ``train_Yvar`` (if there is one), and all options that are not ``None``."""
     arguments: dict[str, Any] = dict(Model.construct_inputs(training_data))
     return {**arguments, **{name: value for name, value in options.items() if value is not None}}
 
@@ -108,49 +78,8 @@ def normal_likelihood(noise: Tensor, known_noise: Tensor | None) -> GaussianLike
     return likelihood
 
 
-def refuse_settings(settings: Mapping[str, Any]) -> None:
-    """Raise if a model is conditioned with arguments that it does not have.
-
-    Raises:
-        ValueError: Naming them.
-    """
-    if settings:
-        raise ValueError(f"unknown settings {sorted(settings)}; known noise variances are given as noise=")
-
-
-def refuse_noise(rows: Observations, data: TrainingData) -> None:
-    """Raise if the noise of further rows is known and that of the first ones is not.
-
-    Raises:
-        InputDataError: It would be lost when the rows are learned again.
-    """
-    if rows.noise is not None and data.Yvar is None:
-        raise InputDataError(
-            "the model infers its noise; build it with that of all rows, or leave noise= out (fantasies, with a "
-            "batch dimension, may have some)"
-        )
-
-
-def check_transformed(
-    input_transform: InputTransform | None, outcome_transform: OutcomeTransform | None, rows: Observations
-) -> None:
-    """Raise if transforms have made values of rows that are not finite.
-
-    Raises:
-        InputDataError: Naming the transform and the row.
-    """
-    for name, transform, values in (("X", input_transform, rows.X), ("Y", outcome_transform, rows.Y)):
-        if transform is not None:
-            _check_finite(f"{type(transform).__name__}() of {name}", values, "take another transform, or other rows")
-
-
 def check_training_data(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
-    """Raise unless X (n, D), Y (n, O) and Yvar (n, O) are finite and belong together.
-
-    Raises:
-        BotorchTensorDimensionError: If a shape is wrong.
-        InputDataError: If a value is not finite, a variance is not positive, dtypes differ or there is one row only.
-    """
+    """Raise a BotorchError unless X (n, D), Y (n, O) and Yvar (n, O) are finite, belong together and have two rows."""
     for name, value in (("train_X", X), ("train_Y", Y), ("train_Yvar", Yvar)):
         if value is not None and not isinstance(value, Tensor):
             raise InputDataError(f"{name} must be a tensor, got {type(value).__name__}; name the argument you mean")
@@ -162,10 +91,10 @@ def check_training_data(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
     if not X.is_floating_point():
         raise InputDataError(f"train_X is {X.dtype}; give numbers with a fraction, train_X.double()")
     _check_targets(X, Y)
-    if X.shape[0] < _MIN_ROWS:
-        raise InputDataError(f"{X.shape[0]} observation(s) cannot tell kernels apart; give at least {_MIN_ROWS}")
-    _check_finite("train_X", X)
-    _check_finite("train_Y", Y)
+    if X.shape[0] < 2:
+        raise InputDataError(f"{X.shape[0]} observation(s) cannot tell kernels apart; give at least 2")
+    check_finite("train_X", X)
+    check_finite("train_Y", Y)
     if Yvar is not None:
         check_noise(Y, Yvar)
 
@@ -188,7 +117,7 @@ def check_noise(Y: Tensor, Yvar: Tensor) -> None:
         raise BotorchTensorDimensionError(
             f"train_Yvar must be like train_Y, {tuple(Y.shape)} {Y.dtype}, got {tuple(Yvar.shape)} {Yvar.dtype}"
         )
-    _check_finite("train_Yvar", Yvar)
+    check_finite("train_Yvar", Yvar)
     if bool((Yvar <= 0).any()):
         row = int((Yvar <= 0).any(-1).int().argmax())
         raise InputDataError(
@@ -208,7 +137,7 @@ def check_queries(X: Tensor, like: Tensor) -> None:
         raise BotorchTensorDimensionError(f"X must have shape (..., q, {num_inputs}), got {tuple(X.shape)}")
     if X.dtype != like.dtype or X.device != like.device:
         raise InputDataError(f"X is {X.dtype} on {X.device}, the model {like.dtype} on {like.device}; use X.to(...)")
-    _check_finite("X", X)
+    check_finite("X", X)
 
 
 def check_observations(X: Tensor, Y: Tensor, like: Tensor, num_outputs: int) -> None:
@@ -219,7 +148,7 @@ def check_observations(X: Tensor, Y: Tensor, like: Tensor, num_outputs: int) -> 
         raise BotorchTensorDimensionError(
             f"the model has {num_outputs} output(s), Y {tuple(Y.shape)} has {Y.shape[-1]}"
         )
-    _check_finite("Y", Y)
+    check_finite("Y", Y)
 
 
 def check_varies(Y: Tensor) -> None:
@@ -234,14 +163,7 @@ def check_varies(Y: Tensor) -> None:
 
 
 def check_ensemble(ensemble: Ensemble, X: Tensor, Y: Tensor) -> None:
-    """Raise unless an ensemble's experts can learn Y (n, O) from X (n, D), and give joint normal predictions.
-
-    Raises:
-        TypeError: If an expert has no Gaussian posterior.
-        BotorchTensorDimensionError: If the numbers of inputs or outputs do not fit.
-        InputDataError: If dtype or device differ.
-        ValueError: If X is outside the domain of an expert's features.
-    """
+    """Raise unless an ensemble's experts can learn Y (n, O) from X (n, D), and give joint normal predictions."""
     for expert in ensemble.experts:
         if not isinstance(expert, GaussianExpert | MultiOutputExpert):
             raise TypeError(
@@ -263,11 +185,7 @@ def check_ensemble(ensemble: Ensemble, X: Tensor, Y: Tensor) -> None:
 
 
 def check_input_transform(transform: InputTransform | None) -> None:
-    """Raise if an input transform has something to learn: ensembles fit their own hyperparameters only.
-
-    Raises:
-        UnsupportedError: Naming the transform.
-    """
+    """Raise an UnsupportedError if a transform has something to learn: these models fit hyperparameters only."""
     if transform is not None and any(p.requires_grad for p in transform.parameters()):
         raise UnsupportedError(
             f"{type(transform).__name__} has parameters to be trained, which an ensemble does not do; set them and "
@@ -276,11 +194,7 @@ def check_input_transform(transform: InputTransform | None) -> None:
 
 
 def check_known_noise(ensemble: Ensemble) -> None:
-    """Raise unless an ensemble's experts can learn rows whose noise variance is known.
-
-    Raises:
-        UnsupportedError: Naming the expert.
-    """
+    """Raise an UnsupportedError unless an ensemble's experts can learn rows whose noise variance is known."""
     for expert in ensemble.experts:
         if not isinstance(expert, GaussianExpert):
             raise UnsupportedError(
@@ -294,7 +208,8 @@ def check_domain(ensemble: Ensemble, X: Tensor) -> None:
         features.check_inputs(X.reshape(-1, X.shape[-1]))
 
 
-def _check_finite(name: str, values: Tensor, advice: str = "leave out rows that were not observed") -> None:
+def check_finite(name: str, values: Tensor, advice: str = "leave out rows that were not observed") -> None:
+    """Raise unless values (..., n, D) are finite, with the first that is not."""
     if values.device.type == "meta":
         return
     bad = ~torch.isfinite(values)

@@ -84,8 +84,7 @@ def kernel_ensemble(
             fourier = RandomFourierFeatures.from_kernel(
                 kernel.to(X), X.shape[-1], num_features, draws=OrthogonalDraws(), generator=generator
             )
-            constant = ConstantFeatures(X.shape[-1], X.new_ones(()))
-            constant.requires_grad_(False)
+            constant = ConstantFeatures(X.shape[-1], X.new_ones(())).requires_grad_(False)
             features = Concatenate([fourier, constant])
             transition = None if factor is None else StabilizedForgetting(factor)
             likelihood = _gaussian_likelihood().to(X)
@@ -124,21 +123,16 @@ def make_ensemble(
 def _gaussian_likelihood() -> GaussianLikelihood:
     """BoTorch's likelihood for standardized targets, with its prior, on a log scale (its own has bounds instead)."""
     prior = LogNormalPrior(-4.0, 1.0)
-    constraint = _greater_than(MIN_INFERRED_NOISE_LEVEL)
-    likelihood = GaussianLikelihood(noise_prior=prior, noise_constraint=constraint)
+    likelihood = GaussianLikelihood(prior, noise_constraint=_greater_than(MIN_INFERRED_NOISE_LEVEL))
     likelihood.noise = prior.mode
     return likelihood
 
 
 def _kernel(nu: float, num_inputs: int) -> Kernel:
     prior = LogNormalPrior(math.sqrt(2) + 0.5 * math.log(num_inputs), math.sqrt(3))
-    constraint = _greater_than(_MIN_LENGTHSCALE)
-    if math.isinf(nu):
-        kernel: Kernel = RBFKernel(ard_num_dims=num_inputs, lengthscale_prior=prior, lengthscale_constraint=constraint)
-    else:
-        kernel = MaternKernel(
-            nu=nu, ard_num_dims=num_inputs, lengthscale_prior=prior, lengthscale_constraint=constraint
-        )
+    bound = _greater_than(_MIN_LENGTHSCALE)
+    options = {"ard_num_dims": num_inputs, "lengthscale_prior": prior, "lengthscale_constraint": bound}
+    kernel: Kernel = RBFKernel(**options) if math.isinf(nu) else MaternKernel(nu, **options)
     kernel.lengthscale = prior.mode
     return kernel
 

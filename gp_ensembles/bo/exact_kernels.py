@@ -40,45 +40,22 @@ FEW = 1 << 18  # pairs times columns whose differences are taken one by one
 
 
 class Hyperparameters(NamedTuple):
-    r"""Of M processes, in double precision.
+    """Of M processes, in double precision."""
 
-    Attributes:
-        lengthscale: Shape (\*b, M, D).
-        outputscale: Prior variance of the function without its constant, shape (\*b, M).
-        noise: Observation noise variance, shape (\*b, M).
-    """
-
-    lengthscale: Tensor
-    outputscale: Tensor
-    noise: Tensor
+    lengthscale: Tensor  # (*b, M, D)
+    outputscale: Tensor  # prior variance of the function without its constant, (*b, M)
+    noise: Tensor  # variance, (*b, M)
 
 
 class Kernels(NamedTuple):
-    """What is not fitted of M kernels.
+    """What is not fitted of M kernels."""
 
-    Attributes:
-        shapes: Six numbers for each, shape (M, 6), in double precision.
-        categorical: Which columns are categories, booleans of shape (D,); ``None`` if none is.
-    """
-
-    shapes: Tensor
-    categorical: Tensor | None
-
-    def to(self, device: torch.device) -> "Kernels":
-        """The same kernels on another device."""
-        categorical = None if self.categorical is None else self.categorical.to(device)
-        return Kernels(self.shapes.to(device), categorical)
+    shapes: Tensor  # six numbers for each, (M, 6), in double precision
+    categorical: Tensor | None  # which columns are categories, booleans (D,); None if none is
 
 
 def make_kernels(smoothnesses: Sequence[float], X: Tensor, cat_dims: Sequence[int] = ()) -> Kernels:
-    """Kernels on the device of inputs (n, D), with categories in some of the columns.
-
-    Raises:
-        ValueError: If a smoothness is not 1.5, 2.5 or infinity.
-    """
-    for nu in smoothnesses:
-        if nu not in _SHAPES:
-            raise ValueError(f"a smoothness must be 1.5, 2.5 or infinity, got {nu:g}")
+    """Kernels of smoothness 1.5, 2.5 or infinity, on the device of inputs (n, D), some of them categories."""
     shapes = X.new_empty(0).double().new_tensor([_SHAPES[nu] for nu in smoothnesses])
     categorical = torch.zeros(X.shape[-1], dtype=torch.bool, device=X.device)
     categorical[list(cat_dims)] = True
@@ -98,8 +75,7 @@ def initial_hyperparameters(kernels: Kernels, num_inputs: int) -> Hyperparameter
 def fit(kernels: Kernels, rows: Observations, starts: Sequence[Hyperparameters]) -> Hyperparameters:
     """Maximize log evidence plus log priors of every process, from each of the starts; the best end counts.
 
-    Raises:
-        NumericalError: If no start of a process has a covariance that can be factorized.
+    A NumericalError is raised if no start of a process has a covariance that can be factorized.
     """
     num_inputs = rows.X.shape[-1]
     loss = negative_log_posterior(kernels, rows)
@@ -123,11 +99,7 @@ def fit(kernels: Kernels, rows: Observations, starts: Sequence[Hyperparameters])
 
 
 def condition(kernels: Kernels, rows: Observations, hyperparameters: Hyperparameters) -> Conditioned:
-    r"""Learn all rows with every process, batch shape (\*b, M).
-
-    Raises:
-        NumericalError: Naming the process, if a covariance cannot be factorized.
-    """
+    r"""Learn all rows with every process, batch shape (\*b, M); a NumericalError names one without a factor."""
     covariance = covariance_between(kernels, hyperparameters, rows.X, rows.X, to_the_last_digit=True)
     noise = hyperparameters.noise.unsqueeze(-1) if rows.noise is None else rows.noise.mT
     covariance = covariance + torch.diag_embed(noise.expand(covariance.shape[:-1]))

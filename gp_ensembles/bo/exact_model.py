@@ -1,10 +1,10 @@
 """Exact Gaussian processes with several kernels, weighed by their evidence, as one BoTorch model."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from operator import itemgetter
-from typing import Any, Self, cast, final
+from typing import Any, Self, final
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
@@ -20,25 +20,15 @@ from gpytorch.mlls import MarginalLogLikelihood
 from torch import Tensor
 
 from gp_ensembles.bo import exact_kernels, fantasies
-from gp_ensembles.bo.data import (
-    Observations,
-    TrainingData,
-    check_training_data,
-    check_varies,
-    data_arguments,
-    normal_likelihood,
-    refuse_settings,
-)
-from gp_ensembles.bo.exact_kernels import Hyperparameters
-from gp_ensembles.bo.fitting import ROUNDS, is_learned, maximize_in_transform
+from gp_ensembles.bo.data import Observations, check_training_data, check_varies, data_arguments, normal_likelihood
+from gp_ensembles.bo.default_ensemble import SMOOTHNESSES
+from gp_ensembles.bo.exact_kernels import Hyperparameters, Kernels
+from gp_ensembles.bo.fitting import fit_in_turn
 from gp_ensembles.bo.mixture_model import MixtureModel
-from gp_ensembles.bo.outcomes import MixtureOutcomeTransform
-from gp_ensembles.bo.posterior import MixturePosterior
+from gp_ensembles.bo.posterior import MixtureOutcomeTransform, MixturePosterior
 from gp_ensembles.numerics.display import fields_text
 from gp_ensembles.numerics.exact_gp import Conditioned
 from gp_ensembles.numerics.gpytorch_types import Kernel
-
-SMOOTHNESSES = (math.inf, 2.5, 1.5)
 
 
 @final
@@ -78,6 +68,11 @@ class ExactEnsembleModel(MixtureModel):
     lengthscale: Tensor
     outputscale: Tensor
     noise: Tensor
+    _shapes: Tensor
+    _categorical: Tensor | None
+    _cache: tuple[Observations, Conditioned] | None
+    _computed = ("_cache",)
+    _in_double = (*Hyperparameters._fields, "_shapes")
 
     def __init__(
         self,
@@ -93,24 +88,22 @@ class ExactEnsembleModel(MixtureModel):
             raise UnsupportedError("exact processes have one output; build a model for each, and a ModelList of them")
         if isinstance(outcome_transform, _DefaultType):
             outcome_transform = Standardize(m=1, batch_shape=batch)
-        outcomes = MixtureOutcomeTransform(outcome_transform).to(train_X).train()
-        inputs = None if input_transform is None else input_transform.to(train_X).train()
-        super().__init__(TrainingData(train_X, train_Y, train_Yvar), inputs, outcomes)
+        outcomes = MixtureOutcomeTransform(outcome_transform)
+        super().__init__(Observations(train_X, train_Y, train_Yvar), input_transform, outcomes)
         X = self._first_rows().X
-        self.eval()
         num_inputs = X.shape[-1]
-        cat_dims = [] if cat_dims is None else [int(column) for column in cat_dims]
-        if any(not -num_inputs <= column < num_inputs for column in cat_dims):
-            raise ValueError(f"cat_dims must be some of the {num_inputs} columns of inputs, got {list(cat_dims)}")
-        self._kernels = exact_kernels.make_kernels(SMOOTHNESSES, X, cat_dims)
-        numbers = X if self._kernels.categorical is None else X[..., ~self._kernels.categorical]
+        columns = [] if cat_dims is None else [int(column) for column in cat_dims]
+        if any(not -num_inputs <= column < num_inputs for column in columns):
+            raise ValueError(f"cat_dims must be some of the {num_inputs} columns of inputs, got {columns}")
+        kernels = exact_kernels.make_kernels(SMOOTHNESSES, X, columns)
+        numbers = X if kernels.categorical is None else X[..., ~kernels.categorical]
         if numbers.shape[-1]:
             check_min_max_scaling(numbers)  # warns: the priors of length scales are for the unit cube
-        start = exact_kernels.initial_hyperparameters(self._kernels, num_inputs)
+        self.register_buffer("_shapes", kernels.shapes, persistent=False)
+        self.register_buffer("_categorical", kernels.categorical, persistent=False)
+        start = exact_kernels.initial_hyperparameters(kernels, num_inputs)
         for name, value in zip(Hyperparameters._fields, start, strict=True):
             self.register_buffer(name, value.expand(*batch, *value.shape).clone())
-        self._cache: tuple[Observations, Conditioned] | None = None
-        self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
 
     @property
     def num_experts(self) -> int:
@@ -153,7 +146,7 @@ class ExactEnsembleModel(MixtureModel):
         """
         if self.data.X.ndim > 2:
             raise AttributeError("each data set has its own kernel; read model.lengthscale")
-        if self._kernels.categorical is not None:
+        if self._categorical is not None:
             raise AttributeError("GPyTorch has no kernel of columns and categories together; read model.lengthscale")
         weights = self.log_weights.flatten(0, -2).mean(0) if self.batch_shape else self.log_weights
         heaviest = int(weights.argmax())
@@ -178,9 +171,8 @@ class ExactEnsembleModel(MixtureModel):
         r"""The mixture at transformed points (\*t, q, D), noise added as asked for."""
         return fantasies.predict(self.joint, self.noise.to(X), self._rows_imagined, X, noise)
 
-    def learned(self, rows: Observations, data: TrainingData, settings: Mapping[str, Any]) -> Self:
+    def learned(self, rows: Observations, data: Observations) -> Self:
         """The processes of all rows, with the same hyperparameters; weights are their evidence."""
-        refuse_settings(settings)
         other = self._sibling()
         other.data, other._cache = data, None
         return other
@@ -216,13 +208,14 @@ class ExactEnsembleModel(MixtureModel):
         starts = [] if start is None else [start]
         for given in starts:
             self._check_shapes(given)
-        transform = self._modules.get("input_transform")
-        for _ in range(ROUNDS if isinstance(transform, InputTransform) and is_learned(transform) else 0):
+        self._unshare()
+
+        def fit_processes() -> None:
             self._fit(starts)
-            self._unshare_parts()
-            maximize_in_transform(cast(InputTransform, self._modules["input_transform"]), self._log_evidences)
-            starts = [self.hyperparameters]
-        return self._fit(starts)
+            starts[:] = [self.hyperparameters]
+
+        fit_in_turn(self._input_transform, fit_processes, self._log_evidences)
+        return self
 
     def with_hyperparameters_(self, hyperparameters: Hyperparameters) -> Self:
         """Take hyperparameters, in place."""
@@ -242,18 +235,22 @@ class ExactEnsembleModel(MixtureModel):
             if value.shape != wanted:
                 raise ValueError(f"{name} must have shape {tuple(wanted)}, got {tuple(value.shape)}")
 
-    def _fit(self, starts: Sequence[Hyperparameters]) -> Self:
+    def _fit(self, starts: Sequence[Hyperparameters]) -> None:
         with torch.no_grad():
-            rows, batch = self._own_rows(), self.data.X.shape[:-2]
-            modes, found = exact_kernels.initial_hyperparameters(self._kernels, rows.X.shape[-1]), []
+            rows, batch, found = self._own_rows(), self.data.X.shape[:-2], []
+            modes = exact_kernels.initial_hyperparameters(self._kernels, rows.X.shape[-1])
             for index in _indices(batch):
                 own = [Hyperparameters(*(value[index] for value in start)) for start in starts]
                 found.append(exact_kernels.fit(self._kernels, rows.map(itemgetter(index)), [*own, modes]))
         each = (torch.stack(values).reshape(*batch, *values[0].shape) for values in zip(*found, strict=True))
-        return self.with_hyperparameters_(Hyperparameters(*each))
+        self.with_hyperparameters_(Hyperparameters(*each))
 
     def _log_evidences(self) -> Tensor:
         return exact_kernels.condition(self._kernels, self._own_rows(), self.hyperparameters).log_density
+
+    @property
+    def _kernels(self) -> Kernels:
+        return Kernels(self._shapes, self._categorical)
 
     def _own_rows(self) -> Observations:
         return self.rows().map(Tensor.double)
@@ -264,35 +261,6 @@ class ExactEnsembleModel(MixtureModel):
             rows = self._own_rows()
             self._cache = rows, exact_kernels.condition(self._kernels, rows, self.hyperparameters)
         return self._cache
-
-    def _unshare(self) -> None:
-        """See the base; what was learned is dropped after loading, too."""
-        self._unshare_parts()
-        _forget(self)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_cache": None}  # it is computed again
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        before, after = self.data.X, fn(self.data.X[:0])
-        if (after.dtype, after.device) == (before.dtype, before.device):  # BoTorch often calls it in vain
-            return self
-        self._unshare_parts()
-        kept = {name: self._buffers.pop(name) for name in Hyperparameters._fields}
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for name, value in kept.items():  # double precision stays
-            assert value is not None
-            self._buffers[name] = value.to(after.device)
-        self._kernels = self._kernels.to(after.device)
-        _forget(self)
-        if self._rows_imagined is not None:
-            self._rows_imagined = self._rows_imagined.map(fn)
-        return cast(Self, self)
-
-
-def _forget(model: ExactEnsembleModel, *_: object) -> None:
-    """After hyperparameters were loaded or moved: the rows are learned again with them."""
-    model._cache = None
 
 
 def _indices(batch: torch.Size) -> Iterator[tuple[int, ...]]:

@@ -9,36 +9,11 @@ with the old knots' posterior as their prior. It costs O(q³) for q imagined row
 from collections.abc import Callable
 
 import torch
-from botorch.exceptions.errors import UnsupportedError
 from torch import Tensor
 
 from gp_ensembles.bo.data import Observations
 from gp_ensembles.bo.posterior import MixturePosterior, covariance_factors
 from gp_ensembles.numerics.exact_gp import condition
-
-
-def extend(before: Observations | None, rows: Observations) -> Observations:
-    """Imagined rows followed by further ones, which may have more batch dimensions.
-
-    Raises:
-        UnsupportedError: If the noise of one part only is known.
-    """
-    if before is None or not before.X.shape[-2]:
-        if before is None:
-            return rows
-        shape = torch.broadcast_shapes(batch_shape(before), rows.Y.shape[:-2])
-        return rows._replace(Y=rows.Y.expand(*shape, *rows.Y.shape[-2:]))
-    if (before.noise is None) != (rows.noise is None):
-        raise UnsupportedError("give the noise of all fantasies, or of none")
-    X, Y = _joined(before.X, rows.X), _joined(before.Y, rows.Y)
-    if before.noise is None or rows.noise is None:
-        return Observations(X, Y, None)
-    return Observations(X, Y, _joined(before.noise, rows.noise))
-
-
-def batch_shape(rows: Observations | None) -> torch.Size:
-    """Shape of the batch of imagined rows."""
-    return torch.Size() if rows is None else torch.broadcast_shapes(rows.X.shape[:-2], rows.Y.shape[:-2])
 
 
 def predict(
@@ -52,12 +27,21 @@ def predict(
 
     Shapes: ``own_noise`` (M,) or (\*b, M), ``X`` (\*t, q, D).
     """
-    if rows is None or not rows.X.shape[-2]:
-        return _widened(add_noise(joint(X), own_noise, noise), batch_shape(rows))
-    places = torch.broadcast_shapes(rows.X.shape[:-2], X.shape[:-2])
-    both = torch.cat([part.expand(*places, *part.shape[-2:]) for part in (rows.X, X)], dim=-2)
-    spread = own_noise[..., None, None] if rows.noise is None else rows.noise.mT.unsqueeze(-3)
-    return add_noise(condition_mixture(joint(both), rows.Y, spread), own_noise, noise)
+    if rows is None:
+        mixture = joint(X)
+    elif not rows.X.shape[-2]:
+        mixture = joint(X)
+        mean = mixture.component_mean
+        wide = torch.broadcast_shapes(mixture.batch_shape, rows.batch_shape)
+        mixture = MixturePosterior(
+            mixture.log_weights, mean.expand(*wide, *mean.shape[-3:]), mixture.component_covariance
+        )
+    else:
+        places = torch.broadcast_shapes(rows.X.shape[:-2], X.shape[:-2])
+        both = torch.cat([part.expand(*places, *part.shape[-2:]) for part in (rows.X, X)], dim=-2)
+        spread = own_noise[..., None, None] if rows.noise is None else rows.noise.mT.unsqueeze(-3)
+        mixture = condition_mixture(joint(both), rows.Y, spread)
+    return add_noise(mixture, own_noise.unsqueeze(-1), noise)
 
 
 def condition_mixture(mixture: MixturePosterior, Y: Tensor, noise: Tensor) -> MixturePosterior:
@@ -81,30 +65,18 @@ def log_weights_after(
     joint: Callable[[Tensor], MixturePosterior], own_noise: Tensor, rows: Observations | None, log_weights: Tensor
 ) -> Tensor:
     r"""Log weights (\*batch, M) of the components after the imagined rows; before them they are (\*b, M)."""
-    if rows is None or not rows.X.shape[-2]:
-        return log_weights.expand(*torch.broadcast_shapes(batch_shape(rows), log_weights.shape[:-1]), -1)
+    if rows is None:
+        return log_weights
+    if not rows.X.shape[-2]:
+        return log_weights.expand(*torch.broadcast_shapes(rows.batch_shape, log_weights.shape[:-1]), -1)
     return predict(joint, own_noise, rows, rows.X[..., :1, :], False).log_weights
 
 
 def add_noise(mixture: MixturePosterior, own_noise: Tensor, noise: bool | Tensor) -> MixturePosterior:
-    """The mixture of targets: components' own noise (M,), or given variances (..., q or 1, O), added or not."""
+    """The mixture with the noise of its components, (M, O or 1), or with variances that are given, (..., q or 1, O)."""
     if noise is False:
         return mixture
     q = mixture.component_mean.shape[-2]
-    added = noise.mT.unsqueeze(-3) if isinstance(noise, Tensor) else own_noise[..., None, None]
+    added = noise.mT.unsqueeze(-3) if isinstance(noise, Tensor) else own_noise.unsqueeze(-1)
     covariance = mixture.component_covariance + torch.diag_embed(added.expand(*added.shape[:-1], q))
     return MixturePosterior(mixture.log_weights, mixture.component_mean, covariance)
-
-
-def _widened(mixture: MixturePosterior, shape: torch.Size) -> MixturePosterior:
-    """The same mixture for every member of a batch."""
-    if not shape:
-        return mixture
-    wide = torch.broadcast_shapes(mixture.batch_shape, shape)
-    mean = mixture.component_mean
-    return MixturePosterior(mixture.log_weights, mean.expand(*wide, *mean.shape[-3:]), mixture.component_covariance)
-
-
-def _joined(first: Tensor, second: Tensor) -> Tensor:
-    shape = torch.broadcast_shapes(first.shape[:-2], second.shape[:-2])
-    return torch.cat([part.expand(*shape, *part.shape[-2:]) for part in (first, second)], dim=-2)

@@ -1,7 +1,6 @@
 """Hyperparameters of a BoTorch model: the evidence of all rows, maximized for each feature map."""
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from botorch.models.transforms.input import InputTransform
@@ -10,69 +9,69 @@ from botorch.optim.core import scipy_minimize
 from botorch.optim.utils import get_parameters_and_bounds
 from gpytorch import Module as GPyTorchModule
 from linear_operator.utils.errors import NanError
-from torch import Tensor, nn
+from torch import Tensor
 
 from gp_ensembles.bo.conditioning import update_expert
 from gp_ensembles.bo.data import Observations
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.experts.base import BoundExpert, Expert
-from gp_ensembles.experts.empirical_bayes import LBFGS, EvidenceFit, fit_empirical_bayes
+from gp_ensembles.experts.empirical_bayes import LBFGS, fit_empirical_bayes
 from gp_ensembles.experts.evidence import batched_log_evidence
 from gp_ensembles.filters.states import FilterState
 from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.numerics.cholesky import NumericalError
 
 _METHOD = LBFGS(max_iterations=100, loss_tolerance=1e-6)
-ROUNDS = 3  # fits of an input transform with parameters, each followed by one of the components
+_ROUNDS = 3  # fits of an input transform with parameters, each followed by one of the components
 _INPUT_ITERATIONS = 25
 
 
-def fit_ensemble(ensemble: Ensemble, rows: Observations, progress: bool = False) -> list[EvidenceFit]:
+def fit_in_turn(
+    transform: InputTransform | None, fit_components: Callable[[], None], log_evidences: Callable[[], Tensor]
+) -> None:
+    r"""Fit the components of a mixture, and in turn what an input transform has to learn, in place.
+
+    The transform's parameters maximize the evidence of the mixture plus log priors,
+    :math:`\log \sum_m p(Y \mid g_\phi(X), m) + \log p(\phi)`, from log evidences of shape (\*b, M).
+    """
+    fit_components()
+    if transform is not None and any(p.requires_grad for p in transform.parameters()):
+        for _ in range(_ROUNDS):  # one after the other: each set of hyperparameters has a fit of its own
+            maximize_in_transform(transform, log_evidences)
+            fit_components()
+
+
+def fit_experts(ensemble: Ensemble, rows: Observations, progress: bool = False) -> None:
     """Maximize evidence plus log priors, in place; experts that share a feature map are fitted through the first."""
     first = {id(expert.features): expert for expert in reversed(ensemble.experts)}
-    targets = rows.Y.squeeze(-1) if rows.Y.shape[-1] == 1 else rows.Y
-    return [
-        fit_empirical_bayes(_SequentialEvidence(expert, rows.noise), rows.X, targets, _METHOD, progress=progress)
-        for expert in first.values()
-    ]
+    for expert in first.values():
+        evidence = _SequentialEvidence(expert, rows.noise)
+        fit_empirical_bayes(evidence, rows.X, _targets(rows), _METHOD, progress=progress)
 
 
-def fit_inputs(ensemble: Ensemble, transform: InputTransform, rows: Callable[[], Observations]) -> None:
-    """:func:`maximize_in_transform` with the evidence of the experts of an ensemble, which stays as it is."""
-
-    def log_evidences() -> Tensor:
-        X, Y, noise = rows()
-        targets = Y.squeeze(-1) if Y.shape[-1] == 1 else Y
-        each = [_SequentialEvidence(expert, noise).log_evidence(X, targets).flatten() for expert in ensemble.experts]
-        return torch.cat(each)
-
+def log_evidences(ensemble: Ensemble, rows: Observations) -> Tensor:
+    """Log evidence of every expert, shape (M,), differentiable in the rows and constant in hyperparameters."""
     frozen = [p for expert in ensemble.experts for p in expert.parameters() if p.requires_grad]
     for parameter in frozen:
         parameter.requires_grad_(False)
     try:
-        maximize_in_transform(transform, log_evidences)
+        experts = [_SequentialEvidence(expert, rows.noise) for expert in ensemble.experts]
+        return torch.cat([expert.log_evidence(rows.X, _targets(rows)).flatten() for expert in experts])
     finally:
         for parameter in frozen:
             parameter.requires_grad_(True)
 
 
-def is_learned(transform: object) -> bool:
-    """Whether an input transform, if it is one, has parameters to be trained."""
-    return isinstance(transform, InputTransform) and any(p.requires_grad for p in transform.parameters())
+def _targets(rows: Observations) -> Tensor:
+    """Targets as experts take them, (n,) or (n, O)."""
+    return rows.Y.squeeze(-1) if rows.Y.shape[-1] == 1 else rows.Y
 
 
 def maximize_in_transform(transform: InputTransform, log_evidences: Callable[[], Tensor]) -> None:
-    r"""Maximize the evidence of a mixture plus log priors in an input transform's parameters, in place.
-
-    .. math:: \log \sum_m p(Y \mid g_\phi(X), m) + \log p(\phi)
-    """
-    parameters, _ = get_parameters_and_bounds(transform, requires_grad=True)
-    parts = list(_gpytorch_parts(transform))
-    bounds = {
-        f"{prefix}{name}": bound
-        for prefix, part in parts
-        for name, bound in get_parameters_and_bounds(part, requires_grad=True)[1].items()
-    }
+    """Maximize the evidence of a mixture plus log priors in an input transform's parameters, in place."""
+    whole = GPyTorchModule()  # which knows bounds and priors of all its parts
+    whole.transform = transform
+    parameters, bounds = get_parameters_and_bounds(whole, requires_grad=True)
     before = [value.detach().clone() for value in parameters.values()]
 
     def loss() -> Tensor:
@@ -80,9 +79,8 @@ def maximize_in_transform(transform: InputTransform, log_evidences: Callable[[],
             value = log_evidences().logsumexp(-1).sum()
         except NumericalError as error:
             raise NanError(str(error)) from error  # which BoTorch's search takes for a bad point
-        for _, part in parts:
-            for _, module, prior, closure, _ in part.named_priors():
-                value = value + prior.log_prob(closure(module)).sum()
+        for _, module, prior, closure, _ in whole.named_priors():
+            value = value + prior.log_prob(closure(module)).sum()
         return -value
 
     both = ForwardBackwardClosure(loss, parameters)
@@ -96,15 +94,6 @@ def maximize_in_transform(transform: InputTransform, log_evidences: Callable[[],
     finally:
         for value in parameters.values():
             value.grad = None
-
-
-def _gpytorch_parts(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The outermost modules of GPyTorch, which know bounds and priors, and what their parameters' names begin with."""
-    if isinstance(module, GPyTorchModule):
-        yield prefix, module
-        return
-    for name, child in module.named_children():
-        yield from _gpytorch_parts(child, f"{prefix}{name}.")
 
 
 class _SequentialEvidence(Expert):
@@ -129,18 +118,17 @@ class _SequentialEvidence(Expert):
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
         """Exact; in weight or function space for static weights, by the filter for weights that change."""
-        if self.expert.transition is None and self.known_noise is None:
-            return self.expert.log_evidence(X, y)
-        bound = self.expert.bind()
+        expert, noise = self.expert, self.known_noise
+        if expert.transition is None and noise is None:
+            return expert.log_evidence(X, y)
+        bound = expert.bind()
         Phi = bound.features(X)
-        if self.expert.transition is None and self.known_noise is not None:
-            root = self.known_noise.sqrt()
-            one = torch.ones_like(bound.prior_variance)
+        if expert.transition is None and noise is not None:
+            root, one = noise.sqrt(), torch.ones_like(bound.prior_variance)
             scaled = batched_log_evidence(Phi / root, y / root.squeeze(-1), bound.prior_variance, one)
             return scaled - root.log().sum()
         Y = y.unsqueeze(-1) if y.ndim == 1 else y
-        noise = None if self.known_noise is None else self.known_noise.squeeze(-1)
-        _, steps = update_expert(bound, self.expert.init(), Phi, Y, noise)
+        _, steps = update_expert(bound, expert.init(), Phi, Y, None if noise is None else noise.squeeze(-1))
         return steps.log_prob.sum(-1)
 
     def take(self, index: Tensor) -> "_SequentialEvidence":

@@ -12,23 +12,15 @@ from botorch.models.model import Model
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.models.utils.assorted import fantasize as fantasize_flag
+from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.posteriors.posterior import Posterior
 from botorch.sampling.base import MCSampler
 from botorch.utils.datasets import SupervisedDataset
 from gpytorch.models import GP
 from torch import Tensor, nn
 
-from gp_ensembles.bo import fantasies
-from gp_ensembles.bo.data import (
-    Observations,
-    TrainingData,
-    check_observations,
-    check_queries,
-    check_transformed,
-    refuse_noise,
-    transform_rows,
-)
-from gp_ensembles.bo.outcomes import MixtureOutcomeTransform, apply_transforms
+from gp_ensembles.bo.data import Observations, check_finite, check_observations, check_queries, transform_rows
+from gp_ensembles.bo.posterior import MixtureOutcomeTransform, MixturePosterior
 from gp_ensembles.numerics.display import counted
 
 
@@ -41,8 +33,8 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
     on rows or on batches of imagined ones, fantasies, outputs. A model says how its components predict, and how they
     learn. Predictions, rows and noise that it sees are in transformed inputs and outcomes.
 
-    Rows are kept as they were given, as buffers that no ``state_dict`` has: hyperparameters, weights and transforms
-    travel from model to model, data do not (nor do they in BoTorch's models).
+    Rows are kept as they were given, and no ``state_dict`` has them: hyperparameters, weights and transforms travel
+    from model to model, data do not (nor do they in BoTorch's models).
 
     Args:
         data: The rows as they were given.
@@ -50,21 +42,26 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         outcome_transform: Applied to targets, and undone in predictions.
     """
 
-    data: TrainingData
+    data: Observations
     selected: Callable[[list[int]], Self]  # the model of some of its outputs: models of several have it
+    move_others: Callable[[Callable[[Tensor], Tensor]], None] | None = None  # moves what is no part of a module
+    _computed: tuple[str, ...] = ()  # attributes that are computed from the rows and the parameters
+    _in_double: tuple[str, ...] = ()  # buffers of double precision, whatever that of the rows
     _rows_imagined: Observations | None = None
     _is_imaginary = False  # whether rows were imagined, or the model has no data of its own for another reason
     _is_shared = False  # whether another model has the same parameters and modules
 
     def __init__(
-        self, data: TrainingData, input_transform: InputTransform | None, outcome_transform: OutcomeTransform | None
+        self, data: Observations, input_transform: InputTransform | None, outcome_transform: OutcomeTransform | None
     ) -> None:
         super().__init__()
         # Attributes that are absent where there is no transform, as BoTorch's own models have them.
         for name, transform in (("input_transform", input_transform), ("outcome_transform", outcome_transform)):
             if transform is not None:
                 setattr(self, name, transform)
-        self.data = data
+        self.data = data.map(lambda values: values.detach().clone())
+        self._forget()
+        self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
 
     @property
     @abstractmethod
@@ -85,22 +82,17 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         """
 
     @abstractmethod
-    def learned(self, rows: Observations, data: TrainingData, settings: Mapping[str, Any]) -> Self:
+    def learned(self, rows: Observations, data: Observations) -> Self:
         """The model after further rows, (n, D) and (n, O), for good; this one stays as it is.
 
         Args:
             rows: The further rows.
             data: All rows as they were given, the further ones last.
-            settings: Further arguments of ``condition_on_observations``.
         """
 
     @abstractmethod
     def prepare(self, rows: Observations) -> None:
         r"""Before rows are imagined, (\*t, n, D) and (\*y, n, O): refuse wrong ones, compute what copies share."""
-
-    @abstractmethod
-    def _unshare(self) -> None:
-        """Before anything changes in place: ``_unshare_parts``, and what was computed with the parts is dropped."""
 
     @classmethod
     @abstractmethod
@@ -115,7 +107,8 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
     @property
     def batch_shape(self) -> torch.Size:
         """Shape of the batch of data sets or of imagined rows; empty for a model of one data set."""
-        shape: torch.Size = torch.broadcast_shapes(self.data.X.shape[:-2], fantasies.batch_shape(self._rows_imagined))
+        own, rows = self.data.X.shape[:-2], self._rows_imagined
+        shape: torch.Size = own if rows is None else torch.broadcast_shapes(own, rows.batch_shape)
         return shape
 
     def __repr__(self) -> str:
@@ -171,11 +164,27 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         check_queries(X, self.data.X)
         if output_indices is not None:
             self._check_outputs(output_indices)
-        noise = self._own_noise() if observation_noise is True else observation_noise
-        posterior = self.predict(self.transform_inputs(X), noise)
-        return apply_transforms(posterior, X, self._outcome_transform, output_indices, posterior_transform)
+        known = self._mean_noise() if observation_noise is True else None
+        posterior = self.predict(self.transform_inputs(X), observation_noise if known is None else known)
+        outcomes = self._outcome_transform
+        if output_indices is not None and isinstance(posterior, MixturePosterior):
+            posterior = posterior.select_outputs(output_indices)
+            outcomes = None if outcomes is None else outcomes.subset_output(output_indices)
+        if outcomes is not None:
+            posterior = outcomes.untransform_posterior(posterior, X=X)
+        if posterior_transform is None:
+            return posterior
+        if isinstance(posterior, MixturePosterior):
+            return posterior.map_components(lambda normal: posterior_transform(normal, X))
+        if not isinstance(posterior, GPyTorchPosterior):
+            raise UnsupportedError(
+                "a posterior_transform needs normal components and a linear outcome transform; give an objective "
+                "instead"
+            )
+        changed: Posterior = posterior_transform(posterior, X)
+        return changed
 
-    def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **settings: Any) -> Self:
+    def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **options: Any) -> Self:
         r"""The model after further observations, weights included; this one stays as it is.
 
         With the batch shape of the data, which is empty for one data set, they are learned for good; with another, the
@@ -186,27 +195,33 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
             Y: Observations, shape (\*y, n, O); in a batch, dimensions of X that are missing in Y are shared.
             noise: Known noise variances in transformed outcomes, (..., n, 1): if the model was built with some, or of
                 a batch.
-            **settings: What the model's own ``learned`` takes besides.
+            **options: As in BoTorch's models; ``propagate_grads`` is always true.
 
         Raises:
             BotorchTensorDimensionError: If a shape is wrong.
             InputDataError: If a value or dtype is wrong, a transformed value is not finite, known noise is missing, or
                 it is given of rows that are learned for good where that of the others is inferred.
-            UnsupportedError: If a batch is given to a model whose targets are no values of a function.
+            UnsupportedError: If a batch is given to a model whose targets are no values of a function, or an option is
+                unknown.
         """
         self._enter_evaluation()
         check_observations(X, Y, self.data.X, self.num_outputs)
-        settings.pop("propagate_grads", None)  # gradients always go through
-        if noise is None and self.data.Yvar is not None:
+        _refuse_options(options)
+        if noise is None and self.data.noise is not None:
             raise InputDataError("the model was built with known noise; give that of the new observations as noise=")
         rows = self._rows(X, Y)._replace(noise=noise)
         self._check_transformed(rows)
-        if X.shape[:-2] == Y.shape[:-2] == self.data.X.shape[:-2] and not self._is_imaginary:
-            refuse_noise(rows, self.data)
-            return self.learned(rows, self.data.extended_by(X, Y, rows, self._outcome_transform), settings)
-        if settings:
-            raise UnsupportedError(f"a batch of observations takes no {sorted(settings)}")
-        return self.fantasies(rows)
+        if not X.shape[:-2] == Y.shape[:-2] == self.data.X.shape[:-2] or self._is_imaginary:
+            return self.fantasies(rows)
+        if noise is not None and self.data.noise is None:  # it would be lost when the rows are learned again
+            raise InputDataError(
+                "the model infers its noise; build it with that of all rows, or leave noise= out (fantasies, with a "
+                "batch dimension, may have some)"
+            )
+        outcomes = self._outcome_transform
+        if noise is not None and outcomes is not None:
+            noise = outcomes.untransform(rows.Y, noise)[1]
+        return self.learned(rows, self.data.followed_by(Observations(X, Y, noise).map(Tensor.detach)))
 
     def fantasize(self, X: Tensor, sampler: MCSampler, observation_noise: Tensor | None = None, **options: Any) -> Self:
         r"""Condition on draws from the posterior at X (\*t, q, D): the fantasies come first in the batch shape.
@@ -215,27 +230,22 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         """
         self._enter_evaluation()
         check_queries(X, self.data.X)
-        options.pop("propagate_grads", None)
-        if options:
-            raise UnsupportedError(f"fantasies take no {sorted(options)}")
-        noise = observation_noise
-        if noise is None and self.data.Yvar is not None:
-            noise = cast(Tensor, self._own_noise())
+        _refuse_options(options)
+        noise = self._mean_noise() if observation_noise is None else observation_noise
         num_rows = X.shape[-2]
-        each = None if noise is None else noise.expand(*noise.shape[:-2], num_rows, noise.shape[-1])
         if num_rows == 0:
-            return self.fantasies(
-                self._rows(X, X.new_empty(*sampler.sample_shape, *X.shape[:-1], self.num_outputs))._replace(noise=each)
-            )
-        with fantasize_flag():
-            Y = sampler(self.posterior(X, observation_noise=True if noise is None else noise))
+            Y = X.new_empty(*sampler.sample_shape, *X.shape[:-1], self.num_outputs)
+        else:
+            with fantasize_flag():
+                Y = sampler(self.posterior(X, observation_noise=True if noise is None else noise))
+        each = None if noise is None else noise.expand(*noise.shape[:-2], num_rows, noise.shape[-1])
         return self.fantasies(self._rows(X, Y)._replace(noise=each))
 
     def fantasies(self, rows: Observations) -> Self:
         r"""The model after rows that differ over a batch, (\*t, n, D) and (\*y, n, O); this one stays as it is."""
         self.prepare(rows)
         other = self._sibling()
-        other._rows_imagined = fantasies.extend(self._rows_imagined, rows)
+        other._rows_imagined = rows if self._rows_imagined is None else self._rows_imagined.followed_by(rows)
         other._is_imaginary = True
         return other
 
@@ -275,29 +285,42 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
 
     def rows(self) -> Observations:
         """The data as the components see them."""
-        return self._rows(self.data.X, self.data.Y, self.data.Yvar)
+        return self._rows(*self.data)
 
     def _first_rows(self) -> Observations:
         """The data as the components see them, checked: transforms learn here, and nowhere else."""
+        for transform in (self._input_transform, self._outcome_transform):
+            if transform is not None:
+                transform.to(self.data.X).train()
         rows = self.rows()
         self._check_transformed(rows)
+        self.eval()
         return rows
 
     def _check_transformed(self, rows: Observations) -> None:
-        outcomes = self._outcome_transform
-        inner = outcomes.transform if isinstance(outcomes, MixtureOutcomeTransform) else outcomes
-        check_transformed(cast(InputTransform | None, self._modules.get("input_transform")), inner, rows)
+        outcomes: nn.Module | None = self._outcome_transform
+        if isinstance(outcomes, MixtureOutcomeTransform):
+            outcomes = next(iter(outcomes.values()), None)
+        for name, transform, values in (("X", self._input_transform, rows.X), ("Y", outcomes, rows.Y)):
+            if transform is not None:
+                what = f"{type(transform).__name__}() of {name}"
+                check_finite(what, values, "take another transform, or other rows")
+
+    @property
+    def _input_transform(self) -> InputTransform | None:
+        return cast(InputTransform | None, self._modules.get("input_transform"))
 
     @property
     def _outcome_transform(self) -> OutcomeTransform | None:
         return cast(OutcomeTransform | None, self._modules.get("outcome_transform"))
 
-    def _rows(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> Observations:
-        inputs = cast(InputTransform | None, self._modules.get("input_transform"))
-        return transform_rows(inputs, self._outcome_transform, X, Y, Yvar)
+    def _rows(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> Observations:
+        return transform_rows(self._input_transform, self._outcome_transform, X, Y, noise)
 
-    def _own_noise(self) -> bool | Tensor:
-        return True if self.data.Yvar is None else self.rows().default_noise()
+    def _mean_noise(self) -> Tensor | None:
+        """Noise of a future observation where that of the rows is known, (..., 1, 1)."""
+        noise = None if self.data.noise is None else self.rows().noise
+        return None if noise is None else noise.mean(-2, keepdim=True)
 
     def _sibling(self) -> Self:
         """A model with registries of its own that shares parameters, buffers and modules until they are replaced."""
@@ -307,8 +330,16 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         self._is_shared = other._is_shared = True
         return other
 
-    def _unshare_parts(self) -> None:
-        """Copies of the parameters, buffers and modules that siblings have, if there are siblings."""
+    def _forget(self) -> None:
+        """Drop what was computed from rows and parameters: they are not what they were."""
+        for name in self._computed:
+            setattr(self, name, None)
+
+    def _unshare(self) -> None:
+        """Before anything changes in place: copies of the parts that siblings have, and nothing computed with them."""
+        self._forget()
+        for mode in (not self.training, self.training):  # when it changes, GPyTorch forgets what it has computed
+            self.train(mode)
         if not self._is_shared:
             return
         self._is_shared = False
@@ -317,6 +348,24 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         self._buffers.update({name: None if part is None else part.clone() for name, part in self._buffers.items()})
         for name, part in self._parameters.items():
             self._parameters[name] = None if part is None else nn.Parameter(part.detach().clone(), part.requires_grad)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        like, after = self.data.X, fn(self.data.X[:0])
+        if (after.dtype, after.device) == (like.dtype, like.device):  # BoTorch often calls it in vain
+            return self
+        self._unshare()
+        self.data = self.data.map(fn)
+        if self._rows_imagined is not None:
+            self._rows_imagined = self._rows_imagined.map(fn)
+        if self.move_others is not None:
+            self.move_others(fn)
+        kept = {name: self._buffers.pop(name) for name in self._in_double}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._buffers.update({name: None if part is None else part.to(after.device) for name, part in kept.items()})
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, **dict.fromkeys(self._computed)}  # it is computed again
 
     def _check_outputs(self, outputs: list[int]) -> None:
         if not outputs or any(not -self.num_outputs <= output < self.num_outputs for output in outputs):
@@ -328,3 +377,14 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
 
     def _set_transformed_inputs(self) -> None:
         """Nothing to do: the data are kept as they were given, and transformed when they are learned."""
+
+
+def _forget(model: MixtureModel, *_: object) -> None:
+    """After parameters were loaded: the rows are learned again with them."""
+    model._forget()
+
+
+def _refuse_options(options: dict[str, Any]) -> None:
+    options.pop("propagate_grads", None)  # gradients always go through
+    if options:
+        raise UnsupportedError(f"unknown options {sorted(options)}; known noise variances are given as noise=")

@@ -1,7 +1,6 @@
 """An ensemble as a BoTorch model, to be used in place of `SingleTaskGP(train_X, train_Y)`."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, Self, cast, final
+from typing import Any, Self, final
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
@@ -17,7 +16,6 @@ from gp_ensembles.bo import conditioning
 from gp_ensembles.bo.conditioning import LearnedEnsemble
 from gp_ensembles.bo.data import (
     Observations,
-    TrainingData,
     check_domain,
     check_ensemble,
     check_known_noise,
@@ -25,13 +23,11 @@ from gp_ensembles.bo.data import (
     check_varies,
     data_arguments,
     normal_likelihood,
-    refuse_settings,
 )
 from gp_ensembles.bo.default_ensemble import make_ensemble
-from gp_ensembles.bo.fitting import ROUNDS, fit_ensemble, fit_inputs, is_learned
+from gp_ensembles.bo.fitting import fit_experts, fit_in_turn, log_evidences
 from gp_ensembles.bo.mixture_model import MixtureModel
-from gp_ensembles.bo.outcomes import MixtureOutcomeTransform
-from gp_ensembles.bo.posterior import MixturePosterior
+from gp_ensembles.bo.posterior import MixtureOutcomeTransform, MixturePosterior
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.ensembles.spec import EnsembleSpec
@@ -77,8 +73,11 @@ class EnsembleModel(MixtureModel):
         torch.Size([5])
     """
 
-    data: TrainingData
-    _hyperparameters: tuple[Tensor, ...]
+    _hyperparameters: tuple[Tensor, ...] | None
+    _cache: LearnedEnsemble | None  # of the data, with the hyperparameters of its key
+    _given: LearnedEnsemble | None = None  # instead of it, where the model has no data of its own
+    _fantasies: tuple[Observations, LearnedEnsemble] | None  # the imagined rows, and the posterior after them
+    _computed = ("_hyperparameters", "_cache", "_fantasies")
 
     def __init__(
         self,
@@ -94,22 +93,13 @@ class EnsembleModel(MixtureModel):
         check_training_data(train_X, train_Y, train_Yvar)
         if isinstance(outcome_transform, _DefaultType):
             outcome_transform = Standardize(m=train_Y.shape[-1])
-        outcomes = MixtureOutcomeTransform(outcome_transform).to(train_X).train()
-        inputs = None if input_transform is None else input_transform.to(train_X).train()
-        super().__init__(TrainingData(train_X, train_Y, train_Yvar), inputs, outcomes)
+        outcomes = MixtureOutcomeTransform(outcome_transform)
+        super().__init__(Observations(train_X, train_Y, train_Yvar), input_transform, outcomes)
         rows = self._first_rows()
-        self.eval()
         self.ensemble: Ensemble = make_ensemble(ensemble, rows.X, rows.Y, generator)
         check_ensemble(self.ensemble, rows.X, rows.Y)
         if train_Yvar is not None:
             check_known_noise(self.ensemble)
-        self._cache: LearnedEnsemble | None = None  # of the data, if learned with the present hyperparameters
-        self._given: LearnedEnsemble | None = None  # instead of it, where the model has no data of its own
-        self._fantasies: tuple[Observations, LearnedEnsemble] | None = (
-            None  # the imagined rows, and the posterior after them
-        )
-        _clear_cache(self)
-        self.register_load_state_dict_post_hook(_clear_cache)  # type: ignore[no-untyped-call]
 
     def __repr__(self) -> str:
         return block_text(self._sizes(), repr(self.ensemble).split("\n  "))
@@ -157,24 +147,16 @@ class EnsembleModel(MixtureModel):
         return self.log_weights
 
     def predict(self, X: Tensor, noise: bool | Tensor) -> MixturePosterior:
-        r"""The mixture over q points jointly, at the next step, in transformed outcomes.
-
-        Args:
-            X: Transformed inputs, shape (\*t, q, D).
-            noise: Whether to add the experts' own noise, or the variance to add, shape (..., q or 1, O).
-
-        Raises:
-            ValueError: If X is outside the domain of an expert's features.
-        """
+        """See :meth:`MixtureModel.predict`; a ValueError if X is outside the domain of an expert's features."""
         check_domain(self.ensemble, X)
         return conditioning.predict(self.predictive_state(), X, noise)
 
-    def learned(self, rows: Observations, data: TrainingData, settings: Mapping[str, Any]) -> Self:
+    def learned(self, rows: Observations, data: Observations) -> Self:
         """The ensemble after further rows, (n, D) and (n, O), at O(F²) each."""
-        refuse_settings(settings)
         self._check_rows(rows)
         other = self._sibling()
-        other.data, other._cache = data, conditioning.learn_more_rows(self.ensemble, self.predictive_state(), rows)
+        before = self.predictive_state()
+        other.data, other._cache = data, conditioning.learn_rows(self.ensemble, rows, before.key, before)
         return other
 
     def prepare(self, rows: Observations) -> None:
@@ -185,7 +167,7 @@ class EnsembleModel(MixtureModel):
     def selected(self, outputs: list[int]) -> Self:
         """The model of some of the outputs, with the weights learned from all; it has no data of its own."""
         other = self._sibling()
-        other.data = TrainingData(self.data.X, self.data.Y[:, outputs], self.data.Yvar)
+        other.data = self.data._replace(Y=self.data.Y[:, outputs])
         other._given = conditioning.select_outputs(self.predictive_state(), outputs)
         if self.batch_shape:  # the batch goes on, without the rows
             X, Y = (part.new_empty(*self.batch_shape, 0, part.shape[-1]) for part in (other.data.X, other.data.Y))
@@ -210,13 +192,12 @@ class EnsembleModel(MixtureModel):
         self._enter_evaluation()
         check_varies(self.data.Y)
         self._unshare()
-        fit_ensemble(self.ensemble, self.rows().map(Tensor.detach), progress)
-        transform = self._modules.get("input_transform")
-        if isinstance(transform, InputTransform) and is_learned(transform):
-            for _ in range(ROUNDS):  # one after the other: each set of hyperparameters has a fit of its own
-                fit_inputs(self.ensemble, transform, self.rows)
-                fit_ensemble(self.ensemble, self.rows().map(Tensor.detach), progress)
-        self._cache = None
+        fit_in_turn(
+            self._input_transform,
+            lambda: fit_experts(self.ensemble, self.rows().map(Tensor.detach), progress),
+            lambda: log_evidences(self.ensemble, self.rows()),
+        )
+        self._forget()
         return self
 
     def custom_fit(self, mll: MarginalLogLikelihood, **_: Any) -> MarginalLogLikelihood:
@@ -236,38 +217,16 @@ class EnsembleModel(MixtureModel):
         """What is known without imagined rows."""
         if self._given is not None:
             return self._given
-        key = conditioning.cache_key(self._hyperparameters)
+        if self._hyperparameters is None:  # walking modules takes long
+            owners = (part for name, part in self._modules.items() if part is not None)
+            self._hyperparameters = tuple(p for owner in owners for p in owner.parameters())
+        parts = [p.detach().reshape(-1) for p in self._hyperparameters]
+        key = torch.cat(parts) if parts else self.data.X.new_empty(0)
         if self._cache is None or not torch.equal(self._cache.key, key):
             self._cache = conditioning.learn_rows(self.ensemble, self.rows(), key)
         return self._cache
-
-    def _unshare(self) -> None:
-        """Before anything changes in place: copies of shared modules, so that related models stay as they are."""
-        if self._is_shared:
-            self._unshare_parts()
-            _clear_cache(self)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # They hold functions, which cannot be pickled; they are computed again.
-        return {**self.__dict__, "_cache": None, "_fantasies": None}
 
     def _check_rows(self, rows: Observations) -> None:
         if rows.noise is not None:
             check_known_noise(self.ensemble)
         check_domain(self.ensemble, rows.X)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        before, after = self.data.X, fn(self.data.X[:0])
-        if (after.dtype, after.device) != (before.dtype, before.device):  # BoTorch often calls it in vain
-            self._unshare()
-            self._cache = self._fantasies = None
-            if self._rows_imagined is not None:
-                self._rows_imagined = self._rows_imagined.map(fn)
-        return cast(Self, super()._apply(fn, recurse))  # type: ignore[no-untyped-call]
-
-
-def _clear_cache(model: EnsembleModel, *_: object) -> None:
-    """After parameters were loaded or replaced: the rows are learned again with them."""
-    model._cache = model._fantasies = None
-    owners = (m for name, m in model._modules.items() if name != "data" and m is not None)
-    model._hyperparameters = tuple(p for m in owners for p in m.parameters())  # walking modules takes long

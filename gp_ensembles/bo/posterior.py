@@ -1,11 +1,12 @@
 """The posterior of an ensemble: a weighted mixture of the experts' joint normal distributions, and its sampler."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any, final
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
+from botorch.models.transforms.outcome import ChainedOutcomeTransform, OutcomeTransform
 from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.posteriors.posterior import Posterior
 from botorch.posteriors.transformed import TransformedPosterior
@@ -20,6 +21,7 @@ from torch.quasirandom import SobolEngine
 
 from gp_ensembles.numerics import mixtures
 from gp_ensembles.numerics.display import counted, ends, rows_text
+from gp_ensembles.numerics.exact_gp import condition
 
 _MOST_QUANTILES = 1000  # points beyond which no intervals are printed
 
@@ -27,13 +29,11 @@ _MOST_QUANTILES = 1000  # points beyond which no intervals are printed
 class ComponentsPosterior(Posterior, ABC):
     """A posterior whose draws select components by some standard normals and scale the others by their factors."""
 
-    component_mean: Tensor
+    component_mean: Tensor  # of three dimensions behind the t-batch, *batch
     component_covariance: Tensor
-
-    @property
-    @abstractmethod
-    def batch_shape(self) -> torch.Size:
-        """The t-batch shape."""
+    num_experts: int
+    point_shape: torch.Size  # (q, O) of a draw
+    num_normals: int  # of one draw
 
     @property
     @abstractmethod
@@ -45,24 +45,18 @@ class ComponentsPosterior(Posterior, ABC):
     def variance(self) -> Tensor:
         r"""Variances, shape (\*batch, q, O)."""
 
-    @property
     @abstractmethod
-    def num_experts(self) -> int:
-        """Number of experts."""
-
-    @property
-    @abstractmethod
-    def num_normals(self) -> int:
-        """Standard normals of one draw."""
-
-    @property
-    @abstractmethod
-    def point_shape(self) -> torch.Size:
-        """The shape (q, O) of a draw."""
+    def moment_matched(self) -> GPyTorchPosterior:
+        """The normal distribution over all points and outputs with the same mean and covariance."""
 
     @abstractmethod
     def draws(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
         r"""Draws (\*sample_shape, \*batch, q, O) from standard normals (\*sample_shape, \*batch, num_normals)."""
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """The t-batch shape."""
+        return self.component_mean.shape[:-3]
 
     @property
     def device(self) -> torch.device:
@@ -83,18 +77,6 @@ class ComponentsPosterior(Posterior, ABC):
     def batch_range(self) -> tuple[int, int]:
         """All dimensions of a base sample but the last are t-batch dimensions."""
         return 0, -1
-
-    def __repr__(self) -> str:
-        points, outputs = self.batch_shape.numel() * self.point_shape[0], self.point_shape[-1]
-        head = (
-            f"{type(self).__name__} of shape {tuple(self._extended_shape())}, {counted((self.num_experts, 'expert'))}"
-        )
-        rows = ends(points)
-        with torch.no_grad():
-            columns = {"mean": [self.mean], "stddev": [self.variance.sqrt()]}
-            if outputs == 1 and points <= _MOST_QUANTILES:
-                columns["90% interval"] = [self.quantile(self.component_mean.new_tensor(p)) for p in (0.05, 0.95)]
-        return rows_text(head, rows, {name: [_few(one, rows) for one in ends_] for name, ends_ in columns.items()})
 
     def rsample(self, sample_shape: torch.Size | None = None) -> Tensor:
         r"""Draws, shape (\*sample_shape, \*batch, q, O), reparametrized in the moments (not in the weights)."""
@@ -117,12 +99,6 @@ class ComponentsPosterior(Posterior, ABC):
 
     def _extended_shape(self, sample_shape: torch.Size = torch.Size()) -> torch.Size:  # noqa: B008 (BoTorch's contract)
         return torch.Size([*sample_shape, *self.batch_shape, *self.point_shape])
-
-
-def _few(values: Tensor, rows: list[int]) -> Tensor:
-    """Some of the points of values (..., q, O), one number a point where there is one output."""
-    few = values.flatten(0, -2)[rows]
-    return few.squeeze(-1) if few.shape[-1] == 1 else few
 
 
 def selected(log_weights: Tensor, normals: Tensor) -> Tensor:
@@ -190,31 +166,24 @@ class MixturePosterior(ComponentsPosterior):
             )
         num_experts, num_points, num_outputs = mean.shape[-3:]
         batch_shape = torch.broadcast_shapes(mean.shape[:-3], log_weights.shape[:-1], covariance.shape[:-4])
+        wide = covariance.expand(*covariance.shape[:-4], num_experts, num_outputs, num_points, num_points)
         self.log_weights = log_weights
-        self.component_mean: Tensor = mean.expand(*batch_shape, num_experts, num_points, num_outputs)
-        self.component_covariance: Tensor = covariance.expand(
-            *covariance.shape[:-4], num_experts, num_outputs, num_points, num_points
-        )
+        self.component_mean = mean.expand(*batch_shape, -1, -1, -1)
+        self.component_covariance = wide
+        self.num_experts = num_experts
+        self.point_shape = mean.shape[-2:]
+        self.num_normals = 1 + num_points * num_outputs  # the first selects the expert, its factor scales the others
 
-    @property
-    def batch_shape(self) -> torch.Size:
-        """The t-batch shape."""
-        return self.component_mean.shape[:-3]
-
-    @property
-    def num_experts(self) -> int:
-        """Number of experts M."""
-        return self.component_mean.shape[-3]
-
-    @property
-    def num_normals(self) -> int:
-        """1 + q O: the first normal selects the expert; the others are scaled by its factor."""
-        return 1 + self.point_shape.numel()
-
-    @property
-    def point_shape(self) -> torch.Size:
-        """(q, O)."""
-        return self.component_mean.shape[-2:]
+    def __repr__(self) -> str:
+        points, outputs = self.batch_shape.numel() * self.point_shape[0], self.point_shape[-1]
+        kind, experts = type(self).__name__, counted((self.num_experts, "expert"))
+        rows = ends(points)
+        with torch.no_grad():
+            columns = {"mean": [self.mean], "stddev": [self.variance.sqrt()]}
+            if outputs == 1 and points <= _MOST_QUANTILES:
+                columns["90% interval"] = [self.quantile(self.component_mean.new_tensor(p)) for p in (0.05, 0.95)]
+        shown = {name: [_few(one, rows) for one in numbers] for name, numbers in columns.items()}
+        return rows_text(f"{kind} of shape {tuple(self._extended_shape())}, {experts}", rows, shown)
 
     @property
     def mean(self) -> Tensor:
@@ -268,12 +237,9 @@ class MixturePosterior(ComponentsPosterior):
     def log_prob(self, value: Tensor) -> Tensor:
         r"""Log density of all points and outputs jointly; value (..., \*batch, q, O), result (..., \*batch)."""
         factors = covariance_factors(self.component_covariance)
-        deviation = (value.unsqueeze(-3) - self.component_mean).mT.unsqueeze(-1)  # (..., M, O, q, 1)
-        factors = factors.expand(*deviation.shape[:-2], *factors.shape[-2:])
-        white = torch.linalg.solve_triangular(factors, deviation, upper=False).squeeze(-1)
-        half_log_determinant = factors.diagonal(dim1=-2, dim2=-1).log()
-        density = -0.5 * (white.square() + math.log(2 * math.pi)) - half_log_determinant
-        joint: Tensor = density.sum((-2, -1)) + self.log_weights
+        errors = (value.unsqueeze(-3) - self.component_mean).mT  # (..., M, O, q)
+        learned = condition(factors.expand(*errors.shape, errors.shape[-1]), errors)
+        joint: Tensor = learned.log_density.sum(-1) + self.log_weights
         return joint.logsumexp(-1)
 
     def draws(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
@@ -282,23 +248,21 @@ class MixturePosterior(ComponentsPosterior):
         which = selected(self.log_weights, base_samples[..., :1]).reshape(num_draws, -1)
         normals = base_samples[..., 1:].reshape(num_draws, *self.batch_shape, *self.point_shape)
         factors = covariance_factors(self.component_covariance)
+
+        def draws_of(expert: int, own: Tensor) -> Tensor:  # from normals (..., q, O)
+            spread = torch.einsum("...oij,...jo->...io", factors[..., expert, :, :, :], own)
+            return self.component_mean[..., expert, :, :] + spread
+
         if bool((which == which[:, :1]).all()):  # one expert for the whole t-batch: each does its own draws only
             order = which[:, 0].argsort(stable=True)
             experts, counts = which[order, 0].unique_consecutive(return_counts=True)
             parts = zip(experts.tolist(), normals[order].split(counts.tolist()), strict=True)
-            draws = torch.cat([self._draws_of(expert, factors, part) for expert, part in parts])[order.argsort()]
+            draws = torch.cat([draws_of(expert, part) for expert, part in parts])[order.argsort()]
         else:
-            draws = normals
-            experts_of_draws = which.reshape(num_draws, *self.batch_shape, 1, 1)
-            for expert in torch.unique(which).tolist():
-                draws = torch.where(experts_of_draws == expert, self._draws_of(expert, factors, normals), draws)
+            draws, which = normals, which.reshape(num_draws, *self.batch_shape, 1, 1)
+            for expert in which.unique().tolist():
+                draws = torch.where(which == expert, draws_of(expert, normals), draws)
         return draws.reshape(self._extended_shape(sample_shape))
-
-    def _draws_of(self, expert: int, factors: Tensor, normals: Tensor) -> Tensor:
-        """Draws of one expert from normals (..., q, O)."""
-        factor = factors[..., expert, :, :, :]  # (*batch, O, q, q)
-        spread = torch.einsum("...oij,...jo->...io", factor, normals)
-        return self.component_mean[..., expert, :, :] + spread
 
     def select_outputs(self, outputs: list[int]) -> "MixturePosterior":
         """The posterior of some of the outputs."""
@@ -318,8 +282,7 @@ class MixturePosterior(ComponentsPosterior):
         Raises:
             UnsupportedError: If the transform gives anything else.
         """
-        each = self.component_covariance.expand(*self.batch_shape, *self.component_covariance.shape[-4:])
-        changed = transform(_normal_posterior(self.component_mean.movedim(-3, 0), each.movedim(-4, 0)))
+        changed = transform(_normal_posterior(self.component_mean.movedim(-3, 0), self._wide.movedim(-4, 0)))
         if isinstance(changed, GPyTorchPosterior):
             return self._with_moments_of(changed)
         if not isinstance(changed, TransformedPosterior) or not isinstance(changed._posterior, GPyTorchPosterior):
@@ -340,17 +303,11 @@ class MixturePosterior(ComponentsPosterior):
 
     def alone(self) -> GPyTorchPosterior:
         """The posterior of a mixture of one component, without the components' dimension."""
-        covariance = self.component_covariance.squeeze(-4)
-        return _normal_posterior(
-            self.component_mean.squeeze(-3), covariance.expand(*self.batch_shape, *covariance.shape[-3:])
-        )
+        return _normal_posterior(self.component_mean.squeeze(-3), self._wide.squeeze(-4))
 
     def components(self) -> GPyTorchPosterior:
         r"""The experts' normal posteriors, as one of batch shape (\*batch, M)."""
-        return _normal_posterior(
-            self.component_mean,
-            self.component_covariance.expand(*self.batch_shape, *self.component_covariance.shape[-4:]),
-        )
+        return _normal_posterior(self.component_mean, self._wide)
 
     def moment_matched(self) -> GPyTorchPosterior:
         """The normal distribution over all points and outputs with the mixture's mean and covariance."""
@@ -387,13 +344,17 @@ class MixturePosterior(ComponentsPosterior):
     def _weights(self) -> Tensor:
         return self.log_weights.exp()[..., None, None]
 
+    @property
+    def _wide(self) -> Tensor:
+        """The covariances of every member of the t-batch."""
+        return self.component_covariance.expand(*self.batch_shape, *self.component_covariance.shape[-4:])
+
     def _columns(self) -> tuple[Tensor, Tensor, Tensor]:
         """Log weights, means and variances of each point's own mixture, (M, points) each."""
         mean, variance = self.component_mean, self.component_variance
         weights = self.log_weights[..., None, None].expand_as(mean)
-        columns = (values.movedim(-3, 0).flatten(1) for values in (weights, mean, variance))
-        log_weights, mean, variance = columns
-        return log_weights, mean, variance
+        weights, mean, variance = (values.movedim(-3, 0).flatten(1) for values in (weights, mean, variance))
+        return weights, mean, variance
 
     def _each(self, function: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], value: Tensor) -> Tensor:
         columns = self._columns()
@@ -424,3 +385,58 @@ def output_covariances(posterior: GPyTorchPosterior) -> Tensor:
         blocks = blocks.transpose(-4, -3).transpose(-2, -1)
     diagonal: Tensor = blocks.diagonal(dim1=-4, dim2=-2)
     return diagonal.movedim(-1, -3)
+
+
+def _few(values: Tensor, rows: list[int]) -> Tensor:
+    """Some of the points of values (..., q, O), one number a point where there is one output."""
+    few = values.flatten(0, -2)[rows]
+    return few.squeeze(-1) if few.shape[-1] == 1 else few
+
+
+@final
+class MixtureOutcomeTransform(ChainedOutcomeTransform):
+    """An outcome transform, or none, of a mixture: it acts on every component, so moments and draws stay exact."""
+
+    def __init__(self, transform: OutcomeTransform | None = None) -> None:
+        super().__init__(**({} if transform is None else {"transform": transform}))
+
+    @property
+    def _is_linear(self) -> bool:
+        """No: of linear transforms BoTorch's ``ModelListGP`` concludes that posteriors are normal."""
+        return False
+
+    def untransform_posterior(self, posterior: Posterior, X: Tensor | None = None) -> Posterior:
+        """The posterior in the units of the data; that of a mixture component by component."""
+        each = super().untransform_posterior
+        if len(self) and isinstance(posterior, MixturePosterior):
+            return posterior.map_components(lambda normal: each(normal, X=X))
+        return each(posterior, X=X)
+
+
+def as_mixture(posterior: Any) -> MixturePosterior:
+    """A posterior as a mixture; a normal one is a mixture of one component.
+
+    Raises:
+        UnsupportedError: If it is neither.
+    """
+    if isinstance(posterior, MixturePosterior):
+        return posterior
+    if isinstance(posterior, GPyTorchPosterior) and posterior.mean.shape[-1] == 1:
+        covariance = posterior.distribution.covariance_matrix[..., None, None, :, :]
+        return MixturePosterior(posterior.mean.new_zeros(1), posterior.mean.unsqueeze(-3), covariance)
+    raise UnsupportedError(
+        f"this needs a mixture of normal distributions, and the posterior is a {type(posterior).__name__}: take a "
+        f"linear outcome transform such as Standardize, and one point at a time where weights depend on the input"
+    )
+
+
+def normal_like(posterior: Any) -> GPyTorchPosterior:
+    """The normal distribution with a posterior's mean and covariance.
+
+    Raises:
+        UnsupportedError: If it is no mixture.
+    """
+    if isinstance(posterior, GPyTorchPosterior):
+        return posterior
+    mixture = posterior if isinstance(posterior, ComponentsPosterior) else as_mixture(posterior)
+    return mixture.moment_matched()

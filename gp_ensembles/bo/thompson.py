@@ -5,7 +5,7 @@ A draw is exact: an expert by its weight, then its weights :math:`\theta \sim N(
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, NoReturn, final
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
@@ -18,7 +18,6 @@ from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 from tqdm import tqdm
 
-from gp_ensembles.bo.conditioning import WeightPosterior
 from gp_ensembles.bo.default_ensemble import SMOOTHNESSES, kernel_ensemble
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.model import EnsembleModel
@@ -28,21 +27,13 @@ from gp_ensembles.features.batch import take_experts
 from gp_ensembles.numerics.display import counted
 from gp_ensembles.numerics.draws import categorical_draws, generator_device, normal_draws
 
-Objective = Callable[[Tensor], Tensor]
-
 
 class _Draws(NamedTuple):
-    """The draws from one expert.
+    """The draws from one expert."""
 
-    Attributes:
-        features: Its feature map alone, X (..., N, D) to (..., N, F).
-        rows: Their rows among the flattened draws, shape (K,).
-        weights: The weights drawn, in units of the targets, shape (K, F).
-    """
-
-    features: BoundFeatures
-    rows: Tensor
-    weights: Tensor
+    features: BoundFeatures  # its feature map alone, X (..., N, D) to (..., 1, N, F)
+    rows: Tensor  # places of the draws among all, flattened, (K,)
+    weights: Tensor  # in units of the targets, (K, F)
 
 
 @final
@@ -65,14 +56,12 @@ class EnsemblePath(SamplePath):
         own = lead[max(0, len(lead) - num) :]
         if all(size == 1 for size in own):  # all draws at the same points: an expert's features serve all its draws
             points = inputs.reshape(*lead[: max(0, len(lead) - num)], *inputs.shape[-2:])
-            parts = [(d.rows, (d.features(points) @ d.weights.mT).mT) for d in self.draws]
+            parts = [(d.rows, (d.features(points).squeeze(-3) @ d.weights.mT).mT) for d in self.draws]
         else:
             batch = torch.broadcast_shapes(lead, self.shape)
-            points = (
-                inputs.expand(*batch, *inputs.shape[-2:]).flatten(len(batch) - num, len(batch) - 1) if num else inputs
-            )
+            points = inputs.expand(*batch, *inputs.shape[-2:]).flatten(len(batch) - num, len(batch) - 1)
             parts = [
-                (d.rows, (d.features(points[..., d.rows, :, :]) @ d.weights.unsqueeze(-1)).squeeze(-1))
+                (d.rows, (d.features(points[..., d.rows, :, :]).squeeze(-3) @ d.weights.unsqueeze(-1)).squeeze(-1))
                 for d in self.draws
             ]
         order = torch.cat([index for index, _ in parts]).argsort()
@@ -116,26 +105,27 @@ def draw_paths(
         torch.Size([3, 6])
     """
     if not isinstance(model, EnsembleModel):
-        raise _no_paths(model)
+        _refuse_paths(model)
     if model.batch_shape:
         raise UnsupportedError("paths are drawn from a model of data, not from a batch of fantasies")
-    predictive = model.predictive_state()
-    num_outputs = model.num_outputs
-    num_draws = sample_shape.numel()
-    selected = categorical_draws(predictive.log_weights.exp(), num_draws, generator)
+    predictive, num_outputs = model.predictive_state(), model.num_outputs
+    selected = categorical_draws(predictive.log_weights.exp(), sample_shape.numel(), generator)
     draws, first = [], 0
     for expert, posterior in zip(model.ensemble.experts, predictive.experts, strict=True):
-        for entry in range(posterior.noise.shape[0]):
+        for entry, (mean, covariance, scale) in enumerate(
+            zip(posterior.mean, posterior.covariance, posterior.scale, strict=True)
+        ):
             own = (selected == first + entry).nonzero().squeeze(-1)
             if own.numel():
                 index = torch.tensor([entry], dtype=torch.int64, device="cpu")
                 features = take_experts(expert.features, expert.batch_shape, index).bind()
-                weights = _draw_weights(posterior, entry, own.numel(), generator)
+                normals = normal_draws((own.numel(), *mean.shape), mean, generator)
+                errors = (psd_safe_cholesky(covariance) @ normals.unsqueeze(-1)).squeeze(-1)
+                weights = (mean + errors) * scale.unsqueeze(-1)  # (K, O, F)
                 rows = (own.unsqueeze(-1) * num_outputs + torch.arange(num_outputs, device=own.device)).flatten()
-                draws.append(_Draws(_squeezed(features), rows, weights.flatten(0, 1)))
-        first += posterior.noise.shape[0]
-    shape = sample_shape if num_outputs == 1 else torch.Size([*sample_shape, num_outputs])
-    return EnsemblePath(model, shape, draws)
+                draws.append(_Draws(features, rows, weights.flatten(0, 1)))
+        first += len(posterior.noise)
+    return EnsemblePath(model, sample_shape if num_outputs == 1 else torch.Size([*sample_shape, num_outputs]), draws)
 
 
 class ThompsonSettings(NamedTuple):
@@ -282,7 +272,7 @@ class ThompsonLoop:
         self.X, self.Y = torch.cat([self.X, X.to(self.X)]), torch.cat([self.Y, Y.to(self.Y)])
 
     def run(
-        self, objective: Objective, num_rounds: int, batch_size: int = 1, *, progress: bool = False
+        self, objective: Callable[[Tensor], Tensor], num_rounds: int, batch_size: int = 1, *, progress: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Suggest, evaluate and observe, round after round; an interrupted run loses no observation.
 
@@ -338,29 +328,13 @@ def _draw_matheron_paths(model: EnsembleModel, *, sample_shape: torch.Size, **_:
     return draw_paths(model, sample_shape)
 
 
-@DrawMatheronPaths.register(MixtureModel)  # type: ignore[untyped-decorator]
-@DrawMatheronPaths.register(GaussianView)  # type: ignore[untyped-decorator]
-def _refuse_paths(model: object, **_: Any) -> EnsemblePath:
+def _refuse_paths(model: object, **_: Any) -> NoReturn:
     """What BoTorch's pathwise functions call for the other models."""
-    raise _no_paths(model)
-
-
-def _no_paths(model: object) -> UnsupportedError:
-    return UnsupportedError(
+    raise UnsupportedError(
         f"draws of {type(model).__name__} are no functions in closed form; give an EnsembleModel, or take the best of "
         f"model.posterior(grid).rsample(...) on a grid of points"
     )
 
 
-def _squeezed(features: BoundFeatures) -> BoundFeatures:
-    """A map of batch shape (1,) without that dimension."""
-    return lambda X: features(X).squeeze(-3)
-
-
-def _draw_weights(posterior: WeightPosterior, entry: int, num: int, generator: torch.Generator | None) -> Tensor:
-    """Draws (num, O, F) from the weights of one expert, in units of the targets."""
-    factor = psd_safe_cholesky(posterior.covariance[entry])  # (G, F, F)
-    mean = posterior.mean[entry]
-    normals = normal_draws((num, *mean.shape), mean, generator)
-    draws: Tensor = mean + (factor @ normals.unsqueeze(-1)).squeeze(-1)
-    return draws * posterior.scale[entry].unsqueeze(-1)
+for _kind in (MixtureModel, GaussianView):
+    DrawMatheronPaths.register(_kind)(_refuse_paths)

@@ -4,6 +4,7 @@ BoTorch has no weights for mixtures of normal distributions: it averages over mo
 takes mean and variance for a normal distribution's. The docstring of each view says what it keeps of the mixture.
 """
 
+from abc import ABC
 from typing import Any, final
 
 import torch
@@ -18,12 +19,24 @@ from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 
 from gp_ensembles.bo.mixture_model import MixtureModel
-from gp_ensembles.bo.outcomes import as_mixture, normal_like
-from gp_ensembles.bo.posterior import MixturePosterior, output_covariances
+from gp_ensembles.bo.posterior import MixturePosterior, as_mixture, normal_like
+
+
+class View(Model, ABC):
+    """An ensemble as a model with other posteriors."""
+
+    def __init__(self, model: MixtureModel) -> None:
+        super().__init__()
+        self.model = model
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of outputs O."""
+        return self.model.num_outputs
 
 
 @final
-class GaussianView(Model):
+class GaussianView(View):
     """The normal distribution with the mean and the covariance of the mixture: for entropy searches.
 
     Conditioning and fantasies are those of the ensemble, weights included.
@@ -39,15 +52,6 @@ class GaussianView(Model):
         >>> GaussianView(model).posterior(X).distribution.covariance_matrix.shape
         torch.Size([6, 6])
     """
-
-    def __init__(self, model: MixtureModel) -> None:
-        super().__init__()
-        self.model = model
-
-    @property
-    def num_outputs(self) -> int:
-        """Number of outputs O."""
-        return self.model.num_outputs
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -95,7 +99,7 @@ class GaussianView(Model):
 
 
 @final
-class EquallyWeightedView(Model):
+class EquallyWeightedView(View):
     r"""K normal distributions of equal weight, as BoTorch's fully Bayesian models are: for learning by committee.
 
     Experts are repeated in proportion to their weights (systematic resampling at the midpoints), so every weight is
@@ -122,18 +126,12 @@ class EquallyWeightedView(Model):
     _is_ensemble = True
 
     def __init__(self, model: MixtureModel, num_models: int) -> None:
-        super().__init__()
+        super().__init__(model)
         if num_models < 1:
             raise ValueError(f"an equally weighted view needs at least one model, got {num_models}")
         if model.batch_shape:
             raise UnsupportedError("an equally weighted view is for a model of one data set, not for a batch")
-        self.model = model
         self.num_mcmc_samples = num_models
-
-    @property
-    def num_outputs(self) -> int:
-        """Number of outputs O."""
-        return self.model.num_outputs
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -153,49 +151,28 @@ class EquallyWeightedView(Model):
         cumulative = mixture.log_weights.exp().cumsum(-1)
         index = torch.searchsorted(cumulative, levels.expand(*cumulative.shape[:-1], -1).contiguous())
         index = index.clamp_max(mixture.num_experts - 1)
-        each = mixture.components()  # its batch shape ends in the experts
-        mean, covariance = each.mean, output_covariances(each)
+        mean, covariance = mixture.component_mean, mixture.component_covariance
+        covariance = covariance.expand(*mixture.batch_shape, *covariance.shape[-4:])
         resampled = MixturePosterior(torch.zeros_like(levels), _taken(mean, index, -3), _taken(covariance, index, -4))
         return GaussianMixturePosterior(resampled.components().distribution)
 
 
 @final
-class ExpertsView(Model):
+class ExpertsView(View):
     r"""The experts' own normal posteriors as one model of batch shape (\*batch, M)."""
-
-    def __init__(self, model: MixtureModel) -> None:
-        super().__init__()
-        self.model = model
-
-    @property
-    def num_outputs(self) -> int:
-        """Number of outputs O."""
-        return self.model.num_outputs
 
     @property
     def batch_shape(self) -> torch.Size:
         r"""(\*batch, M)."""
         return torch.Size([*self.model.batch_shape, self.model.num_experts])
 
-    def posterior(
-        self,
-        X: Tensor,
-        output_indices: list[int] | None = None,
-        observation_noise: bool | Tensor = False,
-        posterior_transform: PosteriorTransform | None = None,
-    ) -> GPyTorchPosterior:
-        r"""The experts' posteriors at points that are the same for all of them.
-
-        Shapes: ``X`` (\*t, M or 1, q, D).
-        """
+    def posterior(self, X: Tensor, *arguments: Any, **options: Any) -> GPyTorchPosterior:
+        r"""The experts' posteriors at X (\*t, M or 1, q, D), points that are the same for all of them."""
         points = X if X.ndim == 2 else X[..., 0, :, :]
-        mixture = as_mixture(self.model.posterior(points, output_indices, observation_noise, posterior_transform))
-        return mixture.components()
+        return as_mixture(self.model.posterior(points, *arguments, **options)).components()
 
 
 def _taken(values: Tensor, index: Tensor, axis: int) -> Tensor:
     r"""Components (\*b, M, ...) along the axis that an index (K,) or (\*b, K) names."""
-    if index.ndim == 1:
-        return values.index_select(axis, index)
     places = index.reshape(*index.shape, *[1] * (-axis - 1))
-    return values.gather(axis, places.expand(*places.shape[: len(index.shape)], *values.shape[axis + 1 :]))
+    return values.gather(axis, places.expand(*values.shape[:axis], -1, *values.shape[axis + 1 :]))

@@ -1,7 +1,4 @@
-"""Every acquisition function that BoTorch exports, and which view of an ensemble it takes.
-
-``python tests/bo/acquisition_cases.py > docs/how_to/acquisition_functions.md`` writes the table of the documentation.
-"""
+"""Every acquisition function that BoTorch exports, and which view of an ensemble it takes."""
 
 import importlib
 import inspect
@@ -89,7 +86,6 @@ class Case(NamedTuple):
 
     view: str  # what it is given
     make: Make  # one from its class
-    note: str = ""  # what a user should know
     sizes: tuple[int, ...] = (1, 3)  # rows q that it is tried with, auxiliary points included
     num_values: int | None = None  # of one input, where there are several
     rough: tuple[int, ...] = ()  # sizes with which its gradient is not that of differences
@@ -209,51 +205,39 @@ _NOISY: dict[str, Any] = {"X_baseline": lambda s: s.baseline, "sampler": _sample
 _MODEL_BEST: dict[str, Any] = {"best_f": BEST, "sampler": _sampled}
 _SMOOTH: dict[str, Any] = {"tau_max": lambda s: s.soft["tau_max"], "tau_relu": lambda s: s.soft["tau_relu"]}
 _ONE_SHOT = (1 + NUM_FANTASIES, 3 + NUM_FANTASIES)
-_HYPERVOLUME = (1 + NUM_FANTASIES * NUM_PARETO, 3 + NUM_FANTASIES * NUM_PARETO)
-_TREE = (1 + NUM_FANTASIES + NUM_FANTASIES,)
+_PARETO_SIZES = (1 + NUM_FANTASIES * NUM_PARETO, 3 + NUM_FANTASIES * NUM_PARETO)
+_PARETO: dict[str, Any] = {
+    "ref_point": lambda s: s.X.new_tensor(REFERENCE),
+    "num_fantasies": NUM_FANTASIES,
+    "num_pareto": NUM_PARETO,
+    "sampler": lambda s: s.samplers(NUM_FANTASIES),
+}
 _FANTASIES: dict[str, Any] = {"num_fantasies": None, "sampler": lambda s: s.sampler(NUM_FANTASIES)}
 _CANDIDATES: dict[str, Any] = {"candidate_set": lambda s: s.X[:6] / 2}
 _CONSTRAINED: dict[str, Any] = {"best_f": BEST, "objective_index": 0, "constraints": {1: [None, BOUND]}}
-_SINGLE_TASK = "BoTorch accepts a `SingleTaskGP` with known noise only; use `qLogNoisyExpectedImprovement`"
-_PAIRWISE = "BoTorch asks for the data of a `PairwiseGP`; use `qExpectedUtilityOfBestOption`"
-_AVERAGE = "an expectation: exact for every expert, then weighed"
-_DRAWS = "sampled from the mixture"
-_MOMENTS = "its formula is for one normal distribution"
-_LISTED = (
-    "a `ModelList` of one model for each objective; weights move with the fantasies; one t-batch at a time, BoTorch "
-    "mixes those of several up"
-)
 
 CASES: dict[str, Case] = {
     # Analytic
-    "ExpectedImprovement": Case(WEIGHTED, on_experts(best_f=BEST), _AVERAGE, (1,)),
-    "LogExpectedImprovement": Case(WEIGHTED, on_experts(best_f=BEST), _AVERAGE, (1,)),
-    "ProbabilityOfImprovement": Case(WEIGHTED, on_experts(best_f=BEST), _AVERAGE, (1,)),
-    "LogProbabilityOfImprovement": Case(WEIGHTED, on_experts(best_f=BEST), _AVERAGE, (1,)),
-    "qAnalyticProbabilityOfImprovement": Case(
-        WEIGHTED, on_experts(best_f=BEST), f"{_AVERAGE}; for q > 1 BoTorch's gradient of it is off", rough=(3,)
-    ),
-    "ConstrainedExpectedImprovement": Case(WEIGHTED, on_pair_experts(**_CONSTRAINED), _AVERAGE, (1,)),
-    "LogConstrainedExpectedImprovement": Case(WEIGHTED, on_pair_experts(**_CONSTRAINED), _AVERAGE, (1,)),
-    "LogProbabilityOfFeasibility": Case(WEIGHTED, on_pair_experts(constraints={1: [None, BOUND]}), _AVERAGE, (1,)),
-    "PosteriorMean": Case(MODEL, on_model(), "the mean of the mixture", (1,)),
-    "ScalarizedPosteriorMean": Case(
-        MODEL, on_model(weights=lambda s: s.X.new_tensor([0.5, -1.0, 2.0])), "the mean of the mixture", (3,)
-    ),
-    "PosteriorStandardDeviation": Case(MODEL, on_model(), "the experts' disagreement included", (1,)),
-    "UpperConfidenceBound": Case(MODEL, on_model(beta=BETA), "mean and variance of the mixture", (1,)),
-    "NoisyExpectedImprovement": Case(
-        NONE, on_model(X_observed=lambda s: s.X), _SINGLE_TASK, (1,), error=UnsupportedError
-    ),
-    "LogNoisyExpectedImprovement": Case(
-        NONE, on_model(X_observed=lambda s: s.X), _SINGLE_TASK, (1,), error=UnsupportedError
-    ),
+    "ExpectedImprovement": Case(WEIGHTED, on_experts(best_f=BEST), (1,)),
+    "LogExpectedImprovement": Case(WEIGHTED, on_experts(best_f=BEST), (1,)),
+    "ProbabilityOfImprovement": Case(WEIGHTED, on_experts(best_f=BEST), (1,)),
+    "LogProbabilityOfImprovement": Case(WEIGHTED, on_experts(best_f=BEST), (1,)),
+    "qAnalyticProbabilityOfImprovement": Case(WEIGHTED, on_experts(best_f=BEST), rough=(3,)),
+    "ConstrainedExpectedImprovement": Case(WEIGHTED, on_pair_experts(**_CONSTRAINED), (1,)),
+    "LogConstrainedExpectedImprovement": Case(WEIGHTED, on_pair_experts(**_CONSTRAINED), (1,)),
+    "LogProbabilityOfFeasibility": Case(WEIGHTED, on_pair_experts(constraints={1: [None, BOUND]}), (1,)),
+    "PosteriorMean": Case(MODEL, on_model(), (1,)),
+    "ScalarizedPosteriorMean": Case(MODEL, on_model(weights=lambda s: s.X.new_tensor([0.5, -1.0, 2.0])), (3,)),
+    "PosteriorStandardDeviation": Case(MODEL, on_model(), (1,)),
+    "UpperConfidenceBound": Case(MODEL, on_model(beta=BETA), (1,)),
+    "NoisyExpectedImprovement": Case(NONE, on_model(X_observed=lambda s: s.X), (1,), error=UnsupportedError),
+    "LogNoisyExpectedImprovement": Case(NONE, on_model(X_observed=lambda s: s.X), (1,), error=UnsupportedError),
     # Monte Carlo
-    "qExpectedImprovement": Case(MODEL, on_model(**_MODEL_BEST), _DRAWS),
-    "qLogExpectedImprovement": Case(MODEL, on_model(**_MODEL_BEST, **_SMOOTH), _DRAWS),
-    "qNoisyExpectedImprovement": Case(MODEL, on_model(**_NOISY), _DRAWS),
-    "qLogNoisyExpectedImprovement": Case(MODEL, on_model(**_NOISY, **_SMOOTH), _DRAWS),
-    "qProbabilityOfImprovement": Case(MODEL, on_model(**_MODEL_BEST, tau=lambda s: s.smoothing), _DRAWS),
+    "qExpectedImprovement": Case(MODEL, on_model(**_MODEL_BEST)),
+    "qLogExpectedImprovement": Case(MODEL, on_model(**_MODEL_BEST, **_SMOOTH)),
+    "qNoisyExpectedImprovement": Case(MODEL, on_model(**_NOISY)),
+    "qLogNoisyExpectedImprovement": Case(MODEL, on_model(**_NOISY, **_SMOOTH)),
+    "qProbabilityOfImprovement": Case(MODEL, on_model(**_MODEL_BEST, tau=lambda s: s.smoothing)),
     "qLogProbabilityOfFeasibility": Case(
         MODEL,
         on_pair(
@@ -263,19 +247,14 @@ CASES: dict[str, Case] = {
             tau_max=lambda s: s.smoothing,
             fat=False,
         ),
-        _DRAWS,
     ),
-    "qSimpleRegret": Case(MODEL, on_model(sampler=_sampled), _DRAWS),
-    "qUpperConfidenceBound": Case(MODEL, on_model(beta=BETA, sampler=_sampled), f"{_DRAWS}; around its mean"),
-    "qLowerConfidenceBound": Case(MODEL, on_model(beta=BETA, sampler=_sampled), f"{_DRAWS}; around its mean"),
-    "qPosteriorStandardDeviation": Case(
-        MODEL,
-        on_model(sampler=_sampled),
-        f"{_DRAWS}; for q = 1 the mean absolute deviation times √(π/2), which is no standard deviation of a mixture",
-    ),
-    "qExpectedUtilityOfBestOption": Case(MODEL, on_model(sampler=_sampled), _DRAWS),
+    "qSimpleRegret": Case(MODEL, on_model(sampler=_sampled)),
+    "qUpperConfidenceBound": Case(MODEL, on_model(beta=BETA, sampler=_sampled)),
+    "qLowerConfidenceBound": Case(MODEL, on_model(beta=BETA, sampler=_sampled)),
+    "qPosteriorStandardDeviation": Case(MODEL, on_model(sampler=_sampled)),
+    "qExpectedUtilityOfBestOption": Case(MODEL, on_model(sampler=_sampled)),
     # Looking ahead
-    "qKnowledgeGradient": Case(MODEL, on_model(**_FANTASIES), "weights move with the fantasies", _ONE_SHOT),
+    "qKnowledgeGradient": Case(MODEL, on_model(**_FANTASIES), _ONE_SHOT),
     "qMultiFidelityKnowledgeGradient": Case(
         MODEL,
         on_model(
@@ -284,119 +263,67 @@ CASES: dict[str, Case] = {
             project=lambda s: _to_target,
             current_value=lambda s: s.X.new_zeros(()),
         ),
-        "weights move with the fantasies",
         _ONE_SHOT,
     ),
     "ProjectedAcquisitionFunction": Case(SAME, lambda A, s: A(PosteriorMean(s.model), project=_to_target), sizes=(1,)),
     "qMultiStepLookahead": Case(
-        MODEL,
-        on_model(batch_sizes=[1], samplers=lambda s: [s.sampler(NUM_FANTASIES)]),
-        "weights move with the fantasies",
-        (1 + NUM_FANTASIES,),
+        MODEL, on_model(batch_sizes=[1], samplers=lambda s: [s.sampler(NUM_FANTASIES)]), (1 + NUM_FANTASIES,)
     ),
     # Entropy searches
-    "qMaxValueEntropy": Case(GAUSSIAN, on_gaussian(**_CANDIDATES), _MOMENTS, (1,)),
-    "qLowerBoundMaxValueEntropy": Case(GAUSSIAN, on_gaussian(**_CANDIDATES), _MOMENTS, (1,)),
-    "qMultiFidelityMaxValueEntropy": Case(
-        GAUSSIAN, on_gaussian(**_CANDIDATES, project=lambda s: _to_target), _MOMENTS, (1,)
-    ),
+    "qMaxValueEntropy": Case(GAUSSIAN, on_gaussian(**_CANDIDATES), (1,)),
+    "qLowerBoundMaxValueEntropy": Case(GAUSSIAN, on_gaussian(**_CANDIDATES), (1,)),
+    "qMultiFidelityMaxValueEntropy": Case(GAUSSIAN, on_gaussian(**_CANDIDATES, project=lambda s: _to_target), (1,)),
     "qMultiFidelityLowerBoundMaxValueEntropy": Case(
-        GAUSSIAN, on_gaussian(**_CANDIDATES, project=lambda s: _to_target), _MOMENTS, (1,)
+        GAUSSIAN, on_gaussian(**_CANDIDATES, project=lambda s: _to_target), (1,)
     ),
     "qJointEntropySearch": Case(
-        GAUSSIAN, on_gaussian(optimal_inputs=_optima, optimal_outputs=lambda s: s.X.new_full((3, 1), 1.2)), _MOMENTS
+        GAUSSIAN, on_gaussian(optimal_inputs=_optima, optimal_outputs=lambda s: s.X.new_full((3, 1), 1.2))
     ),
-    "qPredictiveEntropySearch": Case(
-        GAUSSIAN, on_gaussian(optimal_inputs=_optima), f"{_MOMENTS}; not differentiable (BoTorch)", rough=(1, 3)
-    ),
+    "qPredictiveEntropySearch": Case(GAUSSIAN, on_gaussian(optimal_inputs=_optima), rough=(1, 3)),
     # Active learning
     "qNegIntegratedPosteriorVariance": Case(
-        GAUSSIAN,
-        on_gaussian(mc_points=lambda s: s.X, sampler=lambda s: s.sampler(1)),
-        "takes the variance after one fantasy, on which that of a mixture depends; `IntegratedVariance` averages",
+        GAUSSIAN, on_gaussian(mc_points=lambda s: s.X, sampler=lambda s: s.sampler(1))
     ),
     "PairwiseMCPosteriorVariance": Case(
         MODEL,
         on_model(objective=lambda s: GenericMCObjective(lambda Y, X=None: Y.squeeze(-1).sigmoid()), sampler=_sampled),
-        _DRAWS,
         (2, 4),
     ),
-    "qBayesianActiveLearningByDisagreement": Case(
-        EQUAL,
-        lambda A, s: A(EquallyWeightedView(s.model, 20), s.sampler()),
-        "which expert is right; `ExpertInformation` is exact for q = 1",
-    ),
-    "AnalyticExpectedUtilityOfBestOption": Case(NONE, on_model(), _PAIRWISE, (2,), error=AttributeError),
-    "PairwiseBayesianActiveLearningByDisagreement": Case(
-        GAUSSIAN, on_gaussian(), f"{_MOMENTS}; draws again in each call", (2,), fixed=False
-    ),
+    "qBayesianActiveLearningByDisagreement": Case(EQUAL, lambda A, s: A(EquallyWeightedView(s.model, 20), s.sampler())),
+    "AnalyticExpectedUtilityOfBestOption": Case(NONE, on_model(), (2,), error=AttributeError),
+    "PairwiseBayesianActiveLearningByDisagreement": Case(GAUSSIAN, on_gaussian(), (2,), fixed=False),
     # Thompson samples
-    "PathwiseThompsonSampling": Case(
-        MODEL, on_model(), "an `EnsembleModel`; an expert by its weight, then one of its functions"
-    ),
+    "PathwiseThompsonSampling": Case(MODEL, on_model()),
     # Changes of another acquisition function
     "FixedFeatureAcquisitionFunction": Case(SAME, lambda A, s: A(_q_log_ei(s), NUM_INPUTS, [1], [0.4]), num_inputs=1),
     "PenalizedAcquisitionFunction": Case(SAME, lambda A, s: A(_q_log_ei(s), L2Penalty(s.X[0]), 0.1)),
     "PriorGuidedAcquisitionFunction": Case(SAME, lambda A, s: A(_q_log_ei(s), _LogPrior(), log=True)),
-    "ProximalAcquisitionFunction": Case(
-        SAME,
-        lambda A, s: A(_log_ei(s), s.X.new_ones(NUM_INPUTS), beta=1.0),
-        "for models without an input transform: it compares transformed inputs with `train_inputs`, which are as given",
-        (1,),
-    ),
+    "ProximalAcquisitionFunction": Case(SAME, lambda A, s: A(_log_ei(s), s.X.new_ones(NUM_INPUTS), beta=1.0), (1,)),
     "MultiOutputAcquisitionFunctionWrapper": Case(
         SAME, lambda A, s: A([_log_ei(s), PosteriorMean(s.model)]), sizes=(1,), num_values=2
     ),
-    "MultiOutputPosteriorMean": Case(MODEL, on_pair(), "the means of the mixture", (1,), num_values=2),
+    "MultiOutputPosteriorMean": Case(MODEL, on_pair(), (1,), num_values=2),
     # Several objectives
     "ExpectedHypervolumeImprovement": Case(
-        WEIGHTED, on_pair_experts(ref_point=list(REFERENCE), partitioning=_FRONT["partitioning"]), _AVERAGE, (1,)
+        WEIGHTED, on_pair_experts(ref_point=list(REFERENCE), partitioning=_FRONT["partitioning"]), (1,)
     ),
-    "qExpectedHypervolumeImprovement": Case(MODEL, on_pair(**_FRONT), _DRAWS),
-    "qLogExpectedHypervolumeImprovement": Case(MODEL, on_pair(**_FRONT, **_SMOOTH), _DRAWS),
-    "qNoisyExpectedHypervolumeImprovement": Case(MODEL, on_pair(**_NOISY, ref_point=_FRONT["ref_point"]), _DRAWS),
-    "qLogNoisyExpectedHypervolumeImprovement": Case(
-        MODEL, on_pair(**_NOISY, **_SMOOTH, ref_point=_FRONT["ref_point"]), _DRAWS
-    ),
-    "MOMF": Case(MODEL, on_pair(**_FRONT), _DRAWS),
+    "qExpectedHypervolumeImprovement": Case(MODEL, on_pair(**_FRONT)),
+    "qLogExpectedHypervolumeImprovement": Case(MODEL, on_pair(**_FRONT, **_SMOOTH)),
+    "qNoisyExpectedHypervolumeImprovement": Case(MODEL, on_pair(**_NOISY, ref_point=_FRONT["ref_point"])),
+    "qLogNoisyExpectedHypervolumeImprovement": Case(MODEL, on_pair(**_NOISY, **_SMOOTH, ref_point=_FRONT["ref_point"])),
+    "MOMF": Case(MODEL, on_pair(**_FRONT)),
     "qLogNParEGO": Case(
-        MODEL, on_pair(**_NOISY, **_SMOOTH, scalarization_weights=lambda s: s.X.new_tensor([0.7, 0.3])), _DRAWS
+        MODEL, on_pair(**_NOISY, **_SMOOTH, scalarization_weights=lambda s: s.X.new_tensor([0.7, 0.3]))
     ),
-    "qHypervolumeKnowledgeGradient": Case(
-        MODEL,
-        on_both(
-            ref_point=_FRONT["ref_point"],
-            num_fantasies=NUM_FANTASIES,
-            num_pareto=NUM_PARETO,
-            sampler=lambda s: s.samplers(NUM_FANTASIES),
-        ),
-        _LISTED,
-        _HYPERVOLUME,
-        alone=True,
-    ),
+    "qHypervolumeKnowledgeGradient": Case(MODEL, on_both(**_PARETO), _PARETO_SIZES, alone=True),
     "qMultiFidelityHypervolumeKnowledgeGradient": Case(
-        MODEL,
-        on_both(
-            ref_point=_FRONT["ref_point"],
-            target_fidelities={1: 1.0},
-            num_fantasies=NUM_FANTASIES,
-            num_pareto=NUM_PARETO,
-            sampler=lambda s: s.samplers(NUM_FANTASIES),
-            project=lambda s: _to_target,
-        ),
-        _LISTED,
-        _HYPERVOLUME,
-        alone=True,
+        MODEL, on_both(**_PARETO, target_fidelities={1: 1.0}, project=lambda s: _to_target), _PARETO_SIZES, alone=True
     ),
-    "qLowerBoundMultiObjectiveMaxValueEntropySearch": Case(
-        GAUSSIAN, on_gaussian_pair(hypercell_bounds=_boxes), _MOMENTS
-    ),
+    "qLowerBoundMultiObjectiveMaxValueEntropySearch": Case(GAUSSIAN, on_gaussian_pair(hypercell_bounds=_boxes)),
     "qLowerBoundMultiObjectiveJointEntropySearch": Case(
-        GAUSSIAN, on_gaussian_pair(pareto_sets=_sets, pareto_fronts=_fronts, hypercell_bounds=_boxes), _MOMENTS
+        GAUSSIAN, on_gaussian_pair(pareto_sets=_sets, pareto_fronts=_fronts, hypercell_bounds=_boxes)
     ),
-    "qMultiObjectivePredictiveEntropySearch": Case(
-        GAUSSIAN, on_gaussian_pair(pareto_sets=_sets), f"{_MOMENTS}; not differentiable (BoTorch)", rough=(1, 3)
-    ),
+    "qMultiObjectivePredictiveEntropySearch": Case(GAUSSIAN, on_gaussian_pair(pareto_sets=_sets), rough=(1, 3)),
 }
 
 
@@ -412,111 +339,3 @@ def exported() -> dict[str, type[AcquisitionFunction]]:
             if kind.__module__.startswith(package.__name__) and not inspect.isabstract(kind):
                 classes[kind.__name__] = kind
     return classes
-
-
-def document() -> str:
-    """The page of the documentation."""
-    lines = [PREFACE]
-    for part, names in sections().items():
-        lines += [f"## {part}", "", "| Acquisition function | Give it | Remarks |", "| --- | --- | --- |"]
-        lines += [f"| `{name}` | {CASES[name].view} | {CASES[name].note} |" for name in names]
-        lines.append("")
-    return "\n".join(lines)
-
-
-# First acquisition function of each part of the table.
-PARTS = {
-    "ExpectedImprovement": "Formulas for one candidate",
-    "qExpectedImprovement": "Monte Carlo",
-    "qKnowledgeGradient": "Looking ahead",
-    "qMaxValueEntropy": "Entropy searches",
-    "qNegIntegratedPosteriorVariance": "Active learning and preferences",
-    "PathwiseThompsonSampling": "Thompson samples",
-    "FixedFeatureAcquisitionFunction": "Changes and lists of other acquisition functions",
-    "ExpectedHypervolumeImprovement": "Several objectives",
-}
-
-
-def sections() -> dict[str, list[str]]:
-    """Names of each part, in the order of the table."""
-    found: dict[str, list[str]] = {}
-    for name in CASES:
-        part = PARTS.get(name, next(reversed(found), ""))
-        found.setdefault(part, []).append(name)
-    return found
-
-
-PREFACE = f"""# Which acquisition function takes which view
-
-`ExactEnsembleModel` and `EnsembleModel` are BoTorch models whose posterior is a mixture of normal distributions with
-unequal weights (`MixturePosterior`). BoTorch has no such posterior: acquisition functions that draw samples are right
-with the model itself, those with a formula for one normal distribution need a view of it. This table holds for botorch
-{botorch.__version__}. It is written by `python tests/bo/acquisition_cases.py` and every line of it is tried by
-`tests/bo/test_acquisitions.py`; values of those that are expectations are compared with plain Monte Carlo over the
-weighted mixture in `tests/bo/test_acquisition_values.py`.
-
-[The other models for BoTorch](botorch_models.md) take the same views, and
-`tests/bo/test_contract.py` tries every line with each of them. Those of one normal distribution (`ExactGP`, `SparseGP`)
-need none. Where weights depend on the input (`FusedModel`), what needs `WeightedAcquisition` takes one point at a time.
-
-- **{MODEL}**: `acquisition(model, ...)`.
-- **{WEIGHTED}**: `WeightedAcquisition(model, lambda experts: acquisition(experts, ...))`. The value under every expert,
-  weighed: exact for expectations. The same acquisition function *accepts* the model itself where it needs mean and
-  variance only, but then takes the mixture for one normal distribution, which is another number.
-- **{GAUSSIAN}**: `acquisition(GaussianView(model), ...)`. The normal distribution with the mean and the covariance of
-  the mixture.
-- **{EQUAL}**: `acquisition(EquallyWeightedView(model, K), ...)`. K normal distributions of equal weight, experts
-  repeated in proportion to theirs.
-- **{SAME}**: it changes another acquisition function, and that one is given its view.
-- **{NONE}**: BoTorch accepts only its own class; the remark says what to use instead.
-
-Several objectives or constraints are outputs of one model (`train_Y` with several columns: they share weights) or,
-where the table says *{MODEL}*, models in a `ModelList` as well (each with its own weights).
-
-Samplers for a `ModelList` are best left to BoTorch, without a seed: it draws independently for every model. Two Sobol
-sequences, or two samplers of one seed, would make the models' draws depend on each other.
-
-Analytic acquisition functions take no pending points, nor do they when weighed: for several candidates at once use
-those whose name begins with `q`. Where values are drawn from fantasies (`qMultiStepLookahead` of several steps,
-`qKnowledgeGradient` with an objective), gradients leave out that the drawn expert depends on the candidate through its
-weight.
-
-`gp_ensembles.bo` has three acquisition functions for active learning; they take the model itself.
-`IntegratedVariance` is minus the expected posterior variance, with weights that move with the fantasies;
-`MixtureEntropy` is the entropy of the mixture at one point; `ExpertInformation` is the mutual information between an
-observation and the index of the right expert.
-
-Functions in closed form are drawn from an `EnsembleModel` only: `draw_paths(model, torch.Size([K]))`, and BoTorch's
-`PathwiseThompsonSampling`, Matheron paths and `get_optimal_samples(model, ...)`, which finds the optima that joint and
-predictive entropy searches ask for. The other models and `GaussianView` refuse them; their optima are the
-best of joint draws on a Sobol grid:
-
-```python
-import warnings
-
-import torch
-from botorch.acquisition.joint_entropy_search import qJointEntropySearch
-from botorch.utils.sampling import draw_sobol_samples
-from gp_ensembles.bo import ExactEnsembleModel
-from gp_ensembles.bo.views import GaussianView
-
-bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
-X = torch.rand(10, 2, dtype=torch.float64)
-model = ExactEnsembleModel(X, (6 * X).sin().sum(-1, keepdim=True)).fit()
-grid = draw_sobol_samples(bounds, n=1, q=512).squeeze(0)
-with warnings.catch_warnings():
-    # many points of a smooth function: a jitter of 1e-8 is added
-    warnings.simplefilter("ignore")
-    draws = model.posterior(grid).sample(torch.Size([16])).squeeze(-1)
-best, places = draws.max(-1, keepdim=True)
-acquisition = qJointEntropySearch(
-    GaussianView(model),
-    optimal_inputs=grid[places.squeeze(-1)],
-    optimal_outputs=best,
-)
-print(acquisition(X[:3].unsqueeze(-2)))
-```
-"""
-
-if __name__ == "__main__":
-    print(document(), end="")

@@ -63,16 +63,26 @@ class Case(NamedTuple):
         return model
 
 
+def close(a: Any, b: Any, tolerance: float = 1e-8) -> None:
+    """Equal to a relative and an absolute tolerance."""
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    """A seeded source of randomness."""
+    return torch.Generator().manual_seed(seed)
+
+
 def rows(num: int = NUM_ROWS, seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
     """Inputs of the unit square and values of a bumpy function."""
-    generator = torch.Generator().manual_seed(seed)
-    X = torch.rand(num, NUM_INPUTS, generator=generator, dtype=torch.float64)
-    noise = 0.1 * torch.randn(num, 1, generator=generator, dtype=torch.float64)
+    source = generator(seed)
+    X = torch.rand(num, NUM_INPUTS, generator=source, dtype=torch.float64)
+    noise = 0.1 * torch.randn(num, 1, generator=source, dtype=torch.float64)
     return X.to(dtype), ((5 * X.sum(-1, keepdim=True)).sin() + noise).to(dtype)
 
 
 def _ensemble(X: Tensor, Y: Tensor, given: Tensor) -> dict[str, Any]:
-    ensemble = kernel_ensemble(X, num_features=16, generator=torch.Generator().manual_seed(1))
+    ensemble = kernel_ensemble(X, num_features=16, generator=generator(1))
     for expert, noise in zip(ensemble.experts, (0.05, 0.1, 0.3), strict=True):
         expert.likelihood.noise = noise
         expert.features.parts[0].kernel.base_kernel.lengthscale = 0.4
@@ -126,14 +136,12 @@ def experts(X: Tensor, Y: Tensor) -> list[SingleTaskGP]:
 def _fusion(kind: type[fusion.BHS | fusion.PBHS]) -> Options:
     def options(X: Tensor, Y: Tensor, given: Tensor) -> dict[str, Any]:
         parts = experts(X, Y)
-        generator = torch.Generator().manual_seed(3)
-        frequencies = torch.randn(2, NUM_INPUTS, generator=generator, dtype=torch.float64).to(X) / 0.5
+        frequencies = torch.randn(2, NUM_INPUTS, generator=generator(3), dtype=torch.float64).to(X) / 0.5
 
         def fit(inputs: Tensor, targets: Tensor) -> FittedFusion:
             predicted, prior = fusion.predict_experts(parts, inputs[8:]), fusion.FourierPrior(frequencies)
             model = kind(inputs[8:], targets[8:], predicted, prior)
-            draws = torch.Generator().manual_seed(2)
-            return fusion.fit_fusion(model, fusion.LaplaceApproximation(num_draws=NUM_DRAWS), generator=draws)
+            return fusion.fit_fusion(model, fusion.LaplaceApproximation(num_draws=NUM_DRAWS), generator=generator(2))
 
         return {"fit": fit, "experts": parts}
 

@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-import botorch
 import pytest
 import torch
 from botorch.acquisition import (
@@ -56,10 +55,9 @@ def test_no_acquisition_function_is_missing():
     assert CLASSES.keys() == cases.CASES.keys()
 
 
-def test_the_page_is_up_to_date():
-    """With whatever version of BoTorch there is: the views are the same."""
-    page = re.sub(r"(?<=for botorch\n)[\d.]+(?=\. )", botorch.__version__, PAGE.read_text(encoding="utf-8"))
-    assert page == cases.document(), "anew: python tests/bo/acquisition_cases.py > docs/how_to/acquisition_functions.md"
+def test_the_page_names_the_views():
+    page = PAGE.read_text(encoding="utf-8")
+    assert dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", page, re.M)) == {n: c.view for n, c in cases.CASES.items()}
 
 
 def evaluate(case, acquisition, X):

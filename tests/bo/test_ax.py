@@ -28,6 +28,7 @@ from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, kernel_ensemble
 from gp_ensembles.bo.ax import fit_ax_model, register
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
 from gp_ensembles.ensembles.presets import oebe
+from tests.bo.contract_cases import close, generator
 
 # Ax itself uses what pandas, and Ax, are about to take away; what torch and BoTorch are about to is an error here, too.
 pytestmark = pytest.mark.filterwarnings(
@@ -49,10 +50,6 @@ def _same_draws():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         yield
-
-
-def generator():
-    return torch.Generator().manual_seed(0)
 
 
 def evaluate(parameters, sem=None):
@@ -94,10 +91,6 @@ def adapter(client, spec=None):
 def submodels(fitted):
     model = fitted.generator.surrogate.model
     return list(model.models) if isinstance(model, ModelList) else [model]
-
-
-def close(a, b, tolerance=1e-8):
-    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
 def evidence(model):
@@ -166,27 +159,6 @@ def test_equal_outcomes_are_no_obstacle():
     assert len(fitted.gen(1).arms) == 1
 
 
-class Carrier(EnsembleModel):
-    """What must not be: a model that takes the posterior of another one over with its hyperparameters."""
-
-    carried = None
-
-    def predict(self, X, noise):
-        predict = super().predict if self.carried is None else self.carried
-        return predict(X, noise)
-
-    def get_extra_state(self):
-        return super().predict
-
-    def set_extra_state(self, state):
-        """Taken over when all else is in place."""
-
-    def load_state_dict(self, state_dict, strict=True, assign=False):
-        result = super().load_state_dict(state_dict, strict, assign)
-        self.carried = state_dict["_extra_state"]
-        return result
-
-
 def cross_validated(fitted):
     """Means and variances of Ax's leave-one-out predictions in the models' units, (2, n, O), by trial."""
     datasets = fitted.generator.surrogate.training_data
@@ -218,7 +190,7 @@ def left_out(model):
         held = type(model)(
             model.data.X[rest],
             model.data.Y[rest],
-            None if model.data.Yvar is None else model.data.Yvar[rest],
+            None if model.data.noise is None else model.data.noise[rest],
             **({} if is_exact else {"ensemble": copy.deepcopy(model.ensemble)}),
             outcome_transform=None,
             input_transform=copy.deepcopy(model.input_transform),
@@ -253,18 +225,9 @@ CASES = {
 @pytest.mark.parametrize(("trials", "options"), CASES.values(), ids=CASES.keys())
 def test_cross_validation_does_not_leak(trials, options):
     fitted = adapter(experiment(**trials), surrogate(**options))
-    noisy = [model.data.Yvar is not None for model in submodels(fitted)]
+    noisy = [model.data.noise is not None for model in submodels(fitted)]
     assert all(noisy) if "sem" in trials else not any(noisy)
     check_no_leak(fitted)
-
-
-@pytest.mark.parametrize("trials", [{}, TWO_METRICS], ids=["one metric", "two metrics"])
-def test_a_posterior_in_the_state_dict_is_found(trials):
-    fitted = adapter(experiment(**trials), surrogate(Carrier, model_options={"ensemble": small_ensemble()}))
-    found = cross_validated(fitted)
-    close(found, torch.cat([moments(model, model.data.X) for model in submodels(fitted)], -1))
-    with pytest.raises(AssertionError):
-        check_no_leak(fitted)
 
 
 def searching(client, spec):

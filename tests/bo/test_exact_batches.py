@@ -17,6 +17,7 @@ from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, MixturePosterior,
 from gp_ensembles.bo.data import Observations
 from gp_ensembles.bo.exact_kernels import Hyperparameters
 from gp_ensembles.bo.views import EquallyWeightedView, GaussianView
+from tests.bo.contract_cases import close
 
 DTYPE = torch.float64
 BATCHES = (Size([2]), Size([3]), Size([2, 3]))  # as many data sets as kernels among them
@@ -54,10 +55,6 @@ def make(generator, batch, known_noise=False, **options):
         alone = ExactEnsembleModel(X[index], Y[index], noise, **{name: of(Size()) for name, of in options.items()})
         apart[index] = alone.with_hyperparameters_(Hyperparameters(*(value[index] for value in values)))
     return together.with_hyperparameters_(values), apart
-
-
-def close(a, b, tolerance=1e-8):
-    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
 def same(together, apart, X, **options):
@@ -160,7 +157,7 @@ def test_rows_for_good_and_imagined_ones(known_noise, generator):
     fantasies = together.fantasize(new, sampler)
     assert fantasies.batch_shape == (4, 3)
     level, scale = together.data.Y.mean(-2, keepdim=True), together.data.Y.std(-2, keepdim=True)
-    variance = together.data.Yvar.mean(-2, keepdim=True) / scale.square() if known_noise else None
+    variance = together.data.noise.mean(-2, keepdim=True) / scale.square() if known_noise else None
     drawn = sampler(together.posterior(new, observation_noise=variance if known_noise else True))
     fantasized = (drawn - level) / scale
     for index, alone in apart.items():

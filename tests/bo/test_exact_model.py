@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from botorch.acquisition import LogExpectedImprovement, qLogExpectedImprovement
+from botorch.acquisition import qLogExpectedImprovement
 from botorch.exceptions import InputDataError, InputDataWarning, UnsupportedError
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
@@ -21,7 +21,7 @@ from gpytorch.priors import LogNormalPrior
 from torch.nn.functional import one_hot
 from torch.testing import assert_close
 
-from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, WeightedAcquisition, exact_kernels, kernel_ensemble
+from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, exact_kernels, kernel_ensemble
 from gp_ensembles.bo.data import Observations
 from gp_ensembles.bo.exact_kernels import (
     Hyperparameters,
@@ -33,7 +33,7 @@ from gp_ensembles.bo.exact_kernels import (
     negative_log_posterior,
     vectors,
 )
-from gp_ensembles.bo.fitting import fit_inputs, maximize_in_transform
+from gp_ensembles.bo.fitting import maximize_in_transform
 from gp_ensembles.numerics.cholesky import NumericalError
 
 SMOOTHNESSES = (math.inf, 2.5, 1.5)
@@ -222,8 +222,6 @@ def test_what_cannot_be_done_is_said():
     start = Hyperparameters(*(value[:1] for value in model.hyperparameters))
     with pytest.raises(ValueError, match=r"lengthscale must have shape \(3, 1\), got \(1, 1\)"):
         model.fit(start)
-    with pytest.raises(ValueError, match="a smoothness must be"):
-        make_kernels([0.7], X)
     with pytest.raises(UnsupportedError, match="has no data; fit"):
         ExactEnsembleModel(X, X).condition_on_observations(X.unsqueeze(-2), X.unsqueeze(-2)).fit()
     kernels = make_kernels(SMOOTHNESSES, X)
@@ -343,10 +341,9 @@ def test_input_transforms_with_parameters_are_learned(kind, generator):
     learned = warped.input_transform
     if kind is ExactEnsembleModel:
         assert_close(log_evidences(warped).detach(), warped.log_evidence, rtol=1e-8, atol=1e-8)
-        maximize_in_transform(learned, partial(log_evidences, warped))
     else:
-        fit_inputs(warped.ensemble, learned, warped.rows)
         assert all(p.requires_grad for e in warped.ensemble.experts for p in e.likelihood.parameters())
+    maximize_in_transform(learned, partial(log_evidences, warped))
     value = log_evidences(warped).logsumexp(0)
     for name, prior in priors.items():
         value = value + prior.log_prob(getattr(learned, name.removesuffix("_prior"))).sum()
@@ -420,19 +417,3 @@ def test_inputs_far_from_the_unit_cube_are_warned_of(kind, generator):
     with pytest.warns(InputDataWarning, match="unit cube"):
         kind(1e4 * X, Y)
     kind(1e4 * X, Y, input_transform=Normalize(2))  # warnings are errors
-
-
-def test_expected_improvement_is_that_of_draws(generator):
-    X, Y = made_up(generator, 10, noise=0.3)
-    model = ExactEnsembleModel(X, Y).fit()
-    places = torch.rand(4, 1, 2, generator=generator, dtype=torch.float64)
-    best = Y.median()  # a value that many draws exceed
-    found = WeightedAcquisition(model, lambda experts: LogExpectedImprovement(experts, best_f=best))(places).exp()
-    num = 200_000
-    posterior = model.posterior(places)
-    index = torch.multinomial(posterior.log_weights.exp().reshape(-1), num, replacement=True, generator=generator)
-    mean, deviation = posterior.component_mean[..., 0, 0], posterior.component_variance[..., 0, 0].sqrt()
-    normal = torch.randn(4, num, generator=generator, dtype=torch.float64)
-    gains = (mean[:, index] + deviation[:, index] * normal - best).clamp_min(0)
-    error = gains.std(-1) / math.sqrt(num)
-    assert bool(((found - gains.mean(-1)).abs() < 5 * error).all())

@@ -14,7 +14,7 @@ from botorch.exceptions.warnings import NumericsWarning
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.models.transforms.input import InputPerturbation, Warp
-from botorch.models.transforms.outcome import ChainedOutcomeTransform, Log, Standardize
+from botorch.models.transforms.outcome import Standardize
 from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
 from botorch.utils.datasets import SupervisedDataset
 from gpytorch.kernels import LinearKernel, RBFKernel, ScaleKernel
@@ -33,6 +33,7 @@ from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.experts import GaussianExpert, MultiOutputExpert, StudentTExpert
 from gp_ensembles.features import HilbertAdditiveFeatures, LinearFeatures, RandomFourierFeatures
 from gp_ensembles.filters import CorrelatedWalk, ExponentialForgetting, RandomWalk, StabilizedForgetting
+from tests.bo.contract_cases import close, generator
 
 DTYPE = torch.float64
 NUM_INPUTS, NUM_FEATURES = 2, 12
@@ -45,10 +46,6 @@ TRANSITIONS = {
     "forgetting": ExponentialForgetting(0.9),
     "stabilized": StabilizedForgetting(0.95),
 }
-
-
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def rows(num=14, num_outputs=1, seed=0, dtype=DTYPE):
@@ -102,10 +99,6 @@ RULES = {
     "dynamic averaging": meta.DynamicModelAveraging(0.95),
     "Soft-Bayes": meta.SoftBayes(),
 }
-
-
-def close(a, b, tolerance=1e-8):
-    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
 def same(a, b, X, noise=True):
@@ -194,7 +187,7 @@ def test_the_log_evidence_weighs_the_experts():
         ("stabilized", "switching", 2),
     ],
 )
-def test_fantasies_equal_filtering_from_scratch(transition, rule, num_outputs):
+def test_conditioning_is_filtering_from_scratch(transition, rule, num_outputs):
     ours = model(num_outputs, TRANSITIONS[transition], RULES[rule], outcome_transform=None)
     X, _ = rows(6, seed=3)
     batch = X.reshape(3, 2, NUM_INPUTS)
@@ -211,6 +204,10 @@ def test_fantasies_equal_filtering_from_scratch(transition, rule, num_outputs):
         close((posterior.log_weights[s, t], posterior.component_mean[s, t]), (alone.log_weights, alone.component_mean))
         covariance = posterior.component_covariance.expand(4, 3, *posterior.component_covariance.shape[-4:])
         close(covariance[s, t], alone.component_covariance)
+        for_good = ours
+        for x, y in zip(batch[t].split(1), Y[s, t].split(1), strict=True):
+            for_good = for_good.condition_on_observations(x, y)
+        same(for_good, scratch, points[t])
 
 
 def test_every_weight_rule_serves_fantasies():
@@ -221,20 +218,6 @@ def test_every_weight_rule_serves_fantasies():
         fantasies = ours.condition_on_observations(X, Y)
         for s in range(5):
             close(fantasies.log_weights[s], ours.condition_on_observations(X, Y[s]).log_weights)
-
-
-def test_conditioning_row_by_row_is_filtering_from_scratch():
-    ours = model(transition=TRANSITIONS["stabilized"])
-    X, Y = rows(4, seed=3)
-    one_by_one = ours
-    for x, y in zip(X.split(1), Y.split(1), strict=True):
-        one_by_one = one_by_one.condition_on_observations(x, y)
-    old_X, old_Y = rows()
-    all_X, all_Y = torch.cat([old_X, X]), torch.cat([old_Y, Y])
-    scratch = EnsembleModel(all_X, all_Y, ensemble=ours.ensemble, outcome_transform=Standardize(1))
-    scratch.outcome_transform.load_state_dict(ours.outcome_transform.state_dict())  # the scale of the first rows
-    same(one_by_one, scratch, rows(5, seed=6)[0])
-    close(one_by_one.data.Y, scratch.data.Y)
 
 
 def test_looking_two_steps_ahead_is_refitting_twice():
@@ -352,20 +335,6 @@ def test_known_noise_is_fitted_to():
 # Transforms, outputs, state
 
 
-CHAIN = ChainedOutcomeTransform(log=Log(), standardize=Standardize(1))
-
-
-@pytest.mark.parametrize("transform", [Log(), CHAIN], ids=["log", "chain"])
-def test_nonlinear_transforms_have_the_mixtures_own_moments(transform):
-    ours = model(outcome_transform=transform)
-    points = rows(4, seed=6)[0].unsqueeze(-2)
-    posterior = ours.posterior(points)
-    draws = SobolQMCNormalSampler(Size([2**16]), seed=0)(posterior)
-    assert bool((draws > 0).all())
-    torch.testing.assert_close(draws.mean(0), posterior.mean, rtol=5e-3, atol=0)
-    torch.testing.assert_close(draws.var(0), posterior.variance, rtol=5e-2, atol=0)
-
-
 def test_input_perturbations_are_for_questions_only():
     X, Y = rows()
     shifts = torch.tensor([[0.0, 0.0], [0.1, 0.0], [0.0, 0.1]], dtype=DTYPE)
@@ -386,24 +355,6 @@ def test_some_outputs_are_those_of_all():
     more, Y = rows(2, 3, seed=7)
     conditioned = part.condition_on_observations(more, Y[:, [2, 0]])
     assert conditioned.posterior(points).mean.shape == (4, 2)
-
-
-def test_hyperparameters_travel_without_the_data():
-    """Cross-validation loads one model's state_dict into models of other data: nothing else may come along."""
-    X, Y = rows(20)
-    full = EnsembleModel(X, Y, ensemble=small(X)).fit()
-    state = full.state_dict()
-    held_out = EnsembleModel(X[:10], Y[:10], ensemble=small(X, 99))
-    held_out.load_state_dict(state)
-    points = rows(5, seed=6)[0]
-    num_rows = {tuple(value.shape) for value in state.values() if value.ndim and value.shape[0] == 20}
-    assert not num_rows, "rows of data in the state_dict"
-    expected = full.posterior(points).mean
-    assert float((held_out.posterior(points).mean - expected).abs().max()) > 1e-3
-    scale, level = full.outcome_transform.transform.stdvs.squeeze(), full.outcome_transform.transform.means.squeeze()
-    by_hand = EnsembleModel(X[:10], (Y[:10] - level) / scale, ensemble=full.ensemble, outcome_transform=None)
-    close(held_out.posterior(points).mean, by_hand.posterior(points).mean * scale + level)
-    close(held_out.log_weights, by_hand.log_weights)
 
 
 def test_models_of_one_ensemble_do_not_change_one_another():

@@ -14,12 +14,9 @@ from torch import Size
 
 from gp_ensembles.bo import EnsembleModel, ThompsonLoop, ThompsonSettings, kernel_ensemble
 from gp_ensembles.bo.thompson import draw_paths
+from tests.bo.contract_cases import generator
 
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
-
-
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def model(num_outputs=1, seed=0, forgetting=(), **options):

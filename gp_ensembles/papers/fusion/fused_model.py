@@ -1,9 +1,9 @@
 """A fitted fusion as a BoTorch model, and joint predictions of its experts at several points."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import singledispatch
-from typing import Any, NamedTuple, Self, cast, final
+from typing import Any, NamedTuple, Self, final
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
@@ -21,17 +21,16 @@ from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor, nn
 
 from gp_ensembles.bo import fantasies
-from gp_ensembles.bo.data import Observations, TrainingData, data_arguments, normal_likelihood, refuse_settings
+from gp_ensembles.bo.data import Observations, data_arguments, normal_likelihood
 from gp_ensembles.bo.mixture_model import MixtureModel
-from gp_ensembles.bo.outcomes import MixtureOutcomeTransform, as_mixture
-from gp_ensembles.bo.pointwise import PointwisePosterior
-from gp_ensembles.bo.posterior import MixturePosterior
+from gp_ensembles.bo.posterior import MixtureOutcomeTransform, MixturePosterior, as_mixture
 from gp_ensembles.numerics import normal
 from gp_ensembles.papers.fusion.base import FusionModel, PredictiveComponents
 from gp_ensembles.papers.fusion.experts import ExpertPredictions, PredictiveExpert, predict_expert
 from gp_ensembles.papers.fusion.fitted import FittedFusion
 from gp_ensembles.papers.fusion.function_priors import FourierPrior
 from gp_ensembles.papers.fusion.models import BHS, PBHS, MoGPE
+from gp_ensembles.papers.fusion.pointwise import PointwisePosterior
 
 _FLOOR = 1e-10  # least variance of a component without noise, in variances of the targets
 _DRAWS = 64  # draws whose bases are held in memory at once
@@ -91,7 +90,6 @@ class FusedModel(MixtureModel):
         torch.Size([3, 1])
     """
 
-    experts: tuple[object, ...]
     theta: Tensor
     draw_log_weights: Tensor
 
@@ -107,19 +105,23 @@ class FusedModel(MixtureModel):
         X, Y = fitted.model.X, fitted.model.y.unsqueeze(-1)
         outcomes = MixtureOutcomeTransform(outcome_transform).eval()
         given_X = X if input_transform is None else input_transform.eval().untransform(X)
-        super().__init__(TrainingData(given_X, outcomes.untransform(Y)[0], None), input_transform, outcomes)
+        super().__init__(Observations(given_X, outcomes.untransform(Y)[0], None), input_transform, outcomes)
         self.fusion: FusionModel = fitted.model
         self.register_buffer("theta", fitted.theta.detach())
         self.register_buffer("draw_log_weights", fitted.log_weights.detach())
-        self.experts = tuple(experts)
-        # As submodules, so that they move and change modes with the model.
-        self._modules_of_experts = nn.ModuleList(
-            part
-            for expert in experts
-            for part in (expert if isinstance(expert, tuple) else (expert,))
-            if isinstance(part, nn.Module)
-        )
+        # Modules, and pairs of them, are submodules: they are copied, move and change modes with the model.
+        parts = {str(k): nn.ModuleList(each) if isinstance(each, tuple) else each for k, each in enumerate(experts)}
+        self._modules_of_experts = nn.ModuleDict({k: each for k, each in parts.items() if isinstance(each, nn.Module)})
+        self._other_experts = {k: each for k, each in parts.items() if not isinstance(each, nn.Module)}
+        self._order = tuple(parts)
         self.eval()
+
+    @property
+    def experts(self) -> tuple[object, ...]:
+        """The experts as they were given."""
+        parts = {**self._other_experts, **dict(self._modules_of_experts.items())}
+        ordered = [parts[number] for number in self._order]
+        return tuple(tuple(each) if isinstance(each, nn.ModuleList) else each for each in ordered)
 
     @property
     def num_experts(self) -> int:
@@ -181,9 +183,8 @@ class FusedModel(MixtureModel):
         posterior = self._pooled(X.expand(*places, *X.shape[-2:]), found, draws)
         return posterior if isinstance(noise, bool) else _with_noise(posterior, noise.squeeze(-1))
 
-    def learned(self, rows: Observations, data: TrainingData, settings: Mapping[str, Any]) -> Self:
+    def learned(self, rows: Observations, data: Observations) -> Self:
         """The fusion after more rows, (n, D) and (n, 1): draws weighed, experts conditioned."""
-        refuse_settings(settings)
         other = self.fantasies(rows)
         other.data, other._is_imaginary = data, False
         return other
@@ -309,31 +310,9 @@ class FusedModel(MixtureModel):
             joint_weights, mean, variance = joint_weights.flatten(-2), mean.flatten(-3, -2), variance.flatten(-3, -2)
         return MixturePosterior(joint_weights, mean.unsqueeze(-1), variance.unsqueeze(-1).unsqueeze(-1))
 
-    def _unshare(self) -> None:
-        """Before the experts change in place: copies of those that a fantasy shares with its parent."""
-        before = list(self._modules_of_experts)
-        for expert in before:  # GPyTorch forgets what it has computed, which cannot be copied, when modes change
-            expert.train().eval()
-        self._unshare_parts()
-        now = dict(zip(before, self._modules_of_experts, strict=True))
-
-        def copied(part: object) -> object:
-            return now[part] if isinstance(part, nn.Module) else part
-
-        self.experts = tuple(
-            tuple(map(copied, each)) if isinstance(each, tuple) else copied(each) for each in self.experts
-        )
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        after = fn(self.theta[:0])
-        if (after.dtype, after.device) != (self.theta.dtype, self.theta.device):  # BoTorch often calls it in vain
-            self._unshare()
-            self.fusion = _moved(self.fusion, fn)
-            own = (nn.Module, tuple)  # these are submodules
-            self.experts = tuple(each if isinstance(each, own) else _moved(each, fn) for each in self.experts)
-            if self._rows_imagined is not None:
-                self._rows_imagined = self._rows_imagined.map(fn)
-        return cast(Self, super()._apply(fn, recurse))  # type: ignore[no-untyped-call]
+    def move_others(self, fn: Callable[[Tensor], Tensor]) -> None:
+        """Move the fusion, and experts that are no modules, by a function of every tensor."""
+        self.fusion, self._other_experts = _moved(self.fusion, fn), _moved(self._other_experts, fn)
 
 
 @singledispatch

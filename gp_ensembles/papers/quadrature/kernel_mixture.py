@@ -1,8 +1,7 @@
 """Predictions by mixtures of Gaussian processes with different kernels, also as a BoTorch model."""
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Self, cast, final
+from typing import Any, NamedTuple, Self, final
 
 import torch
 from botorch.models.transforms.input import InputTransform
@@ -13,16 +12,9 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihoo
 from torch import Tensor
 
 from gp_ensembles.bo import fantasies
-from gp_ensembles.bo.data import (
-    Observations,
-    TrainingData,
-    data_arguments,
-    normal_likelihood,
-    refuse_settings,
-)
+from gp_ensembles.bo.data import Observations, data_arguments, normal_likelihood
 from gp_ensembles.bo.mixture_model import MixtureModel
-from gp_ensembles.bo.outcomes import MixtureOutcomeTransform
-from gp_ensembles.bo.posterior import MixturePosterior
+from gp_ensembles.bo.posterior import MixtureOutcomeTransform, MixturePosterior
 from gp_ensembles.numerics import mixtures
 from gp_ensembles.numerics.display import record_text
 from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood, Processes
@@ -134,6 +126,8 @@ class KernelMixtureModel(MixtureModel):
     _X: Tensor
     _residual: Tensor
     _known_noise: Tensor | None
+    _cache: Processes | None
+    _computed = ("_cache",)
 
     def __init__(
         self,
@@ -152,7 +146,7 @@ class KernelMixtureModel(MixtureModel):
             raise ValueError(f"known noise needs the dense likelihood, not a {type(problem.likelihood).__name__}")
         outcomes = MixtureOutcomeTransform(outcome_transform).eval()
         given_X = X if input_transform is None else input_transform.eval().untransform(X)
-        super().__init__(TrainingData(given_X, *outcomes.untransform(Y, known_noise)), input_transform, outcomes)
+        super().__init__(Observations(given_X, *outcomes.untransform(Y, known_noise)), input_transform, outcomes)
         self._likelihood, self._reflection = problem.likelihood, problem.reflection
         state = {
             "component_weights": hyperparameters.mixtures.weights,
@@ -169,8 +163,7 @@ class KernelMixtureModel(MixtureModel):
         self.register_buffer("_residual", problem.y, persistent=False)
         self.register_buffer("_known_noise", known_noise, persistent=False)
         self.eval()
-        self._cache: Processes | None = problem.likelihoods.condition(self._kernels())
-        self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
+        self._cache = problem.likelihoods.condition(self._kernels())
 
     @property
     def num_experts(self) -> int:
@@ -201,14 +194,13 @@ class KernelMixtureModel(MixtureModel):
         r"""Log weights of the kernels, the same for all inputs, shape (\*batch, R)."""
         return fantasies.log_weights_after(self.joint, self.noise, self._rows_imagined, self.log_weights)
 
-    def learned(self, rows: Observations, data: TrainingData, settings: Mapping[str, Any]) -> Self:
+    def learned(self, rows: Observations, data: Observations) -> Self:
         """The processes of all rows; their weights by Bayes' rule."""
-        refuse_settings(settings)
         assert self._conditioned is not None  # siblings share it
         other = self._sibling()
         other.data = data
         if not isinstance(self._likelihood, DenseLikelihood):  # another arithmetic might not take these rows
-            other._rows_imagined = fantasies.extend(self._rows_imagined, rows)
+            other._rows_imagined = rows if self._rows_imagined is None else self._rows_imagined.followed_by(rows)
             return other
         other.log_weights = fantasies.log_weights_after(self.joint, self.noise, rows, self.log_weights).detach()
         other._X = torch.cat([self._X, rows.X.detach()])
@@ -252,28 +244,6 @@ class KernelMixtureModel(MixtureModel):
         if known is None:
             return self.hyperparameters
         return self.hyperparameters._replace(noise=known.mT.expand(self.num_experts, -1))
-
-    def _unshare(self) -> None:
-        """See the base; what was learned is dropped after loading, too."""
-        self._unshare_parts()
-        _forget(self)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_cache": None}  # it is computed again
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        after = fn(self._X[:0])
-        if (after.dtype, after.device) == (self._X.dtype, self._X.device):  # BoTorch often calls it in vain
-            return self
-        self._unshare()
-        if self._rows_imagined is not None:
-            self._rows_imagined = self._rows_imagined.map(fn)
-        return cast(Self, super()._apply(fn, recurse))  # type: ignore[no-untyped-call]
-
-
-def _forget(model: KernelMixtureModel, *_: object) -> None:
-    """After parameters were loaded or moved: the rows are learned again with them."""
-    model._cache = None
 
 
 class Prediction(NamedTuple):

@@ -1,9 +1,9 @@
 """The base of all sparse models: checks of rows and knots, the cached posterior of the knots, joint predictions."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from copy import deepcopy
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import torch
 from botorch.models.transforms.input import InputTransform
@@ -19,11 +19,9 @@ from torch import Tensor, nn
 from gp_ensembles.bo import fantasies
 from gp_ensembles.bo.data import (
     Observations,
-    TrainingData,
     check_input_transform,
     check_noise,
     data_arguments,
-    refuse_settings,
     transform_rows,
 )
 from gp_ensembles.bo.mixture_model import MixtureModel
@@ -111,6 +109,9 @@ class SparseModel(MixtureModel, ABC):
     knots: Tensor
     likelihood: GaussianLikelihood | FixedNoiseGaussianLikelihood
     approximation: Approximation
+    # The knots' posterior after the values from which it was computed.
+    _cached: tuple[list[Tensor], list[object], KnotsPosterior | Conditioned] | None
+    _computed = ("_cached",)
 
     def __init__(
         self,
@@ -132,8 +133,8 @@ class SparseModel(MixtureModel, ABC):
         check_input_transform(input_transform)
         inputs = None if input_transform is None else input_transform.to(train_X).train()
         outcomes = None if outcome_transform is None else outcome_transform.to(train_X).train()
-        data = TrainingData(train_X, targets, train_Yvar)
-        rows = transform_rows(inputs, outcomes, data.X, data.Y, data.Yvar)
+        data = Observations(train_X, targets, train_Yvar).map(Tensor.detach)
+        rows = transform_rows(inputs, outcomes, *data)
         for part in (inputs, outcomes):
             if part is not None:
                 part.eval()
@@ -160,8 +161,6 @@ class SparseModel(MixtureModel, ABC):
         self.likelihood = own.to(X)
         self.mean_module = mean.to(X)
         self.nugget = nugget
-        # The knots' posterior after the values from which it was computed.
-        self._cached: tuple[list[Tensor], list[object], KnotsPosterior | Conditioned] | None = None
         self._start_ranges: dict[str, tuple[Tensor, Tensor]] = {}
 
     @abstractmethod
@@ -238,8 +237,7 @@ class SparseModel(MixtureModel, ABC):
     @torch.no_grad()
     def knots_posterior(self) -> KnotsPosterior | Conditioned:
         """The knots' posterior without gradients, cached until a parameter, buffer, module or setting changes."""
-        rows = [buffer for name, buffer in self.named_buffers() if not name.startswith("data.")]
-        tensors = [*self.parameters(), *rows, self.likelihood.noise]
+        tensors = [*self.parameters(), *self.buffers(), self.likelihood.noise]
         # Values are compared, for GPyTorch's setters leave no trace; modules are equal if they are the same.
         settings = [*list(self.modules())[1:], self.nugget, self.approximation]
         if self._cached is not None:
@@ -281,9 +279,8 @@ class SparseModel(MixtureModel, ABC):
         """Zero: there is one component."""
         return X.new_zeros(1)
 
-    def learned(self, rows: Observations, data: TrainingData, settings: Mapping[str, Any]) -> Self:
+    def learned(self, rows: Observations, data: Observations) -> Self:
         """A model of more rows, hyperparameters as they are; knots too, unless every row is one."""
-        refuse_settings(settings)
         noise = None if rows.noise is None else torch.cat([self.likelihood.noise, rows.noise.detach().squeeze(-1)])
         X, y = torch.cat([self.train_X, rows.X.detach()]), torch.cat([self.train_y, rows.Y.detach().squeeze(-1)])
         return self._of_rows(X, y, noise, data, self.knots, all_are_knots=False)
@@ -291,7 +288,7 @@ class SparseModel(MixtureModel, ABC):
     def subset_of_data(self, rows: Tensor) -> Self:
         """The exact model of some distinct rows only: all of them are knots."""
         X, y, noise, data = self.train_X[rows], self.train_y[rows], self.likelihood.noise, self.data
-        given = TrainingData(data.X[rows], data.Y[rows], None if data.Yvar is None else data.Yvar[rows])
+        given = data.map(lambda values: values[rows])
         return self._of_rows(X, y, noise[rows] if len(noise) > 1 else noise, given, X, all_are_knots=True)
 
     def prepare(self, rows: Observations) -> None:
@@ -329,7 +326,7 @@ class SparseModel(MixtureModel, ABC):
         return other
 
     def _of_rows(
-        self, X: Tensor, y: Tensor, noise: Tensor | None, data: TrainingData, knots: Tensor, *, all_are_knots: bool
+        self, X: Tensor, y: Tensor, noise: Tensor | None, data: Observations, knots: Tensor, *, all_are_knots: bool
     ) -> Self:
         """A copy of other rows (N, D) and (N,) and their noise (N,), if it is known; hyperparameters stay."""
         other = self.with_knots(knots)
@@ -343,17 +340,6 @@ class SparseModel(MixtureModel, ABC):
         """The noise of a new row, shape (1,)."""
         noise: Tensor = self.likelihood.noise
         return noise.mean().unsqueeze(0)
-
-    def _unshare(self) -> None:
-        """See the base; the cache knows by which parts it was computed."""
-        self._unshare_parts()
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        self._cached = None
-        if self._rows_imagined is not None:
-            self._unshare_parts()
-            self._rows_imagined = self._rows_imagined.map(fn)
-        return cast(Self, super()._apply(fn, recurse))  # type: ignore[no-untyped-call]
 
 
 def _apart(loadings: Tensor, X: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from gpytorch.kernels import RBFKernel
 from scipy import stats
 
 from gp_ensembles.bo import EnsembleModel
-from gp_ensembles.bo.outcomes import normal_like
+from gp_ensembles.bo.posterior import normal_like
 from gp_ensembles.papers.fusion import FourierPrior, FusedModel, LaplaceApproximation, fit_fusion, predict_experts
 from gp_ensembles.papers.fusion.experts import ExpertPredictions, PredictiveExpert
 from gp_ensembles.papers.fusion.fused_model import predict_jointly

@@ -26,29 +26,11 @@ class PointwisePosterior(ComponentsPosterior):
         )
         self.draw_log_weights: Tensor = draw_log_weights.log_softmax(-1).expand(lead)
         self.log_weights: Tensor = log_weights.expand(*lead, num_experts, num_points)
-        self.component_mean: Tensor = mean.expand(*lead, num_experts, num_points)
+        self.component_mean = mean.expand(*lead, -1, -1)
         self.component_covariance = covariance
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        """The t-batch shape."""
-        return self.component_mean.shape[:-3]
-
-    @property
-    def num_experts(self) -> int:
-        """Number of experts K."""
-        return self.component_mean.shape[-2]
-
-    @property
-    def num_normals(self) -> int:
-        """1 + q + K q: normals that choose the draw, the experts, and the experts' functions."""
-        num_experts, num_points = self.component_mean.shape[-2:]
-        return 1 + num_points + num_experts * num_points
-
-    @property
-    def point_shape(self) -> torch.Size:
-        """(q, 1)."""
-        return torch.Size([self.component_mean.shape[-1], 1])
+        self.num_experts = num_experts
+        self.point_shape = torch.Size([num_points, 1])
+        self.num_normals = 1 + num_points + num_experts * num_points  # they choose the draw, experts, and functions
 
     @property
     def mean(self) -> Tensor:
@@ -93,7 +75,7 @@ class PointwisePosterior(ComponentsPosterior):
         return draws
 
     def moment_matched(self) -> GPyTorchPosterior:
-        """The normal distribution with the same mean and covariance."""
+        """See :meth:`ComponentsPosterior.moment_matched`."""
         return GPyTorchPosterior(MultivariateNormal(self.mean.squeeze(-1), to_linear_operator(self.covariance)))
 
     @property
