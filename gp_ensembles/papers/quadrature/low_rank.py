@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.papers.quadrature.likelihoods import CHUNK_BYTES, Processes, check_data, in_chunks
+from gp_ensembles.papers.quadrature.likelihoods import CHUNK_BYTES, Known, LogMarginalLikelihoods, Processes
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
 from gp_ensembles.papers.quadrature.spectral_mixture import Reflection, SpectralMixtures, covariance
 from gp_ensembles.spectral.frequencies import SobolDraws
@@ -84,86 +84,25 @@ def _eye(like: Tensor) -> Tensor:
     return torch.diag_embed(like.new_ones(like.shape[-2]))
 
 
-class LowRankProcesses(NamedTuple):
-    """Gaussian processes with R kernels by their features, conditioned on the data."""
-
-    hyperparameters: KernelHyperparameters  # of batch shape (R,)
-    likelihoods: "LowRankLikelihoods"
-    factor: Tensor  # Cholesky factors of A, (R, F, F)
-    coefficients: Tensor  # means of the features' coefficients, (R, F)
-
-    @property
-    def X(self) -> Tensor:
-        """Training inputs, shape (N, D)."""
-        return self.likelihoods.X
-
-    def predict(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Joint predictions of the function at points (\*batch, q, D): (\*batch, R, q) and (\*batch, R, q, q)."""
-        kernels, scale, noise = self.hyperparameters
-        batch, q = X.shape[:-2], X.shape[-2]
-        features, white = self._of(X.reshape(-1, X.shape[-1]))
-        mean = (features @ self.coefficients.unsqueeze(-1)).squeeze(-1).unflatten(-1, (*batch, q)).movedim(0, -2)
-        features, white = (part.unflatten(-2, (*batch, q)).movedim(0, -3) for part in (features, white))
-        value = noise[:, None, None] * (white @ white.mT)
-        if not self.likelihoods.keeps_rest:
-            return mean, value
-        points = X.unsqueeze(-3)
-        own = scale[:, None, None] * covariance(kernels, points, points, self.likelihoods.reflection)
-        return mean, value + own - features @ features.mT
-
-    def marginals(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Means and variances of the function at points (M, D), one at a time: (R, M) each."""
-        kernels, scale, noise = self.hyperparameters
-        features, white = self._of(X)
-        variance = noise.unsqueeze(-1) * white.square().sum(-1)
-        if self.likelihoods.keeps_rest:
-            prior = (scale * kernels.weights.sum(-1)).unsqueeze(-1)
-            variance = variance + (prior - features.square().sum(-1)).clamp_min(0.0)
-        return (features @ self.coefficients.unsqueeze(-1)).squeeze(-1), variance
-
-    def _of(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Features of points (M, D), (R, M, F), and those whitened by A."""
-        features = self.likelihoods.features(self.hyperparameters.mixtures, self.hyperparameters.outputscale, X)
-        return features, torch.linalg.solve_triangular(self.factor, features.mT, upper=False).mT
-
-
 @final
-class LowRankLikelihoods:
-    """Log marginal likelihoods of one data set under many kernels, by ``num_features`` of a component.
+class LowRankLikelihoods(LogMarginalLikelihoods):
+    """Log marginal likelihoods, or lower bounds of them, by ``num_features`` of a component.
 
     Features may keep the rest of the covariance, that of the functions they leave out, as independent for each row.
-    Shapes: ``X`` (N, D), ``y`` (N,).
     """
 
     def __init__(
         self, X: Tensor, y: Tensor, reflection: Reflection, features: Features, num_features: int, *, keeps_rest: bool
     ) -> None:
-        check_data(X, y)
-        self.X = X
-        self.y = y
-        self.reflection = reflection
+        super().__init__(X, y, reflection)
         self.features = features
-        self.num_features = num_features
         self.keeps_rest = keeps_rest
-
-    @property
-    def bytes_each(self) -> int:
-        """Bytes of the features of a kernel with one component."""
-        return _TABLES * self.y.element_size() * len(self.y) * self.num_features
-
-    def __call__(self, mixtures: SpectralMixtures, outputscale: Tensor, noise: Tensor) -> Tensor:
-        """Log marginal likelihoods of B mixtures, or lower bounds of them, shape (B,); NaN where there is none."""
-        largest = self.bytes_each * int(mixtures.num_components.max()) if len(noise) else 1
-        return in_chunks(self._values, KernelHyperparameters(mixtures, outputscale, noise), CHUNK_BYTES // largest)
+        self.bytes_each = _TABLES * y.element_size() * len(y) * num_features  # the features of one component
 
     def condition(self, hyperparameters: KernelHyperparameters) -> Processes:
-        """Gaussian processes with R kernels, conditioned on the data.
-
-        Raises:
-            NumericalError: If a covariance cannot be factorized.
-        """
+        """See :meth:`LogMarginalLikelihoods.condition`."""
         kernels = hyperparameters._replace(mixtures=hyperparameters.mixtures.trim())
-        factors, coefficients = [], []
+        factors, means = [], []
         for r in range(len(kernels.noise)):
             one = slice(r, r + 1)
             features = self.features(kernels.mixtures.take(one), kernels.outputscale[one], self.X)
@@ -171,8 +110,20 @@ class LowRankLikelihoods:
             if not bool(good.all()):
                 raise NumericalError(f"the covariance of the features of kernel {r} is not positive definite")
             factors.append(factor)
-            coefficients.append(mean)
-        return LowRankProcesses(kernels, self, torch.cat(factors), torch.cat(coefficients))
+            means.append(mean)
+        every_factor, coefficients = torch.cat(factors), torch.cat(means).unsqueeze(-1)
+
+        def known(points: Tensor) -> Known:
+            features = self.features(kernels.mixtures, kernels.outputscale, points)
+            white = torch.linalg.solve_triangular(every_factor, features.mT, upper=False).mT
+            learned = (-kernels.noise[:, None, None] * white, white)
+            pairs = ((features, features), learned) if self.keeps_rest else (learned,)
+            return (features @ coefficients).squeeze(-1), pairs
+
+        return Processes(kernels, self.X, self.reflection, known, self.keeps_rest)
+
+    def _at_once(self, components: int) -> int:
+        return CHUNK_BYTES // (self.bytes_each * components)
 
     def _values(self, kernels: KernelHyperparameters) -> Tensor:
         mixtures, outputscale, noise = kernels

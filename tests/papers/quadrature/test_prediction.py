@@ -11,7 +11,7 @@ from scipy import stats
 from gp_ensembles.numerics import NumericalError
 from gp_ensembles.papers.quadrature import Budget, PriorPolicy, RegressionProblem, Search, marginalize
 from gp_ensembles.papers.quadrature.kernel_mixture import KernelMixtureModel, root_mixture
-from gp_ensembles.papers.quadrature.likelihoods import condition
+from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters, inferred
 from gp_ensembles.papers.quadrature.quadrature import jackknife_sd, root_weights, rows_without_each_group
 from tests.papers.quadrature.cases import prior_of, seeded, tensor, unflatten
@@ -54,7 +54,8 @@ def golden_case(archive):
     values = archive("maskerade_predictive")
     one = torch.ones(12, dtype=torch.float64)
     hyperparameters = KernelHyperparameters(unflatten(values["theta"], 1), one, values["noise"] * one)
-    return values, condition(hyperparameters, values["X"].unsqueeze(-1), values["y"]), hyperparameters
+    conditioned = DenseLikelihoods(values["X"].unsqueeze(-1), values["y"]).condition(hyperparameters)
+    return values, conditioned, hyperparameters
 
 
 def test_golden_predictions_of_each_kernel(golden_case):
@@ -179,7 +180,7 @@ def test_a_covariance_that_cannot_be_factorized_is_named():
     kernels = unflatten(tensor([1.0, 0.0, 1.0]), 1)
     hyperparameters = KernelHyperparameters(kernels, tensor(1.0), tensor(-1e-3))
     with pytest.raises(NumericalError, match="covariance of the training rows under kernel 0"):
-        condition(hyperparameters, X, tensor(0.0, 1.0, 2.0))
+        DenseLikelihoods(X, tensor(0.0, 1.0, 2.0)).condition(hyperparameters)
 
 
 def test_pruning_moves_no_probability_by_more_than_it_says(found):
