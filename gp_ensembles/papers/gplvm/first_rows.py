@@ -12,8 +12,9 @@ from gp_ensembles.papers.gplvm.embed import (
     LatentModel,
     RowEmbedding,
     WeightPosterior,
-    embedding_density,
+    embedding_derivatives,
     learn_rows,
+    row_embedding,
     weight_prior,
 )
 from gp_ensembles.papers.gplvm.records import LatentSettings
@@ -182,7 +183,7 @@ def learn_first_rows(
     fit = fit_batch(omega, scores * spread**0.5, rows, spread, max_iterations=settings.batch_iterations)
     prior = weight_prior(fit.noise / fit.prior_variance, 2 * omega.shape[-2], Y.shape[1])
     posterior = learn_rows(prior, fourier_features(omega, fit.embedding), rows)
-    density = embedding_density(LatentModel(omega, posterior, fit.noise, spread), fit.embedding, rows)
-    converged = fit.converged.unsqueeze(-1).expand(-1, len(Y))
-    found = RowEmbedding(fit.embedding, *density, converged)
+    model = LatentModel(omega, posterior, fit.noise, spread)
+    value, _, _ = embedding_derivatives(model, fit.embedding, rows)
+    found = row_embedding(model, fit.embedding, value, fit.converged.unsqueeze(-1).expand(-1, len(Y)))
     return mean, scale, rows, fit, posterior, found

@@ -289,12 +289,11 @@ class IEGPLVM(nn.Module):
         check_latent(X, expert, self.num_latent, self.num_experts, self.omega)
         mean = X.new_empty(len(X), self.num_outputs)
         variance = X.new_empty(len(X), 1)
-        omega, posterior, noise, _, step = self._model
+        omega, posterior, noise, *_ = self._model.ahead()
         for number in expert.unique().tolist():
             own, only = expert == number, slice(number, number + 1)
             Phi = fourier_features(omega[only], X[own].unsqueeze(0))
-            own_weights = WeightPosterior(*(part[only] for part in posterior))
-            means, variances = predict_rows(own_weights, Phi, noise[only], None if step is None else step[only])
+            means, variances = predict_rows(WeightPosterior(*(part[only] for part in posterior)), Phi, noise[only])
             mean[own], variance[own] = means[0], variances[0].unsqueeze(-1)
         return Reconstruction(mean * self.scale + self.offset, (variance * self.scale.square()).expand_as(mean))
 
