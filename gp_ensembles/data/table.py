@@ -36,8 +36,7 @@ class Table(NamedTuple):
     target_name: str
     name: str
 
-    def __repr__(self) -> str:
-        return record_text(self)
+    __repr__ = record_text
 
 
 def read_csv(

@@ -19,52 +19,32 @@ from gp_ensembles.numerics.simplex import simplex_quadratic
 
 
 class BestExpert(NamedTuple):
-    """The expert that is best over a whole stream.
+    """The expert that is best over a whole stream."""
 
-    Attributes:
-        expert: Its index, a scalar integer tensor.
-        log_prob: Its log densities, shape (T,), in nats; NaN where the target is missing.
-    """
+    expert: Tensor  # its index, a scalar integer tensor
+    log_prob: Tensor  # its log densities, (T,), in nats; NaN where the target is missing
 
-    expert: Tensor
-    log_prob: Tensor
-
-    def __repr__(self) -> str:
-        return record_text(self)
+    __repr__ = record_text
 
 
 class BestMixture(NamedTuple):
-    """The mixture of fixed weights that is best over a whole stream.
+    """The mixture of fixed weights that is best over a whole stream."""
 
-    Attributes:
-        weights: The weights, shape (M,).
-        log_prob: Log densities of the mixture, shape (T,), in nats; NaN where the target is missing.
-        gap: No mixture is better by more than this per observed target, in nats, a scalar.
-        num_iterations: Passes over the stream.
-    """
+    weights: Tensor  # the weights, (M,)
+    log_prob: Tensor  # log densities of the mixture, (T,), in nats; NaN where the target is missing
+    gap: Tensor  # no mixture is better by more than this per observed target, in nats, ()
+    num_iterations: int  # passes over the stream
 
-    weights: Tensor
-    log_prob: Tensor
-    gap: Tensor
-    num_iterations: int
-
-    def __repr__(self) -> str:
-        return record_text(self)
+    __repr__ = record_text
 
 
 class BestPath(NamedTuple):
-    """The sequence of experts that is best over a whole stream.
+    """The sequence of experts that is best over a whole stream."""
 
-    Attributes:
-        path: Index of the expert of each step, shape (T,), int64.
-        log_prob: Log densities of the sequence, shape (T,), in nats; NaN where the target is missing.
-    """
+    path: Tensor  # index of the expert of each step, (T,), int64
+    log_prob: Tensor  # log densities of the sequence, (T,), in nats; NaN where the target is missing
 
-    path: Tensor
-    log_prob: Tensor
-
-    def __repr__(self) -> str:
-        return record_text(self)
+    __repr__ = record_text
 
 
 def best_expert(log_prob: Tensor) -> BestExpert:

@@ -15,82 +15,47 @@ from gp_ensembles.numerics.display import record_text
 
 
 class StreamScores(NamedTuple):
-    """All scores of a stream of mixture predictions so far; see :class:`ScoreSummary`.
+    """All scores of a stream of mixture predictions so far; see :class:`ScoreSummary`."""
 
-    Attributes:
-        num_rows: Rows seen, missing targets included.
-        num_scored: Observed targets.
-        log_prob: Sum of the mixture's log densities.
-        gaussian_log_prob: Sum of the moment-matched normal's log densities.
-        crps: Sum of the mixture's CRPS.
-        covered: Number of targets inside the central interval.
-        absolute_error: Sum of absolute errors.
-        squared_error: Sum of squared errors.
-        squared_z: Sum of squared standardized errors.
-        target_mean: Mean of the observed targets.
-        target_deviation: Sum of their squared deviations from it.
-    """
+    num_rows: Tensor  # rows seen, missing targets included
+    num_scored: Tensor  # observed targets
+    log_prob: Tensor  # sum of the mixture's log densities
+    gaussian_log_prob: Tensor  # sum of the moment-matched normal's log densities
+    crps: Tensor  # sum of the mixture's CRPS
+    covered: Tensor  # number of targets inside the central interval
+    absolute_error: Tensor  # sum of absolute errors
+    squared_error: Tensor  # sum of squared errors
+    squared_z: Tensor  # sum of squared standardized errors
+    target_mean: Tensor  # mean of the observed targets
+    target_deviation: Tensor  # sum of their squared deviations from it
 
-    num_rows: Tensor
-    num_scored: Tensor
-    log_prob: Tensor
-    gaussian_log_prob: Tensor
-    crps: Tensor
-    covered: Tensor
-    absolute_error: Tensor
-    squared_error: Tensor
-    squared_z: Tensor
-    target_mean: Tensor
-    target_deviation: Tensor
-
-    def __repr__(self) -> str:
-        return record_text(self)
+    __repr__ = record_text
 
 
 class RowScores(NamedTuple):
-    """Predictions of a block and their scores, row by row, each (B,), float64.
+    """Predictions of a block and their scores, row by row, each (B,), float64."""
 
-    Attributes:
-        mean: Predictive means.
-        variance: Predictive variances.
-        log_prob: Log densities of the targets.
-        crps: Continuous ranked probability scores, units of the target.
-        inside: Whether the target lies in the central interval.
-    """
+    mean: Tensor  # predictive means
+    variance: Tensor  # predictive variances
+    log_prob: Tensor  # log densities of the targets
+    crps: Tensor  # continuous ranked probability scores, units of the target
+    inside: Tensor  # whether the target lies in the central interval
 
-    mean: Tensor
-    variance: Tensor
-    log_prob: Tensor
-    crps: Tensor
-    inside: Tensor
-
-    def __repr__(self) -> str:
-        return record_text(self)
+    __repr__ = record_text
 
 
 class ScoreSummary(NamedTuple):
-    """Averages over the observed targets of a stream, each a float64 scalar; NaN before the first.
+    """Averages over the observed targets of a stream, each a float64 scalar; NaN before the first."""
 
-    Attributes:
-        log_score: Mean log density of the full mixture, nats per row.
-        log_score_gaussian: Mean log density of the moment-matched normal, nats per row.
-        crps: Mean CRPS of the mixture, units of the target.
-        coverage: Share of targets inside the central interval.
-        mean_absolute_error: Units of the target.
-        nmse: Squared error over the variance of the targets, dimensionless; NaN where all are the same.
-        mean_squared_z: Mean squared standardized error; 1 is right.
-    """
+    log_score: Tensor  # mean log density of the full mixture, nats per row
+    log_score_gaussian: Tensor  # mean log density of the moment-matched normal, nats per row
+    crps: Tensor  # mean CRPS of the mixture, units of the target
+    coverage: Tensor  # share of targets inside the central interval
+    mean_absolute_error: Tensor  # units of the target
+    nmse: Tensor  # squared error over the variance of the targets, dimensionless; NaN where all are the same
+    mean_squared_z: Tensor  # mean squared standardized error; 1 is right
 
-    log_score: Tensor
-    log_score_gaussian: Tensor
-    crps: Tensor
-    coverage: Tensor
-    mean_absolute_error: Tensor
-    nmse: Tensor
-    mean_squared_z: Tensor
-
-    def __repr__(self) -> str:
-        return record_text(self)
+    __repr__ = record_text
 
 
 def init_scores(like: Tensor) -> StreamScores:

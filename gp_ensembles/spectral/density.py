@@ -12,20 +12,15 @@ from gp_ensembles.numerics.gpytorch_types import Kernel
 
 
 class StationaryForm(NamedTuple):
-    r"""A stationary kernel, taken apart: :math:`c\,\kappa(\|(x - x') / \ell\|)`.
+    r"""A stationary kernel, taken apart: :math:`c\,\kappa(\|(x - x') / \ell\|)`."""
 
-    Args:
-        outputscale: Output scale c, shape (\*batch) or one that broadcasts to it.
-        lengthscale: Length scales, shape (\*batch, 1, D) or (\*batch, 1, 1).
-        log_density: Logarithm of the spectral density of :math:`\kappa` in d dimensions, as a function of the
-            squared norm of the angular frequency (any shape) and of d.
-        box_factor: Least half-width, in length scales, of a box whose sines and cosines represent the kernel; the
-            value for Matern-3/2, the largest recommended, where nothing else is said.
-    """
-
-    outputscale: Tensor
-    lengthscale: Tensor
+    outputscale: Tensor  # output scale c, (*batch) or one that broadcasts to it
+    lengthscale: Tensor  # length scales, (*batch, 1, D) or (*batch, 1, 1)
+    # logarithm of the spectral density of \kappa in d dimensions, as a function of the squared norm of the angular
+    # frequency (any shape) and of d
     log_density: Callable[[Tensor, int], Tensor]
+    # least half-width, in length scales, of a box whose sines and cosines represent the kernel; the value for
+    # Matern-3/2, the largest recommended, where nothing else is said
     box_factor: float = 4.5
 
 

@@ -29,15 +29,10 @@ _SPARSE = 1e-8  # hazard, in units of the mixture's width, below which derivativ
 
 
 class BaseDraws(NamedTuple):
-    r"""Draws that a kernel turns into frequencies.
+    r"""Draws that a kernel turns into frequencies."""
 
-    Args:
-        normals: Standard normal variables, shape (\*batch, R, D).
-        uniforms: Uniform variables in (0, 1), one for each frequency (mixing variable), shape (\*batch, R).
-    """
-
-    normals: Tensor
-    uniforms: Tensor
+    normals: Tensor  # standard normal variables, (*batch, R, D)
+    uniforms: Tensor  # uniform variables in (0, 1), one for each frequency (mixing variable), (*batch, R)
 
 
 class FrequencyDraws(ABC):
@@ -132,17 +127,12 @@ def draw_batch(
 
 
 class SpectralComponent(NamedTuple):
-    r"""One stationary summand of a kernel, :math:`w\,\mathrm{E}[\cos \omega^\top (x - x')]`.
+    r"""One stationary summand of a kernel, :math:`w\,\mathrm{E}[\cos \omega^\top (x - x')]`."""
 
-    Args:
-        weight: Output scale w, shape (\*batch) or one that broadcasts to it.
-        num_normals: Number of standard normals d that a frequency is made of.
-        frequencies: Differentiable transform of base draws, normals (\*batch, R, d) and uniforms (\*batch, R),
-            to angular frequencies (\*batch, R, D).
-    """
-
-    weight: Tensor
-    num_normals: int
+    weight: Tensor  # output scale w, (*batch) or one that broadcasts to it
+    num_normals: int  # number of standard normals d that a frequency is made of
+    # differentiable transform of base draws, normals (*batch, R, d) and uniforms (*batch, R), to angular frequencies
+    # (*batch, R, D)
     frequencies: Callable[[BaseDraws], Tensor]
 
 

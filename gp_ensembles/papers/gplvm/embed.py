@@ -28,16 +28,11 @@ _GROW, _SHRINK = 4.0, 0.2
 
 
 class WeightPosterior(NamedTuple):
-    r"""Posterior of the weights of M experts for D columns each.
+    r"""Posterior of the weights of M experts for D columns each."""
 
-    Attributes:
-        factor: A square root of :math:`A^{-1}`, not triangular, shape (M, F, F); the covariance is
-            ``factor @ factor.mT`` times the noise.
-        mean: Posterior means, shape (M, F, D).
-    """
-
+    # a square root of A^{-1}, not triangular, (M, F, F); the covariance is ``factor @ factor.mT`` times the noise
     factor: Tensor
-    mean: Tensor
+    mean: Tensor  # posterior means, (M, F, D)
 
 
 def weight_prior(ratio: Tensor, num_features: int, num_outputs: int) -> WeightPosterior:
@@ -70,21 +65,13 @@ def predict_rows(posterior: WeightPosterior, Phi: Tensor, noise: Tensor) -> tupl
 
 
 class LatentModel(NamedTuple):
-    r"""Parameters and weights by which rows are embedded and predicted.
+    r"""Parameters and weights by which rows are embedded and predicted."""
 
-    Attributes:
-        omega: Angular frequencies, shape (M, R, d).
-        posterior: Posterior of the weights.
-        noise: Observation noise variance, shape (M,).
-        latent_variance: Prior variance of a latent coordinate.
-        walk: Variance of the weights' random step before each row over the noise, shape (M,); ``None`` for weights that
-            do not change.
-    """
-
-    omega: Tensor
-    posterior: WeightPosterior
-    noise: Tensor
-    latent_variance: float
+    omega: Tensor  # angular frequencies, (M, R, d)
+    posterior: WeightPosterior  # posterior of the weights
+    noise: Tensor  # observation noise variance, (M,)
+    latent_variance: float  # prior variance of a latent coordinate
+    # variance of the weights' random step before each row over the noise, (M,); ``None`` for weights that do not change
     walk: Tensor | None = None
 
     def ahead(self, num_steps: int = 1) -> "LatentModel":
@@ -101,19 +88,12 @@ class LatentModel(NamedTuple):
 
 
 class RowEmbedding(NamedTuple):
-    """Embeddings of rows under each expert.
+    """Embeddings of rows under each expert."""
 
-    Attributes:
-        point: Embeddings, shape (M, B, d).
-        log_prob: Log density of what was observed of each row, at its embedding, shape (M, B).
-        log_latent: Log prior density of the embedding, shape (M, B).
-        converged: Whether the search converged within its iterations, shape (M, B), boolean.
-    """
-
-    point: Tensor
-    log_prob: Tensor
-    log_latent: Tensor
-    converged: Tensor
+    point: Tensor  # embeddings, (M, B, d)
+    log_prob: Tensor  # log density of what was observed of each row, at its embedding, (M, B)
+    log_latent: Tensor  # log prior density of the embedding, (M, B)
+    converged: Tensor  # whether the search converged within its iterations, (M, B), boolean
 
 
 def embedding_derivatives(model: LatentModel, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor, Tensor]:

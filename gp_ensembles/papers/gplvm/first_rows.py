@@ -55,21 +55,13 @@ def principal_components(Y: Tensor, num_latent: int) -> tuple[Tensor, Tensor]:
 
 
 class BatchFit(NamedTuple):
-    """Embeddings and hyperparameters of the first rows.
+    """Embeddings and hyperparameters of the first rows."""
 
-    Attributes:
-        embedding: Latent inputs of each expert, shape (M, N, d).
-        prior_variance: Prior variance of the weights, shape (M,), in squared units of the rows.
-        noise: Observation noise variance, shape (M,), in the same units; at least 1e-6.
-        objective: Log posterior density at the end, shape (M,).
-        converged: Whether each expert's search had ended before its budget, shape (M,), boolean.
-    """
-
-    embedding: Tensor
-    prior_variance: Tensor
-    noise: Tensor
-    objective: Tensor
-    converged: Tensor
+    embedding: Tensor  # latent inputs of each expert, (M, N, d)
+    prior_variance: Tensor  # prior variance of the weights, (M,), in squared units of the rows
+    noise: Tensor  # observation noise variance, (M,), in the same units; at least 1e-6
+    objective: Tensor  # log posterior density at the end, (M,)
+    converged: Tensor  # whether each expert's search had ended before its budget, (M,), boolean
 
 
 def log_posterior(

@@ -63,8 +63,7 @@ class Embeddings(NamedTuple):
     log_weights: Tensor
     converged: Tensor
 
-    def __repr__(self) -> str:
-        return record_text(self)
+    __repr__ = record_text
 
 
 class Reconstruction(NamedTuple):
@@ -73,8 +72,7 @@ class Reconstruction(NamedTuple):
     mean: Tensor
     variance: Tensor
 
-    def __repr__(self) -> str:
-        return record_text(self)
+    __repr__ = record_text
 
 
 def check_settings(settings: LatentSettings) -> None:

@@ -153,7 +153,7 @@ class KernelMixtureModel(MixtureModel):
         outcomes = MixtureOutcomeTransform(outcome_transform).eval()
         given_X = X if input_transform is None else input_transform.eval().untransform(X)
         super().__init__(TrainingData(given_X, *outcomes.untransform(Y, known_noise)), input_transform, outcomes)
-        self._likelihood, self._reflection = problem.likelihood, problem.reflection
+        self._likelihood = problem.likelihood
         state = {
             "component_weights": hyperparameters.mixtures.weights,
             "component_means": hyperparameters.mixtures.means,
@@ -242,7 +242,7 @@ class KernelMixtureModel(MixtureModel):
     @property
     def _conditioned(self) -> Processes:
         if self._cache is None:
-            bound = self._likelihood.bind(self._X, self._residual, self._reflection)
+            bound = self._likelihood.bind(self._X, self._residual)
             self._cache = bound.condition(self._kernels())
         return self._cache
 
@@ -289,8 +289,7 @@ class Prediction(NamedTuple):
     mass: Tensor  # of the products of roots before normalization; one if the surrogate were exact
     from_roots: Tensor  # where products of roots were used; elsewhere positive weights were
 
-    def __repr__(self) -> str:
-        return record_text(self)
+    __repr__ = record_text
 
 
 class _Weights(NamedTuple):

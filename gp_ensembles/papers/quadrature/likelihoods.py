@@ -1,9 +1,7 @@
 """Log marginal likelihoods of many kernels at once: what computes them, and the dense way, exact for any inputs."""
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple, Protocol, cast, final
 
 import torch
@@ -11,20 +9,15 @@ from torch import Tensor
 
 from gp_ensembles.numerics import exact_gp
 from gp_ensembles.numerics.cholesky import cholesky
+from gp_ensembles.numerics.devices import memory_of
 from gp_ensembles.numerics.exact_gp import log_marginal
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
-from gp_ensembles.papers.quadrature.spectral_mixture import (
-    AT_ORIGIN,
-    Reflection,
-    SpectralMixtures,
-    covariance,
-    covariance_at_lags,
-)
+from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures, covariance, covariance_at_lags
 
 CHUNK_BYTES = 2**25  # of matrices per chunk: about the size of caches; more is slower
 _SAME_LAG = 1e-9  # lags closer than this share of the range are one lag of a grid
 _MATRICES = 12  # covariance, its factor, inverse and gradient, and the parts of the component being differentiated
-_MEMORY_SHARE = 0.8  # of the available memory that one likelihood may take
+_MEMORY_SHARE = 0.8  # of the memory there is that one likelihood may take
 
 
 # Means (R, M) at M points, and pairs of rows (R, M, F) whose products the data take off their covariance.
@@ -36,7 +29,6 @@ class Processes(NamedTuple):
 
     hyperparameters: KernelHyperparameters  # of batch shape (R,)
     X: Tensor  # training inputs, (N, D)
-    reflection: Reflection
     known: Callable[[Tensor], Known]  # at points (M, D)
     keeps_rest: bool = True  # whether before the data the covariance is the kernel's, or zero
 
@@ -45,7 +37,7 @@ class Processes(NamedTuple):
         kernels, scale, _ = self.hyperparameters
         shape, points = X.shape[:-1], X.unsqueeze(-3)
         mean, pairs = self.known(X.reshape(-1, X.shape[-1]))  # one solve for all batches: no copies of the factor
-        own = scale[:, None, None] * covariance(kernels, points, points, self.reflection) if self.keeps_rest else 0.0
+        own = scale[:, None, None] * covariance(kernels, points, points) if self.keeps_rest else 0.0
         for pair in pairs:
             left, right = (part.unflatten(-2, shape).movedim(0, -3) for part in pair)  # (*batch, R, q, F)
             own = own - left @ right.mT
@@ -67,7 +59,7 @@ class Processes(NamedTuple):
 class LogMarginalLikelihoods(ABC):
     """Log marginal likelihoods of one data set under many kernels.
 
-    Shapes: ``X`` (N, D), ``y`` (N,); ``reflection`` is how the kernels' components are made symmetric.
+    Shapes: ``X`` (N, D), ``y`` (N,).
 
     Raises:
         ValueError: If shapes do not fit, there is no row, or a value is not finite (the first is named).
@@ -75,11 +67,10 @@ class LogMarginalLikelihoods(ABC):
 
     bytes_each: int  # of the largest table of a kernel, by which kernels are worked on in chunks
 
-    def __init__(self, X: Tensor, y: Tensor, reflection: Reflection = AT_ORIGIN) -> None:
+    def __init__(self, X: Tensor, y: Tensor) -> None:
         check_data(X, y)
         self.X = X
         self.y = y
-        self.reflection = reflection
 
     def __call__(self, mixtures: SpectralMixtures, outputscale: Tensor, noise: Tensor) -> Tensor:
         """Log marginal likelihoods of B mixtures, shape (B,), differentiable; NaN where there is none."""
@@ -111,7 +102,7 @@ class LogMarginalLikelihoods(ABC):
 class Likelihood(Protocol):
     """A way to compute log marginal likelihoods, before it sees the data; any class with this method will do."""
 
-    def bind(self, X: Tensor, y: Tensor, reflection: Reflection) -> LogMarginalLikelihoods:
+    def bind(self, X: Tensor, y: Tensor) -> LogMarginalLikelihoods:
         """The likelihoods of data X (N, D) and y (N,).
 
         Raises:
@@ -124,10 +115,10 @@ class Likelihood(Protocol):
 class DenseLikelihood:
     """Cholesky factorizations, exact for any inputs: O(N^3) operations and O(N^2) memory for a kernel."""
 
-    def bind(self, X: Tensor, y: Tensor, reflection: Reflection) -> "DenseLikelihoods":
+    def bind(self, X: Tensor, y: Tensor) -> "DenseLikelihoods":
         """The likelihoods of data X (N, D) and y (N,), if they fit into memory."""
         check_matrix_memory(X)
-        return DenseLikelihoods(X, y, reflection)
+        return DenseLikelihoods(X, y)
 
 
 def distinct_lags(X: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -153,8 +144,8 @@ def distinct_lags(X: Tensor) -> tuple[Tensor, Tensor] | None:
 class DenseLikelihoods(LogMarginalLikelihoods):
     r"""Log densities :math:`\log N(y;\, 0,\, c\,K_\theta + \sigma^2 I)`, batched over kernels."""
 
-    def __init__(self, X: Tensor, y: Tensor, reflection: Reflection = AT_ORIGIN) -> None:
-        super().__init__(X, y, reflection)
+    def __init__(self, X: Tensor, y: Tensor) -> None:
+        super().__init__(X, y)
         self.bytes_each = y.element_size() * len(y) ** 2
         self._lags = distinct_lags(X)
 
@@ -163,23 +154,23 @@ class DenseLikelihoods(LogMarginalLikelihoods):
         kernels, outputscale, noises = hyperparameters
         factors = []
         for r in range(len(noises)):
-            matrix = outputscale[r] * covariance(kernels.take(r), self.X, self.X, self.reflection)
+            matrix = outputscale[r] * covariance(kernels.take(r), self.X, self.X)
             noise = torch.diag_embed(noises[r].expand(self.y.shape[0]))
             factors.append(cholesky(matrix + noise, f"the covariance of the training rows under kernel {r}"))
         learned = exact_gp.condition(torch.stack(factors), self.y.expand(len(factors), -1))
         trimmed = kernels.trim()
 
         def known(points: Tensor) -> Known:
-            cross = outputscale[:, None, None] * covariance(trimmed, self.X, points, self.reflection)
+            cross = outputscale[:, None, None] * covariance(trimmed, self.X, points)
             white = learned.whiten(cross)
             return learned.mean(white), ((white.mT, white.mT),)
 
-        return Processes(hyperparameters._replace(mixtures=trimmed), self.X, self.reflection, known)
+        return Processes(hyperparameters._replace(mixtures=trimmed), self.X, known)
 
     def covariance(self, mixtures: SpectralMixtures) -> Tensor:
         """Covariances of the training rows, shape (B, N, N), without noise and scale."""
         if self._lags is None:
-            return covariance(mixtures, self.X, self.X, self.reflection)
+            return covariance(mixtures, self.X, self.X)
         lags, inverse = self._lags
         values = covariance_at_lags(mixtures, lags)
         places = inverse.flatten().expand(*values.shape[:-1], -1)
@@ -233,8 +224,8 @@ def check_matrix_memory(X: Tensor, available: int | None = None) -> int:
         MemoryError: If the estimate is above four fifths of the available memory.
     """
     needed = _MATRICES * X.shape[0] ** 2 * X.element_size()
-    limit = _available_memory(X.device) if available is None else available
-    if limit is not None and needed > _MEMORY_SHARE * limit:
+    limit = memory_of(X.device) if available is None else available
+    if needed > _MEMORY_SHARE * limit:
         most = int((_MEMORY_SHARE * limit / (_MATRICES * X.element_size())) ** 0.5)
         raise MemoryError(
             f"a likelihood of {X.shape[0]} rows takes about {needed / 2**30:.1f} GiB and {limit / 2**30:.1f} GiB are "
@@ -242,17 +233,3 @@ def check_matrix_memory(X: Tensor, available: int | None = None) -> int:
             f"{-(-X.shape[0] // max(most, 1))}th"
         )
     return needed
-
-
-def _available_memory(device: torch.device) -> int | None:
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration, ValueError, IndexError):
-        pass
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):  # not known on this system
-        return None

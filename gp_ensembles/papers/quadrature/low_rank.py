@@ -20,7 +20,7 @@ from torch import Tensor
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.papers.quadrature.likelihoods import CHUNK_BYTES, Known, LogMarginalLikelihoods, Processes
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
-from gp_ensembles.papers.quadrature.spectral_mixture import Reflection, SpectralMixtures, covariance
+from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures, covariance
 from gp_ensembles.spectral.frequencies import SobolDraws
 
 _TABLES = 2  # of features at a time, less than of covariances: they are multiplied once
@@ -31,7 +31,7 @@ Features = Callable[[SpectralMixtures, Tensor, Tensor], Tensor]
 
 
 def knot_features(
-    mixtures: SpectralMixtures, outputscale: Tensor, X: Tensor, *, knots: Tensor, nugget: float, reflection: Reflection
+    mixtures: SpectralMixtures, outputscale: Tensor, X: Tensor, *, knots: Tensor, nugget: float
 ) -> Tensor:
     r"""Features :math:`L^{-1} k(Z, x)` of knots Z (K, D), with :math:`L L^\top` the covariance of u(Z): (B, N, K).
 
@@ -39,24 +39,23 @@ def knot_features(
     ``outputscale`` (B,), ``X`` (N, D).
     """
     scale = outputscale[:, None, None]
-    factor, good = _factor(scale * (covariance(mixtures, knots, knots, reflection) + nugget * _eye(knots)))
-    cross = scale * covariance(mixtures, knots, X, reflection)
+    factor, good = _factor(scale * (covariance(mixtures, knots, knots) + nugget * _eye(knots)))
+    cross = scale * covariance(mixtures, knots, X)
     features = torch.linalg.solve_triangular(factor, cross, upper=False).mT
     return torch.where(good[:, None, None], features, torch.nan)
 
 
 def fourier_features(
-    mixtures: SpectralMixtures, outputscale: Tensor, X: Tensor, *, normals: Tensor, signs: Tensor, center: Tensor
+    mixtures: SpectralMixtures, outputscale: Tensor, X: Tensor, *, normals: Tensor, center: Tensor
 ) -> Tensor:
-    r"""Cosines and sines at frequencies :math:`m_q \circ \epsilon_r + s_q \circ z_r` of Q components: (B, N, 2 R Q).
+    r"""Cosines and sines at frequencies :math:`m_q + s_q \circ z_r` of Q components: (B, N, 2 R Q).
 
     .. math:: k(\tau) \approx \sum_q \frac{w_q}{R} \sum_{r=1}^R \cos(2\pi\, \omega_{qr}^\top \tau)
 
-    Shapes: ``outputscale`` (B,), ``X`` (N, D), ``normals`` z (R, D), ``signs`` (R, D), ones under reflection at the
-    origin, ``center`` (D,), on which only rounding depends.
+    Shapes: ``outputscale`` (B,), ``X`` (N, D), ``normals`` z (R, D), ``center`` (D,), on which only rounding depends.
     """
     means, scales = mixtures.means.unsqueeze(-2), mixtures.scales.unsqueeze(-2)  # (B, Q, 1, D)
-    frequencies = (means * signs + scales * normals).flatten(-3, -2)  # (B, Q R, D)
+    frequencies = (means + scales * normals).flatten(-3, -2)  # (B, Q R, D)
     angles = 2.0 * math.pi * (X - center) @ frequencies.mT
     weights = outputscale.unsqueeze(-1) * mixtures.weights / len(normals)
     present = weights > 0  # the root of an absent component's weight has no derivative
@@ -91,10 +90,8 @@ class LowRankLikelihoods(LogMarginalLikelihoods):
     Features may keep the rest of the covariance, that of the functions they leave out, as independent for each row.
     """
 
-    def __init__(
-        self, X: Tensor, y: Tensor, reflection: Reflection, features: Features, num_features: int, *, keeps_rest: bool
-    ) -> None:
-        super().__init__(X, y, reflection)
+    def __init__(self, X: Tensor, y: Tensor, features: Features, num_features: int, *, keeps_rest: bool) -> None:
+        super().__init__(X, y)
         self.features = features
         self.keeps_rest = keeps_rest
         self.bytes_each = _TABLES * y.element_size() * len(y) * num_features  # the features of one component
@@ -120,7 +117,7 @@ class LowRankLikelihoods(LogMarginalLikelihoods):
             pairs = ((features, features), learned) if self.keeps_rest else (learned,)
             return (features @ coefficients).squeeze(-1), pairs
 
-        return Processes(kernels, self.X, self.reflection, known, self.keeps_rest)
+        return Processes(kernels, self.X, known, self.keeps_rest)
 
     def _at_once(self, components: int) -> int:
         return CHUNK_BYTES // (self.bytes_each * components)
@@ -158,7 +155,7 @@ class SparseLikelihood(NamedTuple):
     knots: Tensor
     nugget: float = 1e-6
 
-    def bind(self, X: Tensor, y: Tensor, reflection: Reflection) -> LowRankLikelihoods:
+    def bind(self, X: Tensor, y: Tensor) -> LowRankLikelihoods:
         """The likelihoods of data X (N, D) and y (N,).
 
         Raises:
@@ -174,8 +171,8 @@ class SparseLikelihood(NamedTuple):
             raise ValueError("knots must be finite")
         if not self.nugget > 0:
             raise ValueError(f"the nugget of the knots must be positive, got {self.nugget}")
-        features = functools.partial(knot_features, knots=knots.to(X.device), nugget=self.nugget, reflection=reflection)
-        return LowRankLikelihoods(X, y, reflection, features, len(knots), keeps_rest=True)
+        features = functools.partial(knot_features, knots=knots.to(X.device), nugget=self.nugget)
+        return LowRankLikelihoods(X, y, features, len(knots), keeps_rest=True)
 
 
 @final
@@ -190,7 +187,7 @@ class FourierLikelihood(NamedTuple):
     num_frequencies: int = 100
     seed: int = 0
 
-    def bind(self, X: Tensor, y: Tensor, reflection: Reflection) -> LowRankLikelihoods:
+    def bind(self, X: Tensor, y: Tensor) -> LowRankLikelihoods:
         """The likelihoods of data X (N, D) and y (N,).
 
         Raises:
@@ -199,8 +196,7 @@ class FourierLikelihood(NamedTuple):
         if self.num_frequencies < 1:
             raise ValueError(f"at least one frequency is needed, got {self.num_frequencies}")
         generator, num_inputs = torch.Generator().manual_seed(self.seed), X.shape[-1]
+        # twice as many columns as are used: a seed gives the frequencies that it always gave
         draws = SobolDraws().draw(self.num_frequencies, 2 * num_inputs, generator=generator).normals.to(X)
-        normals, signs = draws.split(num_inputs, -1)
-        signs = signs.sign() if reflection.each_input and num_inputs > 1 else torch.ones_like(signs)
-        features = functools.partial(fourier_features, normals=normals, signs=signs, center=X.mean(0))
-        return LowRankLikelihoods(X, y, reflection, features, 2 * self.num_frequencies, keeps_rest=False)
+        features = functools.partial(fourier_features, normals=draws[:, :num_inputs], center=X.mean(0))
+        return LowRankLikelihoods(X, y, features, 2 * self.num_frequencies, keeps_rest=False)

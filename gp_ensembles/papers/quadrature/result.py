@@ -38,8 +38,7 @@ class TopKernels(NamedTuple):
     weights: Tensor  # of sum one, (K,)
     mean: Tensor  # prior mean of the targets, to be subtracted from them first, ()
 
-    def __repr__(self) -> str:
-        return record_text(self)
+    __repr__ = record_text
 
 
 class Marginalization:
@@ -235,8 +234,7 @@ class Marginalization:
         kernels_of, outputscale, noise = self.hyperparameters(rows)
         kernels = []
         for k in range(len(rows)):
-            one = SpectralMixtureKernel(kernels_of.take(k), self.problem.reflection)
-            kernel = ScaleKernel(one).to(noise)
+            kernel = ScaleKernel(SpectralMixtureKernel(kernels_of.take(k))).to(noise)
             kernel.outputscale = outputscale[k]
             kernels.append(kernel)
         return TopKernels(kernels, noise, self.log_weights[rows].softmax(-1), self.problem.mean)

@@ -22,7 +22,7 @@ from torch import Tensor
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.papers.quadrature.likelihoods import CHUNK_BYTES, Known, LogMarginalLikelihoods, Processes
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
-from gp_ensembles.papers.quadrature.spectral_mixture import Reflection, covariance, covariance_at_lags
+from gp_ensembles.papers.quadrature.spectral_mixture import covariance, covariance_at_lags
 
 _OFF_GRID = 1e-4  # of a step, by which a row may be off its cell: dates in tables are rounded
 RECURSION_BYTES = 2**20  # of predictors at a time: they pass through the processor's cache n times
@@ -232,8 +232,8 @@ class _LogMarginal(torch.autograd.Function):
 class ToeplitzLikelihoods(LogMarginalLikelihoods):
     """Log marginal likelihoods of the rows of a grid under many kernels; shapes: ``X`` (N, 1), ``y`` (N,)."""
 
-    def __init__(self, X: Tensor, y: Tensor, reflection: Reflection) -> None:
-        super().__init__(X, y, reflection)
+    def __init__(self, X: Tensor, y: Tensor) -> None:
+        super().__init__(X, y)
         self.grid: Grid = grid_of(X)
         self.bytes_each = y.element_size() * self.grid.size * (4 + len(self.grid.empty))  # rows of the inverse, mostly
         self._lags = self.grid.step * torch.arange(self.grid.size, device=X.device, dtype=X.dtype)
@@ -255,7 +255,7 @@ class ToeplitzLikelihoods(LogMarginalLikelihoods):
             solved = torch.cat([inverse.solve(self.grid, part) for part in cross.split(COLUMNS, -2)], -2)
             return (cross @ weights).squeeze(-1), ((cross, solved),)
 
-        return Processes(kernels, self.X, self.reflection, known)
+        return Processes(kernels, self.X, known)
 
     def _at_once(self, components: int) -> int:
         return min(RECURSION_BYTES // (self.y.element_size() * self.grid.size), CHUNK_BYTES // self.bytes_each)
@@ -274,10 +274,10 @@ class ToeplitzLikelihoods(LogMarginalLikelihoods):
 class ToeplitzLikelihood:
     """Exact likelihoods of series on an equally spaced grid: O(n^2) operations and O(n) memory for n cells."""
 
-    def bind(self, X: Tensor, y: Tensor, reflection: Reflection) -> ToeplitzLikelihoods:
+    def bind(self, X: Tensor, y: Tensor) -> ToeplitzLikelihoods:
         """The likelihoods of data X (N, 1) and y (N,).
 
         Raises:
             ValueError: If the rows are not on an equally spaced grid; the spacing found is named.
         """
-        return ToeplitzLikelihoods(X, y, reflection)
+        return ToeplitzLikelihoods(X, y)
