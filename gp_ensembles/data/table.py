@@ -36,7 +36,8 @@ class Table(NamedTuple):
     target_name: str
     name: str
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 def read_csv(

@@ -26,7 +26,8 @@ class ClassScores(NamedTuple):
     bin_confidence: Tensor  # sum of that confidence in each bin, (10,)
     bin_hits: Tensor  # number of targets that were the most probable class in each bin, (10,)
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class ClassSummary(NamedTuple):

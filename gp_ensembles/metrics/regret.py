@@ -24,7 +24,8 @@ class BestExpert(NamedTuple):
     expert: Tensor  # its index, a scalar integer tensor
     log_prob: Tensor  # its log densities, (T,), in nats; NaN where the target is missing
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class BestMixture(NamedTuple):
@@ -35,7 +36,8 @@ class BestMixture(NamedTuple):
     gap: Tensor  # no mixture is better by more than this per observed target, in nats, ()
     num_iterations: int  # passes over the stream
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class BestPath(NamedTuple):
@@ -44,7 +46,8 @@ class BestPath(NamedTuple):
     path: Tensor  # index of the expert of each step, (T,), int64
     log_prob: Tensor  # log densities of the sequence, (T,), in nats; NaN where the target is missing
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 def best_expert(log_prob: Tensor) -> BestExpert:

@@ -29,19 +29,8 @@ class StreamScores(NamedTuple):
     target_mean: Tensor  # mean of the observed targets
     target_deviation: Tensor  # sum of their squared deviations from it
 
-    __repr__ = record_text
-
-
-class RowScores(NamedTuple):
-    """Predictions of a block and their scores, row by row, each (B,), float64."""
-
-    mean: Tensor  # predictive means
-    variance: Tensor  # predictive variances
-    log_prob: Tensor  # log densities of the targets
-    crps: Tensor  # continuous ranked probability scores, units of the target
-    inside: Tensor  # whether the target lies in the central interval
-
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class ScoreSummary(NamedTuple):
@@ -55,7 +44,8 @@ class ScoreSummary(NamedTuple):
     nmse: Tensor  # squared error over the variance of the targets, dimensionless; NaN where all are the same
     mean_squared_z: Tensor  # mean squared standardized error; 1 is right
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 def init_scores(like: Tensor) -> StreamScores:
@@ -101,34 +91,33 @@ def update_scores(
     """
     y, log_weights, mean, variance = (tensor.double() for tensor in (y, log_weights, mean, variance))
     center, spread = mixtures.moments(log_weights, mean, variance)
-    rows = RowScores(
-        mean=center,
-        variance=spread,
-        log_prob=mixtures.log_prob(log_weights, mean, variance, y),
-        crps=crps_mixture(log_weights, mean, variance, y, tolerance=crps_tolerance),
-        inside=covered(pit(log_weights, mean, variance, y), level),
-    )
-    return count_scores(state, y, rows)
+    log_prob = mixtures.log_prob(log_weights, mean, variance, y)
+    crps = crps_mixture(log_weights, mean, variance, y, tolerance=crps_tolerance)
+    inside = covered(pit(log_weights, mean, variance, y), level)
+    return count_scores(state, y, center, spread, log_prob, crps, inside)
 
 
-def count_scores(state: StreamScores, y: Tensor, rows: RowScores) -> StreamScores:
+def count_scores(
+    state: StreamScores, y: Tensor, mean: Tensor, variance: Tensor, log_prob: Tensor, crps: Tensor, inside: Tensor
+) -> StreamScores:
     """Count a block of predictions that have been scored row by row, skipping rows with a missing target.
 
-    Shapes: ``y`` (B,).
+    Shapes: ``y`` (B,), ``mean`` (B,), ``variance`` (B,), ``log_prob`` (B,), ``crps`` (B,), ``inside`` (B,), which is
+    whether the target lies in the central interval.
     """
     seen = ~torch.isnan(y)
-    error = y - rows.mean
+    error = y - mean
     moments = _merge_moments(state.num_scored, state.target_mean, state.target_deviation, y, seen)
     return StreamScores(
         num_rows=state.num_rows + y.shape[0],
         num_scored=moments[0],
-        log_prob=state.log_prob + observed_sum(rows.log_prob, seen),
-        gaussian_log_prob=state.gaussian_log_prob + observed_sum(normal.log_prob(y, rows.mean, rows.variance), seen),
-        crps=state.crps + observed_sum(rows.crps, seen),
-        covered=state.covered + observed_sum(rows.inside, seen),
+        log_prob=state.log_prob + observed_sum(log_prob, seen),
+        gaussian_log_prob=state.gaussian_log_prob + observed_sum(normal.log_prob(y, mean, variance), seen),
+        crps=state.crps + observed_sum(crps, seen),
+        covered=state.covered + observed_sum(inside, seen),
         absolute_error=state.absolute_error + observed_sum(error.abs(), seen),
         squared_error=state.squared_error + observed_sum(error.square(), seen),
-        squared_z=state.squared_z + observed_sum(error.square() / rows.variance, seen),
+        squared_z=state.squared_z + observed_sum(error.square() / variance, seen),
         target_mean=moments[1],
         target_deviation=moments[2],
     )

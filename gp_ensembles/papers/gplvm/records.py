@@ -63,7 +63,8 @@ class Embeddings(NamedTuple):
     log_weights: Tensor
     converged: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class Reconstruction(NamedTuple):
@@ -72,7 +73,8 @@ class Reconstruction(NamedTuple):
     mean: Tensor
     variance: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 def check_settings(settings: LatentSettings) -> None:

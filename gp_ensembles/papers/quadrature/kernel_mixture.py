@@ -62,12 +62,6 @@ class RootMixture(NamedTuple):
         mean = (self.weights * self.mean).sum(0)
         return mean, (self.weights * (self.variance + (self.mean - mean).square())).sum(0)
 
-    def density(self, y: Tensor) -> Tensor:
-        r"""Density at values (\*sample, M); it integrates to one, and may be negative where weights are."""
-        z = (y.unsqueeze(-2) - self.mean).square() / self.variance
-        each = (-0.5 * z).exp() / (2.0 * math.pi * self.variance).sqrt()
-        return (self.weights * each).sum(-2)
-
     @property
     def usable(self) -> Tensor:
         """Where mass is between one half and two and variance positive, and no kernel is missing, shape (M,)."""
@@ -289,7 +283,8 @@ class Prediction(NamedTuple):
     mass: Tensor  # of the products of roots before normalization; one if the surrogate were exact
     from_roots: Tensor  # where products of roots were used; elsewhere positive weights were
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class _Weights(NamedTuple):

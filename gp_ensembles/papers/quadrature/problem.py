@@ -95,7 +95,8 @@ class WeightedKernels(NamedTuple):
     log_likelihood: Tensor  # (R,)
     log_weights: Tensor  # (R,); the weights have the sum one
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
     def ordered(self) -> "WeightedKernels":
         """The same, heaviest first, of equal weights the likeliest first."""

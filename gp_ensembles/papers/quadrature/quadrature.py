@@ -108,7 +108,8 @@ class Evidence(NamedTuple):
     posterior_sd: Tensor  # standard deviations of the posterior probabilities, (N,); infinite if in doubt
     doubt: str = ""  # why it cannot be trusted, in words; empty if it can
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
     @property
     def posterior(self) -> Tensor:

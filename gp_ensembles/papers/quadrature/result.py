@@ -38,7 +38,8 @@ class TopKernels(NamedTuple):
     weights: Tensor  # of sum one, (K,)
     mean: Tensor  # prior mean of the targets, to be subtracted from them first, ()
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class Marginalization:

@@ -128,19 +128,6 @@ def test_derivatives_in_the_cube(name, sizes):
     assert torch.autograd.gradcheck(value, tuple(points), eps=1e-6, atol=1e-6, rtol=1e-4)
 
 
-def test_pending_points_are_part_of_every_batch():
-    case = case_of()
-    rows = mixed_rows(case[0].kernel_distance.prior, 3, 8)
-    pending, batches = rows[:2], rows[2:8].reshape(3, 2, -1)
-    for make in ACQUISITIONS.values():
-        with_pending = make(*case, X_pending=pending)(batches)
-        joint = make(*case)(torch.cat([batches, pending.expand(3, 2, -1)], -2))
-        torch.testing.assert_close(with_pending, joint, rtol=1e-10, atol=0)
-        later = make(*case)
-        later.set_X_pending(pending)
-        assert torch.equal(later(batches), with_pending)
-
-
 def test_batches_do_not_see_one_another_nor_the_order_within():
     case = case_of()
     batches = mixed_rows(case[0].kernel_distance.prior, 4, 8).reshape(2, 3, 2, -1)

@@ -101,7 +101,7 @@ def test_golden_mixture_of_positive_weights(golden_case):
 @settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 4))
 def test_products_of_roots_are_what_they_say(seed, count):
-    """The density, from square roots of normal densities themselves."""
+    """Mass and moments of the density, from square roots of normal densities themselves."""
     rng = np.random.default_rng(seed)
     matrix = rng.normal(size=(count, count))
     matrix = matrix @ matrix.T
@@ -113,8 +113,10 @@ def test_products_of_roots_are_what_they_say(seed, count):
         density = np.einsum("ti,ij,tj->t", roots, matrix, roots)
         mass = np.trapezoid(density, y)
         assert mixture.mass[i].item() == pytest.approx(mass, rel=1e-8)
-        found = mixture.density(torch.tensor(y).unsqueeze(-1).expand(-1, 2))[:, i]
-        np.testing.assert_allclose(found, density / mass, rtol=1e-7, atol=1e-12)
+        center = np.trapezoid(density * y, y) / mass
+        spread = np.trapezoid(density * (y - center) ** 2, y) / mass
+        found = [part[i].item() for part in mixture.moments()]
+        assert found == pytest.approx([center, spread], rel=1e-7, abs=1e-9)
 
 
 def test_unsound_products_of_roots_are_known_as_such():

@@ -14,7 +14,7 @@ from gp_ensembles.numerics.exact_gp import log_marginal
 from gp_ensembles.papers.quadrature import likelihoods as likelihoods_module
 from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods, check_data, distinct_lags
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures, covariance
-from tests.papers.quadrature.cases import flatten, random_mixtures, single_precision, tensor, unflatten
+from tests.papers.quadrature.cases import flatten, random_mixtures, tensor, unflatten
 
 
 def data(seed, num_rows, num_inputs):
@@ -177,25 +177,6 @@ def test_a_kernel_that_cannot_be_factorized_is_a_fact_and_no_failure():
     value.nansum().backward()
     assert bool(theta.grad.isfinite().all())
     assert bool(theta.grad[1].any())
-
-
-def test_single_precision_and_devices_dtype():
-    for X in (grid(range(12)) - 1949.0, data(0, 12, 2)[0]):
-        mixtures, y = random_mixtures(0, X.shape[1], (5,)), data(0, 12, 1)[1]
-        outputscale, noise = torch.ones(5).double(), torch.full((5,), 0.1).double()
-        exact = DenseLikelihoods(X, y)(mixtures, outputscale, noise)
-        bound = DenseLikelihoods(X.float(), y.float())
-        value = bound(single_precision(mixtures), outputscale.float(), noise.float())
-        assert value.dtype == torch.float32
-        torch.testing.assert_close(value.double(), exact, rtol=1e-3, atol=1e-2)
-
-
-def test_the_distinct_lags_of_single_precision_grids():
-    """A grid of large single-precision numbers is rounded, and may be a grid or not; the covariance is right anyway."""
-    X = (1949.0 + torch.arange(48) / 12.0).unsqueeze(-1)
-    mixtures = single_precision(random_mixtures(0, 1, (3,)))
-    value = DenseLikelihoods(X, torch.zeros(48)).covariance(mixtures)
-    torch.testing.assert_close(value, covariance(mixtures, X, X), rtol=0, atol=1e-4)
 
 
 def with_entry(tensor, index, value):

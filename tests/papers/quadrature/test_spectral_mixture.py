@@ -13,7 +13,6 @@ from tests.papers.quadrature.cases import (
     flatten,
     one_input_and_two,
     random_mixtures,
-    single_precision,
     unflatten,
     uniform,
 )
@@ -74,14 +73,6 @@ def test_derivatives(num_inputs):
     x2 = inputs(7, 3, num_inputs).requires_grad_()
     assert torch.autograd.gradcheck(function, (theta, x, x2))
     assert torch.autograd.gradcheck(lambda theta: function(theta, x.detach(), x.detach()), (theta,))
-
-
-def test_single_precision():
-    for num_inputs in (1, 3):
-        mixtures, x = random_mixtures(2, num_inputs, (3,)), inputs(0, 6, num_inputs)
-        value = covariance(single_precision(mixtures), x.float(), x.float())
-        assert value.dtype == torch.float32
-        torch.testing.assert_close(value.double(), covariance(mixtures, x, x), rtol=0, atol=2e-5)
 
 
 def test_numbers_of_components_trimming_and_selection():

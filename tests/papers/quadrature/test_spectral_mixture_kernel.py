@@ -1,6 +1,5 @@
 """The spectral mixture kernel in GPyTorch: golden values, batches, training, random frequencies, misuse."""
 
-import copy
 import math
 import re
 from itertools import product
@@ -16,7 +15,7 @@ from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtureKerne
 from gp_ensembles.spectral import SobolDraws
 from gp_ensembles.spectral.frequencies import BaseDraws, components_of
 from tests.papers.quadrature import cases
-from tests.papers.quadrature.cases import process_of, seeded, single_precision, unflatten, uniform
+from tests.papers.quadrature.cases import process_of, seeded, unflatten, uniform
 
 
 def random_mixtures(seed, num_inputs, shape=(), size=3):
@@ -135,28 +134,6 @@ def test_derivatives(num_inputs):
     assert torch.autograd.gradcheck(function(False), (x1.requires_grad_(), x2.requires_grad_(), *values))
     assert torch.autograd.gradcheck(function(True), (x1[:2].detach().requires_grad_(), x2, *values))
     assert torch.autograd.gradcheck(lambda *v: function(False)(x1.detach(), x1.detach(), *v), tuple(values))
-
-
-def test_copies_states_and_precisions():
-    for shape in [(), (3,)]:
-        X = inputs(0, 5, 2)
-        kernel = SpectralMixtureKernel(random_mixtures(0, 2, shape))
-        value = kernel(X).to_dense().detach()
-        other = copy.deepcopy(kernel)
-        assert torch.equal(other(X).to_dense(), value)
-        with torch.no_grad():
-            other.raw_mixture_weights += 1.0
-        assert torch.equal(kernel(X).to_dense(), value)
-        weights = kernel.mixtures.weights.detach()
-        other = SpectralMixtureKernel(random_mixtures(1, 2, shape)._replace(weights=weights))
-        assert not torch.allclose(other(X).to_dense(), value)
-        other.load_state_dict(kernel.state_dict())
-        assert torch.equal(other(X).to_dense(), value)
-        single = copy.deepcopy(kernel).to(torch.float32)
-        result = single(X.float()).to_dense()
-        assert single.dtype == result.dtype == torch.float32
-        torch.testing.assert_close(result.double(), value, rtol=0, atol=1e-5)
-        assert SpectralMixtureKernel(single_precision(kernel.mixtures)).dtype == torch.float32
 
 
 def test_kernels_of_one_size_can_be_stacked():
