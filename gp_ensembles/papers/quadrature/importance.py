@@ -213,8 +213,7 @@ class Relabeling:
     def __init__(self, prior: Hyperprior, components: int) -> None:
         self.prior = prior
         self.components = components
-        median = prior.means.icdf(prior.means.scale.new_full((1,), 0.5))
-        self.signed: bool = prior.has_signed_means and bool((median == 0).all())
+        self.signed: bool = prior.has_signed_means
 
     @property
     def num_copies(self) -> int:

@@ -35,19 +35,18 @@ class HalfNormal(NamedTuple):
 
 
 class Normal(NamedTuple):
-    """N(location, scale^2), one for each input, shapes (D,); for signed mean frequencies."""
+    """N(0, scale^2), one scale for each input, shape (D,); for mean frequencies that have a sign."""
 
-    location: Tensor
     scale: Tensor
 
     def icdf(self, probability: Tensor) -> Tensor:
         """Quantiles."""
-        value: Tensor = self.location + self.scale * torch.special.ndtri(probability)
+        value: Tensor = self.scale * torch.special.ndtri(probability)
         return value
 
     def standardize(self, value: Tensor) -> Tensor:
-        """Values in units of the scale, from the location."""
-        return (value - self.location) / self.scale
+        """Values in units of the scale."""
+        return value / self.scale
 
 
 class LogNormal(NamedTuple):
@@ -383,7 +382,7 @@ def default_prior(X: Tensor, y: Tensor, max_components: int = 5) -> Hyperprior:
     else:
         extent = input_range(X)
         width = torch.minimum(smallest_gap_nyquist(X) / _SHARE, 0.25 / extent)
-        means = Normal(torch.zeros_like(width), width)
+        means = Normal(width)
         scales = LogNormal(-extent.log() - 1.0, torch.ones_like(extent))
     return Hyperprior(
         means,

@@ -118,9 +118,9 @@ class KernelDistance:
         r"""Coordinates of the components, shape (\*batch, Q, 2 D), zero where one is absent."""
         present, prior = (mixtures.weights != 0).unsqueeze(-1), self.prior
         means, scales = mixtures.means, mixtures.scales.where(present, mixtures.scales.new_ones(()))
-        # mirror images stay mirror images only if nothing is subtracted
-        means = means / prior.means.scale if prior.has_signed_means else prior.means.standardize(means)
-        return torch.cat([means, prior.scales.standardize(scales)], -1).where(present, means.new_zeros(()))
+        return torch.cat([prior.means.standardize(means), prior.scales.standardize(scales)], -1).where(
+            present, means.new_zeros(())
+        )
 
     def between(self, first: PreparedKernels, second: PreparedKernels) -> Distances:
         r"""Distances of A kernels from B kernels, each (\*batch, A, B), differentiable."""
