@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import singledispatch
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from torch import Tensor
@@ -24,6 +24,21 @@ class StationaryForm(NamedTuple):
     box_factor: float = 4.5
 
 
+def registered(dispatcher: Any, kernel: object, what: str) -> Callable[..., Any]:
+    """The function of exactly a kernel's class: a subclass may compute another kernel.
+
+    Raises:
+        TypeError: If the class is not registered.
+    """
+    if type(kernel) in dispatcher.registry:
+        return cast(Callable[..., Any], dispatcher.registry[type(kernel)])
+    names = sorted(kind.__name__ for kind in dispatcher.registry if kind is not object)
+    raise TypeError(
+        f"{type(kernel).__name__} has no registered {what}; supported are {', '.join(names)}, and others can be added "
+        f"with {dispatcher.__module__}.{dispatcher.__name__}.register"
+    )
+
+
 @singledispatch
 def stationary_form(kernel: Kernel, num_inputs: int) -> StationaryForm:
     """Output scale, length scales and spectral density; register a function for a kernel class of your own.
@@ -31,17 +46,12 @@ def stationary_form(kernel: Kernel, num_inputs: int) -> StationaryForm:
     Raises:
         TypeError: If the kernel's class is not registered.
     """
-    names = sorted(kind.__name__ for kind in stationary_form.registry if kind is not object)
-    raise TypeError(
-        f"{type(kernel).__name__} has no registered spectral density; supported are {', '.join(names)}, and others "
-        f"can be added with gp_ensembles.spectral.density.stationary_form.register"
-    )
+    return form_of(kernel, num_inputs)
 
 
 def form_of(kernel: Kernel, num_inputs: int) -> StationaryForm:
-    """:func:`stationary_form` for exactly the registered classes (a subclass may compute another kernel)."""
-    kind = type(kernel) if type(kernel) in stationary_form.registry else object
-    form: StationaryForm = stationary_form.registry[kind](kernel, num_inputs)
+    """:func:`stationary_form` for exactly the registered classes."""
+    form: StationaryForm = registered(stationary_form, kernel, "spectral density")(kernel, num_inputs)
     return form
 
 
