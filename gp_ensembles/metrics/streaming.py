@@ -68,7 +68,6 @@ def update_scores(
     variance: Tensor,
     *,
     level: float = 0.9,
-    crps_tolerance: float = 0.0,
 ) -> StreamScores:
     """Score a block of mixture predictions, skipping rows with a missing target.
 
@@ -79,8 +78,6 @@ def update_scores(
         mean: The experts' means, shape (M, B).
         variance: The experts' variances, noise included, shape (M, B).
         level: Level of the central interval whose coverage is counted; keep it the same over a stream.
-        crps_tolerance: Error allowed in each CRPS, in units of the target, see
-            :func:`~gp_ensembles.metrics.crps_mixture`.
 
     Example:
         >>> import torch
@@ -92,7 +89,7 @@ def update_scores(
     y, log_weights, mean, variance = (tensor.double() for tensor in (y, log_weights, mean, variance))
     center, spread = mixtures.moments(log_weights, mean, variance)
     log_prob = mixtures.log_prob(log_weights, mean, variance, y)
-    crps = crps_mixture(log_weights, mean, variance, y, tolerance=crps_tolerance)
+    crps = crps_mixture(log_weights, mean, variance, y)
     inside = covered(pit(log_weights, mean, variance, y), level)
     return count_scores(state, y, center, spread, log_prob, crps, inside)
 

@@ -24,8 +24,8 @@ from gp_ensembles.papers.quadrature.surrogate import Evaluations
 from tests.papers.quadrature.cases import F64, Failing, seeded
 
 
-def prior_of(max_components, num_inputs=1, signed=False, dtype=F64):
-    one = torch.ones(num_inputs, dtype=dtype)
+def prior_of(max_components, num_inputs=1, signed=False):
+    one = torch.ones(num_inputs, dtype=F64)
     means = Normal(0.6 * one) if signed else HalfNormal(0.6 * one)
     return Hyperprior(means, LogNormal(-one, 0.5 * one), max_components, noise=inferred(1e-1, 1.0))
 

@@ -10,7 +10,7 @@ from scipy import stats
 
 from gp_ensembles.numerics import NumericalError
 from gp_ensembles.papers.quadrature import Budget, PriorPolicy, RegressionProblem, Search, marginalize
-from gp_ensembles.papers.quadrature.kernel_mixture import KernelMixtureModel, root_mixture
+from gp_ensembles.papers.quadrature.kernel_mixture import KernelMixtureModel, root_mixture, root_products
 from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters, inferred
 from gp_ensembles.papers.quadrature.quadrature import jackknife_sd, root_weights, rows_without_each_group
@@ -41,7 +41,8 @@ def model(found):
 def roots_of(found, hyperparameters, weights, X, total=None):
     """Products of roots of targets at X, with the prior mean."""
     mean, variance = found.problem.likelihoods.condition(hyperparameters).marginals(X)
-    return root_mixture(weights, mean + found.problem.mean, variance + hyperparameters.noise.unsqueeze(-1), total)
+    products = root_products(mean + found.problem.mean, variance + hyperparameters.noise.unsqueeze(-1))
+    return root_mixture(weights, products, total)
 
 
 def points(count, num_inputs=1, seed=1):
@@ -73,7 +74,7 @@ def test_golden_predictions_of_each_kernel(golden_case):
 def test_golden_products_of_roots(golden_case):
     values, conditioned, hyperparameters = golden_case
     means, variances = conditioned.marginals(values["Xs"].unsqueeze(-1))
-    mixture = root_mixture(values["W"], means, variances + hyperparameters.noise.unsqueeze(-1))
+    mixture = root_mixture(values["W"], root_products(means, variances + hyperparameters.noise.unsqueeze(-1)))
     mean, variance = mixture.moments()
     torch.testing.assert_close(mean, values["marginal_mean"], rtol=0, atol=1e-9)
     torch.testing.assert_close(variance, values["marginal_var"], rtol=0, atol=1e-9)
@@ -106,7 +107,7 @@ def test_products_of_roots_are_what_they_say(seed, count):
     matrix = rng.normal(size=(count, count))
     matrix = matrix @ matrix.T
     mean, variance = rng.normal(size=(count, 2)), rng.lognormal(size=(count, 2))
-    mixture = root_mixture(*(torch.tensor(value) for value in (matrix, mean, variance)))
+    mixture = root_mixture(torch.tensor(matrix), root_products(torch.tensor(mean), torch.tensor(variance)))
     y = np.linspace(-60.0, 60.0, 20_001)
     for i in range(2):
         roots = np.sqrt(stats.norm(mean[:, i], np.sqrt(variance[:, i])).pdf(y[:, None]))
@@ -120,13 +121,13 @@ def test_products_of_roots_are_what_they_say(seed, count):
 
 
 def test_unsound_products_of_roots_are_known_as_such():
-    mean, variance = tensor([0.0, 0.0], [3.0, 0.0]), tensor([1.0, 1.0], [1.0, 1.0])
+    products = root_products(tensor([0.0, 0.0], [3.0, 0.0]), tensor([1.0, 1.0], [1.0, 1.0]))
     matrix = tensor([2.0, -1.5], [-1.5, 2.0])
-    mixture = root_mixture(matrix, mean, variance)
+    mixture = root_mixture(matrix, products)
     assert mixture.usable.tolist() == [False, True], "where kernels disagree, weights of sum one have a mass of three"
-    small = root_mixture(0.1 * matrix, mean, variance)
+    small = root_mixture(0.1 * matrix, products)
     assert small.usable.tolist() == [False, False], "most of the mass is lost"
-    negative = root_mixture(tensor([-1.0, 0.0], [0.0, 2.0]), tensor([5.0], [0.0]), tensor([1.0], [1.0]))
+    negative = root_mixture(tensor([-1.0, 0.0], [0.0, 2.0]), root_products(tensor([5.0], [0.0]), tensor([1.0], [1.0])))
     assert negative.usable.tolist() == [False], "of negative variance"
 
 
