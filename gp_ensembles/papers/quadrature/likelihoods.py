@@ -1,5 +1,6 @@
 """Log marginal likelihoods of many kernels at once: what computes them, and the dense way, exact for any inputs."""
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, cast, final
@@ -10,7 +11,7 @@ from torch import Tensor
 from gp_ensembles.numerics import exact_gp
 from gp_ensembles.numerics.cholesky import cholesky
 from gp_ensembles.numerics.devices import memory_of
-from gp_ensembles.numerics.exact_gp import log_marginal
+from gp_ensembles.numerics.exact_gp import Conditioned, log_marginal
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures, covariance, covariance_at_lags
 
@@ -92,7 +93,7 @@ class LogMarginalLikelihoods(ABC):
 
     @abstractmethod
     def _at_once(self, components: int) -> int:
-        """How many kernels with so many components are worked on at a time."""
+        """Number of kernels with so many components that are worked on at a time."""
 
     @abstractmethod
     def _values(self, kernels: KernelHyperparameters) -> Tensor:
@@ -158,14 +159,8 @@ class DenseLikelihoods(LogMarginalLikelihoods):
             noise = torch.diag_embed(noises[r].expand(self.y.shape[0]))
             factors.append(cholesky(matrix + noise, f"the covariance of the training rows under kernel {r}"))
         learned = exact_gp.condition(torch.stack(factors), self.y.expand(len(factors), -1))
-        trimmed = kernels.trim()
-
-        def known(points: Tensor) -> Known:
-            cross = outputscale[:, None, None] * covariance(trimmed, self.X, points)
-            white = learned.whiten(cross)
-            return learned.mean(white), ((white.mT, white.mT),)
-
-        return Processes(hyperparameters._replace(mixtures=trimmed), self.X, known)
+        trimmed = hyperparameters._replace(mixtures=kernels.trim())
+        return Processes(trimmed, self.X, functools.partial(self._known, trimmed, learned))
 
     def covariance(self, mixtures: SpectralMixtures) -> Tensor:
         """Covariances of the training rows, shape (B, N, N), without noise and scale."""
@@ -177,6 +172,10 @@ class DenseLikelihoods(LogMarginalLikelihoods):
         # as an index with ``inverse``, whose derivative is slow
         matrices: Tensor = values.gather(-1, places).unflatten(-1, inverse.shape)
         return matrices
+
+    def _known(self, kernels: KernelHyperparameters, learned: Conditioned, points: Tensor) -> Known:
+        white = learned.whiten(kernels.outputscale[:, None, None] * covariance(kernels.mixtures, self.X, points))
+        return learned.mean(white), ((white.mT, white.mT),)
 
     def _at_once(self, components: int) -> int:
         return CHUNK_BYTES // self.bytes_each

@@ -108,16 +108,15 @@ class LowRankLikelihoods(LogMarginalLikelihoods):
                 raise NumericalError(f"the covariance of the features of kernel {r} is not positive definite")
             factors.append(factor)
             means.append(mean)
-        every_factor, coefficients = torch.cat(factors), torch.cat(means).unsqueeze(-1)
-
-        def known(points: Tensor) -> Known:
-            features = self.features(kernels.mixtures, kernels.outputscale, points)
-            white = torch.linalg.solve_triangular(every_factor, features.mT, upper=False).mT
-            learned = (-kernels.noise[:, None, None] * white, white)
-            pairs = ((features, features), learned) if self.keeps_rest else (learned,)
-            return (features @ coefficients).squeeze(-1), pairs
-
+        known = functools.partial(self._known, kernels, torch.cat(factors), torch.cat(means).unsqueeze(-1))
         return Processes(kernels, self.X, known, self.keeps_rest)
+
+    def _known(self, kernels: KernelHyperparameters, factors: Tensor, means: Tensor, points: Tensor) -> Known:
+        features = self.features(kernels.mixtures, kernels.outputscale, points)
+        white = torch.linalg.solve_triangular(factors, features.mT, upper=False).mT
+        learned = (-kernels.noise[:, None, None] * white, white)
+        pairs = ((features, features), learned) if self.keeps_rest else (learned,)
+        return (features @ means).squeeze(-1), pairs
 
     def _at_once(self, components: int) -> int:
         return CHUNK_BYTES // (self.bytes_each * components)

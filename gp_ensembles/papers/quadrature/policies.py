@@ -148,7 +148,7 @@ class PriorPolicy(NamedTuple):
 
 
 class InformationGain(AcquisitionFunction):
-    r"""What the likelihoods of a batch tell of the integral (MASKERADE-I).
+    r"""Information of the likelihoods of a batch about the integral (MASKERADE-I).
 
     .. math:: \log \rho^2, \qquad \rho^2 = c^\top C^{-1} c / V \in [0, 1]
 

@@ -13,6 +13,7 @@ with P the inverse and m those cells,
 .. math:: K^{-1} = P - P_{\cdot m} P_{mm}^{-1} P_{m \cdot}, \quad \log|K| = \log|T| + \log|P_{mm}|.
 """
 
+import functools
 import math
 from typing import Any, NamedTuple, final
 
@@ -249,13 +250,12 @@ class ToeplitzLikelihoods(LogMarginalLikelihoods):
                 f"more noise, or use the dense likelihood"
             )
         weights = inverse.solve(self.grid, self.y.expand(len(inverse.first), 1, -1)).mT
+        return Processes(kernels, self.X, functools.partial(self._known, kernels, inverse, weights))
 
-        def known(points: Tensor) -> Known:
-            cross = kernels.outputscale[:, None, None] * covariance(kernels.mixtures, points, self.X)
-            solved = torch.cat([inverse.solve(self.grid, part) for part in cross.split(COLUMNS, -2)], -2)
-            return (cross @ weights).squeeze(-1), ((cross, solved),)
-
-        return Processes(kernels, self.X, known)
+    def _known(self, kernels: KernelHyperparameters, inverse: Inverse, weights: Tensor, points: Tensor) -> Known:
+        cross = kernels.outputscale[:, None, None] * covariance(kernels.mixtures, points, self.X)
+        solved = torch.cat([inverse.solve(self.grid, part) for part in cross.split(COLUMNS, -2)], -2)
+        return (cross @ weights).squeeze(-1), ((cross, solved),)
 
     def _at_once(self, components: int) -> int:
         return min(RECURSION_BYTES // (self.y.element_size() * self.grid.size), CHUNK_BYTES // self.bytes_each)

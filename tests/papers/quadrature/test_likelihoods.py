@@ -1,6 +1,7 @@
 """Likelihoods other than the dense one, against it: values, gradients, predictions, and inputs that contradict them."""
 
 import math
+import pickle
 import re
 
 import numpy as np
@@ -253,6 +254,7 @@ def test_every_likelihood_marginalizes_and_predicts(likelihood, X):
     prediction = found.predict(X[:5] + 0.01)
     assert bool(prediction.mean.isfinite().all())
     assert bool((prediction.variance > 0).all())
+    assert torch.equal(pickle.loads(pickle.dumps(found)).predict(X[:5] + 0.01).mean, prediction.mean)
     posterior = found.model().posterior(X[:4] + 0.01, observation_noise=True)
     assert bool(torch.linalg.eigvalsh(posterior.component_covariance[0]).gt(0).all())
 
