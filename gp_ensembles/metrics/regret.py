@@ -206,7 +206,11 @@ def cumulative_regret(log_prob: Tensor, rival_log_prob: Tensor) -> Tensor:
     log_prob, rivals = (torch.where(missing, 0.0, values) for values in (log_prob, rivals))
     _check_legal(log_prob.unsqueeze(0), "log_prob")
     _check_legal(rivals, "rival_log_prob")
-    return _cumulative_excess(rivals, log_prob).amax(0)
+    lost, own_lost = torch.isneginf(rivals), torch.isneginf(log_prob)
+    difference = torch.where(lost, 0.0, rivals) - torch.where(own_lost, 0.0, log_prob)
+    finite = difference.cumsum(-1)
+    fewer = (own_lost.to(finite.dtype) - lost.to(finite.dtype)).cumsum(-1)
+    return torch.where(fewer == 0, finite, torch.where(fewer > 0, torch.inf, -torch.inf)).amax(0)
 
 
 @torch.no_grad()
@@ -258,15 +262,3 @@ def _check_legal(values: Tensor, name: str) -> None:
         f"{name} is {float(values[expert, row])} in row {row}{whose}; a log density is a number below infinity: leave "
         f"the row out, or set it to NaN everywhere if its target is missing"
     )
-
-
-def _cumulative_excess(rival: Tensor, log_prob: Tensor) -> Tensor:
-    """Running sum over the last axis of what a rival's log densities are ahead by.
-
-    Shapes: ``rival`` (..., T).
-    """
-    lost, own_lost = torch.isneginf(rival), torch.isneginf(log_prob)
-    difference = torch.where(lost, 0.0, rival) - torch.where(own_lost, 0.0, log_prob)
-    finite = difference.cumsum(-1)
-    fewer = (own_lost.to(finite.dtype) - lost.to(finite.dtype)).cumsum(-1)
-    return torch.where(fewer == 0, finite, torch.where(fewer > 0, torch.inf, -torch.inf))

@@ -47,7 +47,7 @@ class Processes(NamedTuple):
     def marginals(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Means and variances of the function at points (M, D), one at a time: (R, M) each."""
         kernels, scale, _ = self.hyperparameters
-        prior = (scale * kernels.weights.sum(-1)).unsqueeze(-1) * self.keeps_rest
+        prior = (scale * kernels.weights.sum(-1)).unsqueeze(-1) if self.keeps_rest else 0.0
         means, variances = [], []
         for some in X.split(max(1, CHUNK_BYTES // (X.element_size() * len(self.X) * len(scale)))):
             mean, pairs = self.known(some)

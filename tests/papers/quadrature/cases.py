@@ -13,7 +13,7 @@ from gpytorch.means import ZeroMean
 
 from gp_ensembles.papers.quadrature import Hyperprior
 from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods
-from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal
+from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal, Normal
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
 from gp_ensembles.papers.quadrature.surrogate import (
     Evaluations,
@@ -78,9 +78,10 @@ def single_precision(mixtures):
     return SpectralMixtures(*(part.float() for part in tuple(mixtures)))
 
 
-def prior_of(max_components=3, num_inputs=1, *, scale=0.6, location=-1.0, width=0.5, **choices):
+def prior_of(max_components=3, num_inputs=1, *, signed=False, scale=0.6, location=-1.0, width=0.5, **choices):
     one = torch.ones(num_inputs, dtype=F64)
-    return Hyperprior(HalfNormal(scale * one), LogNormal(location * one, width * one), max_components, **choices)
+    means = (Normal if signed else HalfNormal)(scale * one)
+    return Hyperprior(means, LogNormal(location * one, width * one), max_components, **choices)
 
 
 class MixturesAsRows(Hyperprior):

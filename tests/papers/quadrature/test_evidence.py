@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from gp_ensembles.papers.quadrature import Budget, Hyperprior, PriorPolicy, RegressionProblem, Search, marginalize
+from gp_ensembles.papers.quadrature import Budget, PriorPolicy, RegressionProblem, Search, marginalize
 from gp_ensembles.papers.quadrature.evidence import EvidenceSampler, best_apart, integrand_for, nested_kernels
 from gp_ensembles.papers.quadrature.importance import (
     ImportanceDraws,
@@ -18,16 +18,10 @@ from gp_ensembles.papers.quadrature.importance import (
     start_draws,
 )
 from gp_ensembles.papers.quadrature.kernel_mixture import weighted_predictor
-from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal, Normal, default_prior, inferred
+from gp_ensembles.papers.quadrature.prior import default_prior, inferred
 from gp_ensembles.papers.quadrature.problem import WeightedKernels
 from gp_ensembles.papers.quadrature.surrogate import Evaluations
-from tests.papers.quadrature.cases import F64, Failing, seeded
-
-
-def prior_of(max_components, num_inputs=1, signed=False):
-    one = torch.ones(num_inputs, dtype=F64)
-    means = Normal(0.6 * one) if signed else HalfNormal(0.6 * one)
-    return Hyperprior(means, LogNormal(-one, 0.5 * one), max_components, noise=inferred(1e-1, 1.0))
+from tests.papers.quadrature.cases import F64, Failing, prior_of, seeded
 
 
 def problem_of(max_components=2, num_rows=14, noise=0.25, signed=False, num_inputs=1):
@@ -35,7 +29,7 @@ def problem_of(max_components=2, num_rows=14, noise=0.25, signed=False, num_inpu
     X = torch.cat([X, torch.rand(num_rows, num_inputs - 1, generator=seeded(3), dtype=F64)], -1)
     y = torch.sin(2 * torch.pi * 0.8 * X[:, 0] + 3.0 * X[:, -1])
     y = y + noise * torch.randn(num_rows, generator=seeded(0), dtype=F64)
-    return RegressionProblem(X, y, prior_of(max_components, num_inputs, signed))
+    return RegressionProblem(X, y, prior_of(max_components, num_inputs, signed=signed, noise=inferred(1e-1, 1.0)))
 
 
 def by_brute_force(problem, components, count=2**17):
@@ -242,7 +236,7 @@ def test_nested_kernels_are_nearly_the_kernel():
 
 
 def test_rows_and_points_are_inverse():
-    prior = prior_of(3)
+    prior = prior_of(3, noise=inferred(1e-1, 1.0))
     cube = prior.draw(5, 2, generator=seeded(0))
     torch.testing.assert_close(prior.embed_normal(prior.normal_quantiles(cube, 2), 2), cube)
 
