@@ -151,14 +151,6 @@ def test_discrepancies_are_the_sums_written_out():
             assert own[i].item() == pytest.approx(expected, abs=1e-13)
 
 
-def test_batches_of_mixtures():
-    first, second = random_mixtures(0, 2, (2, 3, 5)), random_mixtures(1, 2, (2, 3, 4), size=3)
-    value = between(first, second)
-    assert value.shape == (2, 3, 5, 4)
-    for index in product(range(2), range(3)):
-        torch.testing.assert_close(value[index], between(first.take(index), second.take(index)), rtol=0, atol=1e-14)
-
-
 @settings(max_examples=60)
 @given(
     st.integers(0, 10**6),
