@@ -24,7 +24,7 @@ from gp_ensembles.metrics.discrete import (
     update_class_scores,
 )
 from gp_ensembles.metrics.scores import covered, crps_mixture
-from gp_ensembles.metrics.streaming import RowScores, StreamScores, count_scores, init_scores, summarize
+from gp_ensembles.metrics.streaming import StreamScores, count_scores, init_scores, summarize
 from gp_ensembles.numerics.reductions import logsumexp_over_experts
 from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution
 
@@ -69,8 +69,8 @@ class Chunk(NamedTuple):
 class PredictedRows(NamedTuple):
     """Predictions of a block and their scores, each made before its target; float64, on the host.
 
-    The first five fields are those of :class:`~gp_ensembles.metrics.streaming.RowScores`, each (B,): ``mean`` is the
-    probability of class 1 of two, the mean level or count, and the most probable class where classes have no order.
+    The first five fields are what :func:`~gp_ensembles.metrics.streaming.count_scores` takes, each (B,): ``mean`` is
+    the probability of class 1 of two, the mean level or count, and the most probable class where classes have no order.
     What a predictor does not have is NaN: ends (B,), probabilities (B, 0), probability integral transforms (B,).
     """
 
@@ -222,7 +222,7 @@ def _counted(state: StreamScores | ClassScores, y: Tensor, rows: PredictedRows) 
     """Scores after a block."""
     if isinstance(state, ClassScores):
         return update_class_scores(state, y, rows.probabilities, rows.log_prob)
-    return count_scores(state, y, RowScores(*rows[: len(RowScores._fields)]))
+    return count_scores(state, y, *rows[:5])
 
 
 def _discrete_rows(

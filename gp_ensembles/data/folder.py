@@ -82,6 +82,8 @@ def load_folder(
     folder = Path(folder)
     entry = _entry(folder, name)
     path = folder / str(entry["file"])
+    if (verify or path.suffix == ".npz") and not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist")
     if verify:
         _verify(path, entry)
     if path.suffix == ".npz":
@@ -135,16 +137,12 @@ def _verify(path: Path, entry: dict[str, Any]) -> None:
     expected = entry.get("sha256")
     if expected is None:
         raise ValueError(f"the manifest has no sha256 for {entry['name']}; load it without verify")
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist")
     found = hashlib.sha256(path.read_bytes()).hexdigest()
     if found != expected:
         raise ValueError(f"{path} has sha256 {found}, the manifest says {expected}; get the file again")
 
 
 def _load_npz(path: Path, entry: dict[str, Any]) -> Table:
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist")
     with np.load(path, allow_pickle=False) as arrays:
         absent = {str(entry["features"]), str(entry["target"])} - set(arrays.files)
         if absent:

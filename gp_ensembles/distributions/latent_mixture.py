@@ -23,19 +23,12 @@ _CERTAIN = 1e-12  # latent variance of what is hardly uncertain
 
 
 class Response(NamedTuple):
-    """Likelihood and prediction method of the experts of one object.
+    """Likelihood and prediction method of the experts of one object."""
 
-    Attributes:
-        likelihood: Their likelihood.
-        predictive: How predictions are computed.
-        num_experts: How many experts the object has.
-        batch_shape: Their batch shape.
-    """
-
-    likelihood: Likelihood
-    predictive: Predictive
-    num_experts: int
-    batch_shape: torch.Size
+    likelihood: Likelihood  # their likelihood
+    predictive: Predictive  # how predictions are computed
+    num_experts: int  # how many experts the object has
+    batch_shape: torch.Size  # their batch shape
 
     def frozen(self) -> "Response":
         """The same with a copy of the likelihood as it is now, through which no gradient flows."""

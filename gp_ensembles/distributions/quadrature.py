@@ -56,21 +56,13 @@ def integral_from(y: Tensor, terms: Tensor, mean: Tensor, variance: Tensor) -> T
 
 
 class AtNodes(NamedTuple):
-    """N distribution functions at J nodes each.
+    """N distribution functions at J nodes each."""
 
-    Attributes:
-        mean: Means, shape (N,).
-        variance: Variances, shape (N,).
-        y: Nodes, shape (J, N).
-        length: Lengths that they represent, shape (J, N).
-        cdf: Distribution functions there, shape (J, N).
-    """
-
-    mean: Tensor
-    variance: Tensor
-    y: Tensor
-    length: Tensor
-    cdf: Tensor
+    mean: Tensor  # means, (N,)
+    variance: Tensor  # variances, (N,)
+    y: Tensor  # nodes, (J, N)
+    length: Tensor  # lengths that they represent, (J, N)
+    cdf: Tensor  # distribution functions there, (J, N)
 
 
 def at_nodes(mixture: Mixture | StudentTMixture) -> AtNodes:

@@ -15,48 +15,29 @@ _NODES = 8  # of a rule that sums many counts
 
 
 class ClassScores(NamedTuple):
-    """Scores of a stream of class probabilities so far; see :class:`ClassSummary`.
+    """Scores of a stream of class probabilities so far; see :class:`ClassSummary`."""
 
-    Attributes:
-        num_rows: Rows seen, missing targets included, a scalar.
-        num_scored: Observed targets, a scalar.
-        log_prob: Sum of the log probabilities of the targets.
-        errors: Number of targets that were not the most probable class.
-        brier: Sum of the Brier scores.
-        bin_count: Targets by the confidence in the most probable class, in tenths, shape (10,).
-        bin_confidence: Sum of that confidence in each bin, shape (10,).
-        bin_hits: Number of targets that were the most probable class in each bin, shape (10,).
-    """
-
-    num_rows: Tensor
-    num_scored: Tensor
-    log_prob: Tensor
-    errors: Tensor
-    brier: Tensor
-    bin_count: Tensor
-    bin_confidence: Tensor
-    bin_hits: Tensor
+    num_rows: Tensor  # rows seen, missing targets included, ()
+    num_scored: Tensor  # observed targets, ()
+    log_prob: Tensor  # sum of the log probabilities of the targets
+    errors: Tensor  # number of targets that were not the most probable class
+    brier: Tensor  # sum of the Brier scores
+    bin_count: Tensor  # targets by the confidence in the most probable class, in tenths, (10,)
+    bin_confidence: Tensor  # sum of that confidence in each bin, (10,)
+    bin_hits: Tensor  # number of targets that were the most probable class in each bin, (10,)
 
     def __repr__(self) -> str:
         return record_text(self)
 
 
 class ClassSummary(NamedTuple):
-    """Averages over the observed targets of a stream, each a float64 scalar; NaN before the first.
+    """Averages over the observed targets of a stream, each a float64 scalar; NaN before the first."""
 
-    Attributes:
-        log_score: Mean log probability of the target, nats per row.
-        log_loss: Its negative.
-        error_rate: Share of targets that were not the most probable class.
-        brier: Mean Brier score, the sum over classes of squared errors of the probabilities, from 0 to 2.
-        calibration_error: Expected calibration error: the mean distance between confidence and share of hits, over
-            tenths of confidence.
-    """
-
-    log_score: Tensor
-    log_loss: Tensor
-    error_rate: Tensor
-    brier: Tensor
+    log_score: Tensor  # mean log probability of the target, nats per row
+    log_loss: Tensor  # its negative
+    error_rate: Tensor  # share of targets that were not the most probable class
+    brier: Tensor  # mean Brier score, the sum over classes of squared errors of the probabilities, from 0 to 2
+    # expected calibration error: the mean distance between confidence and share of hits, over tenths of confidence
     calibration_error: Tensor
 
 

@@ -19,49 +19,32 @@ from gp_ensembles.numerics.simplex import simplex_quadratic
 
 
 class BestExpert(NamedTuple):
-    """The expert that is best over a whole stream.
+    """The expert that is best over a whole stream."""
 
-    Attributes:
-        expert: Its index, a scalar integer tensor.
-        log_prob: Its log densities, shape (T,), in nats; NaN where the target is missing.
-    """
-
-    expert: Tensor
-    log_prob: Tensor
+    expert: Tensor  # its index, a scalar integer tensor
+    log_prob: Tensor  # its log densities, (T,), in nats; NaN where the target is missing
 
     def __repr__(self) -> str:
         return record_text(self)
 
 
 class BestMixture(NamedTuple):
-    """The mixture of fixed weights that is best over a whole stream.
+    """The mixture of fixed weights that is best over a whole stream."""
 
-    Attributes:
-        weights: The weights, shape (M,).
-        log_prob: Log densities of the mixture, shape (T,), in nats; NaN where the target is missing.
-        gap: No mixture is better by more than this per observed target, in nats, a scalar.
-        num_iterations: Passes over the stream.
-    """
-
-    weights: Tensor
-    log_prob: Tensor
-    gap: Tensor
-    num_iterations: int
+    weights: Tensor  # the weights, (M,)
+    log_prob: Tensor  # log densities of the mixture, (T,), in nats; NaN where the target is missing
+    gap: Tensor  # no mixture is better by more than this per observed target, in nats, ()
+    num_iterations: int  # passes over the stream
 
     def __repr__(self) -> str:
         return record_text(self)
 
 
 class BestPath(NamedTuple):
-    """The sequence of experts that is best over a whole stream.
+    """The sequence of experts that is best over a whole stream."""
 
-    Attributes:
-        path: Index of the expert of each step, shape (T,), int64.
-        log_prob: Log densities of the sequence, shape (T,), in nats; NaN where the target is missing.
-    """
-
-    path: Tensor
-    log_prob: Tensor
+    path: Tensor  # index of the expert of each step, (T,), int64
+    log_prob: Tensor  # log densities of the sequence, (T,), in nats; NaN where the target is missing
 
     def __repr__(self) -> str:
         return record_text(self)
@@ -223,7 +206,11 @@ def cumulative_regret(log_prob: Tensor, rival_log_prob: Tensor) -> Tensor:
     log_prob, rivals = (torch.where(missing, 0.0, values) for values in (log_prob, rivals))
     _check_legal(log_prob.unsqueeze(0), "log_prob")
     _check_legal(rivals, "rival_log_prob")
-    return _cumulative_excess(rivals, log_prob).amax(0)
+    lost, own_lost = torch.isneginf(rivals), torch.isneginf(log_prob)
+    difference = torch.where(lost, 0.0, rivals) - torch.where(own_lost, 0.0, log_prob)
+    finite = difference.cumsum(-1)
+    fewer = (own_lost.to(finite.dtype) - lost.to(finite.dtype)).cumsum(-1)
+    return torch.where(fewer == 0, finite, torch.where(fewer > 0, torch.inf, -torch.inf)).amax(0)
 
 
 @torch.no_grad()
@@ -275,15 +262,3 @@ def _check_legal(values: Tensor, name: str) -> None:
         f"{name} is {float(values[expert, row])} in row {row}{whose}; a log density is a number below infinity: leave "
         f"the row out, or set it to NaN everywhere if its target is missing"
     )
-
-
-def _cumulative_excess(rival: Tensor, log_prob: Tensor) -> Tensor:
-    """Running sum over the last axis of what a rival's log densities are ahead by.
-
-    Shapes: ``rival`` (..., T).
-    """
-    lost, own_lost = torch.isneginf(rival), torch.isneginf(log_prob)
-    difference = torch.where(lost, 0.0, rival) - torch.where(own_lost, 0.0, log_prob)
-    finite = difference.cumsum(-1)
-    fewer = (own_lost.to(finite.dtype) - lost.to(finite.dtype)).cumsum(-1)
-    return torch.where(fewer == 0, finite, torch.where(fewer > 0, torch.inf, -torch.inf))

@@ -15,79 +15,34 @@ from gp_ensembles.numerics.display import record_text
 
 
 class StreamScores(NamedTuple):
-    """All scores of a stream of mixture predictions so far; see :class:`ScoreSummary`.
+    """All scores of a stream of mixture predictions so far; see :class:`ScoreSummary`."""
 
-    Attributes:
-        num_rows: Rows seen, missing targets included.
-        num_scored: Observed targets.
-        log_prob: Sum of the mixture's log densities.
-        gaussian_log_prob: Sum of the moment-matched normal's log densities.
-        crps: Sum of the mixture's CRPS.
-        covered: Number of targets inside the central interval.
-        absolute_error: Sum of absolute errors.
-        squared_error: Sum of squared errors.
-        squared_z: Sum of squared standardized errors.
-        target_mean: Mean of the observed targets.
-        target_deviation: Sum of their squared deviations from it.
-    """
-
-    num_rows: Tensor
-    num_scored: Tensor
-    log_prob: Tensor
-    gaussian_log_prob: Tensor
-    crps: Tensor
-    covered: Tensor
-    absolute_error: Tensor
-    squared_error: Tensor
-    squared_z: Tensor
-    target_mean: Tensor
-    target_deviation: Tensor
-
-    def __repr__(self) -> str:
-        return record_text(self)
-
-
-class RowScores(NamedTuple):
-    """Predictions of a block and their scores, row by row, each (B,), float64.
-
-    Attributes:
-        mean: Predictive means.
-        variance: Predictive variances.
-        log_prob: Log densities of the targets.
-        crps: Continuous ranked probability scores, units of the target.
-        inside: Whether the target lies in the central interval.
-    """
-
-    mean: Tensor
-    variance: Tensor
-    log_prob: Tensor
-    crps: Tensor
-    inside: Tensor
+    num_rows: Tensor  # rows seen, missing targets included
+    num_scored: Tensor  # observed targets
+    log_prob: Tensor  # sum of the mixture's log densities
+    gaussian_log_prob: Tensor  # sum of the moment-matched normal's log densities
+    crps: Tensor  # sum of the mixture's CRPS
+    covered: Tensor  # number of targets inside the central interval
+    absolute_error: Tensor  # sum of absolute errors
+    squared_error: Tensor  # sum of squared errors
+    squared_z: Tensor  # sum of squared standardized errors
+    target_mean: Tensor  # mean of the observed targets
+    target_deviation: Tensor  # sum of their squared deviations from it
 
     def __repr__(self) -> str:
         return record_text(self)
 
 
 class ScoreSummary(NamedTuple):
-    """Averages over the observed targets of a stream, each a float64 scalar; NaN before the first.
+    """Averages over the observed targets of a stream, each a float64 scalar; NaN before the first."""
 
-    Attributes:
-        log_score: Mean log density of the full mixture, nats per row.
-        log_score_gaussian: Mean log density of the moment-matched normal, nats per row.
-        crps: Mean CRPS of the mixture, units of the target.
-        coverage: Share of targets inside the central interval.
-        mean_absolute_error: Units of the target.
-        nmse: Squared error over the variance of the targets, dimensionless; NaN where all are the same.
-        mean_squared_z: Mean squared standardized error; 1 is right.
-    """
-
-    log_score: Tensor
-    log_score_gaussian: Tensor
-    crps: Tensor
-    coverage: Tensor
-    mean_absolute_error: Tensor
-    nmse: Tensor
-    mean_squared_z: Tensor
+    log_score: Tensor  # mean log density of the full mixture, nats per row
+    log_score_gaussian: Tensor  # mean log density of the moment-matched normal, nats per row
+    crps: Tensor  # mean CRPS of the mixture, units of the target
+    coverage: Tensor  # share of targets inside the central interval
+    mean_absolute_error: Tensor  # units of the target
+    nmse: Tensor  # squared error over the variance of the targets, dimensionless; NaN where all are the same
+    mean_squared_z: Tensor  # mean squared standardized error; 1 is right
 
     def __repr__(self) -> str:
         return record_text(self)
@@ -113,7 +68,6 @@ def update_scores(
     variance: Tensor,
     *,
     level: float = 0.9,
-    crps_tolerance: float = 0.0,
 ) -> StreamScores:
     """Score a block of mixture predictions, skipping rows with a missing target.
 
@@ -124,8 +78,6 @@ def update_scores(
         mean: The experts' means, shape (M, B).
         variance: The experts' variances, noise included, shape (M, B).
         level: Level of the central interval whose coverage is counted; keep it the same over a stream.
-        crps_tolerance: Error allowed in each CRPS, in units of the target, see
-            :func:`~gp_ensembles.metrics.crps_mixture`.
 
     Example:
         >>> import torch
@@ -136,34 +88,33 @@ def update_scores(
     """
     y, log_weights, mean, variance = (tensor.double() for tensor in (y, log_weights, mean, variance))
     center, spread = mixtures.moments(log_weights, mean, variance)
-    rows = RowScores(
-        mean=center,
-        variance=spread,
-        log_prob=mixtures.log_prob(log_weights, mean, variance, y),
-        crps=crps_mixture(log_weights, mean, variance, y, tolerance=crps_tolerance),
-        inside=covered(pit(log_weights, mean, variance, y), level),
-    )
-    return count_scores(state, y, rows)
+    log_prob = mixtures.log_prob(log_weights, mean, variance, y)
+    crps = crps_mixture(log_weights, mean, variance, y)
+    inside = covered(pit(log_weights, mean, variance, y), level)
+    return count_scores(state, y, center, spread, log_prob, crps, inside)
 
 
-def count_scores(state: StreamScores, y: Tensor, rows: RowScores) -> StreamScores:
+def count_scores(
+    state: StreamScores, y: Tensor, mean: Tensor, variance: Tensor, log_prob: Tensor, crps: Tensor, inside: Tensor
+) -> StreamScores:
     """Count a block of predictions that have been scored row by row, skipping rows with a missing target.
 
-    Shapes: ``y`` (B,).
+    Shapes: ``y`` (B,), ``mean`` (B,), ``variance`` (B,), ``log_prob`` (B,), ``crps`` (B,), ``inside`` (B,), which is
+    whether the target lies in the central interval.
     """
     seen = ~torch.isnan(y)
-    error = y - rows.mean
+    error = y - mean
     moments = _merge_moments(state.num_scored, state.target_mean, state.target_deviation, y, seen)
     return StreamScores(
         num_rows=state.num_rows + y.shape[0],
         num_scored=moments[0],
-        log_prob=state.log_prob + observed_sum(rows.log_prob, seen),
-        gaussian_log_prob=state.gaussian_log_prob + observed_sum(normal.log_prob(y, rows.mean, rows.variance), seen),
-        crps=state.crps + observed_sum(rows.crps, seen),
-        covered=state.covered + observed_sum(rows.inside, seen),
+        log_prob=state.log_prob + observed_sum(log_prob, seen),
+        gaussian_log_prob=state.gaussian_log_prob + observed_sum(normal.log_prob(y, mean, variance), seen),
+        crps=state.crps + observed_sum(crps, seen),
+        covered=state.covered + observed_sum(inside, seen),
         absolute_error=state.absolute_error + observed_sum(error.abs(), seen),
         squared_error=state.squared_error + observed_sum(error.square(), seen),
-        squared_z=state.squared_z + observed_sum(error.square() / rows.variance, seen),
+        squared_z=state.squared_z + observed_sum(error.square() / variance, seen),
         target_mean=moments[1],
         target_deviation=moments[2],
     )

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import singledispatch
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from torch import Tensor
@@ -12,21 +12,31 @@ from gp_ensembles.numerics.gpytorch_types import Kernel
 
 
 class StationaryForm(NamedTuple):
-    r"""A stationary kernel, taken apart: :math:`c\,\kappa(\|(x - x') / \ell\|)`.
+    r"""A stationary kernel, taken apart: :math:`c\,\kappa(\|(x - x') / \ell\|)`."""
 
-    Args:
-        outputscale: Output scale c, shape (\*batch) or one that broadcasts to it.
-        lengthscale: Length scales, shape (\*batch, 1, D) or (\*batch, 1, 1).
-        log_density: Logarithm of the spectral density of :math:`\kappa` in d dimensions, as a function of the
-            squared norm of the angular frequency (any shape) and of d.
-        box_factor: Least half-width, in length scales, of a box whose sines and cosines represent the kernel; the
-            value for Matern-3/2, the largest recommended, where nothing else is said.
-    """
-
-    outputscale: Tensor
-    lengthscale: Tensor
+    outputscale: Tensor  # output scale c, (*batch) or one that broadcasts to it
+    lengthscale: Tensor  # length scales, (*batch, 1, D) or (*batch, 1, 1)
+    # logarithm of the spectral density of \kappa in d dimensions, as a function of the squared norm of the angular
+    # frequency (any shape) and of d
     log_density: Callable[[Tensor, int], Tensor]
+    # least half-width, in length scales, of a box whose sines and cosines represent the kernel; the value for
+    # Matern-3/2, the largest recommended, where nothing else is said
     box_factor: float = 4.5
+
+
+def registered(dispatcher: Any, kernel: object, what: str) -> Callable[..., Any]:
+    """The function of exactly a kernel's class: a subclass may compute another kernel.
+
+    Raises:
+        TypeError: If the class is not registered.
+    """
+    if type(kernel) in dispatcher.registry:
+        return cast(Callable[..., Any], dispatcher.registry[type(kernel)])
+    names = sorted(kind.__name__ for kind in dispatcher.registry if kind is not object)
+    raise TypeError(
+        f"{type(kernel).__name__} has no registered {what}; supported are {', '.join(names)}, and others can be added "
+        f"with {dispatcher.__module__}.{dispatcher.__name__}.register"
+    )
 
 
 @singledispatch
@@ -36,17 +46,12 @@ def stationary_form(kernel: Kernel, num_inputs: int) -> StationaryForm:
     Raises:
         TypeError: If the kernel's class is not registered.
     """
-    names = sorted(kind.__name__ for kind in stationary_form.registry if kind is not object)
-    raise TypeError(
-        f"{type(kernel).__name__} has no registered spectral density; supported are {', '.join(names)}, and others "
-        f"can be added with gp_ensembles.spectral.density.stationary_form.register"
-    )
+    return form_of(kernel, num_inputs)
 
 
 def form_of(kernel: Kernel, num_inputs: int) -> StationaryForm:
-    """:func:`stationary_form` for exactly the registered classes (a subclass may compute another kernel)."""
-    kind = type(kernel) if type(kernel) in stationary_form.registry else object
-    form: StationaryForm = stationary_form.registry[kind](kernel, num_inputs)
+    """:func:`stationary_form` for exactly the registered classes."""
+    form: StationaryForm = registered(stationary_form, kernel, "spectral density")(kernel, num_inputs)
     return form
 
 

@@ -19,7 +19,7 @@ from torch.quasirandom import SobolEngine
 
 from gp_ensembles.numerics.draws import generator_device
 from gp_ensembles.numerics.gpytorch_types import Kernel
-from gp_ensembles.spectral.density import lengthscale_of
+from gp_ensembles.spectral.density import lengthscale_of, registered
 
 _NUM_NODES = 140
 _LOWER, _UPPER = -4.0, 5.5  # ends of the double-exponential rule, see _scaled_integral
@@ -29,15 +29,10 @@ _SPARSE = 1e-8  # hazard, in units of the mixture's width, below which derivativ
 
 
 class BaseDraws(NamedTuple):
-    r"""Draws that a kernel turns into frequencies.
+    r"""Draws that a kernel turns into frequencies."""
 
-    Args:
-        normals: Standard normal variables, shape (\*batch, R, D).
-        uniforms: Uniform variables in (0, 1), one for each frequency (mixing variable), shape (\*batch, R).
-    """
-
-    normals: Tensor
-    uniforms: Tensor
+    normals: Tensor  # standard normal variables, (*batch, R, D)
+    uniforms: Tensor  # uniform variables in (0, 1), one for each frequency (mixing variable), (*batch, R)
 
 
 class FrequencyDraws(ABC):
@@ -132,17 +127,12 @@ def draw_batch(
 
 
 class SpectralComponent(NamedTuple):
-    r"""One stationary summand of a kernel, :math:`w\,\mathrm{E}[\cos \omega^\top (x - x')]`.
+    r"""One stationary summand of a kernel, :math:`w\,\mathrm{E}[\cos \omega^\top (x - x')]`."""
 
-    Args:
-        weight: Output scale w, shape (\*batch) or one that broadcasts to it.
-        num_normals: Number of standard normals d that a frequency is made of.
-        frequencies: Differentiable transform of base draws, normals (\*batch, R, d) and uniforms (\*batch, R),
-            to angular frequencies (\*batch, R, D).
-    """
-
-    weight: Tensor
-    num_normals: int
+    weight: Tensor  # output scale w, (*batch) or one that broadcasts to it
+    num_normals: int  # number of standard normals d that a frequency is made of
+    # differentiable transform of base draws, normals (*batch, R, d) and uniforms (*batch, R), to angular frequencies
+    # (*batch, R, D)
     frequencies: Callable[[BaseDraws], Tensor]
 
 
@@ -180,7 +170,7 @@ def spectral_components(kernel: Kernel, num_inputs: int) -> Components:
         >>> len(components_of(Broad(), num_inputs=2))
         1
     """
-    raise TypeError(_unknown(kernel))
+    return _forward_components(kernel, num_inputs)
 
 
 def components_of(kernel: Kernel, num_inputs: int) -> Components:
@@ -206,17 +196,8 @@ def components_of(kernel: Kernel, num_inputs: int) -> Components:
 
 
 def _forward_components(kernel: Kernel, num_inputs: int) -> Components:
-    if type(kernel) not in spectral_components.registry:
-        raise TypeError(_unknown(kernel))
-    return spectral_components(kernel, num_inputs)
-
-
-def _unknown(kernel: object) -> str:
-    names = sorted(kind.__name__ for kind in spectral_components.registry if kind is not object)
-    return (
-        f"{type(kernel).__name__} has no registered spectral form; supported are {', '.join(names)}, and others can "
-        f"be added with gp_ensembles.spectral.spectral_components.register"
-    )
+    components: Components = registered(spectral_components, kernel, "spectral form")(kernel, num_inputs)
+    return components
 
 
 def _scattered(inner: Callable[[BaseDraws], Tensor], active: Tensor, num_inputs: int) -> Callable[[BaseDraws], Tensor]:

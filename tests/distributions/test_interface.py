@@ -9,7 +9,6 @@ from gp_ensembles.distributions.latent_mixture import Response
 from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
 from gp_ensembles.likelihoods.classification import LogisticLikelihood, Probit
 from gp_ensembles.likelihoods.predictive import GaussHermite
-from gp_ensembles.numerics import mixtures
 
 M, N = 3, 4
 
@@ -105,15 +104,3 @@ def test_a_change_of_units_changes_nothing_else(name):
     torch.testing.assert_close(other.stddev, scale * distribution.stddev)
     torch.testing.assert_close(other.log_prob(shift + scale * y), distribution.log_prob(y) - scale.log())
     torch.testing.assert_close(other.quantile(0.2), shift + scale * distribution.quantile(0.2))
-
-
-def test_weights_of_all_rows_are_those_of_each():
-    shared = instances()["normal"]
-    repeated = shared._replace(log_weights=shared.log_weights.unsqueeze(1).expand(M, N))
-    y = draws(N)
-    first, second = ([*one.moments(), one.log_prob(y), one.cdf(y), one.quantile(0.3)] for one in (shared, repeated))
-    torch.testing.assert_close(first, second, rtol=0, atol=0)
-    torch.testing.assert_close(
-        shared.sample(4, generator=torch.Generator().manual_seed(0)),
-        mixtures.rsample(*repeated, 4, generator=torch.Generator().manual_seed(0)),
-    )

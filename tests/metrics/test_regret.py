@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gp_ensembles import metrics
-from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching, sticky_transition
+from gp_ensembles.meta_learners import BayesianModelAveraging
 from gp_ensembles.meta_learners.base import weigh_observed
 from gp_ensembles.metrics.regret_bounds import switching_bound
 
@@ -105,43 +105,6 @@ def test_averaging_pays_its_whole_bound_when_the_others_are_hopeless():
     regret = static_regret(run_rule(BayesianModelAveraging(), experts), experts)
     torch.testing.assert_close(regret, torch.full_like(regret, math.log(3)))
     assert switching_bound(3, 3, 0, 1.0) == pytest.approx(math.log(3))
-
-
-@settings(max_examples=60)
-@given(
-    seed=SEEDS,
-    num_experts=st.integers(2, 5),
-    most=st.integers(0, 6),
-    stay=st.floats(0.5, 0.9999),
-    spread=st.sampled_from([0.1, 3.0, 300.0]),
-)
-def test_sticky_switching_stays_below_its_bound(seed, num_experts, most, stay, spread):
-    experts = densities(seed, num_experts, 15, spread)
-    own = run_rule(MarkovSwitching(sticky_transition(num_experts, stay)), experts)
-    regret = float(switching_regret(own, experts, most)[-1])
-    used = num_switches_of(metrics.best_switching_path(experts, most).path)
-    assert regret <= switching_bound(num_experts, 15, used, stay) + 1e-9
-    assert regret <= switching_bound(num_experts, 15, most, stay) + 1e-9  # stay >= 1/M
-
-
-def test_sticky_switching_pays_its_whole_bound_when_one_sequence_is_right():
-    path = torch.tensor([0, 0, 2, 2, 2, 1, 1, 0])
-    experts = torch.full((3, 8), -2000.0, dtype=torch.float64)
-    experts[path, torch.arange(8)] = -1.0
-    own = run_rule(MarkovSwitching(sticky_transition(3, 0.9)), experts)
-    assert torch.equal(metrics.best_switching_path(experts, 3).path, path)
-    regret = float(switching_regret(own, experts, 3)[-1])
-    assert regret == pytest.approx(switching_bound(3, 8, 3, 0.9), abs=1e-9)
-
-
-@settings(max_examples=50)
-@given(num_experts=st.integers(2, 4), num_steps=st.integers(1, 6), stay=st.floats(0.01, 0.99))
-def test_switching_bound_is_the_prior_of_a_sequence(num_experts, num_steps, stay):
-    total = 0.0
-    for path in itertools.product(range(num_experts), repeat=num_steps):
-        used = num_switches_of(torch.tensor(path))
-        total += math.exp(-switching_bound(num_experts, num_steps, used, stay))
-    assert total == pytest.approx(1.0)
 
 
 def test_switching_bound_at_its_ends():

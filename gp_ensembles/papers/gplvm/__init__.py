@@ -11,7 +11,7 @@ neighbors found exactly or, beyond 100 000 rows kept, by :class:`FaissSearch`.
 ``presets``      the paper's models
 ``model``        the model: state, ``start``, ``update``, ``transform``, ``inverse_transform``, ``impute``
 ``records``      settings, what is returned, checks of what is given
-``first_rows``   the first rows: principal components, objective and fit of all experts at once, posterior
+``first_rows``   the first rows: principal components, objective and fit of all experts at once
 ``embed``        a block of rows embedded by damped Newton steps, weighed and learned: algorithm 2
 ``neighbors``    the rows kept, and the nearest of them to a new one
 ``transformer``  the model as a scikit-learn transformer

@@ -16,27 +16,23 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.features.fourier import fourier_features
-from gp_ensembles.filters import RandomWalk, predict, update_block
+from gp_ensembles.filters import update_block
 from gp_ensembles.filters.states import SquareRootState, square_root_state
 from gp_ensembles.meta_learners import MetaLearner
 from gp_ensembles.meta_learners.base import MetaState
 from gp_ensembles.numerics.cholesky import NumericalError, cholesky
+from gp_ensembles.numerics.reductions import readable_all
 
 _DAMPING = (1e-3, 1e-9, 1e12)  # of the first step, the least and the most, as shares of the largest curvature
 _GROW, _SHRINK = 4.0, 0.2
 
 
 class WeightPosterior(NamedTuple):
-    r"""Posterior of the weights of M experts for D columns each.
+    r"""Posterior of the weights of M experts for D columns each."""
 
-    Attributes:
-        factor: A square root of :math:`A^{-1}`, not triangular, shape (M, F, F); the covariance is
-            ``factor @ factor.mT`` times the noise.
-        mean: Posterior means, shape (M, F, D).
-    """
-
+    # a square root of A^{-1}, not triangular, (M, F, F); the covariance is ``factor @ factor.mT`` times the noise
     factor: Tensor
-    mean: Tensor
+    mean: Tensor  # posterior means, (M, F, D)
 
 
 def weight_prior(ratio: Tensor, num_features: int, num_outputs: int) -> WeightPosterior:
@@ -52,58 +48,30 @@ def learn_rows(posterior: WeightPosterior, Phi: Tensor, Y: Tensor) -> WeightPost
     """
     length = posterior.factor.shape[-1]  # more rows at once would cost more each
     for features, rows in zip(Phi.split(length, dim=-2), Y.split(length, dim=-2), strict=True):
-        state, noise = _filter_state(posterior)
+        factor = posterior.factor
+        state, noise = SquareRootState(torch.zeros_like(factor[..., 0]), factor), torch.ones_like(factor[..., 0, 0])
         factor = update_block(state, features, torch.zeros_like(features[..., 0]), None, noise)[0].factor
         gain = factor @ (factor.mT @ features.mT)
         posterior = WeightPosterior(factor, posterior.mean + gain @ (rows - features @ posterior.mean))
     return posterior
 
 
-def walk(posterior: WeightPosterior, ratio: Tensor) -> WeightPosterior:
-    """The posterior after the weights have taken a random step, by one Cholesky factorization. Shapes: ``ratio`` (M,).
-
-    Raises:
-        NumericalError: If an expert's covariance is not positive definite.
-    """
-    covariance = posterior.factor @ posterior.factor.mT
-    covariance.diagonal(dim1=-2, dim2=-1).add_(ratio.unsqueeze(-1))
-    return posterior._replace(factor=cholesky(covariance, "the weights' covariance"))
-
-
-def predict_rows(
-    posterior: WeightPosterior, Phi: Tensor, noise: Tensor, ratio: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def predict_rows(posterior: WeightPosterior, Phi: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Mean (M, B, D) and variance (M, B) of rows with features Phi (M, B, F); all columns have the same variance.
 
     Shapes: ``noise`` (M,).
     """
-    state, unit = _filter_state(posterior)
-    transition = None if ratio is None else RandomWalk(ratio.unsqueeze(-1))
-    return Phi @ posterior.mean, noise.unsqueeze(-1) * predict(state, Phi, transition, unit).variance
-
-
-def _filter_state(posterior: WeightPosterior) -> tuple[SquareRootState, Tensor]:
-    """The filter's state and its noise, in units of each expert's noise; its mean is that of targets that are zero."""
-    factor = posterior.factor
-    return SquareRootState(torch.zeros_like(factor[..., 0]), factor), torch.ones_like(factor[..., 0, 0])
+    return Phi @ posterior.mean, noise.unsqueeze(-1) * (1 + (Phi @ posterior.factor).square().sum(-1))
 
 
 class LatentModel(NamedTuple):
-    r"""Parameters and weights by which rows are embedded and predicted.
+    r"""Parameters and weights by which rows are embedded and predicted."""
 
-    Attributes:
-        omega: Angular frequencies, shape (M, R, d).
-        posterior: Posterior of the weights.
-        noise: Observation noise variance, shape (M,).
-        latent_variance: Prior variance of a latent coordinate.
-        walk: Variance of the weights' random step before each row over the noise, shape (M,); ``None`` for weights that
-            do not change.
-    """
-
-    omega: Tensor
-    posterior: WeightPosterior
-    noise: Tensor
-    latent_variance: float
+    omega: Tensor  # angular frequencies, (M, R, d)
+    posterior: WeightPosterior  # posterior of the weights
+    noise: Tensor  # observation noise variance, (M,)
+    latent_variance: float  # prior variance of a latent coordinate
+    # variance of the weights' random step before each row over the noise, (M,); ``None`` for weights that do not change
     walk: Tensor | None = None
 
     def ahead(self, num_steps: int = 1) -> "LatentModel":
@@ -114,72 +82,27 @@ class LatentModel(NamedTuple):
         """
         if self.walk is None:
             return self
-        return self._replace(posterior=walk(self.posterior, num_steps * self.walk))
+        covariance = self.posterior.factor @ self.posterior.factor.mT
+        covariance.diagonal(dim1=-2, dim2=-1).add_(num_steps * self.walk.unsqueeze(-1))
+        return self._replace(posterior=self.posterior._replace(factor=cholesky(covariance, "the weights' covariance")))
 
 
 class RowEmbedding(NamedTuple):
-    """Embeddings of rows under each expert.
+    """Embeddings of rows under each expert."""
 
-    Attributes:
-        point: Embeddings, shape (M, B, d).
-        log_prob: Log density of what was observed of each row, at its embedding, shape (M, B).
-        log_latent: Log prior density of the embedding, shape (M, B).
-        converged: Whether the search converged within its iterations, shape (M, B), boolean.
-    """
-
-    point: Tensor
-    log_prob: Tensor
-    log_latent: Tensor
-    converged: Tensor
+    point: Tensor  # embeddings, (M, B, d)
+    log_prob: Tensor  # log density of what was observed of each row, at its embedding, (M, B)
+    log_latent: Tensor  # log prior density of the embedding, (M, B)
+    converged: Tensor  # whether the search converged within its iterations, (M, B), boolean
 
 
-class ObservedRows(NamedTuple):
-    """Rows and which of their entries were observed.
+def embedding_derivatives(model: LatentModel, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Log density of rows and of their latent inputs, its gradient and its Hessian in X, in closed form.
 
-    Attributes:
-        rows: Shape (B, D), zero where an entry is missing.
-        mask: Which entries were observed, shape (B, D); ``None`` if all were.
-        num_seen: How many, shape (B,).
-    """
+    .. math:: \sum_{j \text{ seen}} \log N(y_j; \hat\theta_j^\top \phi(x), \phi(x)^\top \Sigma \phi(x) + \sigma_n^2)
+              + \log N(x; 0, \sigma_x^2 I)
 
-    rows: Tensor
-    mask: Tensor | None
-    num_seen: Tensor
-
-    def of(self, rows: Tensor) -> "ObservedRows":
-        """Those of some rows (boolean, shape (B,))."""
-        return ObservedRows(self.rows[rows], None if self.mask is None else self.mask[rows], self.num_seen[rows])
-
-
-def observed_rows(Y: Tensor) -> ObservedRows:
-    """Rows (B, D), NaN where an entry was not observed."""
-    mask = ~torch.isnan(Y)
-    count = mask.sum(-1).to(Y)
-    return ObservedRows(Y, None, count) if bool(mask.all()) else ObservedRows(Y.nan_to_num(), mask, count)
-
-
-def embedding_density(model: LatentModel, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Log density of rows given their latent inputs, and of the latent inputs.
-
-    .. math:: \sum_{j \text{ seen}} \log N(y_j; \hat\theta_j^\top \phi(x), \phi(x)^\top \Sigma \phi(x) + \sigma_n^2),
-              \qquad \log N(x; 0, \sigma_x^2 I)
-
-    Shapes: ``X`` (M, B, d), ``Y`` (B, D); returns (M, B).
-    """
-    Phi = fourier_features(model.omega, X)
-    whitened = Phi @ model.posterior.factor
-    variance = model.noise.unsqueeze(-1) * (1 + whitened.square().sum(-1))
-    seen = ~torch.isnan(Y)
-    error = torch.where(seen, Y - Phi @ model.posterior.mean, 0.0)
-    count = seen.sum(-1).to(variance)
-    rows = -0.5 * (count * (variance.log() + math.log(2 * math.pi)) + error.square().sum(-1) / variance)
-    return rows, _log_latent(X, model.latent_variance)
-
-
-def embedding_derivatives(model: LatentModel, X: Tensor, seen: ObservedRows) -> tuple[Tensor, Tensor, Tensor]:
-    """The sum of both densities of :func:`embedding_density`, its gradient and its Hessian in X, in closed form.
-
-    Shapes: ``X`` (M, B, d). Returns: value (M, B), gradient (M, B, d) and Hessian (M, B, d, d).
+    Shapes: ``X`` (M, B, d), ``Y`` (B, D). Returns: value (M, B), gradient (M, B, d) and Hessian (M, B, d, d).
     """
     omega, (factor, mean) = model.omega, model.posterior
     Phi = fourier_features(omega, X)
@@ -187,11 +110,12 @@ def embedding_derivatives(model: LatentModel, X: Tensor, seen: ObservedRows) -> 
     flat = stack.flatten(-3, -2)
     white = (flat @ factor).unflatten(-2, stack.shape[-3:-1])
     outputs = (flat @ mean).unflatten(-2, stack.shape[-3:-1])
-    if seen.mask is not None:
-        outputs = outputs * seen.mask.unsqueeze(-2)
-    w, error = white[..., 0, :], seen.rows - outputs[..., 0, :]
+    seen = ~torch.isnan(Y)
+    if not readable_all(seen):
+        Y, outputs = Y.nan_to_num(), outputs * seen.unsqueeze(-2)
+    w, error = white[..., 0, :], Y - outputs[..., 0, :]
     slopes, moved = white[..., 1:, :], outputs[..., 1:, :]  # derivatives of w and of the means by x
-    noise, n = model.noise.unsqueeze(-1), seen.num_seen
+    noise, n = model.noise.unsqueeze(-1), seen.sum(-1).to(Y)
     s = 1 + w.square().sum(-1)
     inverse = 1 / s
     ratio = inverse * error.square().sum(-1) / noise  # p / s
@@ -220,24 +144,28 @@ def embed_rows(
 
     Shapes: ``start`` (M, B, d), ``Y`` (B, D).
     """
-    seen = observed_rows(Y)
-    derivatives = embedding_derivatives(model, start, seen)
+    derivatives = embedding_derivatives(model, start, Y)
     value = derivatives[0]
     here = _Search(start, *derivatives, value.new_full(value.shape, _DAMPING[0]), ~value.isfinite())
-    whole, rows = here, torch.arange(len(Y), device=Y.device)
+    whole, rows, left = here, torch.arange(len(Y), device=Y.device), Y
     for _ in range(max_iterations):
         here, trial = _step(here, tolerance)
         going = ~here.done.all(0)
-        left = int(going.sum())
-        if left == 0:
+        count = int(going.sum())
+        if count == 0:
             break
-        if 2 * left <= len(rows):  # go on with the rows whose searches have not ended
+        if 2 * count <= len(rows):  # go on with the rows whose searches have not ended
             whole = whole.put(rows, here)
-            here, trial, rows, seen = here.of(going), trial[:, going], rows[going], seen.of(going)
-        here = here.improved(trial, embedding_derivatives(model, trial, seen))
+            here, trial, rows, left = here.of(going), trial[:, going], rows[going], left[going]
+        here = here.improved(trial, embedding_derivatives(model, trial, left))
     found = whole.put(rows, here) if len(rows) < len(Y) else here
-    latent = _log_latent(found.point, model.latent_variance)
-    return RowEmbedding(found.point, found.value - latent, latent, found.done)
+    return row_embedding(model, found.point, found.value, found.done)
+
+
+def row_embedding(model: LatentModel, point: Tensor, value: Tensor, converged: Tensor) -> RowEmbedding:
+    """Embeddings (M, B, d) whose log density (M, B) is that of the row plus that of its place."""
+    latent = _log_latent(point, model.latent_variance)
+    return RowEmbedding(point, value - latent, latent, converged)
 
 
 def search_block(

@@ -1,4 +1,4 @@
-"""The first rows: principal components, then latent inputs and variances of all experts at once; their posterior."""
+"""The first rows: principal components, then latent inputs and variances of all experts at once."""
 
 import math
 from typing import NamedTuple
@@ -8,15 +8,6 @@ from torch import Tensor
 
 from gp_ensembles.features.fourier import fourier_features
 from gp_ensembles.numerics.minimize import minimize
-from gp_ensembles.papers.gplvm.embed import (
-    LatentModel,
-    RowEmbedding,
-    WeightPosterior,
-    embedding_density,
-    learn_rows,
-    weight_prior,
-)
-from gp_ensembles.papers.gplvm.records import LatentSettings
 
 _LEAST_NOISE = 1e-6  # in units of the rows' mean square: keeps the factorizations of a perfect fit sound
 _FIRST_NOISE = 0.1
@@ -54,21 +45,13 @@ def principal_components(Y: Tensor, num_latent: int) -> tuple[Tensor, Tensor]:
 
 
 class BatchFit(NamedTuple):
-    """Embeddings and hyperparameters of the first rows.
+    """Embeddings and hyperparameters of the first rows."""
 
-    Attributes:
-        embedding: Latent inputs of each expert, shape (M, N, d).
-        prior_variance: Prior variance of the weights, shape (M,), in squared units of the rows.
-        noise: Observation noise variance, shape (M,), in the same units; at least 1e-6.
-        objective: Log posterior density at the end, shape (M,).
-        converged: Whether each expert's search had ended before its budget, shape (M,), boolean.
-    """
-
-    embedding: Tensor
-    prior_variance: Tensor
-    noise: Tensor
-    objective: Tensor
-    converged: Tensor
+    embedding: Tensor  # latent inputs of each expert, (M, N, d)
+    prior_variance: Tensor  # prior variance of the weights, (M,), in squared units of the rows
+    noise: Tensor  # observation noise variance, (M,), in the same units; at least 1e-6
+    objective: Tensor  # log posterior density at the end, (M,)
+    converged: Tensor  # whether each expert's search had ended before its budget, (M,), boolean
 
 
 def log_posterior(
@@ -158,31 +141,3 @@ def _shortened(Y: Tensor) -> Tensor:
     left, singular, _ = torch.linalg.svd(Y, full_matrices=False)
     root: Tensor = left * singular
     return root
-
-
-def learn_first_rows(
-    omega: Tensor, Y: Tensor, settings: LatentSettings
-) -> tuple[Tensor, Tensor, Tensor, BatchFit, WeightPosterior, RowEmbedding]:
-    """Embed and learn complete rows Y (N, D), from their principal components. Shapes: ``omega`` (M, R, d).
-
-    Returns: the rows' means (D,), the root mean square () of what is left, rows without the one in units of the other
-    (N, D), embeddings and variances of each expert, the posterior after the rows, and where they lie under it.
-
-    Raises:
-        ValueError: If there are too few rows or directions, or the rows' squares are out of the dtype's range.
-        NumericalError: If an expert's posterior is not positive definite.
-    """
-    scores, mean = principal_components(Y, omega.shape[-1])
-    centered = Y - mean
-    scale = centered.square().mean().sqrt()
-    if not bool(scale.isfinite() & (scale.square() > 0)):
-        raise ValueError(f"the rows' root mean square is {float(scale)} in {Y.dtype}; rescale them")
-    rows = centered / scale
-    spread = settings.latent_variance
-    fit = fit_batch(omega, scores * spread**0.5, rows, spread, max_iterations=settings.batch_iterations)
-    prior = weight_prior(fit.noise / fit.prior_variance, 2 * omega.shape[-2], Y.shape[1])
-    posterior = learn_rows(prior, fourier_features(omega, fit.embedding), rows)
-    density = embedding_density(LatentModel(omega, posterior, fit.noise, spread), fit.embedding, rows)
-    converged = fit.converged.unsqueeze(-1).expand(-1, len(Y))
-    found = RowEmbedding(fit.embedding, *density, converged)
-    return mean, scale, rows, fit, posterior, found

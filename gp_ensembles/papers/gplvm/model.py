@@ -18,13 +18,16 @@ from gp_ensembles.papers.gplvm.embed import (
     LatentModel,
     RowEmbedding,
     WeightPosterior,
+    embedding_derivatives,
+    learn_rows,
     likeliest,
     online_step,
     predict_rows,
+    row_embedding,
     search_block,
     weight_prior,
 )
-from gp_ensembles.papers.gplvm.first_rows import learn_first_rows
+from gp_ensembles.papers.gplvm.first_rows import fit_batch, principal_components
 from gp_ensembles.papers.gplvm.neighbors import (
     FaissSearch,
     Replaced,
@@ -193,7 +196,19 @@ class IEGPLVM(nn.Module):
         """
         check_rows(Y, self.num_outputs, self.omega)
         check_start(Y, self.num_latent)
-        offset, scale, rows, fit, posterior, found = learn_first_rows(self.omega, Y.contiguous(), self.settings)
+        omega, spread = self.omega, self.settings.latent_variance
+        scores, offset = principal_components(Y.contiguous(), self.num_latent)
+        centered = Y.contiguous() - offset
+        scale = centered.square().mean().sqrt()
+        if not bool(scale.isfinite() & (scale.square() > 0)):
+            raise ValueError(f"the rows' root mean square is {float(scale)} in {Y.dtype}; rescale them")
+        rows = centered / scale
+        fit = fit_batch(omega, scores * spread**0.5, rows, spread, max_iterations=self.settings.batch_iterations)
+        prior = weight_prior(fit.noise / fit.prior_variance, 2 * omega.shape[-2], self.num_outputs)
+        posterior = learn_rows(prior, fourier_features(omega, fit.embedding), rows)
+        first = LatentModel(omega, posterior, fit.noise, spread)
+        value, _, _ = embedding_derivatives(first, fit.embedding, rows)
+        found = row_embedding(first, fit.embedding, value, fit.converged.unsqueeze(-1).expand(-1, len(Y)))
         meta = self.meta_learner.init(self.num_experts, self.omega)
         log_weights = self.meta_learner.log_weights(meta)
         best = (log_weights + fit.objective).argmax().expand(len(Y))
@@ -289,12 +304,11 @@ class IEGPLVM(nn.Module):
         check_latent(X, expert, self.num_latent, self.num_experts, self.omega)
         mean = X.new_empty(len(X), self.num_outputs)
         variance = X.new_empty(len(X), 1)
-        omega, posterior, noise, _, step = self._model
+        omega, posterior, noise, *_ = self._model.ahead()
         for number in expert.unique().tolist():
             own, only = expert == number, slice(number, number + 1)
             Phi = fourier_features(omega[only], X[own].unsqueeze(0))
-            own_weights = WeightPosterior(*(part[only] for part in posterior))
-            means, variances = predict_rows(own_weights, Phi, noise[only], None if step is None else step[only])
+            means, variances = predict_rows(WeightPosterior(*(part[only] for part in posterior)), Phi, noise[only])
             mean[own], variance[own] = means[0], variances[0].unsqueeze(-1)
         return Reconstruction(mean * self.scale + self.offset, (variance * self.scale.square()).expand_as(mean))
 

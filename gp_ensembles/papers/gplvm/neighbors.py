@@ -12,21 +12,13 @@ SETTLED = 1024  # rows written since the index was last brought up to date that 
 
 
 class RowStore(NamedTuple):
-    """A sample of the rows seen with their embeddings.
+    """A sample of the rows seen with their embeddings."""
 
-    Attributes:
-        rows: Shape (C, D), the first ``num_kept`` of which are in use.
-        embedding: Of each expert, shape (C, M, d).
-        size: Squared lengths of the rows, shape (C,).
-        num_kept: Rows in use, a scalar integer tensor.
-        num_seen: Rows offered so far, a scalar integer tensor.
-    """
-
-    rows: Tensor
-    embedding: Tensor
-    size: Tensor
-    num_kept: Tensor
-    num_seen: Tensor
+    rows: Tensor  # (C, D), the first ``num_kept`` of which are in use
+    embedding: Tensor  # of each expert, (C, M, d)
+    size: Tensor  # squared lengths of the rows, (C,)
+    num_kept: Tensor  # rows in use, a scalar integer tensor
+    num_seen: Tensor  # rows offered so far, a scalar integer tensor
 
 
 class Replaced(NamedTuple):

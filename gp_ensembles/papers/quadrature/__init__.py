@@ -13,8 +13,7 @@ toeplitz          ``ToeplitzLikelihood``: exact and fast for series on an equall
 low_rank          ``SparseLikelihood``, a lower bound by fixed knots, and ``FourierLikelihood``, random features
 prior             ``Hyperprior``: the prior over kernels as a map from the unit cube; ``default_prior`` and
                   ``paper_prior``, made from the data; a ``fixed`` or ``inferred`` output scale and noise
-spectral_mixture  ``SpectralMixtures`` and their covariance; ``SpectralMixtureKernel`` for GPyTorch; reflection of
-                  components ``AT_ORIGIN`` or, for products of cosines, ``IN_EACH_INPUT``
+spectral_mixture  ``SpectralMixtures`` and their covariance; ``SpectralMixtureKernel`` for GPyTorch
 search            ``Search``: the order in which kernels are evaluated; ascents and peaks of the periodogram
 policies          selection of the next kernels: ``InformationPolicy`` (MASKERADE-I), ``UncertaintyPolicy`` (-U),
                   ``PriorPolicy`` (-R), and their acquisition functions, as BoTorch's

@@ -52,7 +52,7 @@ _Value = TypeVar("_Value")
 
 def integrand_for(problem: RegressionProblem, components: int) -> Integrand:
     """The likelihood of kernels with n components, as a function of the normal quantiles of their columns."""
-    prior, relabeling = problem.prior, Relabeling(problem.prior, components, problem.reflection)
+    prior, relabeling = problem.prior, Relabeling(problem.prior, components)
 
     def log_likelihood(points: Tensor) -> Tensor:
         return problem.likelihoods(*prior.hyperparameters(prior.embed_normal(points, components)))

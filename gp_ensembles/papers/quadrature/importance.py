@@ -18,7 +18,6 @@ from gp_ensembles.papers.quadrature.proposals import (
     laplace_mixture,
     log_standard_normal,
 )
-from gp_ensembles.papers.quadrature.spectral_mixture import Reflection
 
 TRUSTED_K = 0.7  # Pareto k above which importance weights are not trusted (Vehtari et al., 2024)
 _FEWEST = 500  # draws of a round
@@ -211,18 +210,15 @@ class Relabeling:
     proposal's components, of products of Student-t densities of one kernel component each.
     """
 
-    def __init__(self, prior: Hyperprior, components: int, reflection: Reflection) -> None:
+    def __init__(self, prior: Hyperprior, components: int) -> None:
         self.prior = prior
         self.components = components
-        self.each_input: bool = reflection.each_input and prior.num_inputs > 1
-        median = prior.means.icdf(prior.means.scale.new_full((1,), 0.5))
-        self.signed: bool = prior.has_signed_means and bool((median == 0).all())
+        self.signed: bool = prior.has_signed_means
 
     @property
     def num_copies(self) -> int:
         """The order of the group."""
-        signs = self.components * (self.prior.num_inputs if self.each_input else 1) if self.signed else 0
-        return math.factorial(self.components) * (1 << signs)
+        return math.factorial(self.components) * (1 << self.components * self.signed)
 
     def features(self, points: Tensor) -> Tensor:
         r"""Every component's means and scales in normal quantiles, and its log weight: (S, n, 2 D + 1)."""
@@ -256,7 +252,7 @@ class Relabeling:
         return torch.cat(parts)
 
     def _log_tables(self, features: Tensor, location: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """Log densities of every component in every slot: as it is, and summed over its reflections."""
+        """Log densities of every component in every slot: as it is, and summed with its mirror image."""
         x = features[:, None, :, None, :]
         location, scale = location[:, None], scale[:, None]
         squares = ((x - location) / scale).square()
@@ -272,14 +268,7 @@ class Relabeling:
         num_inputs = self.prior.num_inputs
         mirrored = ((x + location) / scale).square()[..., :num_inputs]
         rest = squares[..., num_inputs:].sum(-1)
-        if not self.each_input:
-            return own, torch.logaddexp(own, log_density(mirrored.sum(-1) + rest))
-        copies = []
-        for signs in itertools.product((False, True), repeat=num_inputs):
-            flipped = torch.tensor(signs, dtype=torch.bool, device=features.device)
-            distance = torch.where(flipped, mirrored, squares[..., :num_inputs]).sum(-1)
-            copies.append(log_density(distance + rest))
-        return own, torch.stack(copies).logsumexp(0)
+        return own, torch.logaddexp(own, log_density(mirrored.sum(-1) + rest))
 
 
 def log_permanent(logs: Tensor) -> Tensor:

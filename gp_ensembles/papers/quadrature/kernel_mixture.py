@@ -54,34 +54,32 @@ class RootMixture(NamedTuple):
         mean = (self.weights * self.mean).sum(0)
         return mean, (self.weights * (self.variance + (self.mean - mean).square())).sum(0)
 
-    def density(self, y: Tensor) -> Tensor:
-        r"""Density at values (\*sample, M); it integrates to one, and may be negative where weights are."""
-        z = (y.unsqueeze(-2) - self.mean).square() / self.variance
-        each = (-0.5 * z).exp() / (2.0 * math.pi * self.variance).sqrt()
-        return (self.weights * each).sum(-2)
-
     @property
     def usable(self) -> Tensor:
         """Where mass is between one half and two and variance positive, and no kernel is missing, shape (M,)."""
         return self.complete & (self.mass >= 0.5) & (self.mass <= 2.0) & (self.moments()[1] > 0)
 
 
-def root_mixture(matrix: Tensor, mean: Tensor, variance: Tensor, total_weight: Tensor | None = None) -> RootMixture:
-    """The mixture of products of roots at each of M points.
-
-    Shapes: ``matrix`` (R, R), ``mean`` (R, M), ``variance`` (R, M).
-    """
+def root_products(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """B, c and V of all pairs of R normal densities at each of M points, (R^2, M), from moments (R, M)."""
     total = variance.unsqueeze(0) + variance.unsqueeze(1)
     product = variance.unsqueeze(0) * variance.unsqueeze(1)
     gap = mean.unsqueeze(0) - mean.unsqueeze(1)
     coefficient = (2.0 * product.sqrt() / total).sqrt() * (-0.25 * gap.square() / total).exp()
-    spread = 2.0 * product / total
     center = (variance.unsqueeze(1) * mean.unsqueeze(0) + variance.unsqueeze(0) * mean.unsqueeze(1)) / total
-    weighted = (matrix.unsqueeze(-1) * coefficient).flatten(0, 1)
+    return coefficient.flatten(0, 1), center.flatten(0, 1), (2.0 * product / total).flatten(0, 1)
+
+
+def root_mixture(
+    matrix: Tensor, products: tuple[Tensor, Tensor, Tensor], total_weight: Tensor | None = None
+) -> RootMixture:
+    """The mixture of products of roots at each of M points, with weights (R, R)."""
+    coefficient, center, spread = products
+    weighted = matrix.flatten().unsqueeze(-1) * coefficient
     mass = weighted.sum(0)
     total_weight = matrix.sum() if total_weight is None else total_weight
     complete = (matrix.sum() - total_weight).abs() <= _MISSING * total_weight.abs()
-    return RootMixture(weighted / mass, center.flatten(0, 1), spread.flatten(0, 1), mass, complete)
+    return RootMixture(weighted / mass, center, spread, mass, complete)
 
 
 @final
@@ -147,7 +145,7 @@ class KernelMixtureModel(MixtureModel):
         outcomes = MixtureOutcomeTransform(outcome_transform).eval()
         given_X = X if input_transform is None else input_transform.eval().untransform(X)
         super().__init__(Observations(given_X, *outcomes.untransform(Y, known_noise)), input_transform, outcomes)
-        self._likelihood, self._reflection = problem.likelihood, problem.reflection
+        self._likelihood = problem.likelihood
         state = {
             "component_weights": hyperparameters.mixtures.weights,
             "component_means": hyperparameters.mixtures.means,
@@ -234,7 +232,7 @@ class KernelMixtureModel(MixtureModel):
     @property
     def _conditioned(self) -> Processes:
         if self._cache is None:
-            bound = self._likelihood.bind(self._X, self._residual, self._reflection)
+            bound = self._likelihood.bind(self._X, self._residual)
             self._cache = bound.condition(self._kernels())
         return self._cache
 
@@ -263,20 +261,15 @@ class Prediction(NamedTuple):
         return record_text(self)
 
 
-class _Weights(NamedTuple):
-    """Weights of some of the kept kernels."""
-
-    places: Tensor  # among the kept
-    log_weights: Tensor
-    roots: Tensor | None = None  # of products of roots, if any
-    total: Tensor | None = None  # sum of those of all kernels
+# Log weights (K,) and, if any, weights of products of roots (K, K) with the sum of those of all kernels.
+Weights = tuple[Tensor, Tensor | None, Tensor | None]
 
 
 class Predictor:
-    """Kernels, conditioned on the data once, with their weights and those of every jackknife replicate."""
+    """Kernels (K, C), conditioned on the data once, with their weights and those of every jackknife replicate."""
 
-    def __init__(self, problem: RegressionProblem, cube: Tensor, parts: list[_Weights]) -> None:
-        self._parts = parts
+    def __init__(self, problem: RegressionProblem, cube: Tensor, weights: list[Weights]) -> None:
+        self._weights = weights
         self._mean = problem.mean
         with torch.no_grad():
             hyperparameters = problem.prior.hyperparameters(cube)
@@ -290,50 +283,49 @@ class Predictor:
         return Prediction(*(torch.cat(columns) for columns in zip(*chunks, strict=True)))
 
     def _predict(self, X: Tensor) -> Prediction:
+        """By products of roots where those of all evaluations are usable, else by positive weights."""
         mean, variance = self._processes.marginals(X)  # without the prior mean: a large one would cost digits
-        full = _mixed(self._parts[0], mean, variance + self._noise, None)
-        replicates = [_mixed(part, mean, variance + self._noise, full.from_roots).mean for part in self._parts[1:]]
-        return full._replace(mean=full.mean + self._mean, mean_sd=jackknife_sd(torch.stack(replicates)))
+        variance = variance + self._noise
+        use, mass, found = torch.zeros_like(X[:, 0], dtype=torch.bool), torch.ones_like(X[:, 0]), []
+        products: tuple[Tensor, Tensor, Tensor] | None = None
+        for number, (log_weights, roots, total) in enumerate(self._weights):
+            moments = mixtures.moments(log_weights.unsqueeze(-1), mean, variance)
+            if roots is not None:
+                products = products or root_products(mean, variance)
+                mixture = root_mixture(roots, products, total)
+                use, mass = (mixture.usable, mixture.mass) if number == 0 else (use, mass)
+                first, second = (torch.where(use, a, b) for a, b in zip(mixture.moments(), moments, strict=True))
+                moments = first, second
+            found.append(moments)
+        (center, spread), *replicates = found
+        return Prediction(center + self._mean, spread, jackknife_sd(torch.stack([m for m, _ in replicates])), mass, use)
 
 
 def quadrature_predictor(problem: RegressionProblem, surrogate: Surrogate, nodes: QuadratureNodes) -> Predictor:
     """Predictions by the quadrature's weights; each replicate leaves out a group of the evaluations."""
-    distances = node_distances(surrogate, nodes)
-    everything = torch.ones_like(surrogate.roots).cumsum(0).long() - 1
-    parts = []
-    for rows in [everything, *rows_without_each_group(surrogate.roots)]:
-        part = surrogate.only(rows)
-        near = Distances(*(table[:, rows] for table in distances))
-        parts.append((rows, positive_weights(part, nodes, near), root_weights(part, nodes, near)))
-    largest = torch.full_like(surrogate.roots, -torch.inf)
-    for rows, log_weights, _ in parts:  # kept: kernels with weight in any of them
-        largest[rows] = torch.maximum(largest[rows], log_weights)
-    kept = (largest > math.log(_LEAST_WEIGHT)).nonzero().squeeze(-1)
-    place = torch.full_like(everything, -1).index_copy(0, kept, everything[: len(kept)])
-    among = [_among(place[rows], log_weights, roots) for rows, log_weights, roots in parts]
-    return Predictor(problem, surrogate.evaluations.cube[kept], among)
+    distances, count = node_distances(surrogate, nodes), len(surrogate.roots)
+    found = []
+    for rows in [torch.arange(count, device=nodes.cube.device), *rows_without_each_group(surrogate.roots)]:
+        part, near = surrogate.only(rows), Distances(*(table[:, rows] for table in distances))
+        log_weights = _of_all(positive_weights(part, nodes, near), rows, count)
+        found.append((log_weights, rows, root_weights(part, nodes, near)))
+    largest = torch.stack([log_weights for log_weights, *_ in found]).amax(0)
+    kept = (largest > math.log(_LEAST_WEIGHT)).nonzero().squeeze(-1)  # kernels with weight in any of them
+    weights: list[Weights] = []
+    for log_weights, rows, roots in found:
+        every = roots.new_zeros(count, count).index_put((rows.unsqueeze(-1), rows), roots)
+        weights.append((log_weights[kept].log_softmax(-1), every[kept][:, kept], roots.sum()))
+    return Predictor(problem, surrogate.evaluations.cube[kept], weights)
 
 
 def weighted_predictor(problem: RegressionProblem, cube: Tensor, log_weights: Tensor) -> Predictor:
     """Predictions by a mixture of kernels (R, C) with log weights (R,); each replicate leaves out a group."""
-    groups = [torch.arange(len(cube), device=cube.device), *rows_without_each_group(log_weights)]
-    parts = [_Weights(rows, log_weights[rows].log_softmax(-1)) for rows in groups]
-    return Predictor(problem, cube, parts)
+    count = len(cube)
+    groups = [torch.arange(count, device=cube.device), *rows_without_each_group(log_weights)]
+    parts = [_of_all(log_weights[rows], rows, count).log_softmax(-1) for rows in groups]
+    return Predictor(problem, cube, [(part, None, None) for part in parts])
 
 
-def _among(places: Tensor, log_weights: Tensor, roots: Tensor) -> _Weights:
-    here = places >= 0
-    return _Weights(places[here], log_weights[here].log_softmax(-1), roots[here][:, here], roots.sum())
-
-
-def _mixed(weights: _Weights, mean: Tensor, variance: Tensor, from_roots: Tensor | None) -> Prediction:
-    """Moments at each point by products of roots where usable (or as given), else by positive weights."""
-    mean, variance = mean[weights.places], variance[weights.places]
-    if weights.roots is None:
-        first, second = mixtures.moments(weights.log_weights.unsqueeze(-1), mean, variance)
-        return Prediction(first, second, torch.zeros_like(first), torch.ones_like(first), first != first)
-    mixture = root_mixture(weights.roots, mean, variance, weights.total)
-    positive = mixtures.moments(weights.log_weights.unsqueeze(-1), mean, variance)
-    use = mixture.usable if from_roots is None else from_roots
-    first, second = (torch.where(use, a, b) for a, b in zip(mixture.moments(), positive, strict=True))
-    return Prediction(first, second, torch.zeros_like(first), mixture.mass, use)
+def _of_all(log_weights: Tensor, rows: Tensor, count: int) -> Tensor:
+    """Log weights of all kernels from those of some, (count,)."""
+    return log_weights.new_full((count,), -torch.inf).index_copy(0, rows, log_weights)

@@ -1,73 +1,109 @@
 """Log marginal likelihoods of many kernels at once: what computes them, and the dense way, exact for any inputs."""
 
-import os
+import functools
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from pathlib import Path
-from typing import NamedTuple, Protocol, final
+from typing import NamedTuple, Protocol, cast, final
 
 import torch
 from torch import Tensor
 
 from gp_ensembles.numerics import exact_gp
 from gp_ensembles.numerics.cholesky import cholesky
+from gp_ensembles.numerics.devices import memory_of
 from gp_ensembles.numerics.exact_gp import Conditioned, log_marginal
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
-from gp_ensembles.papers.quadrature.spectral_mixture import (
-    AT_ORIGIN,
-    Reflection,
-    SpectralMixtures,
-    covariance,
-    covariance_at_lags,
-)
+from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures, covariance, covariance_at_lags
 
 CHUNK_BYTES = 2**25  # of matrices per chunk: about the size of caches; more is slower
 _SAME_LAG = 1e-9  # lags closer than this share of the range are one lag of a grid
 _MATRICES = 12  # covariance, its factor, inverse and gradient, and the parts of the component being differentiated
-_MEMORY_SHARE = 0.8  # of the available memory that one likelihood may take
+_MEMORY_SHARE = 0.8  # of the memory there is that one likelihood may take
 
 
-class Processes(Protocol):
-    """Gaussian processes with R kernels, conditioned on the data; any class with these members will do."""
+# Means (R, M) at M points, and pairs of rows (R, M, F) whose products the data take off their covariance.
+Known = tuple[Tensor, tuple[tuple[Tensor, Tensor], ...]]
 
-    @property
-    def X(self) -> Tensor:
-        """Training inputs, shape (N, D)."""
+
+class Processes(NamedTuple):
+    """Gaussian processes with R kernels, conditioned on the data."""
+
+    hyperparameters: KernelHyperparameters  # of batch shape (R,)
+    X: Tensor  # training inputs, (N, D)
+    known: Callable[[Tensor], Known]  # at points (M, D)
+    keeps_rest: bool = True  # whether before the data the covariance is the kernel's, or zero
 
     def predict(self, X: Tensor) -> tuple[Tensor, Tensor]:
         r"""Joint predictions of the function at points (\*batch, q, D): (\*batch, R, q) and (\*batch, R, q, q)."""
+        kernels, scale, _ = self.hyperparameters
+        shape, points = X.shape[:-1], X.unsqueeze(-3)
+        mean, pairs = self.known(X.reshape(-1, X.shape[-1]))  # one solve for all batches: no copies of the factor
+        own = scale[:, None, None] * covariance(kernels, points, points) if self.keeps_rest else 0.0
+        for pair in pairs:
+            left, right = (part.unflatten(-2, shape).movedim(0, -3) for part in pair)  # (*batch, R, q, F)
+            own = own - left @ right.mT
+        return mean.unflatten(-1, shape).movedim(0, -2), cast(Tensor, own)
 
     def marginals(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Means and variances of the function at points (M, D), one at a time: (R, M) each."""
+        kernels, scale, _ = self.hyperparameters
+        prior = (scale * kernels.weights.sum(-1)).unsqueeze(-1) if self.keeps_rest else 0.0
+        means, variances = [], []
+        for some in X.split(max(1, CHUNK_BYTES // (X.element_size() * len(self.X) * len(scale)))):
+            mean, pairs = self.known(some)
+            explained = torch.stack([(left * right).sum(-1) for left, right in pairs]).sum(0)
+            means.append(mean)
+            variances.append((prior - explained).clamp_min(0.0))
+        return torch.cat(means, -1), torch.cat(variances, -1)
 
 
-class LogMarginalLikelihoods(Protocol):
-    """Log marginal likelihoods of one data set under many kernels; any class with these members will do.
+class LogMarginalLikelihoods(ABC):
+    """Log marginal likelihoods of one data set under many kernels.
 
-    Attributes:
-        X: Inputs, shape (N, D).
-        y: Targets, shape (N,).
-        reflection: How the kernels' components are made symmetric.
+    Shapes: ``X`` (N, D), ``y`` (N,).
+
+    Raises:
+        ValueError: If shapes do not fit, there is no row, or a value is not finite (the first is named).
     """
 
-    X: Tensor
-    y: Tensor
-    reflection: Reflection
+    bytes_each: int  # of the largest table of a kernel, by which kernels are worked on in chunks
 
-    @property
-    def bytes_each(self) -> int:
-        """Bytes of the largest table of a kernel, by which kernels are worked on in chunks."""
+    def __init__(self, X: Tensor, y: Tensor) -> None:
+        check_data(X, y)
+        self.X = X
+        self.y = y
 
     def __call__(self, mixtures: SpectralMixtures, outputscale: Tensor, noise: Tensor) -> Tensor:
         """Log marginal likelihoods of B mixtures, shape (B,), differentiable; NaN where there is none."""
+        if not len(noise):
+            return noise.new_zeros(0)
+        components = mixtures.num_components
+        order = components.argsort(stable=True)  # those of one size together: no work on padding
+        parts = order.split(max(1, self._at_once(int(components.max()))))
+        found = [self._values(KernelHyperparameters(mixtures.take(k).trim(), outputscale[k], noise[k])) for k in parts]
+        return torch.cat(found)[order.argsort()]
 
+    @abstractmethod
     def condition(self, hyperparameters: KernelHyperparameters) -> Processes:
-        """Gaussian processes with R kernels, conditioned on the data, by the same arithmetic."""
+        """Gaussian processes with R kernels, conditioned on the data, by the same arithmetic.
+
+        Raises:
+            NumericalError: If a covariance is not positive definite.
+        """
+
+    @abstractmethod
+    def _at_once(self, components: int) -> int:
+        """Number of kernels with so many components that are worked on at a time."""
+
+    @abstractmethod
+    def _values(self, kernels: KernelHyperparameters) -> Tensor:
+        """Log marginal likelihoods of a few kernels, shape (B,)."""
 
 
 class Likelihood(Protocol):
     """A way to compute log marginal likelihoods, before it sees the data; any class with this method will do."""
 
-    def bind(self, X: Tensor, y: Tensor, reflection: Reflection) -> LogMarginalLikelihoods:
+    def bind(self, X: Tensor, y: Tensor) -> LogMarginalLikelihoods:
         """The likelihoods of data X (N, D) and y (N,).
 
         Raises:
@@ -80,39 +116,17 @@ class Likelihood(Protocol):
 class DenseLikelihood:
     """Cholesky factorizations, exact for any inputs: O(N^3) operations and O(N^2) memory for a kernel."""
 
-    def bind(self, X: Tensor, y: Tensor, reflection: Reflection) -> "DenseLikelihoods":
+    def bind(self, X: Tensor, y: Tensor) -> "DenseLikelihoods":
         """The likelihoods of data X (N, D) and y (N,), if they fit into memory."""
         check_matrix_memory(X)
-        return DenseLikelihoods(X, y, reflection)
+        return DenseLikelihoods(X, y)
 
 
-def in_chunks(values: Callable[[KernelHyperparameters], Tensor], kernels: KernelHyperparameters, count: int) -> Tensor:
-    """Values of B kernels, (B,), so many kernels at a time, and those of one size together: no work on padding."""
-    mixtures, outputscale, noise = kernels
-    if not len(noise):
-        return noise.new_zeros(0)
-    order = mixtures.num_components.argsort(stable=True)
-    parts = order.split(max(1, count))
-    found = [
-        values(KernelHyperparameters(mixtures.take(rows).trim(), outputscale[rows], noise[rows])) for rows in parts
-    ]
-    return torch.cat(found)[order.argsort()]
+def distinct_lags(X: Tensor) -> tuple[Tensor, Tensor] | None:
+    """The distinct lags (U,) of inputs (N, D) and which stands where in the covariance, (N, N).
 
-
-class Lags(NamedTuple):
-    """The distinct lags of a set of inputs on a line.
-
-    Args:
-        values: Distinct absolute differences, shape (U,).
-        inverse: Index of the lag at each place of the covariance matrix, shape (N, N).
+    ``None`` where they are too many to save time, or D > 1.
     """
-
-    values: Tensor
-    inverse: Tensor
-
-
-def distinct_lags(X: Tensor) -> Lags | None:
-    """The distinct lags of inputs (N, D), or ``None`` where they are too many to save time, or D > 1."""
     if X.shape[-1] != 1 or X.shape[-2] < 2:
         return None
     lags = (X - X.mT).abs()
@@ -124,125 +138,52 @@ def distinct_lags(X: Tensor) -> Lags | None:
         return None
     # the mean of the lags that share a step, so that no lag changes by more than rounding
     sums = lags.new_zeros(steps.numel()).index_add(0, index.reshape(-1), lags.reshape(-1))
-    return Lags(sums / index.reshape(-1).bincount(minlength=steps.numel()), index)
+    return sums / index.reshape(-1).bincount(minlength=steps.numel()), index
 
 
 @final
-class DenseLikelihoods:
-    r"""Log marginal likelihoods of one data set under many kernels, batched over them.
+class DenseLikelihoods(LogMarginalLikelihoods):
+    r"""Log densities :math:`\log N(y;\, 0,\, c\,K_\theta + \sigma^2 I)`, batched over kernels."""
 
-    .. math:: \log N(y;\, 0,\, c\,K_\theta + \sigma^2 I)
-
-    Shapes: ``X`` (N, D), ``y`` (N,).
-
-    Raises:
-        ValueError: If shapes do not fit, there is no row, or a value is not finite (the first is named).
-    """
-
-    def __init__(self, X: Tensor, y: Tensor, reflection: Reflection = AT_ORIGIN) -> None:
-        check_data(X, y)
-        self.X = X
-        self.y = y
-        self.reflection = reflection
+    def __init__(self, X: Tensor, y: Tensor) -> None:
+        super().__init__(X, y)
+        self.bytes_each = y.element_size() * len(y) ** 2
         self._lags = distinct_lags(X)
 
-    def __call__(self, mixtures: SpectralMixtures, outputscale: Tensor, noise: Tensor) -> Tensor:
-        """Log marginal likelihoods.
-
-        Shapes: ``outputscale`` (B,), ``noise`` (B,); returns (B,).
-        """
-
-        def values(some: KernelHyperparameters) -> Tensor:
-            matrices = some.outputscale[:, None, None] * self.covariance(some.mixtures)
-            matrices.diagonal(dim1=-2, dim2=-1).add_(some.noise[:, None])  # of a product, which nothing else sees
-            return log_marginal(matrices, self.y)
-
-        kernels = KernelHyperparameters(mixtures, outputscale, noise)
-        return in_chunks(values, kernels, CHUNK_BYTES // self.bytes_each)
-
-    @property
-    def bytes_each(self) -> int:
-        """Bytes of a covariance matrix."""
-        return self.y.element_size() * self.y.shape[0] ** 2
-
     def condition(self, hyperparameters: KernelHyperparameters) -> Processes:
-        """Gaussian processes with R kernels, conditioned on the data.
-
-        Raises:
-            NumericalError: If a covariance cannot be factorized.
-        """
-        return condition(hyperparameters, self.X, self.y, self.reflection)
+        """See :meth:`LogMarginalLikelihoods.condition`; noise variances may be (R,) or, for every row, (R, N)."""
+        kernels, outputscale, noises = hyperparameters
+        factors = []
+        for r in range(len(noises)):
+            matrix = outputscale[r] * covariance(kernels.take(r), self.X, self.X)
+            noise = torch.diag_embed(noises[r].expand(self.y.shape[0]))
+            factors.append(cholesky(matrix + noise, f"the covariance of the training rows under kernel {r}"))
+        learned = exact_gp.condition(torch.stack(factors), self.y.expand(len(factors), -1))
+        trimmed = hyperparameters._replace(mixtures=kernels.trim())
+        return Processes(trimmed, self.X, functools.partial(self._known, trimmed, learned))
 
     def covariance(self, mixtures: SpectralMixtures) -> Tensor:
         """Covariances of the training rows, shape (B, N, N), without noise and scale."""
         if self._lags is None:
-            return covariance(mixtures, self.X, self.X, self.reflection)
-        values = covariance_at_lags(mixtures, self._lags.values)
-        inverse = self._lags.inverse
+            return covariance(mixtures, self.X, self.X)
+        lags, inverse = self._lags
+        values = covariance_at_lags(mixtures, lags)
         places = inverse.flatten().expand(*values.shape[:-1], -1)
         # as an index with ``inverse``, whose derivative is slow
         matrices: Tensor = values.gather(-1, places).unflatten(-1, inverse.shape)
         return matrices
 
+    def _known(self, kernels: KernelHyperparameters, learned: Conditioned, points: Tensor) -> Known:
+        white = learned.whiten(kernels.outputscale[:, None, None] * covariance(kernels.mixtures, self.X, points))
+        return learned.mean(white), ((white.mT, white.mT),)
 
-class ConditionedProcesses(NamedTuple):
-    r"""Gaussian processes with R kernels, conditioned on the data.
+    def _at_once(self, components: int) -> int:
+        return CHUNK_BYTES // self.bytes_each
 
-    Args:
-        hyperparameters: The kernels, of batch shape (R,).
-        X: Training inputs, shape (N, D).
-        learned: The training covariances' factors and the whitened targets, batch shape (R,).
-        reflection: How components are made symmetric.
-    """
-
-    hyperparameters: KernelHyperparameters
-    X: Tensor
-    learned: Conditioned
-    reflection: Reflection
-
-    def predict(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Joint predictions of the function at points (\*batch, q, D): (\*batch, R, q) and (\*batch, R, q, q)."""
-        kernels, scale, _ = self.hyperparameters
-        scale = scale[:, None, None]
-        batch, q = X.shape[:-2], X.shape[-2]
-        flat = X.reshape(-1, X.shape[-1])  # one solve for all batches: no copies of the factor
-        cross = scale * covariance(kernels, self.X, flat, self.reflection)  # (R, N, batch * q)
-        white = self.learned.whiten(cross)
-        mean, white = (part.unflatten(-1, (*batch, q)) for part in (self.learned.mean(white), white))
-        mean, white = mean.movedim(0, -2), white.movedim((0, 1), (-3, -2))  # (*batch, R, q) and (*batch, R, N, q)
-        points = X.unsqueeze(-3)
-        own = scale * covariance(kernels, points, points, self.reflection)
-        return mean, own - white.mT @ white
-
-    def marginals(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Means and variances of the function at points (M, D), one at a time: (R, M) each."""
-        means, variances = [], []
-        factors, targets, _ = self.learned
-        for r in range(len(factors)):  # one kernel at a time: memory for one table of test and training points
-            kernel, scale = self.hyperparameters.mixtures.take(r), self.hyperparameters.outputscale[r]
-            known = Conditioned(factors[r], targets[r])
-            white = known.whiten(scale * covariance(kernel, X, self.X, self.reflection).mT)
-            means.append(known.mean(white))
-            variances.append((scale * kernel.weights.sum() - white.square().sum(0)).clamp_min(0.0))
-        return torch.stack(means), torch.stack(variances)
-
-
-def condition(
-    hyperparameters: KernelHyperparameters, X: Tensor, y: Tensor, reflection: Reflection = AT_ORIGIN
-) -> ConditionedProcesses:
-    """Gaussian processes with R kernels, conditioned on rows X (N, D) and targets y (N,).
-
-    Raises:
-        NumericalError: If a covariance cannot be factorized.
-    """
-    factors = []
-    for r in range(hyperparameters.noise.shape[0]):
-        matrix = hyperparameters.outputscale[r] * covariance(hyperparameters.mixtures.take(r), X, X, reflection)
-        noise = torch.diag_embed(hyperparameters.noise[r].expand(y.shape[0]))
-        factors.append(cholesky(matrix + noise, f"the covariance of the training rows under kernel {r}"))
-    learned = exact_gp.condition(torch.stack(factors), y.expand(len(factors), -1))
-    trimmed = hyperparameters._replace(mixtures=hyperparameters.mixtures.trim())
-    return ConditionedProcesses(trimmed, X, learned, reflection)
+    def _values(self, kernels: KernelHyperparameters) -> Tensor:
+        matrices = kernels.outputscale[:, None, None] * self.covariance(kernels.mixtures)
+        matrices.diagonal(dim1=-2, dim2=-1).add_(kernels.noise[:, None])  # of a product, which nothing else sees
+        return log_marginal(matrices, self.y)
 
 
 def check_data(X: Tensor, y: Tensor) -> None:
@@ -282,8 +223,8 @@ def check_matrix_memory(X: Tensor, available: int | None = None) -> int:
         MemoryError: If the estimate is above four fifths of the available memory.
     """
     needed = _MATRICES * X.shape[0] ** 2 * X.element_size()
-    limit = _available_memory(X.device) if available is None else available
-    if limit is not None and needed > _MEMORY_SHARE * limit:
+    limit = memory_of(X.device) if available is None else available
+    if needed > _MEMORY_SHARE * limit:
         most = int((_MEMORY_SHARE * limit / (_MATRICES * X.element_size())) ** 0.5)
         raise MemoryError(
             f"a likelihood of {X.shape[0]} rows takes about {needed / 2**30:.1f} GiB and {limit / 2**30:.1f} GiB are "
@@ -291,17 +232,3 @@ def check_matrix_memory(X: Tensor, available: int | None = None) -> int:
             f"{-(-X.shape[0] // max(most, 1))}th"
         )
     return needed
-
-
-def _available_memory(device: torch.device) -> int | None:
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration, ValueError, IndexError):
-        pass
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):  # not known on this system
-        return None

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.papers.quadrature.likelihoods import CHUNK_BYTES, Processes, check_data, in_chunks
+from gp_ensembles.papers.quadrature.likelihoods import CHUNK_BYTES, Known, LogMarginalLikelihoods, Processes
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
-from gp_ensembles.papers.quadrature.spectral_mixture import Reflection, SpectralMixtures, covariance
+from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures, covariance
 from gp_ensembles.spectral.frequencies import SobolDraws
 
 _TABLES = 2  # of features at a time, less than of covariances: they are multiplied once
@@ -31,7 +31,7 @@ Features = Callable[[SpectralMixtures, Tensor, Tensor], Tensor]
 
 
 def knot_features(
-    mixtures: SpectralMixtures, outputscale: Tensor, X: Tensor, *, knots: Tensor, nugget: float, reflection: Reflection
+    mixtures: SpectralMixtures, outputscale: Tensor, X: Tensor, *, knots: Tensor, nugget: float
 ) -> Tensor:
     r"""Features :math:`L^{-1} k(Z, x)` of knots Z (K, D), with :math:`L L^\top` the covariance of u(Z): (B, N, K).
 
@@ -39,24 +39,23 @@ def knot_features(
     ``outputscale`` (B,), ``X`` (N, D).
     """
     scale = outputscale[:, None, None]
-    factor, good = _factor(scale * (covariance(mixtures, knots, knots, reflection) + nugget * _eye(knots)))
-    cross = scale * covariance(mixtures, knots, X, reflection)
+    factor, good = _factor(scale * (covariance(mixtures, knots, knots) + nugget * _eye(knots)))
+    cross = scale * covariance(mixtures, knots, X)
     features = torch.linalg.solve_triangular(factor, cross, upper=False).mT
     return torch.where(good[:, None, None], features, torch.nan)
 
 
 def fourier_features(
-    mixtures: SpectralMixtures, outputscale: Tensor, X: Tensor, *, normals: Tensor, signs: Tensor, center: Tensor
+    mixtures: SpectralMixtures, outputscale: Tensor, X: Tensor, *, normals: Tensor, center: Tensor
 ) -> Tensor:
-    r"""Cosines and sines at frequencies :math:`m_q \circ \epsilon_r + s_q \circ z_r` of Q components: (B, N, 2 R Q).
+    r"""Cosines and sines at frequencies :math:`m_q + s_q \circ z_r` of Q components: (B, N, 2 R Q).
 
     .. math:: k(\tau) \approx \sum_q \frac{w_q}{R} \sum_{r=1}^R \cos(2\pi\, \omega_{qr}^\top \tau)
 
-    Shapes: ``outputscale`` (B,), ``X`` (N, D), ``normals`` z (R, D), ``signs`` (R, D), ones under reflection at the
-    origin, ``center`` (D,), on which only rounding depends.
+    Shapes: ``outputscale`` (B,), ``X`` (N, D), ``normals`` z (R, D), ``center`` (D,), on which only rounding depends.
     """
     means, scales = mixtures.means.unsqueeze(-2), mixtures.scales.unsqueeze(-2)  # (B, Q, 1, D)
-    frequencies = (means * signs + scales * normals).flatten(-3, -2)  # (B, Q R, D)
+    frequencies = (means + scales * normals).flatten(-3, -2)  # (B, Q R, D)
     angles = 2.0 * math.pi * (X - center) @ frequencies.mT
     weights = outputscale.unsqueeze(-1) * mixtures.weights / len(normals)
     present = weights > 0  # the root of an absent component's weight has no derivative
@@ -84,86 +83,23 @@ def _eye(like: Tensor) -> Tensor:
     return torch.diag_embed(like.new_ones(like.shape[-2]))
 
 
-class LowRankProcesses(NamedTuple):
-    """Gaussian processes with R kernels by their features, conditioned on the data."""
-
-    hyperparameters: KernelHyperparameters  # of batch shape (R,)
-    likelihoods: "LowRankLikelihoods"
-    factor: Tensor  # Cholesky factors of A, (R, F, F)
-    coefficients: Tensor  # means of the features' coefficients, (R, F)
-
-    @property
-    def X(self) -> Tensor:
-        """Training inputs, shape (N, D)."""
-        return self.likelihoods.X
-
-    def predict(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Joint predictions of the function at points (\*batch, q, D): (\*batch, R, q) and (\*batch, R, q, q)."""
-        kernels, scale, noise = self.hyperparameters
-        batch, q = X.shape[:-2], X.shape[-2]
-        features, white = self._of(X.reshape(-1, X.shape[-1]))
-        mean = (features @ self.coefficients.unsqueeze(-1)).squeeze(-1).unflatten(-1, (*batch, q)).movedim(0, -2)
-        features, white = (part.unflatten(-2, (*batch, q)).movedim(0, -3) for part in (features, white))
-        value = noise[:, None, None] * (white @ white.mT)
-        if not self.likelihoods.keeps_rest:
-            return mean, value
-        points = X.unsqueeze(-3)
-        own = scale[:, None, None] * covariance(kernels, points, points, self.likelihoods.reflection)
-        return mean, value + own - features @ features.mT
-
-    def marginals(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Means and variances of the function at points (M, D), one at a time: (R, M) each."""
-        kernels, scale, noise = self.hyperparameters
-        features, white = self._of(X)
-        variance = noise.unsqueeze(-1) * white.square().sum(-1)
-        if self.likelihoods.keeps_rest:
-            prior = (scale * kernels.weights.sum(-1)).unsqueeze(-1)
-            variance = variance + (prior - features.square().sum(-1)).clamp_min(0.0)
-        return (features @ self.coefficients.unsqueeze(-1)).squeeze(-1), variance
-
-    def _of(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Features of points (M, D), (R, M, F), and those whitened by A."""
-        features = self.likelihoods.features(self.hyperparameters.mixtures, self.hyperparameters.outputscale, X)
-        return features, torch.linalg.solve_triangular(self.factor, features.mT, upper=False).mT
-
-
 @final
-class LowRankLikelihoods:
-    """Log marginal likelihoods of one data set under many kernels, by ``num_features`` of a component.
+class LowRankLikelihoods(LogMarginalLikelihoods):
+    """Log marginal likelihoods, or lower bounds of them, by ``num_features`` of a component.
 
     Features may keep the rest of the covariance, that of the functions they leave out, as independent for each row.
-    Shapes: ``X`` (N, D), ``y`` (N,).
     """
 
-    def __init__(
-        self, X: Tensor, y: Tensor, reflection: Reflection, features: Features, num_features: int, *, keeps_rest: bool
-    ) -> None:
-        check_data(X, y)
-        self.X = X
-        self.y = y
-        self.reflection = reflection
+    def __init__(self, X: Tensor, y: Tensor, features: Features, num_features: int, *, keeps_rest: bool) -> None:
+        super().__init__(X, y)
         self.features = features
-        self.num_features = num_features
         self.keeps_rest = keeps_rest
-
-    @property
-    def bytes_each(self) -> int:
-        """Bytes of the features of a kernel with one component."""
-        return _TABLES * self.y.element_size() * len(self.y) * self.num_features
-
-    def __call__(self, mixtures: SpectralMixtures, outputscale: Tensor, noise: Tensor) -> Tensor:
-        """Log marginal likelihoods of B mixtures, or lower bounds of them, shape (B,); NaN where there is none."""
-        largest = self.bytes_each * int(mixtures.num_components.max()) if len(noise) else 1
-        return in_chunks(self._values, KernelHyperparameters(mixtures, outputscale, noise), CHUNK_BYTES // largest)
+        self.bytes_each = _TABLES * y.element_size() * len(y) * num_features  # the features of one component
 
     def condition(self, hyperparameters: KernelHyperparameters) -> Processes:
-        """Gaussian processes with R kernels, conditioned on the data.
-
-        Raises:
-            NumericalError: If a covariance cannot be factorized.
-        """
+        """See :meth:`LogMarginalLikelihoods.condition`."""
         kernels = hyperparameters._replace(mixtures=hyperparameters.mixtures.trim())
-        factors, coefficients = [], []
+        factors, means = [], []
         for r in range(len(kernels.noise)):
             one = slice(r, r + 1)
             features = self.features(kernels.mixtures.take(one), kernels.outputscale[one], self.X)
@@ -171,8 +107,19 @@ class LowRankLikelihoods:
             if not bool(good.all()):
                 raise NumericalError(f"the covariance of the features of kernel {r} is not positive definite")
             factors.append(factor)
-            coefficients.append(mean)
-        return LowRankProcesses(kernels, self, torch.cat(factors), torch.cat(coefficients))
+            means.append(mean)
+        known = functools.partial(self._known, kernels, torch.cat(factors), torch.cat(means).unsqueeze(-1))
+        return Processes(kernels, self.X, known, self.keeps_rest)
+
+    def _known(self, kernels: KernelHyperparameters, factors: Tensor, means: Tensor, points: Tensor) -> Known:
+        features = self.features(kernels.mixtures, kernels.outputscale, points)
+        white = torch.linalg.solve_triangular(factors, features.mT, upper=False).mT
+        learned = (-kernels.noise[:, None, None] * white, white)
+        pairs = ((features, features), learned) if self.keeps_rest else (learned,)
+        return (features @ means).squeeze(-1), pairs
+
+    def _at_once(self, components: int) -> int:
+        return CHUNK_BYTES // (self.bytes_each * components)
 
     def _values(self, kernels: KernelHyperparameters) -> Tensor:
         mixtures, outputscale, noise = kernels
@@ -207,7 +154,7 @@ class SparseLikelihood(NamedTuple):
     knots: Tensor
     nugget: float = 1e-6
 
-    def bind(self, X: Tensor, y: Tensor, reflection: Reflection) -> LowRankLikelihoods:
+    def bind(self, X: Tensor, y: Tensor) -> LowRankLikelihoods:
         """The likelihoods of data X (N, D) and y (N,).
 
         Raises:
@@ -223,8 +170,8 @@ class SparseLikelihood(NamedTuple):
             raise ValueError("knots must be finite")
         if not self.nugget > 0:
             raise ValueError(f"the nugget of the knots must be positive, got {self.nugget}")
-        features = functools.partial(knot_features, knots=knots.to(X.device), nugget=self.nugget, reflection=reflection)
-        return LowRankLikelihoods(X, y, reflection, features, len(knots), keeps_rest=True)
+        features = functools.partial(knot_features, knots=knots.to(X.device), nugget=self.nugget)
+        return LowRankLikelihoods(X, y, features, len(knots), keeps_rest=True)
 
 
 @final
@@ -239,7 +186,7 @@ class FourierLikelihood(NamedTuple):
     num_frequencies: int = 100
     seed: int = 0
 
-    def bind(self, X: Tensor, y: Tensor, reflection: Reflection) -> LowRankLikelihoods:
+    def bind(self, X: Tensor, y: Tensor) -> LowRankLikelihoods:
         """The likelihoods of data X (N, D) and y (N,).
 
         Raises:
@@ -248,8 +195,7 @@ class FourierLikelihood(NamedTuple):
         if self.num_frequencies < 1:
             raise ValueError(f"at least one frequency is needed, got {self.num_frequencies}")
         generator, num_inputs = torch.Generator().manual_seed(self.seed), X.shape[-1]
+        # twice as many columns as are used: a seed gives the frequencies that it always gave
         draws = SobolDraws().draw(self.num_frequencies, 2 * num_inputs, generator=generator).normals.to(X)
-        normals, signs = draws.split(num_inputs, -1)
-        signs = signs.sign() if reflection.each_input and num_inputs > 1 else torch.ones_like(signs)
-        features = functools.partial(fourier_features, normals=normals, signs=signs, center=X.mean(0))
-        return LowRankLikelihoods(X, y, reflection, features, 2 * self.num_frequencies, keeps_rest=False)
+        features = functools.partial(fourier_features, normals=draws[:, :num_inputs], center=X.mean(0))
+        return LowRankLikelihoods(X, y, features, 2 * self.num_frequencies, keeps_rest=False)

@@ -18,6 +18,7 @@ from gp_ensembles.papers.quadrature.importance import ImportanceDraws
 from gp_ensembles.papers.quadrature.prior import draw_seed
 from gp_ensembles.papers.quadrature.problem import RegressionProblem
 from gp_ensembles.papers.quadrature.proposals import StudentMixture
+from gp_ensembles.papers.quadrature.quadrature import Evidence
 from gp_ensembles.papers.quadrature.result import Marginalization
 from gp_ensembles.papers.quadrature.search import (
     AscentPath,
@@ -25,6 +26,7 @@ from gp_ensembles.papers.quadrature.search import (
     Round,
     Search,
     SearchState,
+    add_seconds,
     evaluate_ascent,
     evaluate_batch,
     evaluate_draws,
@@ -35,7 +37,7 @@ from gp_ensembles.papers.quadrature.search import (
 from gp_ensembles.papers.quadrature.surrogate import Evaluations
 
 _FEWEST = 5  # evaluations of a budget
-_KIND = files.Kind("gp_ensembles marginalization", 10, "a marginalization", "remove it or name another file")
+_KIND = files.Kind("gp_ensembles marginalization", 11, "a marginalization", "remove it or name another file")
 
 
 class Budget(NamedTuple):
@@ -138,8 +140,9 @@ def marginalize(
 
 
 def _save(state: SearchState, path: Path | None, mark: str) -> None:
+    """Write a search to a file, if there is one, atomically."""
     if path is not None:
-        save_search(state, path, mark)
+        files.write_checkpoint(path, _KIND, {"fingerprint": mark, "state": _plain(state)})
 
 
 def _check_budget(budget: Budget) -> None:
@@ -193,13 +196,11 @@ def _sample(problem: RegressionProblem, state: SearchState, bar: "tqdm[Any]") ->
     importance = sampler.step(state.importance or sampler.init(), generator)
     state = state._replace(importance=importance, random=generator.get_state())
     evidence = sampler.evidence(importance)
-    seconds = {**state.seconds, "importance": state.seconds["importance"] + time.perf_counter() - before}
+    state = add_seconds(state, "importance", before)
     best = [float(state.evaluations.best(1).log_likelihood[0])]
     best += [float(one.log_likelihood.nan_to_num(nan=-torch.inf).max()) for one in importance.draws if one is not None]
     count = state.num_evaluations + importance.num_evaluations
-    totals = Round(count, sum(seconds.values()), max(best), evidence.log_evidence, evidence.log_evidence_sd)
-    _show(totals, bar)
-    return state._replace(seconds=seconds, history=(*state.history, totals))
+    return _with_round(state, count, max(best), evidence, bar)
 
 
 def _is_sampled(problem: RegressionProblem, state: SearchState, budget: Budget, clock: float) -> bool:
@@ -221,24 +222,22 @@ def _record(
     quadrature = Quadrature(problem, state)
     covered = prior_covers_likelihood(search, state)
     evidence = quadrature.estimate(quadrature.nodes) if covered else quadrature.nearest()
-    seconds = {**state.seconds, "surrogate": state.seconds["surrogate"] + time.perf_counter() - before}
+    state = add_seconds(state, "surrogate", before)
     best = float(quadrature.surrogate.log_scale)
-    totals = Round(state.num_evaluations, sum(seconds.values()), best, evidence.log_evidence, evidence.log_evidence_sd)
-    _show(totals, bar)
-    return state._replace(seconds=seconds, history=(*state.history, totals)), quadrature
+    return _with_round(state, state.num_evaluations, best, evidence, bar), quadrature
 
 
-def _show(totals: Round, bar: "tqdm[Any]") -> None:
-    bar.update(totals.evaluations - bar.n)
-    bar.set_postfix_str(
-        f"best {totals.best_log_likelihood:.1f}, log evidence {totals.log_evidence:.2f} ± {totals.log_evidence_sd:.2f}"
-    )
+def _with_round(state: SearchState, count: int, best: float, evidence: Evidence, bar: "tqdm[Any]") -> SearchState:
+    """The state with a further round in its history, which the bar shows."""
+    seconds, deviation = sum(state.seconds.values()), evidence.log_evidence_sd
+    totals = Round(count, seconds, best, evidence.log_evidence, deviation)
+    bar.update(count - bar.n)
+    bar.set_postfix_str(f"best {best:.1f}, log evidence {evidence.log_evidence:.2f} ± {deviation:.2f}")
+    return state._replace(history=(*state.history, totals))
 
 
 def _is_over(state: SearchState, budget: Budget, clock: float) -> bool:
-    if state.num_evaluations >= budget.evaluations:
-        return True
-    if _is_late(budget, clock):
+    if state.num_evaluations >= budget.evaluations or _is_late(budget, clock):
         return True
     return budget.log_evidence_sd is not None and state.history[-1].log_evidence_sd <= budget.log_evidence_sd
 
@@ -262,7 +261,7 @@ def fingerprint(problem: RegressionProblem, search: Search) -> str:
     rounded = [f"{value:.9e}" for tensor in of_prior for value in tensor.detach().flatten().tolist()]
     scalars, ways = (prior.outputscale, prior.noise), (_name(search.policy), _name(problem.likelihood))
     data = files.fingerprint(problem.X, problem.y)
-    settings = (data, rounded, scalars, problem.reflection, search._replace(policy=None), ways)
+    settings = (data, rounded, scalars, search._replace(policy=None), ways)
     return hashlib.sha256(repr(settings).encode()).hexdigest()
 
 
@@ -271,11 +270,6 @@ def _name(choice: object) -> str:
     fields = tuple(choice) if isinstance(choice, tuple) else ()
     settings = [field.tolist() if isinstance(field, Tensor) else field for field in fields]
     return f"{type(choice).__module__}.{type(choice).__qualname__}{settings}"
-
-
-def save_search(state: SearchState, path: Path, mark: str) -> None:
-    """Write a search to a file, atomically."""
-    files.write_checkpoint(path, _KIND, {"fingerprint": mark, "state": _plain(state)})
 
 
 def _plain(value: Any) -> Any:
@@ -296,17 +290,17 @@ def load_search(path: Path, problem: RegressionProblem, search: Search) -> Searc
             f"{path} belongs to another data set, prior or search; remove it to start afresh, or name another file"
         )
     state = SearchState(*content["state"])
+    importance = None
+    if state.importance is not None:
+        importance = EvidenceState(*state.importance)
+        draws, sound = (tuple(map(_draws, some)) for some in (importance.draws, importance.sound))
+        importance = importance._replace(draws=draws, sound=sound)
     return state._replace(
         evaluations=Evaluations(*state.evaluations),
         ascents=tuple(AscentPath(*one) for one in state.ascents),
         history=tuple(Round(*one) for one in state.history),
-        importance=None if state.importance is None else _importance(EvidenceState(*state.importance)),
+        importance=importance,
     )
-
-
-def _importance(plain: EvidenceState) -> EvidenceState:
-    draws, sound = (tuple(map(_draws, some)) for some in (plain.draws, plain.sound))
-    return plain._replace(draws=draws, sound=sound)
 
 
 def _draws(plain: ImportanceDraws | None) -> ImportanceDraws | None:

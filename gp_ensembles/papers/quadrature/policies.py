@@ -105,7 +105,7 @@ class InformationPolicy(NamedTuple):
         self, surrogate: Surrogate, nodes: QuadratureNodes, count: int, *, generator: torch.Generator | None
     ) -> Tensor:
         """Rows (count, C) of the prior's cube to evaluate next."""
-        acquisition = InformationGain(surrogate, nodes.first(self.num_nodes), log=True)
+        acquisition = InformationGain(surrogate, nodes.first(self.num_nodes))
         return self.optimizer.optimize(acquisition, surrogate, count, generator)
 
 
@@ -148,24 +148,21 @@ class PriorPolicy(NamedTuple):
 
 
 class InformationGain(AcquisitionFunction):
-    r"""Mutual information between the likelihoods of a batch and the integral (MASKERADE-I), in nats.
+    r"""Information of the likelihoods of a batch about the integral (MASKERADE-I).
 
-    .. math:: -\tfrac12 \log(1 - \rho^2), \qquad \rho^2 = c^\top C^{-1} c / V \in [0, 1]
+    .. math:: \log \rho^2, \qquad \rho^2 = c^\top C^{-1} c / V \in [0, 1]
 
-    or, with ``log``, :math:`\log \rho^2`, which has the same maximizer: the share of the evidence's variance V that
-    evaluating the batch would remove, with C the covariance of the roots g(X) at the batch and c their covariance with
-    the integral. Shapes: ``X_pending`` (m, C).
+    is the share of the evidence's variance V that evaluating the batch would remove, with C the covariance of the roots
+    g(X) at the batch and c their covariance with the integral. The mutual information, :math:`-\tfrac12 \log(1 -
+    \rho^2)` nats, has the same maximizer. Shapes: ``X_pending`` (m, C).
 
     Attributes:
         variance: V, shape ().
     """
 
-    def __init__(
-        self, surrogate: Surrogate, nodes: QuadratureNodes, *, log: bool = False, X_pending: Tensor | None = None
-    ) -> None:
+    def __init__(self, surrogate: Surrogate, nodes: QuadratureNodes, *, X_pending: Tensor | None = None) -> None:
         super().__init__(model=None)  # type: ignore[arg-type]  # the surrogate is no model of the data
         self.surrogate = surrogate
-        self.log = log
         self.set_X_pending(X_pending)
         with torch.no_grad():
             self.prepared: PreparedKernels = surrogate.kernel_distance.prepare(nodes.cube)
@@ -181,8 +178,7 @@ class InformationGain(AcquisitionFunction):
     @concatenate_pending_points
     def forward(self, X: Tensor) -> Tensor:
         r"""Values of batches (\*batch, q, C), shape (\*batch)."""
-        share = self.share(X)
-        return share.clamp_min(_TINY).log() if self.log else -0.5 * torch.log1p(-share)
+        return self.share(X).clamp_min(_TINY).log()
 
     def share(self, X: Tensor) -> Tensor:
         r"""Shares :math:`\rho^2` of batches X (\*batch, q, C) of rows of the cube: (\*batch)."""

@@ -35,19 +35,18 @@ class HalfNormal(NamedTuple):
 
 
 class Normal(NamedTuple):
-    """N(location, scale^2), one for each input, shapes (D,); for signed mean frequencies."""
+    """N(0, scale^2), one scale for each input, shape (D,); for mean frequencies that have a sign."""
 
-    location: Tensor
     scale: Tensor
 
     def icdf(self, probability: Tensor) -> Tensor:
         """Quantiles."""
-        value: Tensor = self.location + self.scale * torch.special.ndtri(probability)
+        value: Tensor = self.scale * torch.special.ndtri(probability)
         return value
 
     def standardize(self, value: Tensor) -> Tensor:
-        """Values in units of the scale, from the location."""
-        return (value - self.location) / self.scale
+        """Values in units of the scale."""
+        return value / self.scale
 
 
 class LogNormal(NamedTuple):
@@ -360,10 +359,10 @@ def paper_prior(X: Tensor, y: Tensor, max_components: int = 5, noise: float = 1e
         nyquist = mean_spacing_nyquist(X)
         scales = nyquist_scales(X, nyquist)
     else:
-        nyquist, scales = smallest_gap_nyquist(X), unit_scales(X)
-    return Hyperprior(
-        nyquist_means(nyquist), scales, max_components, outputscale=fixed(variance), noise=fixed(noise * variance)
-    )
+        nyquist, extent = smallest_gap_nyquist(X), input_range(X)
+        scales = LogNormal(-extent.log(), torch.full_like(extent, _UNIT_LOG_SD))
+    means = HalfNormal(nyquist / _SHARE)
+    return Hyperprior(means, scales, max_components, outputscale=fixed(variance), noise=fixed(noise * variance))
 
 
 def default_prior(X: Tensor, y: Tensor, max_components: int = 5) -> Hyperprior:
@@ -379,11 +378,11 @@ def default_prior(X: Tensor, y: Tensor, max_components: int = 5) -> Hyperprior:
     if X.shape[1] == 1:
         nyquist = grid_nyquist(X)
         narrow = nyquist_scales(X, nyquist)
-        means, scales = nyquist_means(nyquist), LogNormal(narrow.location - 1.0, 3.0 * narrow.scale)
+        means, scales = HalfNormal(nyquist / _SHARE), LogNormal(narrow.location - 1.0, 3.0 * narrow.scale)
     else:
         extent = input_range(X)
-        width = torch.minimum(nyquist_means(smallest_gap_nyquist(X)).scale, 0.25 / extent)
-        means = Normal(torch.zeros_like(width), width)
+        width = torch.minimum(smallest_gap_nyquist(X) / _SHARE, 0.25 / extent)
+        means = Normal(width)
         scales = LogNormal(-extent.log() - 1.0, torch.ones_like(extent))
     return Hyperprior(
         means,
@@ -407,9 +406,13 @@ def mean_spacing_nyquist(X: Tensor) -> Tensor:
 
 
 def grid_nyquist(X: Tensor) -> Tensor:
-    """Nyquist frequency of the grid that each input lies on, gaps or not, (D,); from the mean spacing off grids."""
-    mean = mean_spacing_nyquist(X)
-    return torch.stack([_grid_or(X[:, d], mean[d]) for d in range(X.shape[1])])
+    """Nyquist frequency of the grid that one input lies on, gaps or not, (1,); from the mean spacing off grids."""
+    mean, gaps = mean_spacing_nyquist(X), X.unique().diff()
+    step = gaps.min()
+    multiples = gaps / step
+    on_grid = bool(((multiples - multiples.round()).abs() < _ON_GRID * multiples).all())
+    fine_enough = bool(0.5 / step < 10.0 * mean)  # a step far below the mean spacing is a coincidence, not a grid
+    return (0.5 / step).reshape(1) if on_grid and fine_enough else mean
 
 
 def smallest_gap_nyquist(X: Tensor) -> Tensor:
@@ -425,17 +428,6 @@ def nyquist_scales(X: Tensor, nyquist: Tensor) -> LogNormal:
     return LogNormal(0.5 * (lower + upper), (upper - lower).abs().clamp_min(1e-3) / (2.0 * _SHARE))
 
 
-def unit_scales(X: Tensor) -> LogNormal:
-    """Prior of the scales whose median is one cycle over the range of each input."""
-    location = -input_range(X).log()
-    return LogNormal(location, torch.full_like(location, _UNIT_LOG_SD))
-
-
-def nyquist_means(nyquist: Tensor) -> HalfNormal:
-    """Prior of the mean frequencies: half-normal, its scale a fifth of the Nyquist frequency."""
-    return HalfNormal(nyquist / _SHARE)
-
-
 def input_range(X: Tensor) -> Tensor:
     """Range of each input, shape (D,)."""
     extent = X.amax(0) - X.amin(0)
@@ -443,12 +435,3 @@ def input_range(X: Tensor) -> Tensor:
     if constant.numel():
         raise ValueError(f"input {int(constant[0])} is constant and has no frequencies; leave it out")
     return extent
-
-
-def _grid_or(x: Tensor, mean: Tensor) -> Tensor:
-    gaps = x.unique().diff()
-    step = gaps.min()
-    multiples = gaps / step
-    on_grid = bool(((multiples - multiples.round()).abs() < _ON_GRID * multiples).all())
-    fine_enough = bool(0.5 / step < 10.0 * mean)  # a step far below the mean spacing is a coincidence, not a grid
-    return 0.5 / step if on_grid and fine_enough else mean

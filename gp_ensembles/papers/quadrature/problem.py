@@ -10,7 +10,6 @@ from gp_ensembles.numerics.display import record_text
 from gp_ensembles.numerics.draws import generator_device
 from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood, Likelihood, LogMarginalLikelihoods, check_data
 from gp_ensembles.papers.quadrature.prior import Hyperprior, default_prior
-from gp_ensembles.papers.quadrature.spectral_mixture import AT_ORIGIN, Reflection
 from gp_ensembles.papers.quadrature.surrogate import KernelDistance, matern_distance
 
 _BANDWIDTH = 2.0  # of the discrepancy's kernel between standardized atoms, for one input
@@ -27,7 +26,6 @@ class RegressionProblem:
         y: Targets, shape (N,).
         prior: Prior over kernels; :func:`default_prior` of the data if ``None``.
         mean: Prior mean of the targets, not inferred; their average if ``None``.
-        reflection: How the kernels' components are made symmetric.
         likelihood: How likelihoods are computed and predictions made: the dense way is exact for any inputs and costs
             O(N^3); see :mod:`~gp_ensembles.papers.quadrature.toeplitz` for series on a grid, and
             :mod:`~gp_ensembles.papers.quadrature.low_rank` for many rows.
@@ -53,7 +51,6 @@ class RegressionProblem:
         prior: Hyperprior | None = None,
         *,
         mean: float | None = None,
-        reflection: Reflection = AT_ORIGIN,
         likelihood: Likelihood = DenseLikelihood(),  # noqa: B008 (immutable)
     ) -> None:
         check_data(X, y)
@@ -62,7 +59,7 @@ class RegressionProblem:
             raise ValueError(f"the prior is over {self.prior.num_inputs} input(s), the data have {X.shape[1]}")
         self.mean: Tensor = y.mean() if mean is None else y.new_tensor(mean)
         self.likelihood = likelihood
-        self.likelihoods: LogMarginalLikelihoods = likelihood.bind(X, y - self.mean, reflection)
+        self.likelihoods: LogMarginalLikelihoods = likelihood.bind(X, y - self.mean)
 
     @property
     def X(self) -> Tensor:
@@ -73,11 +70,6 @@ class RegressionProblem:
     def y(self) -> Tensor:
         """Targets less their prior mean, shape (N,)."""
         return self.likelihoods.y
-
-    @property
-    def reflection(self) -> Reflection:
-        """How the kernels' components are made symmetric."""
-        return self.likelihoods.reflection
 
     @property
     def kernel_distance(self) -> KernelDistance:

@@ -99,23 +99,14 @@ def jackknife_sd(replicates: Tensor) -> Tensor:
 
 
 class Evidence(NamedTuple):
-    r"""Evidence of the data, in parts for n = 1..N components.
+    r"""Evidence of the data, in parts for n = 1..N components."""
 
-    Args:
-        log_parts: :math:`\log p(n) Z_n`, shape (N,).
-        log_parts_sd: Their standard deviations, shape (N,), infinite where the part is not to be trusted.
-        log_evidence: Log evidence, in nats.
-        log_evidence_sd: Its standard deviation; infinite if the evidence cannot be trusted.
-        posterior_sd: Standard deviations of the posterior probabilities, shape (N,); infinite if in doubt.
-        doubt: Why it cannot be trusted, in words; empty if it can.
-    """
-
-    log_parts: Tensor
-    log_parts_sd: Tensor
-    log_evidence: float
-    log_evidence_sd: float
-    posterior_sd: Tensor
-    doubt: str = ""
+    log_parts: Tensor  # \log p(n) Z_n, (N,)
+    log_parts_sd: Tensor  # their standard deviations, (N,), infinite where the part is not to be trusted
+    log_evidence: float  # log evidence, in nats
+    log_evidence_sd: float  # its standard deviation; infinite if the evidence cannot be trusted
+    posterior_sd: Tensor  # standard deviations of the posterior probabilities, (N,); infinite if in doubt
+    doubt: str = ""  # why it cannot be trusted, in words; empty if it can
 
     def __repr__(self) -> str:
         return record_text(self)

@@ -235,8 +235,7 @@ class Marginalization:
         kernels_of, outputscale, noise = self.hyperparameters(rows)
         kernels = []
         for k in range(len(rows)):
-            one = SpectralMixtureKernel(kernels_of.take(k), self.problem.reflection)
-            kernel = ScaleKernel(one).to(noise)
+            kernel = ScaleKernel(SpectralMixtureKernel(kernels_of.take(k))).to(noise)
             kernel.outputscale = outputscale[k]
             kernels.append(kernel)
         return TopKernels(kernels, noise, self.log_weights[rows].softmax(-1), self.problem.mean)

@@ -126,7 +126,7 @@ def evaluate_draws(problem: RegressionProblem, search: Search, state: SearchStat
     if search.use_periodogram and not len(state.pending) and not prior_covers_likelihood(search, state):
         peaks = periodogram_starts(problem.X, problem.y, problem.prior)[: max(0, evaluations - state.num_evaluations)]
         state = _append(state, peaks, problem.evaluate(peaks), _PERIODOGRAM)
-    return _add_seconds(state, "likelihoods", clock)
+    return add_seconds(state, "likelihoods", clock)
 
 
 def _in_turns(components: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ def evaluate_ascent(problem: RegressionProblem, search: Search, state: SearchSta
     before = float(state.evaluations.log_likelihood[row])
     ascent = AscentPath(first + top, float(values[top]), float(values[top]) - before)
     kept = tuple(old for index, old in enumerate(state.ascents) if index != continued)
-    return _add_seconds(state._replace(ascents=(*kept, ascent)), "ascents", clock)
+    return add_seconds(state._replace(ascents=(*kept, ascent)), "ascents", clock)
 
 
 def prior_covers_likelihood(search: Search, state: SearchState) -> bool:
@@ -176,10 +176,10 @@ def evaluate_batch(search: Search, state: SearchState, quadrature: "Quadrature",
     if policy is None:
         policy = InformationPolicy() if prior_covers_likelihood(search, state) else PriorPolicy()
     cube = policy.select(quadrature.surrogate, quadrature.nodes, limit, generator=generator).detach()
-    state = _add_seconds(state, "policy", clock)
+    state = add_seconds(state, "policy", clock)
     clock = time.perf_counter()
     state = _append(state, cube, quadrature.problem.evaluate(cube), _POLICY)._replace(random=generator.get_state())
-    return _add_seconds(state, "likelihoods", clock)
+    return add_seconds(state, "likelihoods", clock)
 
 
 class Quadrature:
@@ -280,7 +280,8 @@ def _append(state: SearchState, cube: Tensor, values: Tensor, origin: int) -> Se
     return state._replace(evaluations=state.evaluations.append(cube, values), origins=origins)
 
 
-def _add_seconds(state: SearchState, part: str, since: float) -> SearchState:
+def add_seconds(state: SearchState, part: str, since: float) -> SearchState:
+    """The state with the seconds since then counted to a part of the work."""
     return state._replace(seconds={**state.seconds, part: state.seconds[part] + time.perf_counter() - since})
 
 

@@ -9,13 +9,7 @@ import torch
 from gpytorch.constraints import Positive
 from torch import Tensor
 
-from gp_ensembles.spectral.frequencies import (
-    BaseDraws,
-    Components,
-    SpectralComponent,
-    mixture_quantile,
-    spectral_components,
-)
+from gp_ensembles.spectral.frequencies import BaseDraws, Components, SpectralComponent, spectral_components
 
 
 class SpectralMixtures(NamedTuple):
@@ -49,31 +43,16 @@ class SpectralMixtures(NamedTuple):
         return SpectralMixtures(self.weights[index], self.means[index], self.scales[index])
 
 
-class Reflection(NamedTuple):
-    """How a component off the origin is made symmetric, as a spectral density has to be.
-
-    Args:
-        each_input: ``False`` reflects it at the origin (two bumps, the cosine of a sum); ``True`` reflects it in every
-            input on its own (a bump in every orthant, a product of cosines). They are the same for one input.
-    """
-
-    each_input: bool = False
-
-
-AT_ORIGIN = Reflection()
-IN_EACH_INPUT = Reflection(each_input=True)
-
-
-def covariance(mixtures: SpectralMixtures, x1: Tensor, x2: Tensor, reflection: Reflection = AT_ORIGIN) -> Tensor:
+def covariance(mixtures: SpectralMixtures, x1: Tensor, x2: Tensor) -> Tensor:
     r"""Covariance matrices of the mixtures' processes, without noise.
 
     Shapes: ``x1`` (N1, D), ``x2`` (N2, D); returns (\*batch, N1, N2).
     """
     if mixtures.num_inputs == 1:
         return _stationary(mixtures, x1 - x2.mT)
-    total = _component(mixtures, 0, x1, x2, reflection)
+    total = _component(mixtures, 0, x1, x2)
     for q in range(1, mixtures.weights.shape[-1]):
-        total = total + _component(mixtures, q, x1, x2, reflection)
+        total = total + _component(mixtures, q, x1, x2)
     return total
 
 
@@ -93,25 +72,17 @@ def _stationary(mixtures: SpectralMixtures, lags: Tensor) -> Tensor:
     return total
 
 
-def _component(mixtures: SpectralMixtures, q: int, x1: Tensor, x2: Tensor, reflection: Reflection) -> Tensor:
+def _component(mixtures: SpectralMixtures, q: int, x1: Tensor, x2: Tensor) -> Tensor:
     """One component for several inputs, by matrix products and one exponential for any D."""
     weight = mixtures.weights[..., q, None, None]
     mean, scale = mixtures.means[..., q, None, :], mixtures.scales[..., q, None, :]
     center = x1.mean(-2, keepdim=True).detach()  # stationary: only rounding depends on it
     x1, x2 = x1 - center, x2 - center
     decay = _decay(2.0 * math.pi * x1 * scale, 2.0 * math.pi * x2 * scale)
-    phase1, phase2 = 2.0 * math.pi * mean * x1, 2.0 * math.pi * mean * x2
-    if not reflection.each_input:
-        return weight * decay * _cosine_of_difference(phase1.sum(-1), phase2.sum(-1))
-    for d in range(mixtures.num_inputs):
-        decay = decay * _cosine_of_difference(phase1[..., d], phase2[..., d])
-    return weight * decay
-
-
-def _cosine_of_difference(phase1: Tensor, phase2: Tensor) -> Tensor:
+    phase1, phase2 = (2.0 * math.pi * (mean * x).sum(-1) for x in (x1, x2))
     left = torch.stack([phase1.cos(), phase1.sin()], -1)
     right = torch.stack([phase2.cos(), phase2.sin()], -1)
-    return left @ right.mT
+    return weight * decay * (left @ right.mT)
 
 
 def _decay(a: Tensor, b: Tensor) -> Tensor:
@@ -141,13 +112,7 @@ class SpectralMixtureKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
 
     is_stationary = True
 
-    def __init__(
-        self,
-        mixtures: SpectralMixtures,
-        reflection: Reflection = AT_ORIGIN,
-        *,
-        active_dims: tuple[int, ...] | None = None,
-    ) -> None:
+    def __init__(self, mixtures: SpectralMixtures, *, active_dims: tuple[int, ...] | None = None) -> None:
         weights, means, scales = (value.detach() for value in mixtures)
         if means.ndim < 2 or means.shape != scales.shape or means.shape[:-1] != weights.shape or not means.numel():
             raise ValueError(
@@ -158,13 +123,15 @@ class SpectralMixtureKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
         if not bool(used.any()):
             raise ValueError("a mixture has no component: all weights are zero")
         super().__init__(ard_num_dims=means.shape[-1], batch_shape=weights.shape[:-1], active_dims=active_dims)
-        self.reflection = reflection
-        parts = {"weights": weights[..., used], "means": means[..., used, :], "scales": scales[..., used, :]}
-        for name, value in parts.items():
-            self.register_parameter(f"raw_mixture_{name}", torch.nn.Parameter(torch.empty_like(value)))
-        self.register_constraint("raw_mixture_weights", Positive())
-        self.register_constraint("raw_mixture_scales", Positive())
-        self.mixture_weights, self.mixture_means, self.mixture_scales = parts.values()
+        if not bool(means.isfinite().all()):
+            raise ValueError("mean frequencies must be finite")
+        self.register_parameter("raw_mixture_means", torch.nn.Parameter(means[..., used, :].clone()))
+        for name, value in (("weights", weights[..., used]), ("scales", scales[..., used, :])):
+            if not bool(((value > 0) & value.isfinite()).all()):
+                raise ValueError(f"mixture {name} must be positive and finite")
+            raw = torch.nn.Parameter(Positive().inverse_transform(value))
+            self.register_parameter(f"raw_mixture_{name}", raw)
+            self.register_constraint(f"raw_mixture_{name}", Positive())
 
     @property
     def num_components(self) -> int:
@@ -172,42 +139,11 @@ class SpectralMixtureKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
         return int(self.raw_mixture_weights.shape[-1])
 
     @property
-    def mixture_weights(self) -> Tensor:
-        r"""Weights, shape (\*batch, Q), positive."""
-        value: Tensor = self.raw_mixture_weights_constraint.transform(self.raw_mixture_weights)
-        return value
-
-    @mixture_weights.setter
-    def mixture_weights(self, value: Tensor | float) -> None:
-        self._set_positive("raw_mixture_weights", value)
-
-    @property
-    def mixture_means(self) -> Tensor:
-        r"""Mean frequencies in cycles per unit of the inputs, shape (\*batch, Q, D)."""
-        value: Tensor = self.raw_mixture_means
-        return value
-
-    @mixture_means.setter
-    def mixture_means(self, value: Tensor | float) -> None:
-        given = _like(self.raw_mixture_means, value)
-        if not bool(given.isfinite().all()):
-            raise ValueError("mean frequencies must be finite")
-        self.initialize(raw_mixture_means=given)
-
-    @property
-    def mixture_scales(self) -> Tensor:
-        r"""Standard deviations of the frequencies, shape (\*batch, Q, D), positive."""
-        value: Tensor = self.raw_mixture_scales_constraint.transform(self.raw_mixture_scales)
-        return value
-
-    @mixture_scales.setter
-    def mixture_scales(self, value: Tensor | float) -> None:
-        self._set_positive("raw_mixture_scales", value)
-
-    @property
     def mixtures(self) -> SpectralMixtures:
         r"""The mixtures, differentiable in the parameters, of batch shape (\*batch)."""
-        return SpectralMixtures(self.mixture_weights, self.mixture_means, self.mixture_scales)
+        weights = self.raw_mixture_weights_constraint.transform(self.raw_mixture_weights)
+        scales = self.raw_mixture_scales_constraint.transform(self.raw_mixture_scales)
+        return SpectralMixtures(weights, self.raw_mixture_means, scales)
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, last_dim_is_batch: bool = False) -> Tensor:
         r"""Covariances of rows (\*batch, N1, D) and (\*batch, N2, D): (\*batch, N1, N2), or (\*batch, N) if ``diag``.
@@ -221,21 +157,9 @@ class SpectralMixtureKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
         if x1.shape[-1] != mixtures.num_inputs:
             raise ValueError(_misfit(mixtures.num_inputs, x1.shape[-1]))
         if not diag:
-            return covariance(mixtures, x1, x2, self.reflection)
+            return covariance(mixtures, x1, x2)
         each = SpectralMixtures(*(value.unsqueeze(depth) for value, depth in zip(mixtures, (-2, -3, -3), strict=True)))
-        return covariance(each, x1.unsqueeze(-2), x2.unsqueeze(-2), self.reflection)[..., 0, 0]
-
-    def _set_positive(self, name: str, value: Tensor | float) -> None:
-        given = _like(self.get_parameter(name), value)
-        if not bool(((given > 0) & given.isfinite()).all()):
-            raise ValueError(f"{name.removeprefix('raw_').replace('_', ' ')} must be positive and finite")
-        constraint = self.constraint_for_parameter_name(name)
-        self.initialize(**{name: constraint.inverse_transform(given)})
-
-
-def _like(parameter: Tensor, value: Tensor | float) -> Tensor:
-    # a number goes straight to the parameter's dtype: by way of the default one it would lose digits
-    return torch.as_tensor(value, dtype=parameter.dtype, device=parameter.device).detach().expand_as(parameter)
+        return covariance(each, x1.unsqueeze(-2), x2.unsqueeze(-2))[..., 0, 0]
 
 
 def _misfit(has: int, sees: int) -> str:
@@ -255,14 +179,9 @@ def _components(kernel: SpectralMixtureKernel, num_inputs: int) -> Components:
     def component(q: int) -> SpectralComponent:
         mean, scale = means[..., q, None, :], scales[..., q, None, :]  # (*batch, 1, D)
 
-        def at_origin(draws: BaseDraws) -> Tensor:
+        def frequencies(draws: BaseDraws) -> Tensor:
             return 2.0 * math.pi * (mean + scale * draws.normals)
 
-        def in_each_input(draws: BaseDraws) -> Tensor:
-            one, m, s = (value.unsqueeze(-1) for value in (torch.ones_like(mean), mean, scale))
-            return 2.0 * math.pi * mixture_quantile(one, m, s, draws.normals)
-
-        reflected = kernel.reflection.each_input and num_inputs > 1
-        return SpectralComponent(weights[..., q], num_inputs, in_each_input if reflected else at_origin)
+        return SpectralComponent(weights[..., q], num_inputs, frequencies)
 
     return tuple(component(q) for q in range(kernel.num_components))

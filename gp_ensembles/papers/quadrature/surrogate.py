@@ -51,9 +51,9 @@ class Evaluations(NamedTuple):
         return Evaluations(usable.cube[order], usable.log_likelihood[order])
 
 
-def energy_distance(distance: Tensor, power: float = 1.0) -> Tensor:
-    """The distance to a power in (0, 2): energy distance for 1 (Hamid et al., 2022, equation 7), else generalized."""
-    return distance if power == 1.0 else distance.pow(power)
+def energy_distance(distance: Tensor) -> Tensor:
+    """The distance itself, of which the discrepancy is the energy distance (Hamid et al., 2022, equation 7)."""
+    return distance
 
 
 def matern_distance(distance: Tensor, bandwidth: float = 1.0) -> Tensor:
@@ -99,14 +99,13 @@ class KernelDistance:
     .. math:: d(p, p') = E(p, p') - E(p, p) / 2 - E(p', p') / 2, \qquad
               E(p, p') = \sum_{ij} w_i w'_j\, e(\|a_i - a'_j\|),
 
-    with atoms a = (m, s) standardized by their priors (in units of frequency if ``is_standardized`` is false). Where
-    means are signed, a component and its mirror image are the same: mixtures are then reflected at the origin.
+    with atoms a = (m, s) standardized by their priors. Where means are signed, a component and its mirror image are the
+    same: mixtures are then reflected at the origin.
     """
 
-    def __init__(self, prior: Hyperprior, dissimilarity: Dissimilarity, *, is_standardized: bool = True) -> None:
+    def __init__(self, prior: Hyperprior, dissimilarity: Dissimilarity) -> None:
         self.prior = prior
         self.dissimilarity = dissimilarity
-        self.is_standardized = is_standardized
 
     def prepare(self, cube: Tensor) -> PreparedKernels:
         r"""Kernels given as rows (\*batch, A, C) of the cube, prepared once for many distances, differentiably."""
@@ -119,11 +118,9 @@ class KernelDistance:
         r"""Coordinates of the components, shape (\*batch, Q, 2 D), zero where one is absent."""
         present, prior = (mixtures.weights != 0).unsqueeze(-1), self.prior
         means, scales = mixtures.means, mixtures.scales.where(present, mixtures.scales.new_ones(()))
-        if self.is_standardized:
-            # mirror images stay mirror images only if nothing is subtracted
-            means = means / prior.means.scale if prior.has_signed_means else prior.means.standardize(means)
-            scales = prior.scales.standardize(scales)
-        return torch.cat([means, scales], -1).where(present, means.new_zeros(()))
+        return torch.cat([prior.means.standardize(means), prior.scales.standardize(scales)], -1).where(
+            present, means.new_zeros(())
+        )
 
     def between(self, first: PreparedKernels, second: PreparedKernels) -> Distances:
         r"""Distances of A kernels from B kernels, each (\*batch, A, B), differentiable."""

@@ -13,6 +13,7 @@ with P the inverse and m those cells,
 .. math:: K^{-1} = P - P_{\cdot m} P_{mm}^{-1} P_{m \cdot}, \quad \log|K| = \log|T| + \log|P_{mm}|.
 """
 
+import functools
 import math
 from typing import Any, NamedTuple, final
 
@@ -20,14 +21,9 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.papers.quadrature.likelihoods import CHUNK_BYTES, Processes, check_data, in_chunks
+from gp_ensembles.papers.quadrature.likelihoods import CHUNK_BYTES, Known, LogMarginalLikelihoods, Processes
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
-from gp_ensembles.papers.quadrature.spectral_mixture import (
-    Reflection,
-    SpectralMixtures,
-    covariance,
-    covariance_at_lags,
-)
+from gp_ensembles.papers.quadrature.spectral_mixture import covariance, covariance_at_lags
 
 _OFF_GRID = 1e-4  # of a step, by which a row may be off its cell: dates in tables are rounded
 RECURSION_BYTES = 2**20  # of predictors at a time: they pass through the processor's cache n times
@@ -233,96 +229,55 @@ class _LogMarginal(torch.autograd.Function):
         return torch.where(good.unsqueeze(-1), gradient.unsqueeze(-1) * slope, 0.0), None, None
 
 
-class ToeplitzProcesses(NamedTuple):
-    """Gaussian processes with R kernels, conditioned on the rows of a grid."""
-
-    hyperparameters: KernelHyperparameters  # of batch shape (R,)
-    X: Tensor  # training inputs, (N, 1)
-    grid: Grid
-    inverse: Inverse  # of their covariances
-    solved: Tensor  # those times the targets, (R, N)
-
-    def predict(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Joint predictions of the function at points (\*batch, q, 1): (\*batch, R, q) and (\*batch, R, q, q)."""
-        kernels, scale, _ = self.hyperparameters
-        scale = scale[:, None, None]
-        batch, q = X.shape[:-2], X.shape[-2]
-        cross = (scale * covariance(kernels, X.reshape(-1, 1), self.X)).unflatten(-2, (*batch, q))
-        solved = self._solve(cross.flatten(1, -2)).unflatten(-2, (*batch, q))
-        mean = (cross @ self.solved.reshape(len(solved), *[1] * len(batch), -1, 1)).squeeze(-1).movedim(0, -2)
-        points = X.unsqueeze(-3)
-        return mean, scale * covariance(kernels, points, points) - (cross @ solved.mT).movedim(0, -3)
-
-    def marginals(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Means and variances of the function at points (M, 1), one at a time: (R, M) each."""
-        kernels, scale, _ = self.hyperparameters
-        cross = scale[:, None, None] * covariance(kernels, X, self.X)
-        prior = (scale * kernels.weights.sum(-1)).unsqueeze(-1)
-        variance = (prior - (cross * self._solve(cross)).sum(-1)).clamp_min(0.0)
-        return (cross @ self.solved.unsqueeze(-1)).squeeze(-1), variance
-
-    def _solve(self, cross: Tensor) -> Tensor:
-        return torch.cat([self.inverse.solve(self.grid, part) for part in cross.split(COLUMNS, -2)], -2)
-
-
 @final
-class ToeplitzLikelihoods:
+class ToeplitzLikelihoods(LogMarginalLikelihoods):
     """Log marginal likelihoods of the rows of a grid under many kernels; shapes: ``X`` (N, 1), ``y`` (N,)."""
 
-    def __init__(self, X: Tensor, y: Tensor, reflection: Reflection) -> None:
-        check_data(X, y)
-        self.X = X
-        self.y = y
-        self.reflection = reflection
+    def __init__(self, X: Tensor, y: Tensor) -> None:
+        super().__init__(X, y)
         self.grid: Grid = grid_of(X)
+        self.bytes_each = y.element_size() * self.grid.size * (4 + len(self.grid.empty))  # rows of the inverse, mostly
         self._lags = self.grid.step * torch.arange(self.grid.size, device=X.device, dtype=X.dtype)
 
-    @property
-    def bytes_each(self) -> int:
-        """Bytes of the inverse's rows at empty cells, and of a few vectors."""
-        return self.y.element_size() * self.grid.size * (4 + len(self.grid.empty))
-
-    def __call__(self, mixtures: SpectralMixtures, outputscale: Tensor, noise: Tensor) -> Tensor:
-        """Log marginal likelihoods of B mixtures, shape (B,), differentiable; NaN where there is none."""
-        count = min(RECURSION_BYTES // (self.y.element_size() * self.grid.size), CHUNK_BYTES // self.bytes_each)
-
-        def values(some: KernelHyperparameters) -> Tensor:
-            value: Tensor = _LogMarginal.apply(self._columns(*some), self.y, self.grid)  # type: ignore[no-untyped-call]
-            return value
-
-        return in_chunks(values, KernelHyperparameters(mixtures, outputscale, noise), count)
-
     def condition(self, hyperparameters: KernelHyperparameters) -> Processes:
-        """Gaussian processes with R kernels, conditioned on the rows of the grid.
-
-        Raises:
-            NumericalError: If a covariance is not positive definite.
-        """
-        trimmed = hyperparameters._replace(mixtures=hyperparameters.mixtures.trim())
-        inverse, _ = invert(self.grid, self._columns(*trimmed), self.y)
+        """See :meth:`LogMarginalLikelihoods.condition`."""
+        kernels = hyperparameters._replace(mixtures=hyperparameters.mixtures.trim())
+        inverse, _ = invert(self.grid, self._columns(kernels), self.y)
         bad = (~inverse.log_determinant.isfinite()).nonzero()
         if bad.numel():
             raise NumericalError(
                 f"the covariance of the training rows under kernel {int(bad[0])} is not positive definite; give it "
                 f"more noise, or use the dense likelihood"
             )
-        solved = inverse.solve(self.grid, self.y.expand(len(inverse.first), 1, -1)).squeeze(-2)
-        return ToeplitzProcesses(trimmed, self.X, self.grid, inverse, solved)
+        weights = inverse.solve(self.grid, self.y.expand(len(inverse.first), 1, -1)).mT
+        return Processes(kernels, self.X, functools.partial(self._known, kernels, inverse, weights))
 
-    def _columns(self, mixtures: SpectralMixtures, outputscale: Tensor, noise: Tensor) -> Tensor:
+    def _known(self, kernels: KernelHyperparameters, inverse: Inverse, weights: Tensor, points: Tensor) -> Known:
+        cross = kernels.outputscale[:, None, None] * covariance(kernels.mixtures, points, self.X)
+        solved = torch.cat([inverse.solve(self.grid, part) for part in cross.split(COLUMNS, -2)], -2)
+        return (cross @ weights).squeeze(-1), ((cross, solved),)
+
+    def _at_once(self, components: int) -> int:
+        return min(RECURSION_BYTES // (self.y.element_size() * self.grid.size), CHUNK_BYTES // self.bytes_each)
+
+    def _values(self, kernels: KernelHyperparameters) -> Tensor:
+        value: Tensor = _LogMarginal.apply(self._columns(kernels), self.y, self.grid)  # type: ignore[no-untyped-call]
+        return value
+
+    def _columns(self, kernels: KernelHyperparameters) -> Tensor:
         """First columns of the covariances of all cells, noise included, (B, n)."""
-        column = outputscale.unsqueeze(-1) * covariance_at_lags(mixtures, self._lags)
-        return torch.cat([column[:, :1] + noise.unsqueeze(-1), column[:, 1:]], -1)
+        column = kernels.outputscale.unsqueeze(-1) * covariance_at_lags(kernels.mixtures, self._lags)
+        return torch.cat([column[:, :1] + kernels.noise.unsqueeze(-1), column[:, 1:]], -1)
 
 
 @final
 class ToeplitzLikelihood:
     """Exact likelihoods of series on an equally spaced grid: O(n^2) operations and O(n) memory for n cells."""
 
-    def bind(self, X: Tensor, y: Tensor, reflection: Reflection) -> ToeplitzLikelihoods:
+    def bind(self, X: Tensor, y: Tensor) -> ToeplitzLikelihoods:
         """The likelihoods of data X (N, 1) and y (N,).
 
         Raises:
             ValueError: If the rows are not on an equally spaced grid; the spacing found is named.
         """
-        return ToeplitzLikelihoods(X, y, reflection)
+        return ToeplitzLikelihoods(X, y)

@@ -7,11 +7,9 @@ import pytest
 import torch
 from scipy.stats import multivariate_normal, norm
 
-from gp_ensembles.features.fourier import fourier_features
 from gp_ensembles.numerics.minimize import minimize
 from gp_ensembles.papers.gplvm import first_rows
 from gp_ensembles.papers.gplvm.first_rows import fit_batch, log_posterior, principal_components
-from gp_ensembles.papers.gplvm.presets import rbf_features
 
 DTYPES = (torch.float32, torch.float64)
 
@@ -48,11 +46,6 @@ def test_too_little_for_the_components_is_said():
     ]:
         with pytest.raises(ValueError, match=words):
             principal_components(Y.double(), num_latent)
-
-
-def test_features_are_those_of_the_library(generator):
-    features, X = rbf_features(2, 5, variances=[1.0, 2.0, 4.0], generator=generator), normals(generator, 4, 2)
-    torch.testing.assert_close(fourier_features(features.frequencies(), X.expand(3, 4, 2)), features(X))
 
 
 @pytest.mark.parametrize(("num_rows", "num_columns"), [(4, 3), (12, 2), (3, 9)])

@@ -5,7 +5,8 @@ import torch
 
 from gp_ensembles.features.fourier import fourier_features
 from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching
-from gp_ensembles.papers.gplvm import LatentSettings, die_gplvm, dsie_gplvm, first_rows, ie_gplvm, sie_gplvm
+from gp_ensembles.papers.gplvm import LatentSettings, die_gplvm, dsie_gplvm, ie_gplvm, sie_gplvm
+from gp_ensembles.papers.gplvm import model as model_module
 from gp_ensembles.papers.gplvm.first_rows import fit_batch, log_posterior, principal_components
 from gp_ensembles.papers.gplvm.presets import rbf_features
 
@@ -30,7 +31,7 @@ def test_the_search_starts_at_principal_components_as_wide_as_the_prior(monkeypa
         seen.append((X, Y, latent_variance))
         return fit_batch(omega, X, Y, latent_variance, **options)
 
-    monkeypatch.setattr(first_rows, "fit_batch", watched)
+    monkeypatch.setattr(model_module, "fit_batch", watched)
     Y = rows()
     small(latent_variance=2.5, batch_iterations=5).start(Y)
     ((X, scaled, spread),) = seen

@@ -10,15 +10,11 @@ from gp_ensembles.filters import gaussian_state, textbook_filter
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.papers.gplvm.embed import (
     LatentModel,
-    ObservedRows,
     WeightPosterior,
     embed_rows,
-    embedding_density,
     embedding_derivatives,
     learn_rows,
-    observed_rows,
     predict_rows,
-    walk,
     weight_prior,
 )
 from gp_ensembles.papers.gplvm.neighbors import keep_rows, nearest_rows, restore_rows, row_store
@@ -55,11 +51,8 @@ def test_the_posterior_is_the_gaussian_filters(generator, walking):
     posterior, step = weight_prior(noise / prior_variance, 6, 5), 0.02 * prior_variance
     found = []
     for row, y in zip(Phi.split(1, dim=1), Y.split(1), strict=True):
-        ahead = predict_rows(posterior, row, noise, step / noise if walking else None)
-        if walking:
-            posterior = walk(posterior, step / noise)
+        posterior = LatentModel(row, posterior, noise, 1.0, step / noise if walking else None).ahead().posterior
         found.append(predict_rows(posterior, row, noise))
-        torch.testing.assert_close(ahead, found[-1])
         posterior = learn_rows(posterior, row, y)
     means, variances = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
     covariance = noise[:, None, None] * posterior.factor @ posterior.factor.mT
@@ -116,20 +109,20 @@ def test_any_blocking_teaches_the_same(seed, cuts):
 
 
 def test_a_covariance_that_is_not_positive_is_refused():
-    posterior = weight_prior(torch.tensor([1.0, 2.0], dtype=torch.float64), 3, 1)
+    one, step = torch.tensor([1.0, 2.0], dtype=torch.float64), torch.tensor([0.0, -3.0], dtype=torch.float64)
     with pytest.raises(NumericalError, match="of expert 1"):
-        walk(posterior, torch.tensor([0.0, -3.0], dtype=torch.float64))
+        LatentModel(one, weight_prior(one, 3, 1), one, 1.0, step).ahead()
 
 
 def test_the_embeddings_density_is_that_of_its_outputs(generator):
     model, X, Y = learned(generator), normals(generator, 2, 3, 2), normals(generator, 3, 4)
     Y[1, 2] = torch.nan
-    rows, latent = embedding_density(model, X, Y)
+    value, _, _ = embedding_derivatives(model, X, Y)
     mean, variance = predict_rows(model.posterior, fourier_features(model.omega, X), model.noise)
     each = torch.distributions.Normal(mean, variance.sqrt().unsqueeze(-1)).log_prob(Y.nan_to_num())
-    torch.testing.assert_close(rows, each.masked_fill(torch.isnan(Y), 0.0).sum(-1))
     spread = torch.tensor(1.5, dtype=torch.float64).sqrt()
-    torch.testing.assert_close(latent, torch.distributions.Normal(0 * spread, spread).log_prob(X).sum(-1))
+    latent = torch.distributions.Normal(0 * spread, spread).log_prob(X).sum(-1)
+    torch.testing.assert_close(value, each.masked_fill(torch.isnan(Y), 0.0).sum(-1) + latent)
 
 
 @pytest.mark.parametrize("num_latent", [1, 2, 5])
@@ -137,13 +130,11 @@ def test_derivatives_are_autograds_and_those_of_finite_differences(generator, nu
     model = learned(generator, num_latent=num_latent)
     X, Y = normals(generator, 2, 3, num_latent), normals(generator, 3, 4)
     Y[0, 1] = Y[2, 0] = Y[2, 3] = torch.nan
-    value, gradient, hessian = embedding_derivatives(model, X, observed_rows(Y))
+    _, gradient, hessian = embedding_derivatives(model, X, Y)
 
     def total(X):
-        rows, latent = embedding_density(model, X, Y)
-        return (rows + latent).sum()
+        return embedding_derivatives(model, X, Y)[0].sum()
 
-    torch.testing.assert_close(value, sum(embedding_density(model, X, Y)))
     torch.testing.assert_close(gradient, torch.func.grad(total)(X))
     full = torch.func.hessian(total)(X)
     for expert in range(2):
@@ -161,10 +152,10 @@ def test_an_embedding_is_stationary_and_no_worse_than_its_start(seed, num_latent
     if gap:
         Y[2, 1:] = torch.nan
     found = embed_rows(model, start, Y, max_iterations=300)
-    before, after = sum(embedding_density(model, start, Y)), found.log_prob + found.log_latent
+    before, after = embedding_derivatives(model, start, Y)[0], found.log_prob + found.log_latent
     assert bool((after >= before - 1e-12).all())
     assert bool(found.converged.all())
-    _, gradient, hessian = embedding_derivatives(model, found.point, observed_rows(Y))
+    _, gradient, hessian = embedding_derivatives(model, found.point, Y)
     assert float(gradient.abs().max()) < 1e-2
     assert float(torch.linalg.eigvalsh(hessian).max()) < 1e-2 * float(hessian.abs().max())
 
@@ -251,11 +242,8 @@ def test_the_mathematics_follow_their_tensors_to_another_device():
     mean, variance = predict_rows(posterior, Phi, noise)
     assert (mean.shape, variance.shape) == ((M, B, D), (M, B))
     model = LatentModel(omega, posterior, noise, 1.0)
-    assert embedding_density(model, X, Y)[0].device.type == "meta"
-    gaps = ObservedRows(Y, torch.empty(B, D, dtype=torch.bool, device="meta"), Y[:, 0])
-    for seen in (gaps, gaps._replace(mask=None)):
-        value, gradient, hessian = embedding_derivatives(model, X, seen)
-        assert (value.shape, gradient.shape, hessian.shape) == ((M, B), (M, B, d), (M, B, d, d))
+    value, gradient, hessian = embedding_derivatives(model, X, Y)
+    assert (value.shape, gradient.shape, hessian.shape) == ((M, B), (M, B, d), (M, B, d, d))
 
 
 def test_searches_in_a_block_are_those_of_rows_alone(generator):

@@ -1,6 +1,7 @@
 """Mixtures, priors, likelihoods and surrogates that the tests share."""
 
 import functools
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -12,22 +13,25 @@ from gpytorch.means import ZeroMean
 
 from gp_ensembles.papers.quadrature import Hyperprior
 from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods
-from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal
-from gp_ensembles.papers.quadrature.spectral_mixture import AT_ORIGIN, IN_EACH_INPUT, SpectralMixtures
+from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal, Normal
+from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
 from gp_ensembles.papers.quadrature.surrogate import (
     Evaluations,
     KernelDistance,
     Surrogate,
     SurrogateParameters,
-    energy_distance,
 )
 
 F64 = torch.float64
-SMOOTH_ENERGY = functools.partial(energy_distance, power=1.5)
-REFLECTIONS = {"paper": AT_ORIGIN, "sum_of_products": IN_EACH_INPUT}  # by their names in the golden files
-one_input_and_two = pytest.mark.parametrize(
-    ("num_inputs", "reflection"), [(1, AT_ORIGIN), (2, IN_EACH_INPUT)], ids=["1", "2"]
-)
+
+
+def powered(distance, power):
+    """The dissimilarity of the generalized energy distance."""
+    return distance.pow(power)
+
+
+SMOOTH_ENERGY = functools.partial(powered, power=1.5)
+one_input_and_two = pytest.mark.parametrize("num_inputs", [1, 2])
 
 
 def tensor(*values):
@@ -74,9 +78,10 @@ def single_precision(mixtures):
     return SpectralMixtures(*(part.float() for part in tuple(mixtures)))
 
 
-def prior_of(max_components=3, num_inputs=1, *, scale=0.6, location=-1.0, width=0.5, **choices):
+def prior_of(max_components=3, num_inputs=1, *, signed=False, scale=0.6, location=-1.0, width=0.5, **choices):
     one = torch.ones(num_inputs, dtype=F64)
-    return Hyperprior(HalfNormal(scale * one), LogNormal(location * one, width * one), max_components, **choices)
+    means = (Normal if signed else HalfNormal)(scale * one)
+    return Hyperprior(means, LogNormal(location * one, width * one), max_components, **choices)
 
 
 class MixturesAsRows(Hyperprior):
@@ -87,6 +92,15 @@ class MixturesAsRows(Hyperprior):
 
     def num_components(self, cube):
         return self.mixtures(cube).num_components
+
+
+class AsTheyAre(NamedTuple):
+    """A prior of numbers that are not standardized."""
+
+    scale: torch.Tensor
+
+    def standardize(self, value):
+        return value
 
 
 def draws_of_every_size(prior, each, generator):
@@ -106,7 +120,7 @@ class Failing(DenseLikelihoods):
     """Likelihoods of kernels with at least so much noise cannot be computed."""
 
     def __init__(self, likelihoods, limit):
-        super().__init__(likelihoods.X, likelihoods.y, likelihoods.reflection)
+        super().__init__(likelihoods.X, likelihoods.y)
         self.limit = limit
 
     def __call__(self, mixtures, outputscale, noise):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal
+from gp_ensembles.papers.quadrature.prior import HalfNormal
 from gp_ensembles.papers.quadrature.quadrature import QuadratureNodes
 from gp_ensembles.papers.quadrature.surrogate import (
     Evaluations,
@@ -12,7 +12,7 @@ from gp_ensembles.papers.quadrature.surrogate import (
     SurrogateParameters,
     energy_distance,
 )
-from tests.papers.quadrature.cases import MixturesAsRows
+from tests.papers.quadrature.cases import AsTheyAre, MixturesAsRows
 
 
 @pytest.fixture
@@ -32,12 +32,8 @@ def given_values(archive):
 def golden_surrogate(given_values):
     """The surrogate of the golden file, as a function of its noise."""
     values, one = given_values, torch.ones((), dtype=torch.float64)
-    prior = MixturesAsRows(
-        HalfNormal(values["prior_means_scale"].reshape(1)),
-        LogNormal(values["prior_scales_loc"].reshape(1), values["prior_scales_scale"].reshape(1)),
-        3,
-    )
-    kernel_distance = KernelDistance(prior, energy_distance, is_standardized=False)
+    prior = MixturesAsRows(HalfNormal(one.reshape(1)), AsTheyAre(one.reshape(1)), 3)
+    kernel_distance = KernelDistance(prior, energy_distance)
 
     def make(noise=0.0):
         parameters = SurrogateParameters(values["lam2"], values["ell"], one, noise * one)

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from gp_ensembles.papers.quadrature import Budget, Hyperprior, PriorPolicy, RegressionProblem, Search, marginalize
+from gp_ensembles.papers.quadrature import Budget, PriorPolicy, RegressionProblem, Search, marginalize
 from gp_ensembles.papers.quadrature.evidence import EvidenceSampler, best_apart, integrand_for, nested_kernels
 from gp_ensembles.papers.quadrature.importance import (
     ImportanceDraws,
@@ -18,25 +18,18 @@ from gp_ensembles.papers.quadrature.importance import (
     start_draws,
 )
 from gp_ensembles.papers.quadrature.kernel_mixture import weighted_predictor
-from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal, Normal, default_prior, inferred
+from gp_ensembles.papers.quadrature.prior import default_prior, inferred
 from gp_ensembles.papers.quadrature.problem import WeightedKernels
-from gp_ensembles.papers.quadrature.spectral_mixture import AT_ORIGIN, IN_EACH_INPUT
 from gp_ensembles.papers.quadrature.surrogate import Evaluations
-from tests.papers.quadrature.cases import F64, Failing, seeded
+from tests.papers.quadrature.cases import F64, Failing, prior_of, seeded
 
 
-def prior_of(max_components, num_inputs=1, signed=False, dtype=F64):
-    one = torch.ones(num_inputs, dtype=dtype)
-    means = Normal(0.0 * one, 0.6 * one) if signed else HalfNormal(0.6 * one)
-    return Hyperprior(means, LogNormal(-one, 0.5 * one), max_components, noise=inferred(1e-1, 1.0))
-
-
-def problem_of(max_components=2, num_rows=14, noise=0.25, signed=False, num_inputs=1, reflection=AT_ORIGIN):
+def problem_of(max_components=2, num_rows=14, noise=0.25, signed=False, num_inputs=1):
     X = torch.linspace(0.0, 4.0, num_rows, dtype=F64).unsqueeze(-1)
     X = torch.cat([X, torch.rand(num_rows, num_inputs - 1, generator=seeded(3), dtype=F64)], -1)
     y = torch.sin(2 * torch.pi * 0.8 * X[:, 0] + 3.0 * X[:, -1])
     y = y + noise * torch.randn(num_rows, generator=seeded(0), dtype=F64)
-    return RegressionProblem(X, y, prior_of(max_components, num_inputs, signed), reflection=reflection)
+    return RegressionProblem(X, y, prior_of(max_components, num_inputs, signed=signed, noise=inferred(1e-1, 1.0)))
 
 
 def by_brute_force(problem, components, count=2**17):
@@ -58,7 +51,6 @@ SETTINGS = {
     "one input": {"noise": 0.5},
     "three components": {"max_components": 3, "noise": 0.5},
     "signed means of two inputs": {"signed": True, "num_inputs": 2},
-    "signed, a product of cosines": {"signed": True, "num_inputs": 2, "reflection": IN_EACH_INPUT},
     "two inputs": {"num_inputs": 2},
 }
 
@@ -208,17 +200,16 @@ def test_shares_sum_to_the_number_of_copies():
     for setting in SETTINGS.values():
         problem = problem_of(**setting)
         num_inputs, n, signed = problem.prior.num_inputs, 2, problem.prior.has_signed_means
-        relabeling, integrand = Relabeling(problem.prior, n, problem.reflection), integrand_for(problem, n)
+        relabeling, integrand = Relabeling(problem.prior, n), integrand_for(problem, n)
         starts = torch.randn(3, integrand.dimension, generator=seeded(0), dtype=F64)
         mixture = start_draws(integrand, starts, 3).proposals[0]
         point = torch.randn(integrand.dimension, generator=seeded(1), dtype=F64)
         stick, means, scales, rest = point.split([1, n * num_inputs, n * num_inputs, 1])
         means, scales, level = means.reshape(n, -1), scales.reshape(n, -1), torch.special.ndtr(stick)
         levels = level, 1.0 - level  # the first of two weights is uniform
-        signs_each = num_inputs if problem.reflection.each_input else 1
         copies = []
-        for signs in itertools.product([1.0, -1.0] if signed else [1.0], repeat=n * signs_each):
-            sign = torch.tensor(signs, dtype=F64).reshape(n, signs_each)
+        for signs in itertools.product([1.0, -1.0] if signed else [1.0], repeat=n):
+            sign = torch.tensor(signs, dtype=F64).reshape(n, 1)
             for order, own in zip(([0, 1], [1, 0]), levels, strict=True):
                 parts = torch.special.ndtri(own), (sign * means)[order].flatten(), scales[order].flatten(), rest
                 copies.append(torch.cat(parts))
@@ -245,7 +236,7 @@ def test_nested_kernels_are_nearly_the_kernel():
 
 
 def test_rows_and_points_are_inverse():
-    prior = prior_of(3)
+    prior = prior_of(3, noise=inferred(1e-1, 1.0))
     cube = prior.draw(5, 2, generator=seeded(0))
     torch.testing.assert_close(prior.embed_normal(prior.normal_quantiles(cube, 2), 2), cube)
 

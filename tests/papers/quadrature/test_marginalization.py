@@ -12,7 +12,6 @@ from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods
 from gp_ensembles.papers.quadrature.policies import AcquisitionOptimizer, InformationPolicy, UncertaintyPolicy
 from gp_ensembles.papers.quadrature.prior import inferred
 from gp_ensembles.papers.quadrature.search import evaluate_draws, init_search, prior_covers_likelihood
-from gp_ensembles.papers.quadrature.spectral_mixture import IN_EACH_INPUT
 from tests.papers.quadrature import cases
 from tests.papers.quadrature.cases import Failing, seeded, tensor
 
@@ -81,7 +80,7 @@ class Slow(DenseLikelihoods):
     """Every kernel takes a 64th of a second on a clock that nothing else moves."""
 
     def __init__(self, likelihoods):
-        super().__init__(likelihoods.X, likelihoods.y, likelihoods.reflection)
+        super().__init__(likelihoods.X, likelihoods.y)
         self.now = 0.0
 
     def __call__(self, mixtures, outputscale, noise):
@@ -259,7 +258,6 @@ def other_problems():
         "number of components": (RegressionProblem(X, y, prior_of(3)), DRAWS),
         "noise": (RegressionProblem(X, y, prior_of(noise=(1.1e-2, 1.0))), DRAWS),
         "means": (RegressionProblem(X, y, prior_of(scale=0.61)), DRAWS),
-        "reflection": (RegressionProblem(X, y, prior_of(), reflection=IN_EACH_INPUT), DRAWS),
         "prior mean": (RegressionProblem(X, y, prior_of(), mean=0.0), DRAWS),
         "search": (problem_of(), DRAWS._replace(batch_size=4)),
         "policy": (problem_of(), DRAWS._replace(policy=InformationPolicy())),

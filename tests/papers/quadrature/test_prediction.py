@@ -10,8 +10,8 @@ from scipy import stats
 
 from gp_ensembles.numerics import NumericalError
 from gp_ensembles.papers.quadrature import Budget, PriorPolicy, RegressionProblem, Search, marginalize
-from gp_ensembles.papers.quadrature.kernel_mixture import KernelMixtureModel, root_mixture
-from gp_ensembles.papers.quadrature.likelihoods import condition
+from gp_ensembles.papers.quadrature.kernel_mixture import KernelMixtureModel, root_mixture, root_products
+from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters, inferred
 from gp_ensembles.papers.quadrature.quadrature import jackknife_sd, root_weights, rows_without_each_group
 from tests.papers.quadrature.cases import prior_of, seeded, tensor, unflatten
@@ -41,7 +41,8 @@ def model(found):
 def roots_of(found, hyperparameters, weights, X, total=None):
     """Products of roots of targets at X, with the prior mean."""
     mean, variance = found.problem.likelihoods.condition(hyperparameters).marginals(X)
-    return root_mixture(weights, mean + found.problem.mean, variance + hyperparameters.noise.unsqueeze(-1), total)
+    products = root_products(mean + found.problem.mean, variance + hyperparameters.noise.unsqueeze(-1))
+    return root_mixture(weights, products, total)
 
 
 def points(count, num_inputs=1, seed=1):
@@ -54,7 +55,8 @@ def golden_case(archive):
     values = archive("maskerade_predictive")
     one = torch.ones(12, dtype=torch.float64)
     hyperparameters = KernelHyperparameters(unflatten(values["theta"], 1), one, values["noise"] * one)
-    return values, condition(hyperparameters, values["X"].unsqueeze(-1), values["y"]), hyperparameters
+    conditioned = DenseLikelihoods(values["X"].unsqueeze(-1), values["y"]).condition(hyperparameters)
+    return values, conditioned, hyperparameters
 
 
 def test_golden_predictions_of_each_kernel(golden_case):
@@ -72,7 +74,7 @@ def test_golden_predictions_of_each_kernel(golden_case):
 def test_golden_products_of_roots(golden_case):
     values, conditioned, hyperparameters = golden_case
     means, variances = conditioned.marginals(values["Xs"].unsqueeze(-1))
-    mixture = root_mixture(values["W"], means, variances + hyperparameters.noise.unsqueeze(-1))
+    mixture = root_mixture(values["W"], root_products(means, variances + hyperparameters.noise.unsqueeze(-1)))
     mean, variance = mixture.moments()
     torch.testing.assert_close(mean, values["marginal_mean"], rtol=0, atol=1e-9)
     torch.testing.assert_close(variance, values["marginal_var"], rtol=0, atol=1e-9)
@@ -100,30 +102,32 @@ def test_golden_mixture_of_positive_weights(golden_case):
 @settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 4))
 def test_products_of_roots_are_what_they_say(seed, count):
-    """The density, from square roots of normal densities themselves."""
+    """Mass and moments of the density, from square roots of normal densities themselves."""
     rng = np.random.default_rng(seed)
     matrix = rng.normal(size=(count, count))
     matrix = matrix @ matrix.T
     mean, variance = rng.normal(size=(count, 2)), rng.lognormal(size=(count, 2))
-    mixture = root_mixture(*(torch.tensor(value) for value in (matrix, mean, variance)))
+    mixture = root_mixture(torch.tensor(matrix), root_products(torch.tensor(mean), torch.tensor(variance)))
     y = np.linspace(-60.0, 60.0, 20_001)
     for i in range(2):
         roots = np.sqrt(stats.norm(mean[:, i], np.sqrt(variance[:, i])).pdf(y[:, None]))
         density = np.einsum("ti,ij,tj->t", roots, matrix, roots)
         mass = np.trapezoid(density, y)
         assert mixture.mass[i].item() == pytest.approx(mass, rel=1e-8)
-        found = mixture.density(torch.tensor(y).unsqueeze(-1).expand(-1, 2))[:, i]
-        np.testing.assert_allclose(found, density / mass, rtol=1e-7, atol=1e-12)
+        center = np.trapezoid(density * y, y) / mass
+        spread = np.trapezoid(density * (y - center) ** 2, y) / mass
+        found = [part[i].item() for part in mixture.moments()]
+        assert found == pytest.approx([center, spread], rel=1e-7, abs=1e-9)
 
 
 def test_unsound_products_of_roots_are_known_as_such():
-    mean, variance = tensor([0.0, 0.0], [3.0, 0.0]), tensor([1.0, 1.0], [1.0, 1.0])
+    products = root_products(tensor([0.0, 0.0], [3.0, 0.0]), tensor([1.0, 1.0], [1.0, 1.0]))
     matrix = tensor([2.0, -1.5], [-1.5, 2.0])
-    mixture = root_mixture(matrix, mean, variance)
+    mixture = root_mixture(matrix, products)
     assert mixture.usable.tolist() == [False, True], "where kernels disagree, weights of sum one have a mass of three"
-    small = root_mixture(0.1 * matrix, mean, variance)
+    small = root_mixture(0.1 * matrix, products)
     assert small.usable.tolist() == [False, False], "most of the mass is lost"
-    negative = root_mixture(tensor([-1.0, 0.0], [0.0, 2.0]), tensor([5.0], [0.0]), tensor([1.0], [1.0]))
+    negative = root_mixture(tensor([-1.0, 0.0], [0.0, 2.0]), root_products(tensor([5.0], [0.0]), tensor([1.0], [1.0])))
     assert negative.usable.tolist() == [False], "of negative variance"
 
 
@@ -179,7 +183,7 @@ def test_a_covariance_that_cannot_be_factorized_is_named():
     kernels = unflatten(tensor([1.0, 0.0, 1.0]), 1)
     hyperparameters = KernelHyperparameters(kernels, tensor(1.0), tensor(-1e-3))
     with pytest.raises(NumericalError, match="covariance of the training rows under kernel 0"):
-        condition(hyperparameters, X, tensor(0.0, 1.0, 2.0))
+        DenseLikelihoods(X, tensor(0.0, 1.0, 2.0)).condition(hyperparameters)
 
 
 def test_pruning_moves_no_probability_by_more_than_it_says(found):

@@ -12,7 +12,7 @@ from scipy import stats
 from gp_ensembles.papers.quadrature import Hyperprior
 from gp_ensembles.papers.quadrature import prior as defaults
 from gp_ensembles.papers.quadrature.prior import EDGE, HalfNormal, LogNormal, Normal, fixed, inferred
-from tests.papers.quadrature.cases import flatten, seeded, tensor, unflatten
+from tests.papers.quadrature.cases import flatten, seeded, tensor
 
 
 def prior_of(num_inputs, max_components, **choices):
@@ -33,7 +33,7 @@ def cube_of(prior, components, count, seed):
 
 MARGINALS = [
     (HalfNormal(tensor(2.0)), stats.halfnorm(scale=2.0)),
-    (Normal(tensor(-1.0), tensor(3.0)), stats.norm(-1.0, 3.0)),
+    (Normal(tensor(3.0)), stats.norm(0.0, 3.0)),
     (LogNormal(tensor(0.7), tensor(0.35)), stats.lognorm(0.35, scale=np.exp(0.7))),
 ]
 
@@ -57,7 +57,7 @@ def test_golden_quantiles_and_values_by_hand(archive):
     np.testing.assert_allclose(log.squeeze(-1), data["lognormal_ppf_loc0_scale0.35"], rtol=1e-12)
     one = tensor(1.0)
     assert HalfNormal(2 * one).standardize(3 * one).item() == 1.5
-    assert Normal(one, 2 * one).standardize(3 * one).item() == 1.0
+    assert Normal(2 * one).standardize(3 * one).item() == 1.5
     assert LogNormal(one, 2 * one).standardize((3 * one).exp()).item() == pytest.approx(1.0)
 
 
@@ -72,10 +72,13 @@ def test_the_golden_priors_of_the_paper(golden_inputs):
     X, expected = golden_inputs
     nyquist = defaults.mean_spacing_nyquist(X)
     np.testing.assert_allclose(nyquist, expected["nyquist_paper"], rtol=1e-12)
-    np.testing.assert_allclose(defaults.nyquist_means(nyquist).scale, expected["paper_mean_scale"], rtol=1e-12)
     scales = defaults.nyquist_scales(X, nyquist)
     np.testing.assert_allclose(scales.location, expected["paper_lognormal_loc"], rtol=1e-12)
     np.testing.assert_allclose(scales.scale, expected["paper_lognormal_scale"], rtol=1e-12)
+    if X.shape[1] == 1:
+        prior = defaults.paper_prior(X, X.sum(-1).sin())
+        np.testing.assert_allclose(prior.means.scale, expected["paper_mean_scale"], rtol=1e-12)
+        assert torch.equal(prior.scales.scale, scales.scale)
 
 
 def test_the_golden_nyquist_frequencies_of_the_smallest_gaps(golden_inputs):
@@ -97,20 +100,17 @@ NYQUIST = (defaults.mean_spacing_nyquist, defaults.smallest_gap_nyquist, default
 @given(st.integers(0, 10**6), st.floats(1e-6, 1e6), st.floats(-10, 10))
 def test_nyquist_frequencies_have_the_unit_of_one_over_the_inputs(seed, unit, origin):
     rng = np.random.default_rng(seed)
-    X = torch.tensor(rng.uniform(size=(20, 2)))
-    X[:, 1] = torch.tensor(rng.integers(0, 5, 20) / 4.0)
-    X[:2, 1] = tensor(0.0, 1.0)
-    moved = unit * (X + origin)
-    for rule in NYQUIST:
+    table = torch.tensor(rng.uniform(size=(20, 2)))
+    table[:, 1] = torch.tensor(rng.integers(0, 5, 20) / 4.0)
+    table[:2, 1] = tensor(0.0, 1.0)
+    for rule, count in zip(NYQUIST, (2, 2, 1), strict=True):
+        X, moved = table[:, :count], unit * (table[:, :count] + origin)
         torch.testing.assert_close(unit * rule(moved), rule(X), rtol=1e-6, atol=0)
         shuffled = X[torch.tensor(rng.permutation(20))]
         torch.testing.assert_close(rule(shuffled), rule(X), rtol=1e-12, atol=0)
         scales, small = defaults.nyquist_scales(moved, rule(moved)), defaults.nyquist_scales(X, rule(X))
         torch.testing.assert_close(scales.location, small.location - np.log(unit), rtol=1e-6, atol=1e-5)
         torch.testing.assert_close(scales.scale, small.scale, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(
-        defaults.unit_scales(moved).location.exp() * unit, defaults.unit_scales(X).location.exp()
-    )
 
 
 def test_grids_with_gaps_have_the_nyquist_frequency_of_the_grid():
@@ -143,16 +143,6 @@ def log_density(mixture, widths, locations, deviations):
     value = stats.halfnorm(scale=widths).logpdf(m).sum()
     value += stats.lognorm(np.asarray(deviations), scale=np.exp(locations)).logpdf(s).sum()
     return value + (stats.dirichlet.logpdf(w / w.sum(), np.ones(len(w))) if len(w) > 1 else 0.0)
-
-
-def test_the_golden_log_density(archive):
-    """The density that the map from the cube is held to below is the authors'."""
-    data = archive("maskerade_prior")
-    for case in ["D1_n1", "D1_n4", "D3_n1", "D3_n4"]:
-        mixture = unflatten(data[f"prior_theta_{case}"], int(case[1]))
-        widths = data[f"prior_scale_means_{case[:2]}"]
-        found = log_density(mixture, widths, np.zeros(len(widths)), np.full(len(widths), 0.35))
-        assert found == pytest.approx(float(data[f"prior_logpdf_{case}"]), abs=1e-11)
 
 
 @pytest.mark.parametrize("components", [1, 2, 4])

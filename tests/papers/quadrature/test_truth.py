@@ -40,14 +40,6 @@ def rms(values):
     return float(torch.stack([torch.as_tensor(value, dtype=torch.float64) for value in values]).square().mean().sqrt())
 
 
-def test_the_truth_is_consistent(truth):
-    logs = torch.stack([truth[f"n{n}_log_evidence"] for n in (1, 2, 3)])
-    torch.testing.assert_close(logs.logsumexp(0) - np.log(3.0), truth["log_evidence"], rtol=0, atol=1e-9)
-    torch.testing.assert_close(logs.softmax(0), truth["posterior_n"], rtol=0, atol=1e-9)
-    means = torch.stack([truth[f"n{n}_mean"] for n in (1, 2, 3)])
-    torch.testing.assert_close(truth["posterior_n"] @ means, truth["mean"], rtol=0, atol=1e-9)
-
-
 def test_the_evidence_from_sixty_evaluations(problem, truth):
     """Root mean square error of the log evidence over twelve designs: at most 0.1."""
     found = [run(problem, 60, SOBOL, seed) for seed in range(NUM_DESIGNS)]
