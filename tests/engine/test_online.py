@@ -58,28 +58,6 @@ def test_an_expert_that_a_gross_error_took_all_weight_from_gets_some_back(block_
         torch.testing.assert_close(getattr(got, field), getattr(want, field).detach(), rtol=1e-7, atol=1e-7)
 
 
-@pytest.mark.parametrize("rule", ["averaging", "switching"])
-@pytest.mark.parametrize("form", [None, square_root_state], ids=["covariance", "square root"])
-@pytest.mark.parametrize("block_size", [None, 1, 13])
-def test_equals_the_pure_ensemble(rule, form, block_size):
-    X, y = stream()
-    y[[0, 40, 41]] = torch.nan
-    ensemble = build(rules()[rule], form)
-    online = OnlineEnsemble(ensemble, block_size=block_size)
-    state, want = ensemble.update(ensemble.init(), X, y)
-    got = online.observe(X, y)
-    for field in ("mean", "variance", "log_prob", "log_weights"):
-        torch.testing.assert_close(
-            getattr(got, field), getattr(want, field).detach(), rtol=1e-9, atol=1e-9, equal_nan=True
-        )
-    mixture, pure = online.predict(X), ensemble.predict(state, X)
-    torch.testing.assert_close(mixture.mean, pure.mean.detach(), rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(mixture.variance, pure.variance.detach(), rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(online.log_weights, ensemble.meta_learner.log_weights(state.meta).detach())
-    for scores in (got.mixture.log_prob(y), got.log_prob, got.experts.log_prob[0], got.experts.log_prob[-1]):
-        assert torch.equal(scores.isnan(), y.isnan())
-
-
 def snapshot(online):
     return {name: value.clone() for name, value in online.state_dict().items()}
 

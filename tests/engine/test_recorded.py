@@ -114,21 +114,6 @@ def test_which_presets_are_recorded(name, generator):
             check_recordable(online.ensemble, online.state)
 
 
-def test_light_gives_the_same_numbers_from_a_graph(generator, gpu):
-    X = torch.randn(100, 2, generator=generator, dtype=torch.float64)
-    y = X[:, 0].sin() + 0.1 * torch.randn(100, generator=generator, dtype=torch.float64)
-    spec = dataclasses.replace(PRESETS["light"], fit_settings=FitSettings(LBFGS(max_iterations=1), num_samples=1))
-    online = spec.fit(X[:60], y[:60], generator=generator)
-    expected = copy.deepcopy(online).observe(X[60:], y[60:])
-    with gpu.here() as graphs:
-        found = OnlineEnsemble(online.ensemble, online.state).to("cuda")
-        predicted = found.observe(X[60:].to("cuda"), y[60:].to("cuda"))
-        assert found.why_eager is None
-        assert sum(graph.num_replays for graph in graphs) > 3
-        for field in ("mean", "log_prob", "log_weights"):
-            torch.testing.assert_close(getattr(predicted, field).cpu(), getattr(expected, field), **gpu.close(**CLOSE))
-
-
 @pytest.mark.parametrize(
     ("make", "reason"),
     [(window, "WindowExpert cannot be an expert of a graph"), (ENSEMBLES["classes"], "reads numbers while it learns")],
@@ -201,40 +186,6 @@ SMALL = dataclasses.replace(
     extra_experts=(),
     fit_settings=FitSettings(LBFGS(max_iterations=2), num_samples=1),
 )
-
-
-@pytest.mark.slow
-def test_a_checkpoint_is_the_same_whoever_writes_and_reads_it(generator, tmp_path, gpu):
-    """Recorded and not recorded, on a GPU and on the host."""
-    _, X, y = rows(89, generator)
-    X[70, 0] = torch.nan
-    spec = dataclasses.replace(SMALL, innovations=SMALL.innovations[:1], rule=FixedShare())
-    config, after = StreamConfig(spec, warmup=40, block_size=8), []
-    for name in ("recorded", "eager", "host"):
-        with gpu.here() as graphs:
-            model = OnlineModel(dataclasses.replace(config, device="cpu" if name == "host" else "cuda"))
-            model.observe(X[:48], y[:48])
-            model.online.records = None if name == "recorded" else False
-            model.observe(X[48:72], y[48:72])
-            assert any(graph.num_replays > 0 for graph in graphs) == (name != "host")
-            model.save(tmp_path / f"{name}.pt")
-    contents = [torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("recorded", "eager")]
-    assert contents[0].keys() == contents[1].keys()
-    states = [content["ensemble"] for content in contents]
-    assert {k: v.shape for k, v in states[0].items()} == {k: v.shape for k, v in states[1].items()}
-    for name, device, records in (
-        ("recorded", "cuda", False),
-        ("eager", "cuda", None),
-        ("recorded", "cpu", None),
-        ("host", "cuda", None),
-        ("host", "cpu", None),
-    ):
-        with gpu.here():
-            model = OnlineModel.load(tmp_path / f"{name}.pt", device=device)
-            model.online.records = records
-            after.append(model.observe(X[72:], y[72:]).log_prob.cpu())
-    for other in after[:-1]:
-        torch.testing.assert_close(other, after[-1], **gpu.close(**CLOSE))
 
 
 def test_a_gpu_without_memory_says_what_is_needed_and_by_how_much_it_is_too_little():
