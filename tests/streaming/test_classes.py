@@ -30,22 +30,6 @@ def stream(name, missing=(40, 41, 55)):
 
 
 @pytest.mark.parametrize("name", ["two", "three"])
-def test_a_stream_may_be_cut_anywhere_saved_and_loaded(name):
-    X, y = stream(name)
-    whole = OnlineModel(config(name)).observe(X, y)
-    model, parts = OnlineModel(config(name)), []
-    model.observe(X[:WARM_UP], y[:WARM_UP])
-    for start in range(WARM_UP, N, 7):
-        rows = slice(start, start + 7)
-        ahead = model.predict(X[rows][:1])
-        part = model.observe(X[rows], y[rows])
-        torch.testing.assert_close(ahead.class_probabilities[0], part.distribution.class_probabilities[0])
-        parts.append(part.log_prob)
-        model = OnlineModel.from_content(model.content())
-    torch.testing.assert_close(torch.cat(parts), whole.log_prob, rtol=1e-9, atol=1e-9, equal_nan=True)
-
-
-@pytest.mark.parametrize("name", ["two", "three"])
 def test_log_densities_are_those_of_the_distribution(name):
     X, y = stream(name)
     predictions = OnlineModel(config(name)).observe(X, y)

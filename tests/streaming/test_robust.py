@@ -12,7 +12,6 @@ from gp_ensembles.ensembles.extra_experts import WideFeatures, WindowGP
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import auto
 from gp_ensembles.streaming import OnlineModel, StreamConfig
-from gp_ensembles.streaming.joint import joint_covariance
 from gp_ensembles.streaming.warm_up_outliers import far_from_others, outliers_in_warm_up
 
 EXTRA = (
@@ -77,41 +76,6 @@ def test_one_wild_input_of_the_warm_up_hardly_matters(value):
     unlimited, model = error(X, y, UNLIMITED_BASES)
     assert unlimited > 1.5 * clean_error("bases")
     assert model.anomaly_counts.inputs_moved == 0
-
-
-def test_limits_are_saved_and_serve_what_comes_next(tmp_path):
-    X, y = rows()
-    X[300, 1] = 1e4
-    _, model = error(X, y)
-    model.save(tmp_path / "model.pt")
-    other = OnlineModel.load(tmp_path / "model.pt")
-    assert other.anomaly_counts.inputs_moved == 1
-    more = rows(1)[0][:5].clone()
-    more[2, 0] = 1e3
-    assert torch.equal(other.predict(more).mean, model.predict(more).mean)
-    assert torch.equal(other.observe(more, y[:5]).mean, model.observe(more, y[:5]).mean)
-    assert other.anomaly_counts.inputs_moved == 2
-
-
-def test_predict_is_what_the_next_row_meets():
-    X, y = rows()
-    model = OnlineModel(CONFIG)
-    model.observe(X[:400], y[:400])
-    wild = X[400:401].clone()
-    wild[0, 2] = 500.0
-    predicted = model.predict(wild)
-    met = model.observe(wild, y[400:401])
-    torch.testing.assert_close(predicted.mean, met.mean, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(predicted.log_prob(y[400:401]), met.log_prob, rtol=1e-8, atol=1e-8)
-
-
-def test_joint_covariances_have_the_variances_of_each_row():
-    X, y = rows()
-    model = OnlineModel(replace(CONFIG, recalibrate=False))
-    model.observe(X[:400], y[:400])
-    covariance = joint_covariance(model, X[400:410])
-    torch.testing.assert_close(covariance.diagonal(), model.predict(X[400:410]).variance)
-    assert bool((torch.linalg.eigvalsh(covariance) > 0).all())
 
 
 def test_ten_wild_targets_in_a_row_are_survived():
