@@ -45,7 +45,9 @@ def run_blocks(page, capsys):
     assert predicted or not any("print(" in block for block, _ in blocks)
 
 
-RECIPES = [ROOT / "docs" / "project" / name for name in ("add_an_expert.md", "add_a_rule.md", "add_a_layer.md", "recipes.md")]
+RECIPES = [
+    ROOT / "docs" / "project" / name for name in ("add_an_expert.md", "add_a_rule.md", "add_a_layer.md", "recipes.md")
+]
 ELSEWHERE = (HOME, *RECIPES)  # the README's text, and what test_recipes.py follows
 WITH_CODE = [page for page in PAGES if page not in ELSEWHERE and "```python\n" in page.read_text(encoding="utf-8")]
 FIRST = [page for page in WITH_CODE if page.parent in (ROOT, ROOT / "docs" / "start")]  # what a newcomer copies

@@ -5,8 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 
 from gp_ensembles.calibration import maps
@@ -140,18 +138,6 @@ def test_formulas_are_the_same_on_tensors_and_arrays():
     for one, many, tensor in zip(row, whole, wanted, strict=True):
         np.testing.assert_allclose(many, tensor, rtol=1e-12)
         np.testing.assert_allclose(one, tensor[7], rtol=1e-12)
-
-
-@settings(max_examples=15, deadline=None)
-@given(
-    pits=st.lists(st.one_of(st.floats(0, 1), st.just(NAN)), min_size=1, max_size=30),
-    cuts=st.lists(st.integers(0, 30), max_size=3),
-)
-def test_any_blocking_gives_the_same(pits, cuts):
-    whole, state = gains(pits)
-    parts, after = gains(pits, sorted(cuts))
-    torch.testing.assert_close(parts, whole, rtol=1e-12, atol=1e-12, equal_nan=True)
-    torch.testing.assert_close(after, state, rtol=1e-12, atol=1e-15)
 
 
 def test_the_future_changes_nothing_before_it():

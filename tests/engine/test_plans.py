@@ -14,8 +14,9 @@ from gp_ensembles.experts import GaussianExpert, RobustExpert, StudentTExpert
 from gp_ensembles.experts.adapters import ModelAdapter
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.external import ExternalExpert
+from gp_ensembles.experts.refitted import InitialFit, RefittedExpert
 from gp_ensembles.experts.structural import StructuralExpert
-from gp_ensembles.experts.window import WindowExpert
+from gp_ensembles.experts.window import Refit, WindowExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.filters import ExponentialForgetting, RandomWalk, StabilizedForgetting
@@ -26,6 +27,7 @@ from gp_ensembles.meta_learners import FixedShare
 from tests.engine.plain import Plain
 
 NUM_ROWS, INPUTS, LAGS = 48, 2, (1, 3)
+REFIT = Refit(every=15, first=12, num_rows=20)
 MODELS = (InnovationModel(degrees_of_freedom=4, rate=0.1), InnovationModel(rate=0.05, autoregressive=False))
 
 
@@ -50,9 +52,18 @@ def linear(num_inputs: int) -> LinearFeatures:
     return LinearFeatures(num_inputs, one())
 
 
-def window(num_inputs: int) -> WindowExpert:
+def window(num_inputs: int, refit: Refit | None = None) -> WindowExpert:
     kernel = ScaleKernel(RBFKernel()).double()
-    return WindowExpert(kernel, InputFeatures(num_inputs, one()), num_rows=20)
+    return WindowExpert(kernel, InputFeatures(num_inputs, one()), num_rows=20, refit=refit)
+
+
+def refitted(num_inputs: int) -> RefittedExpert:
+    model = GaussianExpert(linear(num_inputs + 2))
+    return RefittedExpert(model, num_inputs, InitialFit((1, 0), 2.0), torch.tensor([1e-2]), REFIT)
+
+
+def structural(num_inputs: int, slopes: torch.Tensor | None = None) -> StructuralExpert:
+    return StructuralExpert(torch.tensor([[0.1, 1e-2, 1e-4]], dtype=torch.float64), 4, num_inputs, 20, slopes)
 
 
 KINDS: dict[str, Callable[[int], Expert]] = {
@@ -64,7 +75,10 @@ KINDS: dict[str, Callable[[int], Expert]] = {
     "unknown noise": lambda n: StudentTExpert(linear(n)),
     "robust": lambda n: RobustExpert(linear(n)),
     "window": window,
-    "structural": lambda n: StructuralExpert(torch.tensor([[0.1, 1e-2, 1e-4]], dtype=torch.float64), 4, n, 20),
+    "refitted window": lambda n: window(n, REFIT),
+    "refitted": refitted,
+    "structural": structural,
+    "changing trend": lambda n: structural(n, torch.tensor([[0.02, 0.9]], dtype=torch.float64)),
     "external": lambda n: ExternalExpert(Mean(), InputFeatures(n, one()), 10, 15),
 }
 SERIES = ("static", "walking", "twins", "forgetting", "stabilized", "square root", "unknown noise")

@@ -80,17 +80,6 @@ def test_a_state_of_before_there_was_a_quarantine_is_read():
     assert online.failures == ()
 
 
-def test_it_is_out_for_twice_as_long_the_next_time():
-    X, y = stream(200)
-    online = OnlineEnsemble(Ensemble(experts(), FixedShare(), ["a", "b", "c"]))
-    for start in (0, 40):
-        online.observe(X[start : start + 20], y[start : start + 20])
-        break_(online)
-        online.observe(X[start + 20 : start + 40], y[start + 20 : start + 40])
-    (report,) = online.failures
-    assert (report.times, report.row, report.returns) == (2, 61, 61 + 2 * OUT)
-
-
 @pytest.mark.parametrize("rule", [FixedShare(), DynamicModelAveraging(), OnlineNewton()])
 def test_when_everybody_has_failed_the_call_is_refused_and_nothing_changes(rule):
     X, y = stream()

@@ -212,14 +212,6 @@ def test_impossible_targets():
     assert report.switching.bound is None
 
 
-def test_float32_keeps_to_its_digits():
-    log_prob = STREAMS["regimes"]
-    path = best_switching_path(log_prob, 5).path
-    wide, narrow = (regret_report(FixedShare(0.05), values, path) for values in (log_prob, log_prob.float()))
-    for first, second in zip(wide, narrow, strict=True):
-        assert second.regret == pytest.approx(first.regret, abs=1e-3)
-
-
 class EqualWeights(MetaLearner):
     """A rule of a user's own."""
 

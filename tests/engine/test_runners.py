@@ -96,17 +96,6 @@ def test_a_static_expert_keeps_its_bits_beside_moving_ones():
     assert torch.equal(joined.observe(X, y).experts.mean[:2], still.observe(X, y).experts.mean[2:])
 
 
-def test_states_are_parts_of_one_memory():
-    online = build()
-    before = online.state  # by reference
-    X, y = stream()
-    online.observe(X, y)
-    assert before.experts[3].moments.data_ptr() == online.state.experts[3].moments.data_ptr()
-    assert torch.equal(before.experts[3].moments, online.state.experts[3].moments)
-    first, second = (online.state.experts[k].moments for k in (0, 3))
-    assert second.data_ptr() == first.data_ptr() + first.numel() * first.element_size()
-
-
 def test_states_elsewhere_are_brought_together_again():
     X, y = stream()
     online, other = build(), build()

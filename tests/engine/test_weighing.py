@@ -44,14 +44,6 @@ def ensemble(dtype=torch.float64, *, memory=True, innovations=MODELS, threshold=
     )
 
 
-def spoiled(y, outliers, gaps):
-    y = y.clone()
-    for place, value in outliers.items():
-        y[place] = value
-    y[list(gaps)] = torch.nan
-    return y
-
-
 def test_no_prediction_knows_its_target():
     X, y = rows()
     before = OnlineEnsemble(ensemble()).observe(X, y)
@@ -91,19 +83,6 @@ def test_single_precision_stays_close():
     double = OnlineEnsemble(ensemble()).observe(X, y)
     single = OnlineEnsemble(ensemble(torch.float32)).observe(X.float(), y.float())
     torch.testing.assert_close(single.log_prob.double(), double.log_prob, rtol=2e-2, atol=2e-2)
-
-
-def test_experts_that_died_stay_out_of_the_mixture():
-    X, y = rows(num_rows=300)
-    prior = torch.ones(4 * 3, dtype=torch.float64)
-    prior[3:6] = 0.0  # the second expert and its innovation models
-    rule = BayesianModelAveraging(prior)
-    online = OnlineEnsemble(ensemble(rule=rule), block_size=20)
-    predictions = online.observe(X, y)
-    kept = [k for k in range(12) if not 3 <= k < 6]
-    assert bool(predictions.experts.mean[3:6].isnan().all())
-    assert bool(predictions.experts.mean[kept].isfinite().all())
-    assert bool(predictions.log_prob.isfinite().all())
 
 
 def test_every_prediction_has_a_name():

@@ -121,19 +121,6 @@ def test_evidence_is_exact():
     assert float(steps.log_prob.sum()) == pytest.approx(closed, abs=1e-10)
 
 
-def test_a_batch_is_its_members():
-    expert = build((3,))
-    g = torch.Generator().manual_seed(2)
-    X, y = torch.randn(9, 1, generator=g, dtype=torch.float64), torch.randn(9, generator=g, dtype=torch.float64)
-    _, both = expert.update(expert.init(), X, y)
-    for m in range(3):
-        alone = expert.take(torch.tensor([m]))
-        _, steps = alone.update(alone.init(), X, y)
-        for one, many in zip(steps, both, strict=True):
-            torch.testing.assert_close(one[0], many[m])
-        torch.testing.assert_close(alone.log_evidence(X, y)[0], expert.log_evidence(X, y)[m])
-
-
 def test_distribution_functions():
     df = torch.tensor([1.0, 3.5, 40.0, torch.inf], dtype=torch.float64)
     z = torch.linspace(-30, 30, 41, dtype=torch.float64).unsqueeze(-1)
@@ -174,18 +161,3 @@ def test_forgetting_is_that_of_the_weights():
     for m in range(M):
         precision = (Phi[m].mT * weights) @ Phi[m] + 0.9**N * torch.linalg.inv(prior.moments[m, :, :-1])
         torch.testing.assert_close(state.moments[m, :, :-1], torch.linalg.inv(precision))
-
-
-@torch.no_grad()
-def test_a_changing_noise_is_followed():
-    g = torch.Generator().manual_seed(3)
-    X = torch.randn(2000, 1, generator=g, dtype=torch.float64)
-    scale = torch.where(torch.arange(2000) < 1000, 0.1, 1.0).double()
-    y = X.squeeze(-1) + scale * torch.randn(2000, generator=g, dtype=torch.float64)
-    features = LinearFeatures(1, torch.tensor(10.0, dtype=torch.float64))
-    scores = {}
-    for discount in (None, 0.98):
-        expert = StudentTExpert(features, noise_discount=discount)
-        _, steps = expert.update(expert.init(), X, y)
-        scores[discount] = float(steps.log_prob[1000:].mean())
-    assert scores[0.98] > scores[None] + 0.05

@@ -192,14 +192,6 @@ def test_a_rejected_call_changes_nothing(names, X, y, error, words, generator):
     assert same(before, bits(fleet))
 
 
-def test_series_that_are_there_or_named_twice_are_not_added(generator):
-    fleet = EnsembleFleet(ENSEMBLES["one expert"](), NAMES[:2])
-    for names, words in (([NAMES[2], NAMES[0]], "are in the fleet already"), ([NAMES[2]] * 2, "are named twice")):
-        with pytest.raises(ValueError, match=words):
-            fleet.add(names)
-    assert fleet.names == tuple(NAMES[:2])
-
-
 def test_states_of_other_ensembles_are_refused():
     fleet = EnsembleFleet(ENSEMBLES["averaging"](), NAMES)
     with pytest.raises(ValueError, match="belongs to another ensemble: expert_0_moments has shape"):

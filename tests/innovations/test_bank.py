@@ -5,8 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 
 from gp_ensembles.innovations import InnovationModel, recursions
@@ -102,16 +100,6 @@ def test_an_outlier_counts_less_in_the_autoregression():
     torch.testing.assert_close((means[0], log_prob[0]), (expected[0], expected[2]), rtol=1e-11, atol=1e-11)
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.sets(st.integers(0, 30)), st.integers(0, 5))
-def test_any_blocking_gives_the_same_numbers(sizes, gaps, seed):
-    num_rows = sum(sizes)
-    mean, variance, y = stream(seed, num_rows=num_rows, gaps=[gap for gap in gaps if gap < num_rows])
-    whole, all_at_once = run(InnovationBank(MODELS), mean, variance, y, [num_rows])
-    state, in_blocks = run(InnovationBank(MODELS), mean, variance, y, sizes)
-    torch.testing.assert_close([*whole, *all_at_once], [*state, *in_blocks], rtol=1e-10, atol=1e-10, equal_nan=True)
-
-
 def test_one_target_is_the_same_on_arrays_on_tensors_in_vmap_and_in_a_block():
     """A block takes the sums of the autoregression all at once."""
     bank = InnovationBank(MODELS)
@@ -157,16 +145,6 @@ def test_no_prediction_knows_its_target():
     for one, other in zip(before[:2], after[:2], strict=True):
         assert torch.equal(one[..., :18], other[..., :18])
         assert not torch.equal(one[..., 18:], other[..., 18:])
-
-
-def test_predict_is_what_the_next_row_meets():
-    bank = InnovationBank(MODELS)
-    mean, variance, y = stream(3, gaps=(37, 38))
-    state, _ = run(bank, mean[:, :39], variance[:, :39], y[:39], [39])
-    predicted = bank.predict(state, mean[:, 39:], variance[:, 39:])
-    _, met = bank.update_block(state, mean[:, 39:], variance[:, 39:], y[39:])
-    torch.testing.assert_close(predicted[:2], met[:2])
-    assert bool(predicted.log_prob.isnan().all())
 
 
 def test_a_dead_expert_keeps_its_scale_and_gives_nothing_a_chance():

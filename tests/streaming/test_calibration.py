@@ -130,16 +130,6 @@ def test_a_rejected_call_changes_nothing_and_a_fit_starts_anew():
     assert float(again.predict(X[:1]).map_log_weights[0].exp()) == pytest.approx(0.8)
 
 
-def test_single_precision():
-    narrow, X, y = fitted(dtype="float32")
-    wide, _, _ = fitted()
-    a, b = narrow.observe(X, y), wide.observe(X, y)
-    assert a.log_prob.dtype == torch.float64
-    torch.testing.assert_close(a.log_prob, b.log_prob, rtol=0.05, atol=0.05)
-    torch.testing.assert_close(a.mean, b.mean, rtol=1e-3, atol=0.1)
-    torch.testing.assert_close(a.stddev, b.stddev, rtol=0.05, atol=0)
-
-
 def test_while_the_warm_up_lasts_intervals_are_those_of_the_targets_so_far():
     X, y = rows()
     model = OnlineModel(StreamConfig(SMALL, warmup=100))

@@ -48,17 +48,3 @@ def test_no_prediction_sees_its_label(name):
     place = 50 - WARM_UP + 1
     assert torch.equal(a[:place], b[:place])
     assert not torch.equal(a[place:], b[place:])
-
-
-def test_levels_are_left_as_they_are():
-    X, y = stream("levels")
-    a, b = (OnlineModel(config("levels", recalibrate=flag)).observe(X, y) for flag in (True, False))
-    torch.testing.assert_close(a.log_prob, b.log_prob, equal_nan=True)
-
-
-def test_single_precision():
-    X, y = stream("two")
-    got = OnlineModel(config("two", dtype="float32")).observe(X, y)
-    want = OnlineModel(config("two")).observe(X, y)
-    assert got.distribution.latent_mean.dtype == torch.float32
-    torch.testing.assert_close(got.log_prob, want.log_prob, rtol=1e-3, atol=1e-3, equal_nan=True)

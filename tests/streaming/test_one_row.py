@@ -18,7 +18,6 @@ from gp_ensembles.ensembles.external_models import Boosting
 from gp_ensembles.ensembles.extra_experts import Refitted, WideFeatures, WindowGP
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import light
-from gp_ensembles.experts.gaussian import BoundGaussian, GaussianExpert
 from gp_ensembles.meta_learners import BayesianModelAveraging
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.predictions import OnlinePredictions
@@ -230,19 +229,6 @@ def test_a_refused_row_changes_nothing(column: int | None, value: float, message
     assert_same_state(model, other, 0.0)
 
 
-def test_a_changed_hyperparameter_is_seen_by_the_next_row() -> None:
-    model, (X, y) = fitted("no lags"), stream()
-    one_by_one(model, X[WARMUP : WARMUP + 3], y[WARMUP : WARMUP + 3])
-    other = copy.deepcopy(model)
-    for each in (model, other):
-        for expert in each.online.ensemble.experts:
-            expert.likelihood.noise = 3 * expert.likelihood.noise.detach()
-    t = WARMUP + 3
-    row = model.observe(X[t : t + 1], y[t : t + 1])
-    block = other.observe(X[t : t + 2], y[t : t + 2])
-    torch.testing.assert_close(row.log_prob, block.log_prob[:1], rtol=1e-9, atol=1e-9)
-
-
 @pytest.mark.parametrize(
     "spec",
     [
@@ -278,21 +264,6 @@ def test_whoever_reads_the_state_finds_it_whole(read: str) -> None:
     torch.testing.assert_close(covariance, covariance.mT, rtol=0, atol=1e-12)
     if read == "load":
         assert torch.equal(online.state.experts[0].moments, fitted("no lags").online.state.experts[0].moments)
-
-
-def test_asking_what_runs_a_row_reads_hyperparameters_without_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
-    online, read = copy.deepcopy(fitted("no lags").online), []
-    bind = GaussianExpert.bind
-
-    def reading(expert: GaussianExpert) -> BoundGaussian:
-        read.append(bind(expert))
-        return read[-1]
-
-    monkeypatch.setattr(GaussianExpert, "bind", reading)
-    assert torch.is_grad_enabled()
-    assert online.one_row is not None
-    assert read
-    assert not any(expert.noise.requires_grad for expert in read)
 
 
 def test_rows_that_want_derivatives_are_plain_rows() -> None:
