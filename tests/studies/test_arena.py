@@ -409,9 +409,3 @@ def test_marks_are_taken_from_the_best_baseline_of_each_set():
     assert summaries["river_knn"].best == 1
     assert summaries["previous"].difference == -0.5
     assert summaries["linear"].ratio == pytest.approx(0.5)
-
-
-def test_a_missing_package_is_a_line_below_the_table(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(arena, "is_installed", lambda package: False)
-    text = arena.run(folder, tmp_path, OPTIONS._replace(sets=["sum"], methods=["previous", "river_knn"]))
-    assert "river_knn, seed 1 failed: river is not installed; python -m pip install 'gp_ensembles[arena]'" in text
