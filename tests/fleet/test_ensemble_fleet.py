@@ -58,25 +58,6 @@ def test_a_fleet_is_as_many_ensembles(kind, generator):
         torch.testing.assert_close(next_rows.variance, expected_next.variance, **close)
 
 
-@pytest.mark.parametrize("kind", ["switching", "all layers", "square roots"])
-def test_a_series_goes_out_and_comes_back(kind, generator):
-    ensemble = ENSEMBLES[kind]()
-    fleet = EnsembleFleet(ensemble, NAMES)
-    names, X, y = rows(120, generator)
-    fleet.observe(names[:60], X[:60], y[:60])
-    out = fleet.export(NAMES[2])
-    mine = torch.tensor([name == NAMES[2] for name in names[60:]])
-    expected = out.observe(X[60:][mine], y[60:][mine])
-    fleet.observe(names[60:], X[60:], y[60:])
-    torch.testing.assert_close(fleet.predict([NAMES[2]], X[:1]).mean, out.predict(X[:1]).mean, rtol=1e-10, atol=1e-10)
-    other = EnsembleFleet(ensemble, ["first"])
-    other.add(["again", "and again"], out)
-    found = other.predict(["again", "first", "and again"], X[[0, 0, 0]]).mean
-    torch.testing.assert_close(found[0], fleet.predict([NAMES[2]], X[:1]).mean[0], rtol=1e-10, atol=1e-10)
-    assert found[0] == found[2] != found[1]
-    assert expected.mean.isfinite().all()
-
-
 def test_series_come_and_go(generator):
     ensemble = ENSEMBLES["all layers"]()
     fleet = EnsembleFleet(ensemble)

@@ -2,14 +2,12 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from scipy import stats
 
-from gp_ensembles.innovations import InnovationModel, recursions
+from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.innovations.bank import InnovationBank
-from gp_ensembles.numerics.backends import arrays_of, rows_of
 from tests.filters.oracles import in_blocks
 
 MODELS = (
@@ -119,21 +117,6 @@ def test_one_target_is_the_same_on_arrays_on_tensors_in_vmap_and_in_a_block():
     torch.testing.assert_close([*of_arrays, *on_arrays], [*of_tensors, *on_tensors], rtol=1e-11, atol=1e-11)
     torch.testing.assert_close([part[0] for part in mapped], list(of_arrays), rtol=1e-11, atol=1e-11)
     torch.testing.assert_close([part[..., :1] for part in block], list(on_arrays), rtol=1e-11, atol=1e-11)
-
-
-def test_formulas_are_the_same_with_leading_axes_and_for_one_row():
-    bank = InnovationBank(MODELS)
-    mean, variance, y = stream(1)
-    states = [run(bank, mean[:, :n], variance[:, :n], y[:n], [n])[0] for n in (10, 20, 30)]
-    scale, products, last, age = (torch.stack(parts) for parts in zip(*states, strict=True))
-    errors, spread = (y - mean)[:, 31:34].mT.contiguous(), variance[:, 31:34].mT.contiguous()
-    given = scale, *products.unbind(1), last, age.unsqueeze(-1), errors, spread, 0.5 * errors.flip(0)
-    tensors = recursions.learn(bank.constants(mean), *given)
-    arrays = arrays_of(recursions).learn(bank.row_constants, *(part.numpy() for part in given))
-    row = rows_of(recursions).learn(bank.row_constants, *(part[2].numpy().copy() for part in given))
-    for one, many, wanted in zip(row, arrays, tensors, strict=True):
-        np.testing.assert_allclose(many, wanted, rtol=1e-12)
-        np.testing.assert_allclose(one, wanted[2], rtol=1e-12)
 
 
 def test_no_prediction_knows_its_target():

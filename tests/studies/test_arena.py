@@ -357,7 +357,6 @@ def test_sets_are_chosen_and_standardized_by_the_warm_up(folder):
 
 
 METHOD_NAMES = ["previous", "linear", "previous_label"]
-OPTIONS = arena.Options(methods=METHOD_NAMES, rows=200, seeds=2)
 
 
 def test_rows_are_kept_and_tables_agree_with_them(folder, tmp_path):
