@@ -34,10 +34,7 @@ def build(rule=None, form=None):
 
 
 def rules():
-    return {
-        "averaging": BayesianModelAveraging(),
-        "switching": MarkovSwitching(sticky_transition(7, 0.95)),
-    }
+    return {"averaging": BayesianModelAveraging(), "switching": MarkovSwitching(sticky_transition(7, 0.95))}
 
 
 @pytest.mark.parametrize("block_size", [1, 4, 40])

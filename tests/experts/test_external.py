@@ -28,7 +28,6 @@ from gp_ensembles.filters import RandomWalk
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.meta_learners import FixedShare
 from gp_ensembles.streaming import OnlineModel, StreamConfig
-from gp_ensembles.streaming.joint import joint_covariance
 
 D = 2
 TREES = 15  # few, for speed
@@ -220,13 +219,6 @@ def test_a_model_goes_on_in_a_new_process_to_the_bit(tmp_path):
     paths = [str(tmp_path / name) for name in ("model.pt", "rows.pt", "out.pt")]
     subprocess.run([sys.executable, "-c", SCRIPT, *paths], check=True)
     assert torch.equal(torch.load(paths[2]), model.observe(X[170:], y[170:]).log_prob)
-
-
-def test_rows_have_a_joint_covariance():
-    X, y = rows(120)
-    model = OnlineModel(StreamConfig(SPEC, warmup=80)).fit(X[:80], y[:80])
-    covariance = joint_covariance(model, X[80:86])
-    torch.testing.assert_close(covariance.diagonal(), model.predict(X[80:86]).variance)
 
 
 def test_forecasts_alone_make_an_ensemble():

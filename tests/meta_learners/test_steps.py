@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from gp_ensembles.meta_learners import (
-    BayesianModelAveraging,
-    CombinedRules,
-    FixedShare,
-    ReferenceAveraging,
-    SoftBayes,
-)
+from gp_ensembles.meta_learners import BayesianModelAveraging, CombinedRules, FixedShare, ReferenceAveraging, SoftBayes
 from gp_ensembles.meta_learners.base import run_linear
 from gp_ensembles.meta_learners.reference import row_rule
 

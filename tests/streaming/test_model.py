@@ -231,10 +231,7 @@ def test_while_the_warm_up_lasts_the_targets_so_far_are_predicted(target):
 
 BAD = {
     "target": (lambda X, y: y.__setitem__(7, math.inf), "the target of row 48 is infinite"),
-    "absurd target": (
-        lambda X, y: y.__setitem__(7, 1e300),
-        "the target of row 48 is 1e\\+300, more than 1e\\+06",
-    ),
+    "absurd target": (lambda X, y: y.__setitem__(7, 1e300), "the target of row 48 is 1e\\+300, more than 1e\\+06"),
     "wild target": (lambda X, y: y.__setitem__(7, 1e30), "the target of row 48 is 1e\\+30, more than 1e\\+06"),
     "input": (lambda X, y: X.__setitem__((7, 1), math.inf), "'b' is infinite in row 8 of this call"),
     "absurd input": (lambda X, y: X.__setitem__((7, 1), -1e200), "'b' is -1e\\+200 in row 48, more than 1e\\+06"),

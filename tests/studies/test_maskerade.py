@@ -241,13 +241,7 @@ def test_a_single_kernel_predicts_as_scikit_learn_does():
 def test_a_table_is_written(folder, tmp_path):
     choices = choices_of(folder, tmp_path)
     text = maskerade.run(SERIES, choices, 8)
-    for words in (
-        "paper's RMSE is rmse_standardized",
-        "printed in the paper",
-        "0.162",
-        "airline: 90/10",
-        "paired t",
-    ):
+    for words in ("paper's RMSE is rmse_standardized", "printed in the paper", "0.162", "airline: 90/10", "paired t"):
         assert words in text
     files = sorted(path.name for path in tmp_path.iterdir())
     assert files == ["maskerade_parts"] + [f"maskerade_table-5.{kind}" for kind in ("csv", "json", "png", "txt")]
