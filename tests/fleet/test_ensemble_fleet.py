@@ -118,6 +118,8 @@ def test_an_expert_of_a_series_that_fails_is_out_alone(generator, monkeypatch):
         torch.testing.assert_close(found.mean[mine], expected.mean, rtol=1e-10, atol=1e-10)
         assert (fleet.failures, fleet.expert_failures) == ({}, {NAMES[1]: by_itself.failures})
         assert (by_itself.failures[0].returns is not None) == returns
+        ahead, alone = fleet.predict(NAMES, X[:5]), by_itself.predict(X[1:2])
+        torch.testing.assert_close(ahead.variance[1:2], alone.variance, rtol=1e-10, atol=1e-10)
 
 
 def test_the_rows_before_the_one_at_which_the_last_expert_fails_are_learned(generator):

@@ -159,6 +159,22 @@ def test_a_fleet_goes_on_with_the_same_bits(dtype, tmp_path, generator):
     assert fleet.weights == other.weights
 
 
+def test_intervals_cover_what_they_are_to_cover(generator):
+    names, X, y = table(600, generator)
+    fleet = Fleet(QUICK, warmup=100, coverages=(0.9, 0.5))
+    cut = SERIES * 100
+    fleet.fit(names[:cut], X[:cut], y[:cut])
+    covered = fleet.observe(names[cut:], X[cut:], y[cut:]).covered
+    for s in range(SERIES):
+        share = covered[:, rows_of(names, s)[cut:]].nanmean(1)
+        torch.testing.assert_close(share, torch.tensor([0.9, 0.5], dtype=torch.float64), rtol=0, atol=0.03)
+    lower, upper = fleet.predict_interval(["unit 1", "unit 0"], X[:2], 0.5)
+    wide = fleet.predict_interval(["unit 1", "unit 0"], X[:2], 0.9)
+    assert (wide[0] < lower).all()
+    assert (lower < upper).all()
+    assert (upper < wide[1]).all()
+
+
 def test_series_that_stand_still_have_units_too(generator):
     """A target that is always 5 in the warm-up, one that is always 0, a column that never moves."""
     num_rows = 60

@@ -86,6 +86,8 @@ def test_what_cannot_be_shared_or_added_is_refused(generator):
     with pytest.raises(ValueError, match="has another ensemble or seed"):
         fleet.fit(names, X, y, shared=fitted(rows, QUICK))
     model = fleet.export("unit 0")
+    with pytest.raises(ValueError, match="nothing is fitted yet"):
+        Fleet(spec, warmup=WARMUP).add(["unit 0"], model)
     with pytest.raises(ValueError, match="are in the fleet already"):
         fleet.add(["new", "unit 1"], model)
     fleet.observe(["waits"], X[:1], y[:1])

@@ -20,6 +20,7 @@ from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import light
 from gp_ensembles.meta_learners import BayesianModelAveraging
 from gp_ensembles.streaming import OnlineModel, StreamConfig
+from gp_ensembles.streaming.inputs import InputState
 from gp_ensembles.streaming.predictions import OnlinePredictions
 
 WARMUP, NUMBER = 150, 260
@@ -134,6 +135,22 @@ def test_rows_one_by_one_are_the_blocks(spec: str, changes: dict[str, object]) -
     assert_same_predictions(rows, block)
     assert_same_state(model, other, 1e-8)
     assert (model.anomaly_counts.targets_discounted > 0) == (spec != "no threshold")
+
+
+def test_rows_with_a_column_that_wakes_up_are_the_blocks() -> None:
+    """Constant for the warm-up and fifty rows, then of some size, from its hundredth value on in the usual way."""
+    X, y = stream()
+    X[: WARMUP + 50, 2] = 2.0
+    X[WARMUP + 50 :, 2] = 2 + 7 * torch.linspace(-1, 1, NUMBER - 50, dtype=torch.float64).sin().roll(100)
+    X[WARMUP + 240, 2] = 900.0  # its scale grows once more
+    y = y + X[:, 2]
+    model = OnlineModel(StreamConfig(SMALL, warmup=WARMUP)).fit(X[:WARMUP], y[:WARMUP])
+    other = copy.deepcopy(model)
+    rows = one_by_one(model, X[WARMUP:], y[WARMUP:])
+    assert model.online.one_row is not None
+    assert_same_predictions(rows, other.observe(X[WARMUP:], y[WARMUP:]))
+    assert_same_state(model, other, 1e-8)
+    assert InputState.unpacked(model.content()["inputs"], 3).inactive_columns.scale.tolist()[2] > 1
 
 
 def test_a_window_overflows_and_trees_are_trained_while_nearly_all_rows_go_by_themselves(monkeypatch) -> None:
