@@ -7,8 +7,7 @@ import pytest
 
 from attacks import bits, damage, drift, page
 from attacks.__main__ import main
-from attacks.recipes import RECIPES, sample
-from attacks.telling import Table, Telling
+from attacks.recipes import RECIPES
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.experts.empirical_bayes import LBFGS
 
@@ -51,33 +50,9 @@ def test_the_page_holds_the_numbers_and_their_commands(tmp_path, capsys):
     assert main(["nothing"]) == 2
 
 
-def test_what_is_told_is_a_table_on_the_screen_and_in_the_file(tmp_path, capsys):
-    telling = Telling("bits", "Nothing.")
-    telling.options.add_argument("--rows", type=int)
-    assert telling.read(["--rows", "3", "--out", str(tmp_path / "new" / "bits.json")]).rows == 3
-    telling.tell(Table("Errors", ["precision", "error"], [["float64", 1]]), further=7)
-    assert capsys.readouterr().out == "Errors\nprecision   error\nfloat64     1\n"
-    content = json.loads((tmp_path / "new" / "bits.json").read_text())
-    assert content.pop("seconds") >= 0
-    table = {"title": "Errors", "columns": ["precision", "error"], "rows": [["float64", 1]]}
-    command = "python -m attacks bits --rows 3"  # wherever the file was
-    assert content == {"attack": "bits", "command": command, "tables": [table], "further": 7}
-
-
 @pytest.mark.parametrize("kind", RECIPES)
 def test_damaged_and_foreign_checkpoints_are_refused_or_harmless(tmp_path, kind):
     ends = [end for _, end in damage.attempts(kind, 6, 1, tmp_path)]
     assert len(ends) == 6 * len(damage.HARMS) + len(RECIPES) - 1
     assert set(ends) <= {"refused", "harmless"}
     assert ends.count("refused") > 20
-
-
-def test_damage_tells_what_is_neither_refused_nor_harmless(tmp_path):
-    file = tmp_path / "one.pt"
-    data, wanted = sample("model")
-    file.write_bytes(data)
-    assert damage.verdict("model", file, wanted) == "harmless"
-    assert damage.verdict("model", file, [*wanted[:-1], 7.0]) == "it is read, and says something else"
-    assert damage.verdict("model", tmp_path / "none.pt", wanted).startswith("FileNotFoundError")
-    file.write_bytes(b"nothing")
-    assert damage.verdict("model", file, wanted) == "refused"

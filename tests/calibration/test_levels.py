@@ -5,8 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 from torch.testing import assert_close
 
@@ -56,19 +54,6 @@ def test_it_is_the_recursion_written_plainly():
         want, hits = by_hand(pits, coverage)
         np.testing.assert_allclose(ends[:, place], want, rtol=1e-9, atol=1e-14)
         np.testing.assert_array_equal(covered[place], hits)
-
-
-@settings(max_examples=15, deadline=None)
-@given(
-    pits=st.lists(st.one_of(st.floats(0, 1), st.just(NAN)), min_size=1, max_size=40),
-    cuts=st.lists(st.integers(0, 40), max_size=3),
-)
-def test_any_blocking_gives_the_same_bits(pits, cuts):
-    levels = IntervalLevels((0.9, 0.6))
-    whole, parts = run(pits, levels), run(pits, levels, sorted(cuts))
-    assert torch.equal(whole[1], parts[1])
-    assert torch.equal(whole[2].nan_to_num(-1.0), parts[2].nan_to_num(-1.0))
-    assert all(torch.equal(one, other) for one, other in zip(whole[0], parts[0], strict=True))
 
 
 def test_the_future_changes_nothing_before_it_and_a_gap_nothing_at_all():

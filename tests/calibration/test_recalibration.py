@@ -5,11 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 
-from gp_ensembles.calibration import maps
 from gp_ensembles.calibration.recalibration import (
     RecalibrationState,
     init_recalibration,
@@ -20,9 +17,7 @@ from gp_ensembles.calibration.recalibration import (
     recalibrate_row,
     update_recalibration,
 )
-from gp_ensembles.numerics import normal
-from gp_ensembles.numerics.backends import arrays_of, rows_of
-from gp_ensembles.numerics.normal_scores import LIMIT, TAIL, log_density, normal_score, transform
+from gp_ensembles.numerics.normal_scores import TAIL, log_density, transform
 
 SCALES = (0.2, 0.4, 0.6, 0.75, 0.88, 1.0, 1.15, 1.4, 1.8)
 SHIFTS = (-0.5, -0.25, -0.1, 0.0, 0.1, 0.25, 0.5)
@@ -113,45 +108,6 @@ def test_a_block_is_one_row_after_another_of_one_series_or_of_several():
                 assert (gain, moved) == pytest.approx((float(block.gain[at]), float(block.pit[at])))
         torch.testing.assert_close(state, after)
     assert all(torch.equal(part, fresh) for part, fresh in zip(start, init_recalibration(u), strict=True))
-
-
-def test_formulas_are_the_same_on_tensors_and_arrays():
-    u, (shift, scale) = transforms()[0][:, None].nan_to_num(0.5), map_components(torch.zeros(1))
-    grid = maps.Maps(shift, scale, normal.cdf((-LIMIT - shift) / scale), normal.cdf((shift - LIMIT) / scale))
-    rules = maps.Rules(
-        *(
-            torch.tensor(numbers, dtype=torch.float64)
-            for numbers in ([[0.3]], [[0.6]], [[0.1 / 63]], [0.9], [0.05, 0.05])
-        )
-    )
-    state = torch.full((len(u), 1, 63), 1 / 63, dtype=torch.float64), torch.full((len(u), 2), 0.5, dtype=torch.float64)
-    p, value = maps.at(grid, u, normal_score(u))
-    wanted = maps.step(rules, *state, p, value, u)
-    arrays, of_arrays = (
-        arrays_of(maps),
-        [maps.Maps(*(part.numpy() for part in grid)), maps.Rules(*(part.numpy() for part in rules))],
-    )
-    found = arrays.at(of_arrays[0], u.numpy(), normal_score(u).numpy())
-    np.testing.assert_allclose(found, torch.stack([p, value]), rtol=1e-9, atol=1e-18)
-    row = rows_of(maps).step(
-        of_arrays[1], state[0][7].numpy(), state[1][7].numpy(), found[0][7], found[1][7], u[7].numpy()
-    )
-    whole = arrays.step(of_arrays[1], state[0].numpy(), state[1].numpy(), *found, u.numpy())
-    for one, many, tensor in zip(row, whole, wanted, strict=True):
-        np.testing.assert_allclose(many, tensor, rtol=1e-12)
-        np.testing.assert_allclose(one, tensor[7], rtol=1e-12)
-
-
-@settings(max_examples=15, deadline=None)
-@given(
-    pits=st.lists(st.one_of(st.floats(0, 1), st.just(NAN)), min_size=1, max_size=30),
-    cuts=st.lists(st.integers(0, 30), max_size=3),
-)
-def test_any_blocking_gives_the_same(pits, cuts):
-    whole, state = gains(pits)
-    parts, after = gains(pits, sorted(cuts))
-    torch.testing.assert_close(parts, whole, rtol=1e-12, atol=1e-12, equal_nan=True)
-    torch.testing.assert_close(after, state, rtol=1e-12, atol=1e-15)
 
 
 def test_the_future_changes_nothing_before_it():

@@ -76,15 +76,6 @@ def test_the_summary_agrees_with_the_predictions(workplace, small):
     assert shift == pytest.approx(math.log(summary["target_scale"]))
 
 
-def test_targets_are_those_of_the_file_and_predictions_are_good(workplace, small):
-    rows = small.read(workplace / "full" / "predictions.csv")
-    assert [row["y"] for row in rows[:3]] == [repr(float(row[2])) for row in small.rows(ROWS)[WARMUP : WARMUP + 3]]
-    summary = summary_of(workplace / "full")
-    assert 0.8 < summary["coverage_90"] < 0.97
-    for baseline in summary["baselines"].values():
-        assert summary["log_score"] > baseline["log_score"] + 0.3
-
-
 def test_simple_baselines_are_what_they_say(workplace, small):
     y = torch.tensor([float(row[2]) for row in small.rows(ROWS)], dtype=torch.float64)
     warm, rest = y[:WARMUP], y[WARMUP:]
@@ -105,14 +96,6 @@ def followed(location, squared_scale, y):
     return sum(scores) / len(scores)
 
 
-def test_weights_are_those_in_force_before_the_target(workplace, small):
-    rows = small.read(workplace / "full" / "weights.csv")
-    names = [name for name in rows[0] if name != "row"]
-    assert len(names) == 4
-    assert all(float(rows[0][name]) == pytest.approx(1 / 4) for name in names)
-    assert all(sum(float(row[name]) for name in names) == pytest.approx(1, abs=1e-6) for row in rows)
-
-
 def test_a_target_changes_no_earlier_prediction_nor_its_own(workplace, small):
     rows = small.rows(ROWS)
     changed = 250
@@ -126,22 +109,6 @@ def test_a_target_changes_no_earlier_prediction_nor_its_own(workplace, small):
     assert float((mean[0] - mean[1])[last + 1 :].abs().max()) > 1
     weights = [small.read(workplace / name / "weights.csv")[last] for name in ("full", "changed")]
     assert weights[0] == weights[1]
-
-
-def test_missing_targets_are_predicted_and_skipped(workplace, small):
-    rows = small.rows(ROWS)
-    for row, hole in ((150, ""), (151, "NaN"), (319, "")):
-        rows[row][2] = hole
-    small.write(workplace / "holes.csv", rows)
-    assert stream(workplace, "holes.csv", "holes", warmup=WARMUP) == 0
-    found = small.read(workplace / "holes" / "predictions.csv")
-    summary = summary_of(workplace / "holes")
-    assert (summary["rows"], summary["rows_scored"]) == (220, 217)
-    for row in (150, 151, 319):
-        entry = found[row - WARMUP]
-        assert (entry["log_prob"], entry["y"], math.isfinite(float(entry["mean"]))) == ("", "", True)
-    scored = column(found, "log_prob")
-    assert float(scored[~scored.isnan()].mean()) == pytest.approx(summary["log_score"], rel=1e-9)
 
 
 @pytest.mark.processor
@@ -207,15 +174,6 @@ def test_options_override_the_config_wherever_they_stand():
         ("stream --limit-inputs false", "stream --limit_inputs false"),
     ):
         assert normalized_arguments(given.split()) == found.split()
-
-
-def test_the_score_runs_along(workplace, capsys):
-    assert stream(workplace, "data.csv", "shown", warmup=WARMUP, progress=True) == 0
-    reported = capsys.readouterr()
-    assert "220/220" in reported.err
-    assert "log_score=" in reported.err
-    assert "recursive linear regression" in reported.out
-    assert str(workplace / "shown" / "checkpoint.pt") in reported.out
 
 
 def test_named_tables_and_folders(workplace, refused):

@@ -2,18 +2,15 @@
 
 import json
 import re
-import signal
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import LinearRegression
 
 from gp_ensembles.cli.commands import Output, stream
 from gp_ensembles.cli.config import load_config
-from gp_ensembles.cli.scored_stream import load_checkpoint
 from gp_ensembles.data import Table
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.external_models import ExternalModel, ForecastColumns
@@ -21,7 +18,7 @@ from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.targets import BinaryTarget
 from gp_ensembles.experts.adapters import RegressorAdapter
 from gp_ensembles.streaming import StreamConfig
-from tests.cli.commands import FIT, LINEAR, open_table, resume, run, summary_of, tables_of
+from tests.cli.commands import FIT, LINEAR, open_table, resume, run, summary_of
 from tests.cli.commands import stream as stream_with
 
 CONFIG = f"""\
@@ -146,27 +143,3 @@ def test_configs_in_the_documents_can_be_read(page, tmp_path):
     assert len(specs) == {"command_line": 2, "external_models": 1}[page]
     assert specs[-1].forecast_columns[0] == "nwp"
     assert page == "external_models" or isinstance(specs[0].target, BinaryTarget)
-
-
-@pytest.mark.usefixtures("ctrl_c")
-def test_what_came_before_an_interruption_is_in_the_checkpoint(place, capsys, monkeypatch, small):
-    """Ctrl-C while trees are trained: all chunks before are kept, and the run goes on to the same bytes."""
-    trees, trained = HistGradientBoostingRegressor.fit, []
-
-    def train(self, *arguments):
-        trained.append(True)
-        if len(trained) == 5:
-            signal.raise_signal(signal.SIGINT)
-        return trees(self, *arguments)
-
-    monkeypatch.setattr(HistGradientBoostingRegressor, "fit", train)
-    monkeypatch.setattr("gp_ensembles.cli.scored_stream.CHUNK_ROWS", 20)
-    options = {"block_size": 20, "checkpoint_seconds": 1e6}
-    assert stream_external(place, "data.csv", "stopped", **options) == 130
-    assert len(trained) == 5
-    assert "interrupted; what was learned is in the checkpoint" in capsys.readouterr().err
-    num_read = load_checkpoint(place / "stopped" / "checkpoint.pt").num_read
-    assert 60 < num_read < 200  # more than the warm-up, of which the first checkpoint was written
-    assert resume(place, "data.csv", "stopped", "--skip-seen") == 0
-    assert stream_external(place, "data.csv", "again", **options) == 0
-    assert tables_of(place / "stopped") == tables_of(place / "again")

@@ -96,27 +96,3 @@ def test_a_report_for_which_there_is_no_room_costs_no_numbers(place, capsys):
     assert "all results are in the folder" in reported
     assert tables_of(place / "out") == tables_of(place / "good")
     assert not (place / "out" / "report.html").exists()  # the earlier run's showed other numbers
-
-
-@pytest.mark.parametrize("name", ["predictions.csv.partial", "weights.csv.partial"])
-def test_rows_for_which_there_is_no_room_are_in_no_checkpoint(place, capsys, name):
-    shutil.rmtree(place / "out", ignore_errors=True)
-    with watched(full(name)):
-        assert stream(place, "nothing") == 2  # there is no room for the first line
-    assert not (place / "nothing").exists()
-    seen = []
-
-    def later(operation):
-        if operation.kind == "write" and operation.path.name == name:  # a chunk: headers go to a partial file
-            seen.append(operation)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    capsys.readouterr()
-    with watched(later):
-        assert stream(place, "out", checkpoint_seconds=0) == 2
-    reported = capsys.readouterr().err
-    assert reported.count("error:") == 1
-    assert f"{name}: No space left on device; make room" in reported
-    assert len(seen) == 1
-    assert resume(place, "data.csv", "out", "--skip-seen", report=True) == 0
-    assert tables_of(place / "out") == tables_of(place / "good")

@@ -8,7 +8,7 @@ import torch
 import yaml
 
 from gp_ensembles import meta_learners as rules
-from gp_ensembles.cli.baselines import Baselines, fill_forward
+from gp_ensembles.cli.baselines import fill_forward
 from gp_ensembles.cli.config import load_config
 from gp_ensembles.ensembles.bases import (
     Basis,
@@ -25,7 +25,6 @@ from gp_ensembles.ensembles.spec import EnsembleSpec, SpeedSwitching, StickySwit
 from gp_ensembles.ensembles.targets import ClassTarget
 from gp_ensembles.experts.empirical_bayes import LBFGS, Adam
 from gp_ensembles.streaming import StreamConfig
-from gp_ensembles.streaming.scales import Standardizer
 
 FOLDER = Path(__file__).resolve().parents[2] / "configs"
 CONFIGS = sorted(FOLDER.glob("*.yaml"))
@@ -153,19 +152,3 @@ def test_gaps_are_filled_with_the_last_number():
     nan = torch.nan
     values = torch.tensor([1.0, nan, nan, 4.0, nan], dtype=torch.float64)
     assert fill_forward(values).tolist() == [1, 1, 1, 4, 4]
-
-
-def test_baselines_in_blocks_equal_baselines_in_one_go():
-    generator = torch.Generator().manual_seed(3)
-    X = torch.randn(80, 2, generator=generator, dtype=torch.float64)
-    y = X[:, 0] + torch.randn(80, generator=generator, dtype=torch.float64)
-    y[[5, 33, 34]] = torch.nan
-    whole, cut = Baselines(X[:30], y[:30]), Baselines(X[:30], y[:30])
-    zero = y.new_zeros(())
-    units = Standardizer(zero, zero + 1, zero, zero + 1)
-    together = whole.observe(X[30:], y[30:], y[30:], units)
-    parts = [cut.observe(X[a:b], y[a:b], y[a:b], units) for a, b in ((30, 34), (34, 35), (35, 80))]
-    for name, normal in together.items():
-        for field in ("mean", "variance", "log_prob", "crps"):
-            pieces = torch.cat([getattr(part[name], field) for part in parts])
-            torch.testing.assert_close(getattr(normal, field), pieces, rtol=1e-9, atol=1e-9, equal_nan=True)

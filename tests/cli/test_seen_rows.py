@@ -99,18 +99,6 @@ def test_a_bad_last_row_costs_nothing_once_it_is_taken_out(place, capsys):
     assert "nothing to add" in capsys.readouterr().err
 
 
-def test_a_mark_of_missing_values_that_comes_late_is_named_on_the_way(place, refused):
-    lines = (place / "all.csv").read_text().splitlines()
-    when, _, y = lines[95].split(",")
-    (place / "void.csv").write_text("\n".join([*lines[:95], f"{when},void,{y}", *lines[96:], ""]))
-    (place / "empty.csv").write_text("\n".join([*lines[:95], f"{when},,{y}", *lines[96:], ""]))
-    refused(stream(place, "void.csv", "void"), "'void' is not a number; fix it, or name it with --missing")
-    assert resume(place, "void.csv", "void", "--skip-seen", "--missing", "void") == 0
-    assert stream(place, "empty.csv", "empty") == 0
-    written = [(place / name / "predictions.csv").read_bytes() for name in ("void", "empty")]
-    assert written[0] == written[1]
-
-
 def test_a_request_to_end_is_answered_and_nothing_is_lost(place, monkeypatch, capsys):
     """SIGTERM while rows are awaited on a pipe: one sentence, code 143, and a checkpoint of all rows that were read."""
 

@@ -1,7 +1,5 @@
 """Ordinary tables through the command itself: whatever the dialect, the predictions are those of plain numbers."""
 
-import csv
-import gzip
 import io
 import math
 import sys
@@ -50,24 +48,6 @@ def test_the_standard_input_is_read_once(place, small, monkeypatch, capsys):
     assert "compare reads the table once for each config; give a file" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("words", "missing"), [(("True", "False"), "NA"), (("on", "off"), "-")])
-def test_words_and_gaps_are_those_of_numbers(place, small, words, missing):
-    """True and false as 1 and 0; a category as a column for each of its levels; a missing cell, however written."""
-    plain, reported = [], []
-    for number, (a, b, y) in enumerate(small.rows(ROWS)):
-        is_on, color, b = number % 3 == 0, ("blue", "green", "red")[number * 7 % 5 % 3], "" if number % 11 == 4 else b
-        levels = [str(int(color == level)) for level in ("blue", "green", "red")]
-        plain.append([a, b, str(int(is_on)), *levels, y])
-        reported.append([a, b or missing, words[not is_on], color, y])
-    small.write(place / "numbers.csv", plain, ("a", "b", "on", "blue", "green", "red", "y"))
-    small.write(place / "words.csv", reported, ("a", "b", "on", "color", "y"))
-    assert stream(place, "numbers.csv", "numbers") == 0
-    assert stream(place, "words.csv", "words") == 0
-    assert predictions(place, "words") == predictions(place, "numbers")
-    features = summary_of(place / "words")["features"]
-    assert features == ["a", "b", "on", "color=blue", "color=green", "color=red"]
-
-
 HOURS = [datetime(2024, 3, 1) + timedelta(hours=k + 7 * (k >= 90)) for k in range(ROWS)]
 
 
@@ -101,18 +81,6 @@ def test_dates_give_a_time_calendar_columns_and_steps(place, small, style):
     for name in ("mean", "std", "q05", "q95"):
         assert [float(row[name]) for row in rows] == pytest.approx([float(row[name]) for row in hand], rel=1e-6)
     assert float(hand[0]["time"]) == pytest.approx(WARMUP / 24)
-
-
-def test_a_gap_in_time_widens_the_next_prediction(place, small):
-    """The walks move on while nothing comes: the row after eight steps is predicted with more doubt than after one."""
-    rows = [[a, "1" if k % 2 else "2", y] for k, (a, _, y) in enumerate(small.rows(ROWS))]
-    small.write(place / "gap.csv", dated(rows), ("when", "a", "b", "y"))
-    assert stream(place, "gap.csv", "gap", "--features", "a,b", "--time", "when") == 0
-    small.write(place / "gap.csv", rows, ("a", "b", "y"))
-    assert stream(place, "gap.csv", "even") == 0
-    gap, even = (small.read(place / out / "predictions.csv") for out in ("gap", "even"))
-    assert [row["mean"] for row in gap[:30]] == [row["mean"] for row in even[:30]]
-    assert float(gap[30]["std"]) > float(even[30]["std"])
 
 
 @pytest.mark.processor
@@ -223,26 +191,3 @@ def test_a_file_that_is_no_table_is_refused(place, refused):
         (place / "odd.csv").write_bytes(content)
         refused(stream(place, "odd.csv", "never"), str(place / "odd.csv"))
         assert not (place / "never").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "target", "options"),
-    [("bike_hourly", "cnt", {}), ("air_quality_raw", "CO_GT", {}), ("elec2", "label", {"classes": "0,1"})],
-)
-def test_sets_that_were_refused_run_untouched_on_a_cut(tmp_path, shared, small, name, target, options):
-    source = shared / "data" / f"{name}.csv.gz"
-    if not source.is_file():
-        pytest.skip(f"{name} does not exist")
-    with gzip.open(source, "rt", encoding="utf-8") as file:
-        lines = [line for line, _ in zip(file, range(1601), strict=False)]
-    (tmp_path / "cut.csv").write_text("".join(lines), encoding="utf-8")
-    if not options:
-        (tmp_path / "small.yaml").write_text(small.config, encoding="utf-8")
-        options = {"config": tmp_path / "small.yaml"}
-    assert run("stream", tmp_path / "cut.csv", target=target, warmup=1000, out=tmp_path / "out", **options) == 0
-    assert len(small.read(tmp_path / "out" / "predictions.csv")) == 600
-    summary = summary_of(tmp_path / "out")
-    score = "error_rate" if name == "elec2" else "log_score"
-    assert math.isfinite(summary[score])
-    assert next(csv.reader(lines[:1])) == [entry["name"] for entry in summary["columns"]]

@@ -282,15 +282,6 @@ def test_somebody_has_to_speak():
     assert int(online.state.experts[0].num_seen) == 0  # nothing was learned
 
 
-def test_external_models_that_always_predict_cost_no_row_by_row_weighing(monkeypatch):
-    X, y = rows()
-    online = OnlineEnsemble(ensemble(FixedShare(0.05), "well"), block_size=8)
-    online.ensemble.experts[2].adapter.beyond = 99.0
-    online.observe(X[:FIRST], y[:FIRST])  # until they are trained they are absent
-    monkeypatch.setattr("gp_ensembles.engine.weighing.weigh_awake", None)
-    assert bool(torch.isfinite(online.observe(X[FIRST:], y[FIRST:]).mean).all())
-
-
 def test_reports_say_who_was_ahead_and_who_was_absent():
     X, y = rows()
     online = OnlineEnsemble(ensemble(FixedShare(0.05), "raises", innovations=MODELS), block_size=9)

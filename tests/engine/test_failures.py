@@ -9,7 +9,7 @@ import torch
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.engine.access_lock import uninterrupted
-from gp_ensembles.experts import GaussianExpert, LaplaceExpert, MultiOutputExpert
+from gp_ensembles.experts import GaussianExpert, LaplaceExpert
 from gp_ensembles.experts.gaussian import CovarianceRunner
 from gp_ensembles.experts.structural import StructuralExpert
 from gp_ensembles.features import LinearFeatures
@@ -86,18 +86,6 @@ def test_among_the_living():
     assert [(failure.name, failure.row) for failure in online.failures] == [("bad", 22)]
 
 
-def test_several_outputs():
-    X, y = stream()
-    experts = [MultiOutputExpert(features(), 2), MultiOutputExpert(features(2), 2)]
-    online = OnlineEnsemble(Ensemble(experts, FixedShare(), NAMES[:3]), block_size=8)
-    online.expert_1_covariance.zero_()
-    online.expert_1_covariance[..., 0, 0] = -1e-3
-    X[19] = 1e4
-    predictions = online.observe(X, torch.stack([y, y], 1))
-    assert [(failure.name, failure.row) for failure in online.failures] == [("fine", 20), ("bad", 20)]
-    assert bool(torch.isfinite(predictions.log_prob).all())
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the mode of a target")
 def test_a_wound_up_covariance_is_explained():
@@ -171,15 +159,6 @@ def test_prediction_goes_on_without_an_expert_whose_numbers_overflow(form):
     ):
         alone.predict(torch.cat([X[:1].expand(300, -1), X]))
     assert unchanged(online, before)
-
-
-def test_the_last_expert_that_overflows_names_the_row():
-    online, X, y = huge(torch.float32, "root")
-    alone = OnlineEnsemble(Ensemble([online.ensemble.experts[1]], FixedShare(), NAMES[:1]), block_size=8)
-    before = snapshot(alone)
-    with pytest.raises(NumericalError, match=f"expert 'good' failed at row {AT} of this call"):
-        alone.observe(X, y)
-    assert unchanged(alone, before)
 
 
 @pytest.mark.parametrize("block", [1, 4, 20])

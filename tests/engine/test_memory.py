@@ -165,8 +165,3 @@ def test_the_value_a_season_ago_is_an_expert_and_a_reference_though_no_lag_is_so
     assert referred == {"previous value", "value a season ago", "trend and season"}
     found = online.observe(X[500:], y[500:])
     assert float((found.mean - y[500:]).abs().mean()) < 0.01
-    # One row at a time the same, so that the long memory is carried from block to block.
-    again = spec.fit(X[:500], y[:500], generator=torch.Generator().manual_seed(0))
-    single = [again.observe(X[t : t + 1], y[t : t + 1]).mean for t in range(500, 530)]
-    whole = spec.fit(X[:500], y[:500], generator=torch.Generator().manual_seed(0)).observe(X[500:530], y[500:530])
-    torch.testing.assert_close(torch.cat(single), whole.mean, rtol=1e-6, atol=1e-6)

@@ -14,8 +14,9 @@ from gp_ensembles.experts import GaussianExpert, RobustExpert, StudentTExpert
 from gp_ensembles.experts.adapters import ModelAdapter
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.external import ExternalExpert
+from gp_ensembles.experts.refitted import InitialFit, RefittedExpert
 from gp_ensembles.experts.structural import StructuralExpert
-from gp_ensembles.experts.window import WindowExpert
+from gp_ensembles.experts.window import Refit, WindowExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.filters import ExponentialForgetting, RandomWalk, StabilizedForgetting
@@ -26,6 +27,7 @@ from gp_ensembles.meta_learners import FixedShare
 from tests.engine.plain import Plain
 
 NUM_ROWS, INPUTS, LAGS = 48, 2, (1, 3)
+REFIT = Refit(every=15, first=12, num_rows=20)
 MODELS = (InnovationModel(degrees_of_freedom=4, rate=0.1), InnovationModel(rate=0.05, autoregressive=False))
 
 
@@ -50,9 +52,18 @@ def linear(num_inputs: int) -> LinearFeatures:
     return LinearFeatures(num_inputs, one())
 
 
-def window(num_inputs: int) -> WindowExpert:
+def window(num_inputs: int, refit: Refit | None = None) -> WindowExpert:
     kernel = ScaleKernel(RBFKernel()).double()
-    return WindowExpert(kernel, InputFeatures(num_inputs, one()), num_rows=20)
+    return WindowExpert(kernel, InputFeatures(num_inputs, one()), num_rows=20, refit=refit)
+
+
+def refitted(num_inputs: int) -> RefittedExpert:
+    model = GaussianExpert(linear(num_inputs + 2))
+    return RefittedExpert(model, num_inputs, InitialFit((1, 0), 2.0), torch.tensor([1e-2]), REFIT)
+
+
+def structural(num_inputs: int, slopes: torch.Tensor | None = None) -> StructuralExpert:
+    return StructuralExpert(torch.tensor([[0.1, 1e-2, 1e-4]], dtype=torch.float64), 4, num_inputs, 20, slopes)
 
 
 KINDS: dict[str, Callable[[int], Expert]] = {
@@ -64,10 +75,13 @@ KINDS: dict[str, Callable[[int], Expert]] = {
     "unknown noise": lambda n: StudentTExpert(linear(n)),
     "robust": lambda n: RobustExpert(linear(n)),
     "window": window,
-    "structural": lambda n: StructuralExpert(torch.tensor([[0.1, 1e-2, 1e-4]], dtype=torch.float64), 4, n, 20),
+    "refitted window": lambda n: window(n, REFIT),
+    "refitted": refitted,
+    "structural": structural,
+    "changing trend": lambda n: structural(n, torch.tensor([[0.02, 0.9]], dtype=torch.float64)),
     "external": lambda n: ExternalExpert(Mean(), InputFeatures(n, one()), 10, 15),
 }
-SERIES = ("static", "walking", "forgetting", "stabilized", "square root", "unknown noise")
+SERIES = ("static", "walking", "twins", "forgetting", "stabilized", "square root", "unknown noise")
 CONCERNS = (
     "nothing",
     "missing targets",
@@ -85,8 +99,10 @@ def ensemble(kind: str, concern: str) -> Ensemble:
     width = INPUTS + (len(LAGS) if has_lags else 0)
     past = TargetMemory(LAGS, torch.sin(torch.arange(60, dtype=torch.float64))) if has_lags else None
     threshold = 4.0 if concern in ("outliers", "everything") else None
+    first = GaussianExpert(linear(width))
+    second = first.with_transition(RandomWalk(1e-2)) if kind == "twins" else KINDS[kind](width)
     return Ensemble(
-        [GaussianExpert(linear(width)), KINDS[kind](width)],
+        [first, second],
         FixedShare(0.03),
         innovations=MODELS if has_models else (),
         memory=past,
@@ -142,8 +158,8 @@ def single_rows(whole: Ensemble, X, y, given) -> Found:
 
 
 def saved(whole: Ensemble, X, y, given) -> Found:
-    """Half of the rows, a checkpoint into another ensemble, the rest."""
-    half = slice(0, NUM_ROWS // 2), slice(NUM_ROWS // 2, None)
+    """Some rows, a checkpoint into another ensemble, the rest; what fails below is out meanwhile."""
+    half = slice(0, 30), slice(30, None)
     first, second = OnlineEnsemble(whole, block_size=5), OnlineEnsemble(whole, block_size=64)
     parts = [first.observe(X[half[0]], y[half[0]], **some(given, half[0]))]
     second.load_state_dict(first.state_dict())
@@ -198,13 +214,13 @@ PLANS = {
     "pure": pure,
     "many series": many,
 }
-RECORDED = ("static", "walking", "unknown noise")  # the others read a number
+RECORDED = ("static", "walking", "twins", "unknown noise")  # the others read a number
 
 
 def table() -> list[tuple[str, str, str]]:
     """All that can be, less what a plan has no words for: time and further noise are arguments of what is online."""
     found = []
-    for kind in KINDS:
+    for kind in [*KINDS, "twins"]:
         for concern in CONCERNS:
             for plan in PLANS:
                 timed = concern in ("further noise", "uneven steps", "everything")
@@ -240,7 +256,7 @@ def test_the_plain_loop_says_the_same(kind, concern, plan, expected):
         np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-9)
 
 
-@pytest.mark.parametrize("plan", ["blocks", "single rows", "saved", "many series"])
+@pytest.mark.parametrize("plan", ["blocks", "single rows", "saved", "recorded", "many series"])
 def test_an_expert_that_fails_is_out_for_a_while(plan, monkeypatch):
     """The second one overflows, and the first has too narrow a prior to; twice, the second time for twice as long."""
     monkeypatch.setattr(quarantine, "QUARANTINE_ROWS", 9)

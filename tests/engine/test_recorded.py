@@ -114,21 +114,6 @@ def test_which_presets_are_recorded(name, generator):
             check_recordable(online.ensemble, online.state)
 
 
-def test_light_gives_the_same_numbers_from_a_graph(generator, gpu):
-    X = torch.randn(100, 2, generator=generator, dtype=torch.float64)
-    y = X[:, 0].sin() + 0.1 * torch.randn(100, generator=generator, dtype=torch.float64)
-    spec = dataclasses.replace(PRESETS["light"], fit_settings=FitSettings(LBFGS(max_iterations=1), num_samples=1))
-    online = spec.fit(X[:60], y[:60], generator=generator)
-    expected = copy.deepcopy(online).observe(X[60:], y[60:])
-    with gpu.here() as graphs:
-        found = OnlineEnsemble(online.ensemble, online.state).to("cuda")
-        predicted = found.observe(X[60:].to("cuda"), y[60:].to("cuda"))
-        assert found.why_eager is None
-        assert sum(graph.num_replays for graph in graphs) > 3
-        for field in ("mean", "log_prob", "log_weights"):
-            torch.testing.assert_close(getattr(predicted, field).cpu(), getattr(expected, field), **gpu.close(**CLOSE))
-
-
 @pytest.mark.parametrize(
     ("make", "reason"),
     [(window, "WindowExpert cannot be an expert of a graph"), (ENSEMBLES["classes"], "reads numbers while it learns")],
@@ -163,17 +148,6 @@ def test_a_gpu_that_refuses_to_record_runs_as_on_the_host(generator, monkeypatch
         torch.testing.assert_close(found.log_prob.cpu(), expected.log_prob, **gpu.close(**exactly))
 
 
-def test_nothing_changes_on_the_host_nor_where_it_is_turned_off(generator, gpu):
-    _, X, y = rows(40, generator)
-    ensemble = ENSEMBLES["averaging"]()
-    with gpu.here() as graphs:
-        OnlineEnsemble(copy.deepcopy(ensemble)).observe(X, y)
-        online = OnlineEnsemble(ensemble.to("cuda"))
-        online.records = False
-        online.observe(X.to("cuda"), y.to("cuda"))
-        assert graphs == []
-
-
 def test_a_call_that_is_cut_off_between_blocks_changes_nothing(generator, monkeypatch):
     _, X, y = rows(64, generator)
     with pretend_gpu() as graphs:
@@ -201,40 +175,6 @@ SMALL = dataclasses.replace(
     extra_experts=(),
     fit_settings=FitSettings(LBFGS(max_iterations=2), num_samples=1),
 )
-
-
-@pytest.mark.slow
-def test_a_checkpoint_is_the_same_whoever_writes_and_reads_it(generator, tmp_path, gpu):
-    """Recorded and not recorded, on a GPU and on the host."""
-    _, X, y = rows(89, generator)
-    X[70, 0] = torch.nan
-    spec = dataclasses.replace(SMALL, innovations=SMALL.innovations[:1], rule=FixedShare())
-    config, after = StreamConfig(spec, warmup=40, block_size=8), []
-    for name in ("recorded", "eager", "host"):
-        with gpu.here() as graphs:
-            model = OnlineModel(dataclasses.replace(config, device="cpu" if name == "host" else "cuda"))
-            model.observe(X[:48], y[:48])
-            model.online.records = None if name == "recorded" else False
-            model.observe(X[48:72], y[48:72])
-            assert any(graph.num_replays > 0 for graph in graphs) == (name != "host")
-            model.save(tmp_path / f"{name}.pt")
-    contents = [torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("recorded", "eager")]
-    assert contents[0].keys() == contents[1].keys()
-    states = [content["ensemble"] for content in contents]
-    assert {k: v.shape for k, v in states[0].items()} == {k: v.shape for k, v in states[1].items()}
-    for name, device, records in (
-        ("recorded", "cuda", False),
-        ("eager", "cuda", None),
-        ("recorded", "cpu", None),
-        ("host", "cuda", None),
-        ("host", "cpu", None),
-    ):
-        with gpu.here():
-            model = OnlineModel.load(tmp_path / f"{name}.pt", device=device)
-            model.online.records = records
-            after.append(model.observe(X[72:], y[72:]).log_prob.cpu())
-    for other in after[:-1]:
-        torch.testing.assert_close(other, after[-1], **gpu.close(**CLOSE))
 
 
 def test_a_gpu_without_memory_says_what_is_needed_and_by_how_much_it_is_too_little():
@@ -281,37 +221,6 @@ def test_a_model_that_does_not_fit_on_a_gpu_stays_as_it_was(generator):
         assert (model.num_rows, model.is_fitted) == (30, False)
 
 
-def moved(generator, records: bool | None) -> list[torch.Tensor]:
-    """Predictions of an ensemble that is moved to a GPU, to another precision and back to the host between calls."""
-    _, X, y = rows(40, generator)
-    y, online, predicted = y.clamp(-3, 3), OnlineEnsemble(ENSEMBLES["averaging"](), block_size=8), []
-    online.records = records
-    for number, there in enumerate([("cpu",), ("cuda",), (torch.float32,), ("cpu", torch.float64), ("cuda",)]):
-        online.to(*there)
-        part = slice(8 * number, 8 * number + 8)
-        inputs, targets = (rows_of[part].to(online.log_weights) for rows_of in (X, y))
-        found = online.observe(inputs, targets)
-        assert {value.dtype for value in found.experts} == {online.log_weights.dtype}
-        predicted.append(found.mean.cpu().double())
-        predicted.append(online.predict(inputs[:3]).mean.cpu().double())
-    return predicted
-
-
-@pytest.mark.slow
-def test_an_ensemble_that_is_moved_is_recorded_anew(generator, gpu):
-    """Where it stands, in its precision: with the numbers that it has where nothing is recorded."""
-    before = generator.get_state()
-    with gpu.here() as graphs:
-        expected = moved(generator, False)
-        assert graphs == []
-        generator.set_state(before)
-        found = moved(generator, None)
-        assert [graph.num_replays for graph in graphs] == [1, 1, 1]  # on the GPU, in float32, and there again
-    for number, (one, other) in enumerate(zip(found, expected, strict=True)):
-        close = CLOSE if number < 4 else {"rtol": 1e-5, "atol": 1e-5}  # float32 in between: its round-off stays
-        torch.testing.assert_close(one, other, **gpu.close(**{"equal_nan": True, **close}))
-
-
 @pytest.mark.parametrize("there", ["cpu", torch.float32, "meta"], ids=str)
 def test_what_was_recorded_is_not_kept_where_an_ensemble_leaves(there, generator):
     """Graphs hold memory of the GPU."""
@@ -330,23 +239,6 @@ def test_what_was_recorded_is_not_kept_where_an_ensemble_leaves(there, generator
             assert recorded() is None
     finally:
         gc.unfreeze()
-
-
-def test_a_gpu_that_did_not_record_is_not_what_another_is_taken_for(generator, monkeypatch, gpu):
-    _, X, y = rows(16, generator)
-
-    def refuse(graph, stream):
-        raise RuntimeError("out of memory")
-
-    with gpu.here():
-        online = OnlineEnsemble(ENSEMBLES["averaging"]().to("cuda"), block_size=8)
-        with monkeypatch.context() as patched:
-            patched.setattr(torch.cuda, "graph", refuse)
-            online.observe(X.to("cuda"), y.to("cuda"))
-        assert "out of memory" in online.why_eager
-        online.to("cpu").to("cuda")
-        online.observe(X.to("cuda"), y.to("cuda"))
-        assert online.why_eager is None
 
 
 def test_a_gpu_without_memory_for_an_ensemble_that_is_moved_there_leaves_it_where_it_is(generator):

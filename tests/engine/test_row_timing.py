@@ -117,25 +117,6 @@ def test_what_is_no_pace_is_refused_and_nothing_changes(wrong: list[float]) -> N
     assert torch.equal(before, ensemble.predict(X).mean)
 
 
-@pytest.mark.parametrize("kind", [GaussianExpert, StudentTExpert, RobustExpert])
-def test_steps_are_uneven_for_those_who_are_left_of_a_batch(kind):
-    X, y, steps = stream()
-
-    def learned(is_broken: bool) -> OnlineEnsemble:
-        pair = kind(LinearFeatures(2, torch.ones(2, dtype=torch.float64)), transition=RandomWalk(0.05))
-        found = OnlineEnsemble(Ensemble([pair, GaussianExpert(features())], BayesianModelAveraging()), block_size=4)
-        found.observe(X[:4], y[:4], steps=steps[:4])
-        if is_broken:
-            found.state.experts[0][0][0] = torch.nan
-        found.observe(X[4:], y[4:], steps=steps[4:])
-        return found
-
-    broken, whole = learned(True), learned(False)
-    assert len(broken.failures) == 1
-    for found, wanted in zip(broken.state.experts[0], whole.state.experts[0], strict=True):
-        torch.testing.assert_close(found[1], wanted[1], rtol=1e-9, atol=1e-10)
-
-
 def batches(kind: str, noises: list[float], first: int = 0) -> list[Expert]:
     """Experts of these noises in one object, or in several that run together, of which every other one walks."""
     noise = torch.tensor(noises, dtype=torch.float64)

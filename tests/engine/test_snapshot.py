@@ -7,8 +7,6 @@ from gpytorch.kernels import RBFKernel
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.engine.state import named_tensors
 from gp_ensembles.experts.window import Refit, WindowExpert, WindowRunner
-from gp_ensembles.filters import update_block
-from gp_ensembles.filters.rows import Rows
 from gp_ensembles.meta_learners import FixedShare
 from gp_ensembles.numerics.cholesky import NumericalError
 
@@ -41,22 +39,3 @@ def test_a_call_that_fails_half_way_leaves_everything(monkeypatch, before, durin
         online.observe(X[before : before + during], y[before : before + during])
     for got, old in zip([value for _, value in named_tensors(online.state)], want, strict=True):
         assert torch.equal(got, old)
-
-
-@pytest.mark.parametrize("size", [1, 7, 30, 75])
-def test_a_window_changed_in_place_is_the_one_of_the_pure_update(size):
-    X, y = rows(90)
-    y[[2, 40, 41]] = torch.nan
-    expert = WindowExpert(RBFKernel().double(), 1, KEEP)
-    bound, pure = expert.bind(), expert.init()
-    placed = type(pure)(*(field.clone() for field in pure))
-    runner = WindowRunner(bound, placed)
-    for start in range(0, len(y), size):
-        Phi, targets = bound.features(X[start : start + size]), y[start : start + size]
-        pure, want = update_block(pure, Phi, targets, None, expert.window())
-        got = runner.stage(Phi, Rows(targets), False)
-        runner.commit()
-        for one, two in zip(got[:2], want[:2], strict=True):
-            torch.testing.assert_close(one, two)
-        for one, two in zip(placed, pure, strict=True):
-            torch.testing.assert_close(one, two, equal_nan=True)

@@ -1,15 +1,12 @@
-"""Lags, innovation models, the rule and outliers in an ensemble, against a plain loop over rows."""
+"""Lags, innovation models, the rule and outliers in an ensemble; their numbers are held by the table of plans."""
 
 import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.engine.memory import TargetMemory
-from gp_ensembles.engine.weighing import run_block
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert, MultiOutputExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import RandomWalk
@@ -47,32 +44,6 @@ def ensemble(dtype=torch.float64, *, memory=True, innovations=MODELS, threshold=
     )
 
 
-def spoiled(y, outliers, gaps):
-    y = y.clone()
-    for place, value in outliers.items():
-        y[place] = value
-    y[list(gaps)] = torch.nan
-    return y
-
-
-@settings(max_examples=8, deadline=None)
-@given(
-    st.lists(st.integers(1, 17), min_size=2, max_size=6),
-    st.dictionaries(st.integers(0, 50), st.sampled_from([30.0, -100.0, 1e6])),
-    st.sets(st.integers(0, 50), max_size=6),
-)
-def test_any_blocking_gives_the_same_numbers(sizes, outliers, gaps):
-    num_rows = sum(sizes)
-    X, y = (part[:num_rows] for part in rows(num_rows=110))
-    y = spoiled(y, {k: v for k, v in outliers.items() if k < num_rows}, [k for k in gaps if k < num_rows])
-    whole = OnlineEnsemble(ensemble(), block_size=num_rows).observe(X, y)
-    online = OnlineEnsemble(ensemble(), block_size=7)
-    parts = [online.observe(*block) for block in zip(X.split(sizes), y.split(sizes), strict=True)]
-    for field in ("mean", "variance", "log_prob"):
-        together = torch.cat([getattr(part, field) for part in parts])
-        torch.testing.assert_close(together, getattr(whole, field), rtol=1e-7, atol=1e-9, equal_nan=True)
-
-
 def test_no_prediction_knows_its_target():
     X, y = rows()
     before = OnlineEnsemble(ensemble()).observe(X, y)
@@ -106,52 +77,12 @@ def test_a_shift_for_good_is_learned_all_the_same():
     assert float((predictions.mean - y)[450:].abs().mean()) < 3
 
 
-def test_a_rejected_block_leaves_the_state(monkeypatch):
-    X, y = rows()
-    online = OnlineEnsemble(ensemble(), block_size=10)
-    online.observe(X, y)
-    before = {name: value.clone() for name, value in online.state_dict().items()}
-    with pytest.raises(ValueError, match="must be finite"):
-        online.observe(torch.full_like(X, torch.inf), y)
-    with monkeypatch.context() as patch:
-        patch.setattr("gp_ensembles.engine.online.run_block", _failing(run_block))
-        with pytest.raises(ArithmeticError):
-            online.observe(X, y)
-    for name, value in online.state_dict().items():
-        assert torch.equal(value, before[name]), name
-
-
-def _failing(run):
-    calls = []
-
-    def run_until_third(*arguments, **options):
-        calls.append(1)
-        if len(calls) == 3:
-            raise ArithmeticError
-        return run(*arguments, **options)
-
-    return run_until_third
-
-
 def test_single_precision_stays_close():
     X, y = rows(num_rows=300)
     y[100] = 1e5
     double = OnlineEnsemble(ensemble()).observe(X, y)
     single = OnlineEnsemble(ensemble(torch.float32)).observe(X.float(), y.float())
     torch.testing.assert_close(single.log_prob.double(), double.log_prob, rtol=2e-2, atol=2e-2)
-
-
-def test_experts_that_died_stay_out_of_the_mixture():
-    X, y = rows(num_rows=300)
-    prior = torch.ones(4 * 3, dtype=torch.float64)
-    prior[3:6] = 0.0  # the second expert and its innovation models
-    rule = BayesianModelAveraging(prior)
-    online = OnlineEnsemble(ensemble(rule=rule), block_size=20)
-    predictions = online.observe(X, y)
-    kept = [k for k in range(12) if not 3 <= k < 6]
-    assert bool(predictions.experts.mean[3:6].isnan().all())
-    assert bool(predictions.experts.mean[kept].isfinite().all())
-    assert bool(predictions.log_prob.isfinite().all())
 
 
 def test_every_prediction_has_a_name():

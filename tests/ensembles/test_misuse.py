@@ -10,10 +10,7 @@ from gp_ensembles.engine.predictions import invalid_rows
 from gp_ensembles.ensembles import FitSettings, presets
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.presets import auto
-from gp_ensembles.ensembles.targets import (
-    BinaryTarget,
-    RealTarget,
-)
+from gp_ensembles.ensembles.targets import BinaryTarget, RealTarget
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert, MultiOutputExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters.states import StepPredictions

@@ -7,8 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from gp_ensembles.cli.commands import Output, stream
-from gp_ensembles.data import Table
 from gp_ensembles.ensembles import extra_experts
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.extra_experts import WideFeatures
@@ -16,7 +14,6 @@ from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.price import largest_size, price_of_features, price_of_row
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.streaming import OnlineModel, StreamConfig
-from tests.cli.commands import open_table
 
 PRICED = replace(oebe, bases=(LinearBasis(),), extra_experts=(WideFeatures(price=30.0),))
 
@@ -78,16 +75,6 @@ def test_it_is_found_with_the_first_rows_and_no_row_is_lost(monkeypatch: pytest.
     invented(monkeypatch, per_feature=1e9)  # what happens to it later does not matter
     model.observe(X[5:], y[5:])
     assert model.num_rows == 80
-
-
-def test_a_command_refuses_it_before_it_makes_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    invented(monkeypatch, per_feature=1.0)
-    X, y = rows(80)
-    table = Table(X, y, ("x",), "y", "waves")
-    output = Output(tmp_path / "out", pictures=False, progress=False)
-    with pytest.raises(ValueError, match="cannot be met"):
-        stream(open_table(table, 60), StreamConfig(PRICED, warmup=60), output)
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_price_becomes_a_size_that_a_checkpoint_keeps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -10,9 +10,7 @@ from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.extra_experts import Refitted, WarmUp
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import default_rule, oebe
-from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.experts.empirical_bayes import LBFGS
-from gp_ensembles.streaming import OnlineModel, StreamConfig
 
 SMALL = Refitted(num_features=20, every=200, num_rows=200)
 SPEC = replace(
@@ -77,22 +75,3 @@ def test_a_newborn_rises_within_some_rows_where_the_old_ones_fail():
     online.observe(X[500:1100], y[500:1100])  # refitted at 600, 800 and 1000
     places = [i for i, name in enumerate(online.ensemble.expert_names) if name.startswith("refitted")]
     assert float(weights(online)[places].sum()) > 0.9
-
-
-def test_the_same_ensemble_in_files_and_checkpoints(tmp_path):
-    assert spec_from_plain(spec_to_plain(SPEC)).extra_experts == (SMALL,)
-    X, y = wave(400, 1.0)
-    model = OnlineModel(StreamConfig(SPEC, warmup=60, seed=0)).fit(X[:60], y[:60])
-    model.observe(X[60:300], y[60:300])
-    model.save(tmp_path / "model.pt")
-    loaded = OnlineModel.load(tmp_path / "model.pt")
-    first, second = (one.observe(X[300:], y[300:]).distribution.mean for one in (model, loaded))
-    torch.testing.assert_close(first, second, rtol=0, atol=0)
-
-
-def test_single_precision():
-    X, y = wave(300, 1.0, torch.float32)
-    online = SPEC.fit(X[:60], y[:60], generator=generator())
-    found = online.observe(X[60:], y[60:])
-    assert found.experts.mean.dtype == torch.float32
-    assert bool(found.log_prob.isfinite().all())

@@ -7,7 +7,6 @@ from decimal import Decimal
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 pytest.importorskip("river", reason="river is an optional extra")
 
@@ -18,7 +17,6 @@ from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import e_doebe
 from gp_ensembles.ensembles.targets import BinaryTarget, CountTarget, RealTarget, UnknownNoiseTarget
 from gp_ensembles.estimators.river import RiverClassifier, RiverRegressor, matrix_of
-from gp_ensembles.streaming import OnlineModel, StreamConfig
 
 small = replace(
     e_doebe,
@@ -40,28 +38,6 @@ def test_progressive_validation_beats_the_mean():
     mean = sum(y for _, y in stream) / len(stream)
     assert error < 0.6 * sum(abs(y - mean) for _, y in stream) / len(stream)
     assert sum(model.expert_weights.values()) == pytest.approx(1.0)
-
-
-def test_many_equals_one_at_a_time():
-    one, many = RiverRegressor(small, warmup=40), RiverRegressor(small, warmup=40)
-    table = pd.DataFrame([x for x, _ in rows()])
-    y = pd.Series([y for _, y in rows()])
-    for x, target in rows():
-        one.learn_one(x, target)
-    many.learn_many(table, y)
-    predicted = many.predict_many(table)
-    assert predicted.index.equals(table.index)
-    for (x, _), value in zip(rows(), predicted, strict=True):
-        assert one.predict_one(x) == pytest.approx(value, rel=1e-9)
-    forecast = one.forecast_one(rows()[3][0])
-    assert forecast.lower < forecast.mean < forecast.upper
-    behind = OnlineModel(StreamConfig(small, warmup=40))
-    X, target = (torch.tensor(part.to_numpy()) for part in (table, y))
-    for t in range(len(X)):
-        behind.observe(X[t : t + 1], target[t : t + 1])
-    ends = behind.predict_interval(X[3:4])
-    assert (forecast.lower, forecast.upper) == tuple(float(end) for end in ends)
-    assert forecast.std > 0
 
 
 def test_before_the_warm_up_and_missing_targets():

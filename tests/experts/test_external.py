@@ -28,7 +28,6 @@ from gp_ensembles.filters import RandomWalk
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.meta_learners import FixedShare
 from gp_ensembles.streaming import OnlineModel, StreamConfig
-from gp_ensembles.streaming.joint import joint_covariance
 
 D = 2
 TREES = 15  # few, for speed
@@ -120,23 +119,6 @@ def test_a_sequential_loop_gives_the_same_predictions(num_rows):
     torch.testing.assert_close(steps.log_prob, torch.where(y.isnan(), NAN, want), equal_nan=True)
 
 
-@pytest.mark.parametrize("size", [1, 64])
-def test_any_blocks_give_the_same_bits_and_training_is_paid_where_it_is_due(size):
-    X, y = rows(260, gaps=(0, 30, 31, 99))
-    adapter = Counting()
-    one = expert(adapter)
-    state, want = one.update(one.init(), X, y)
-    # at rows 20, 40, 80, 140, 200; on observed ones, a hundred at most
-    assert adapter.trained == [19, 37, 77, 100, 100]
-    adapter.trained.clear()
-    online = beside_a_line(expert(adapter), size)
-    got = [online.observe(X[t : t + size], y[t : t + size]).experts for t in range(0, 260, size)]
-    assert same(torch.cat([part.mean[1] for part in got]), want.mean)
-    assert same(torch.cat([part.variance[1] for part in got]), want.variance)
-    assert all(same(a, b) for a, b in zip(online.state.experts[1], state, strict=True))
-    assert len(adapter.trained) == 5
-
-
 def test_outliers_that_count_less_than_half_are_left_out():
     X, y = rows(330, gaps=(40,))
     shares = torch.ones(330, dtype=torch.float64)
@@ -218,53 +200,6 @@ SPEC = replace(
 )
 
 
-def test_an_ensemble_with_boosting_learns_any_blocks_alike_and_loads_what_it_saved():
-    X, y = rows(150, gaps=(100, 101))
-    y[110] = 1e6  # an outlier counts less
-    online = SPEC.fit(X[:80], y[:80])
-    assert online.ensemble.expert_names[-2:] == ("boosting/0", "of inputs/0")
-    assert int(online.state.experts[-1].trained_at) == 80
-    whole, single = copy.deepcopy(online), copy.deepcopy(online)
-    want = whole.observe(X[80:], y[80:])
-    got = torch.cat([single.observe(X[t : t + 1], y[t : t + 1]).log_prob for t in range(80, 150)])
-    torch.testing.assert_close(got, want.log_prob, rtol=1e-6, atol=1e-6, equal_nan=True)
-    shares = whole.state.experts[-1].shares
-    assert float(shares.min()) < 1e-6
-    loaded = SPEC.unfitted(X[:80], y[:80])
-    loaded.load_state_dict(whole.state_dict())
-    assert torch.equal(loaded.predict(X).mean, whole.predict(X).mean)
-    assert torch.equal(loaded.observe(X, y).log_prob.nan_to_num(), whole.observe(X, y).log_prob.nan_to_num())
-
-
-def test_a_rejected_call_changes_nothing():
-    X, y = rows(200)
-    online = beside_a_line(expert(), 16)
-    online.observe(X[:100], y[:100])
-    before = copy.deepcopy(online.state.experts[1])
-
-    class Broken(Exception):
-        pass
-
-    def fail(*_):
-        raise Broken
-
-    online.ensemble.experts[1].models = type("Broken", (), {"get": staticmethod(fail)})()
-    with pytest.raises(Broken):
-        online.observe(X[100:], y[100:])
-    after = online.state.experts[1]
-    assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(after, before, strict=True))
-
-
-def test_the_pure_update_is_that_of_the_shell():
-    X, y = rows(150)
-    y[100] = 50.0
-    linear = GaussianExpert(LinearFeatures(D, torch.ones((), dtype=torch.float64)))
-    ensemble = Ensemble([linear, expert()], FixedShare(0.02), outlier_threshold=5.0)
-    _, want = ensemble.update(ensemble.init(), X, y)
-    got = OnlineEnsemble(ensemble, block_size=7).observe(X, y)
-    torch.testing.assert_close(got.log_prob, want.log_prob)
-
-
 SCRIPT = """
 import sys, torch
 from gp_ensembles.streaming import OnlineModel
@@ -284,13 +219,6 @@ def test_a_model_goes_on_in_a_new_process_to_the_bit(tmp_path):
     paths = [str(tmp_path / name) for name in ("model.pt", "rows.pt", "out.pt")]
     subprocess.run([sys.executable, "-c", SCRIPT, *paths], check=True)
     assert torch.equal(torch.load(paths[2]), model.observe(X[170:], y[170:]).log_prob)
-
-
-def test_rows_have_a_joint_covariance():
-    X, y = rows(120)
-    model = OnlineModel(StreamConfig(SPEC, warmup=80)).fit(X[:80], y[:80])
-    covariance = joint_covariance(model, X[80:86])
-    torch.testing.assert_close(covariance.diagonal(), model.predict(X[80:86]).variance)
 
 
 def test_forecasts_alone_make_an_ensemble():

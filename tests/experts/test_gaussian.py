@@ -1,7 +1,5 @@
 """The Gaussian expert: binding, forms of the state, clear errors."""
 
-import copy
-
 import pytest
 import torch
 from gpytorch.likelihoods import GaussianLikelihood
@@ -63,17 +61,6 @@ def test_gradients_reach_the_hyperparameters():
     _, steps = expert.update(expert.init(), X, y)
     steps.log_prob.sum().backward()
     assert all(p.grad is not None and bool((p.grad != 0).all()) for p in expert.parameters())
-
-
-def test_state_dict_and_deepcopy():
-    X, y = block()
-    expert = GaussianExpert(linear((2,)), transition=RandomWalk(0.1))
-    expert.likelihood.noise = 0.3
-    fresh = GaussianExpert(linear((2,)), transition=RandomWalk(0.7))
-    fresh.load_state_dict(expert.state_dict())
-    for other in (fresh, copy.deepcopy(expert)):
-        _, steps = other.update(other.init(), X, y)
-        assert torch.equal(steps.log_prob, expert.update(expert.init(), X, y)[1].log_prob)
 
 
 def test_bad_input():

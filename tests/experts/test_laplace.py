@@ -8,17 +8,16 @@ import torch
 from gpytorch import likelihoods
 from scipy import integrate
 
-from gp_ensembles.distributions.latent_mixture import LatentMixture
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert, fit_empirical_bayes, sample_hyperparameters
 from gp_ensembles.features import LinearFeatures, RadialBasisFeatures
-from gp_ensembles.filters import ExponentialForgetting, RandomWalk, StabilizedForgetting
+from gp_ensembles.filters import StabilizedForgetting
 from gp_ensembles.filters.sites import MomentMatchingUpdate
 from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
 from gp_ensembles.likelihoods.classification import LogisticLikelihood, Logit, Probit
 from gp_ensembles.likelihoods.predictive import GaussHermite
 from gp_ensembles.likelihoods.response import log_prob
-from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching, sticky_transition
+from gp_ensembles.meta_learners import BayesianModelAveraging
 
 N = 9
 
@@ -184,33 +183,6 @@ def test_two_classes_by_softmax_are_logistic():
         torch.testing.assert_close(two.latent_mean[:, 1] - two.latent_mean[:, 0], one.latent_mean, rtol=1e-7, atol=1e-8)
         # The logistic link has a rule of its own; the nodes of the softmax need be many where the variance is large.
         torch.testing.assert_close((two.mean[:, 1], two.log_prob), (one.mean, one.log_prob), rtol=0, atol=1e-6)
-
-
-def test_the_ensemble_and_its_shell():
-    X, y = inputs(), targets("binary")
-    y[4] = torch.nan
-
-    def make(rule):
-        shared = features()
-        kinds = [None, RandomWalk(0.1), ExponentialForgetting(0.9)]
-        return Ensemble([LaplaceExpert(shared, LogisticLikelihood(), change) for change in kinds], rule)
-
-    for rule in (BayesianModelAveraging(), MarkovSwitching(sticky_transition(6, 0.9))):
-        ensemble = make(rule)
-        with torch.no_grad():
-            _, want = ensemble.update(ensemble.init(), X, y)
-        online = OnlineEnsemble(ensemble, block_size=2)
-        got = online.observe(X, y)
-        for name in ("mean", "variance", "log_prob", "log_weights"):
-            torch.testing.assert_close(getattr(got, name), getattr(want, name), rtol=1e-8, atol=1e-9, equal_nan=True)
-        mixture = got.mixture
-        assert isinstance(mixture, LatentMixture)
-        torch.testing.assert_close((mixture.mean, mixture.class_probabilities[:, 1]), (got.mean, got.mean))
-        seen = ~torch.isnan(y)
-        torch.testing.assert_close(mixture.log_prob(y)[seen], got.log_prob[seen])
-        fresh = OnlineEnsemble(make(rule), block_size=2)
-        fresh.load_state_dict(online.state_dict())
-        assert torch.equal(fresh.predict(X).mean, online.predict(X).mean)
 
 
 def test_real_targets_and_classes_do_not_mix():

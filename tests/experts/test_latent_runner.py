@@ -140,27 +140,6 @@ def test_together_they_are_plain_loops(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_any_blocking_and_the_pure_ensemble_give_the_same(name):
-    X, y = stream(name)
-    whole = build(name)
-    want = whole.observe(X, y)
-    for size in (5,) if name in ("probit", "levels") else (1,):
-        online = build(name)
-        online.block_size = size
-        got = online.observe(X, y)
-        for a, b in ((got.log_prob, want.log_prob), (got.mean, want.mean), (got.log_weights, want.log_weights)):
-            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9, equal_nan=True)
-        for a, b in zip(online.state.experts, whole.state.experts, strict=True):
-            torch.testing.assert_close(a.moments, b.moments, rtol=1e-9, atol=1e-9)
-    ensemble = Ensemble(experts(name), FixedShare(0.05))
-    with torch.no_grad():
-        state, pure = ensemble.update(ensemble.init(), X, y)
-    torch.testing.assert_close(pure.log_prob, want.log_prob, rtol=1e-9, atol=1e-9, equal_nan=True)
-    for a, b in zip(state.experts, whole.state.experts, strict=True):
-        torch.testing.assert_close(a.moments, b.moments, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("name", MAKERS)
 def test_no_prediction_sees_its_target(name):
     X, y = stream(name)
     changed = y.clone()
@@ -169,16 +148,6 @@ def test_no_prediction_sees_its_target(name):
     torch.testing.assert_close(a.mean[:21], b.mean[:21], rtol=0, atol=0)
     torch.testing.assert_close(a.log_weights[:, :21], b.log_weights[:, :21], rtol=0, atol=0)
     assert not torch.equal(a.mean[21:], b.mean[21:])
-
-
-@pytest.mark.parametrize("name", MAKERS)
-def test_single_precision_is_close(name):
-    X, y = stream(name)
-    want = build(name).observe(X, y)
-    online = OnlineEnsemble(Ensemble(experts(name), FixedShare(0.05)).float())
-    got = online.observe(X.float(), y.float())
-    assert got.log_prob.dtype == torch.float32
-    torch.testing.assert_close(got.log_prob.double(), want.log_prob, rtol=1e-3, atol=1e-4, equal_nan=True)
 
 
 def test_dead_experts_are_left_out():

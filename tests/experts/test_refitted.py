@@ -213,16 +213,6 @@ def test_single_precision_rows_are_learned_in_double():
     torch.testing.assert_close(steps.mean.double(), exact.mean, rtol=0, atol=0.05)
 
 
-def test_moving_an_ensemble_to_single_precision_keeps_the_digits_of_what_is_remembered():
-    X, y = rows()
-    online = OnlineEnsemble(Ensemble([expert()], FixedShare(0.01)))
-    online.observe(X, y)
-    before = online.state.experts[0].moments.clone()
-    online.float()
-    assert torch.equal(online.state.experts[0].moments, before)
-    online.observe(X[:5].float(), y[:5].float())
-
-
 def test_joint_covariances_have_the_predictions_on_their_diagonal():
     X, y = rows()
     one = expert()

@@ -123,14 +123,6 @@ def test_a_heavy_tail_that_the_inputs_explain_is_learned():
     assert errors[RobustExpert] < 0.01 * errors[GaussianExpert]
 
 
-def test_batch_is_each_expert_alone():
-    X, y = line(60)
-    y[:4] = 99.0
-    batch = linear_expert([0.01, 0.1, 2.0], [1.0, 4.0, 0.1])
-    alone = torch.cat([batch.take(torch.tensor([m])).log_evidence(X, y) for m in range(3)])
-    torch.testing.assert_close(batch.log_evidence(X, y), alone, rtol=1e-4, atol=1e-3)
-
-
 @pytest.mark.parametrize("y", [torch.zeros(12), torch.cat([torch.zeros(11), torch.ones(1)])])
 def test_targets_without_spread_have_an_evidence(y):
     X = torch.randn(12, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -9,7 +9,6 @@ from scipy import stats
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.experts.structural import StructuralExpert, WalkingSlope
-from gp_ensembles.filters.rows import Rows
 from gp_ensembles.meta_learners import BayesianModelAveraging
 from gp_ensembles.streaming.forecasting.paths import sample_paths
 
@@ -94,28 +93,6 @@ def test_equals_a_kalman_filter_in_any_blocks_with_gaps(season, slope):
         assert abs(float(state.moments[0, -1, -1]) * 2 - textbook.mean[-1]) < 1e-9
 
 
-@pytest.mark.parametrize("slope", SLOPES)
-def test_steps_at_once_are_as_many_rows_without_targets(slope):
-    gaps, y = (1, 3, 1, 7, 2, 1, 40, 1, 1), series(20, seed=1)[5:14]
-    expert, one = made(6, slope), torch.ones(1, 1, 1, dtype=torch.float64)
-    steps = torch.tensor(gaps, dtype=torch.float64)
-    Phi = one.expand(1, len(gaps), 1)
-    state, predicted = expert.bind().update_block(expert.init(), Phi, Rows(y, steps=steps))
-    other = expert.init()
-    for number, gap in enumerate(gaps):
-        before = expert.bind().predict(other, one, steps[number : number + 1])
-        for _ in range(gap - 1):
-            other, _ = expert.bind().update_block(other, one, torch.tensor([torch.nan], dtype=torch.float64))
-        now = expert.bind().predict(other, one)
-        other, single = expert.bind().update_block(other, one, y[number : number + 1])
-        for found in (predicted.mean[:, number : number + 1], before.mean, now.mean):
-            torch.testing.assert_close(found, single.mean, rtol=1e-9, atol=1e-9)
-        for found in (predicted.variance[:, number : number + 1], before.variance, now.variance):
-            torch.testing.assert_close(found, single.variance, rtol=1e-9, atol=1e-9)
-    assert int(state.num_rows) == int(other.num_rows) == sum(gaps)
-    torch.testing.assert_close(state.moments, other.moments, rtol=1e-9, atol=1e-9)
-
-
 def test_parts_of_a_step_walk_the_level_and_leave_the_slope():
     expert, one = made(None, (0.01, 0.9)), torch.ones(1, 1, 1, dtype=torch.float64)
     state, _ = expert.update(expert.init(), torch.zeros(30, 1, dtype=torch.float64), series(30))
@@ -196,22 +173,6 @@ def test_paths_have_the_mean_and_covariance_of_the_textbook(season, slope):
     spread = np.diag(covariances)
     deviation = np.sqrt((np.outer(spread, spread) + covariances**2) / num)
     assert (np.abs(torch.cov(paths.mT).numpy() - covariances) < 4.5 * deviation).all()
-
-
-def test_a_row_by_itself_learns_what_a_block_does_and_noisier_rows_too():
-    y, X = series(80), torch.zeros(80, 1, dtype=torch.float64)
-    extra = torch.zeros(80, dtype=torch.float64)
-    extra[[20, 21, 50]] = 0.4
-    for noise in (None, extra):
-        whole, parts = (OnlineEnsemble(Ensemble([made(5, (0.01, 0.9))], BayesianModelAveraging())) for _ in range(2))
-        predicted = whole.observe(X, y, extra=noise)
-        for t in range(80):
-            rows = slice(t, t + 1)
-            one = parts.observe(X[rows], y[rows], extra=None if noise is None else noise[rows])
-            torch.testing.assert_close(one.mean[0], predicted.mean[t], rtol=1e-9, atol=1e-9)
-            torch.testing.assert_close(one.variance[0], predicted.variance[t], rtol=1e-9, atol=1e-9)
-        state, other = whole.state.experts[0], parts.state.experts[0]
-        torch.testing.assert_close(state.moments, other.moments, rtol=1e-9, atol=1e-9)
 
 
 def test_illegal_slopes_are_refused():

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from gp_ensembles.experts import LaplaceExpert, MultiOutputExpert, StudentTExpert
+from gp_ensembles.experts import LaplaceExpert, StudentTExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import CorrelatedWalk, ExponentialForgetting, RandomWalk, StabilizedForgetting
 from gp_ensembles.likelihoods import MulticlassLikelihood
@@ -82,44 +82,6 @@ def test_unknown_noise(name):
         mean, V = moved(change, mean, V, m)
         assert_near(ahead.mean[m, 0], Phi[m, 0] @ mean)
         assert_near(ahead.variance[m, 0], b / (a - 1) * (1 + Phi[m, 0] @ V @ Phi[m, 0]))
-
-
-@pytest.mark.parametrize("name", TRANSITIONS)
-def test_several_outputs(name):
-    X, first, features = problem()
-    y = torch.stack([first, 3 * first.flip(0) + 1, first.square()], dim=-1)
-    y[2], y[5, 1] = torch.nan, torch.nan
-    change = TRANSITIONS[name]
-    expert = MultiOutputExpert(features, 3, transition=change)
-    expert.raw_scale.data = torch.tensor([[0.0, 0.7, -0.4], [0.2, 0.0, 1.0]], dtype=torch.float64)
-    with torch.no_grad():
-        state, steps = expert.update(expert.init(), X, y)
-        ahead = expert.bind().predict(state, expert.features(X[:1]))
-    Phi, scales = rows_of(features, X), expert.output_scale.detach().numpy()
-    for m in range(M):
-        prior, noise = float(PRIOR[m]), float(expert.likelihood.noise.detach()[m])
-        log_prob = np.zeros(N)
-        for output, scale in enumerate(scales[m]):
-            mean, covariance = np.zeros(F), prior * np.eye(F)
-            for t in range(N):
-                mean, covariance = moved(change, mean, covariance, m)
-                phi = Phi[m, t]
-                variance = phi @ covariance @ phi + noise
-                assert_near(steps.mean[m, t, output], scale * (phi @ mean))
-                assert_near(steps.variance[m, t, output], scale**2 * variance)
-                target = float(y[t, output]) / scale
-                if not np.isnan(target):
-                    log_prob[t] += stats.norm(phi @ mean, np.sqrt(variance)).logpdf(target) - np.log(scale)
-                    gain = covariance @ phi / variance
-                    mean = mean + gain * (target - phi @ mean)
-                    covariance = covariance - np.outer(gain, phi @ covariance)
-            assert_near(state.mean[m, output], mean)
-            assert_near(state.covariance[int(state.group[output]), m], covariance)
-            mean, covariance = moved(change, mean, covariance, m)
-            assert_near(ahead.mean[m, 0, output], scale * (Phi[m, 0] @ mean))
-            assert_near(ahead.variance[m, 0, output], scale**2 * (Phi[m, 0] @ covariance @ Phi[m, 0] + noise))
-        log_prob[2] = np.nan  # nothing of this row was observed
-        np.testing.assert_allclose(steps.log_prob[m], log_prob, rtol=1e-9, atol=1e-9)
 
 
 def newton(design, label, mean, covariance):

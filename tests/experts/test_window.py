@@ -16,10 +16,9 @@ from gp_ensembles.ensembles.extra_experts import WindowGP
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import auto_for, doebe, e_doebe
 from gp_ensembles.ensembles.targets import BinaryTarget, RealTarget
-from gp_ensembles.experts import GaussianExpert, WindowExpert
-from gp_ensembles.features import LinearFeatures
+from gp_ensembles.experts import WindowExpert
 from gp_ensembles.filters import RandomWalk
-from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare
+from gp_ensembles.meta_learners import FixedShare
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.joint import joint_covariance
 
@@ -53,20 +52,6 @@ def test_an_evidence_that_cannot_be_computed_is_nan_for_its_expert_only():
     assert bool(torch.isnan(value[1]))
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_copies_of_some_experts_predict_alike(dtype):
-    X, y = rows(dtype)
-    made = expert(dtype)
-    want = made.update(made.init(), X, y)[1]
-    got = made.take(torch.tensor([1, 0]))
-    found = got.update(got.init(), X, y)[1]
-    torch.testing.assert_close(found.mean, want.mean[[1, 0]])
-    assert found.mean.dtype == dtype
-    double = expert()
-    exact = double.update(double.init(), *rows())[1]
-    torch.testing.assert_close(want.log_prob.double(), exact.log_prob, rtol=1e-3, atol=1e-3)
-
-
 def test_what_cannot_be_is_refused():
     with pytest.raises(ValueError, match="num_rows=0"):
         WindowExpert(MaternKernel().double(), D, 0)
@@ -94,24 +79,6 @@ SPEC = replace(
     random_walk_variances=(1e-3,),
     extra_experts=(WindowGP(num_rows=30), WindowGP(num_rows=60, nu=2.5, starts=(0.3, 1.0), name="long")),
 )
-
-
-def test_an_ensemble_with_windows_learns_any_blocks_alike_and_loads_what_it_saved():
-    X, y = rows(num_rows=160)
-    y = y.clone()
-    y[[70, 71, 120]] = torch.nan
-    y[90] = 1e6  # an outlier counts less in windows, too
-    online = SPEC.fit(X[:60], y[:60])
-    assert online.ensemble.expert_names[-3:] == ("window/0", "long/0", "long/1")
-    whole, single = copy.deepcopy(online), copy.deepcopy(online)
-    want = whole.observe(X[60:], y[60:])
-    got = [single.observe(X[t : t + 1], y[t : t + 1]) for t in range(60, 160)]
-    found = torch.cat([g.log_prob for g in got])
-    torch.testing.assert_close(found, want.log_prob, rtol=1e-7, atol=1e-7, equal_nan=True)
-    loaded = SPEC.unfitted(X[:60], y[:60])
-    loaded.load_state_dict(whole.state_dict())
-    assert torch.equal(loaded.predict(X).mean, whole.predict(X).mean)
-    assert torch.equal(loaded.observe(X, y).log_prob.nan_to_num(), whole.observe(X, y).log_prob.nan_to_num())
 
 
 def test_windows_see_inputs_and_not_lags():
@@ -142,31 +109,6 @@ def test_windows_that_see_lags_predict_what_follows_from_the_past():
     alone = replace(SPEC, lags=None, extra_experts=(replace(seeing, name="window"),)).fit(X[:100], y[:100])
     plain = replace(SPEC, lags=None, extra_experts=(blind,)).fit(X[:100], y[:100])
     assert torch.equal(alone.predict(X[100:]).mean, plain.predict(X[100:]).mean)  # nothing is remembered
-
-
-def test_the_pure_update_is_that_of_the_shell():
-    X, y = rows()
-    linear = GaussianExpert(LinearFeatures(D, torch.ones(1, dtype=torch.float64)))
-    ensemble = Ensemble([linear, expert(num_rows=20)], FixedShare(0.02), outlier_threshold=5.0)
-    _, want = ensemble.update(ensemble.init(), X, y)
-    got = OnlineEnsemble(ensemble, block_size=7).observe(X, y)
-    torch.testing.assert_close(got.log_prob, want.log_prob)
-
-
-def test_experts_that_die_leave_the_others_as_they_are():
-    """Dead and living windows of one batch have the same rows, in calls of one block and of many."""
-    X, y = rows(num_rows=90)
-    weights = torch.tensor([0.0, 1.0], dtype=torch.float64)
-    both = OnlineEnsemble(Ensemble([expert(num_rows=20)], BayesianModelAveraging(weights)), block_size=4)
-    one = expert(num_rows=20).take(torch.tensor([1]))
-    alone = OnlineEnsemble(Ensemble([one], BayesianModelAveraging()), block_size=4)
-    start = 0
-    for stop in (1, 2, 8, 12, 24, 41, 44, 47, 80, 81, 90):
-        found, want = (online.observe(X[start:stop], y[start:stop]) for online in (both, alone))
-        torch.testing.assert_close(found.log_prob, want.log_prob)
-        start = stop
-    torch.testing.assert_close(both.predict(X).mean, alone.predict(X).mean)
-    assert len(set(both.state.experts[0].num_used.tolist())) == 1
 
 
 @pytest.mark.parametrize("num_rows", [10, 24, 40])
@@ -217,14 +159,3 @@ def test_a_window_keeps_its_digits_in_an_ensemble_of_single_precision():
     got = single.observe(X[60:].float(), y[60:].float())
     assert got.mean.dtype == torch.float32
     torch.testing.assert_close(got.mean.double(), online.observe(X[60:], y[60:]).mean, rtol=1e-4, atol=1e-4)
-
-
-def test_what_was_saved_in_double_precision_loads_into_a_model_of_single_precision():
-    X, y = rows()
-    models = {dtype: OnlineModel(StreamConfig(e_doebe, warmup=50, dtype=dtype)) for dtype in ("float64", "float32")}
-    for model in models.values():
-        model.fit(X[:50], y[:50])
-    double, single = (model.online for model in models.values())
-    single.load_state_dict(double.state_dict())
-    got = single.observe(X[50:].float(), y[50:].float())
-    torch.testing.assert_close(got.mean.double(), double.observe(X[50:], y[50:]).mean, rtol=1e-3, atol=1e-3)

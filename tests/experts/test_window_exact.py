@@ -127,15 +127,6 @@ def test_ten_thousand_rows_of_a_longer_window(kernel, size):
     check(expert(kernel, "linear", 300), X, y, 10_040, size)
 
 
-def test_row_by_row_is_by_blocks():
-    X, y = rows(450)
-    one = expert("matern and linear", "constant", 50)
-    _, want = stream(one, X, y, 1)
-    for size in (7, 64, 400):
-        _, got = stream(one, X, y, size)
-        torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-8)
-
-
 @pytest.mark.parametrize("mean", MEANS)
 def test_evidence_and_its_gradient_are_those_of_gpytorch(mean):
     X, y = rows(60)

@@ -1,7 +1,6 @@
 """Windows whose hyperparameters keep learning: when, from what, and that nothing else changes."""
 
 import copy
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,14 +11,10 @@ from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import LinearMean
 from gpytorch.priors import GammaPrior
 
-from gp_ensembles.engine import Ensemble, OnlineEnsemble
-from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.extra_experts import WindowGP
-from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.experts import WindowExpert, window
 from gp_ensembles.experts.empirical_bayes import get_vectors, set_vectors_
 from gp_ensembles.experts.window import Refit
-from gp_ensembles.meta_learners import FixedShare
 from gp_ensembles.numerics import NumericalError
 from gp_ensembles.numerics.minimize import minimize
 from tests.filters.oracles import in_blocks
@@ -124,17 +119,6 @@ def test_every_prediction_is_that_of_conditioning_and_searching_by_hand(mean):
     assert (state.num_rows.tolist(), state.due.tolist()) == ([N, N], [160, 160])
 
 
-@pytest.mark.processor
-def test_any_blocking_gives_the_same():
-    X, y = rows()
-    y[[5, 19, 60]] = torch.nan
-    one = expert()
-    state, want = run(one, X, y, (N,))
-    for sizes in ((1,) * N, (19, 2, 60, 69)):
-        other, got = run(one, X, y, sizes)
-        close((got, other), (want, state))
-
-
 def test_the_schedule_doubles_and_then_is_regular():
     X, y = rows()
     one, due, changes = expert(batch=()), [20], []
@@ -170,18 +154,6 @@ def test_what_comes_later_changes_no_prediction():
         other[t:] = -3.0
         _, changed = run(one, X, other, (N,))
         close([f[: t + 1] for f in steps[:2]], [f[: t + 1] for f in changed[:2]], 1e-12)
-
-
-def test_predict_is_the_next_observation_and_learns_nothing():
-    X, y = rows()
-    one = expert(batch=())
-    for n in (19, 20, 21, 40):
-        state, _ = run(one, X[:n], y[:n], (n,))
-        before = [field.clone() for field in state]
-        mean, variance = one.predict(state, X[n : n + 1])
-        _, steps = one.update(state, X[n : n + 1], y[n : n + 1])
-        torch.testing.assert_close((mean, variance), (steps.mean, steps.variance))
-        close(state, before, 0.0)
 
 
 def test_the_expert_keeps_its_own_hyperparameters():
@@ -268,54 +240,6 @@ def test_hyperparameters_that_are_frozen_stay():
     assert state.hyperparameters.shape == (3,)
     with pytest.raises(ValueError, match="no trainable"):
         WindowExpert(one.kernel.requires_grad_(False), D, 40, one.likelihood, refit=REFIT)
-
-
-def test_single_precision_rows():
-    X, y = rows()
-    one = expert()
-    _, want = run(one, X, y, (N,))
-    state, got = run(copy.deepcopy(one).float(), X.float(), y.float(), (N,))
-    assert (state.hyperparameters.dtype, got.mean.dtype) == (torch.float64, torch.float32)
-    close([f.double() for f in got[:2]], want[:2], 2e-2)
-
-
-def online(**settings):
-    X, y = rows()
-    record = WindowGP(num_rows=40, starts=(0.3, 0.8), refit_every=30, **settings)
-    spec = replace(oebe, bases=(LinearBasis(),), rule=FixedShare(0.02), extra_experts=(record,), outlier_threshold=6.0)
-    return spec, X, y
-
-
-@pytest.mark.processor
-def test_an_ensemble_goes_on_to_the_bit_from_what_it_saved():
-    spec, X, y = online()
-    whole = spec.fit(X[:40], y[:40])
-    assert whole.state.experts[-1].due.tolist() == [70, 70]
-    copies = [copy.deepcopy(whole) for _ in range(2)]
-    whole.observe(X[40:95], y[40:95])
-    loaded = spec.unfitted(X[:40], y[:40])
-    loaded.load_state_dict(whole.state_dict())
-    want, got = (one.observe(X[95:], y[95:]) for one in (whole, loaded))
-    assert torch.equal(got.log_prob, want.log_prob)
-    for one in copies[:1]:  # row by row
-        parts = [one.observe(X[t : t + 1], y[t : t + 1]).log_prob for t in range(40, N)]
-        torch.testing.assert_close(torch.cat(parts)[55:], want.log_prob, rtol=1e-6, atol=1e-6)
-
-
-def test_a_block_that_is_refused_changes_nothing():
-    X, y = rows()
-    one = OnlineEnsemble(Ensemble([expert()], FixedShare()), block_size=16)
-    one.observe(X[:37], y[:37])
-    before = {name: value.clone() for name, value in one.state_dict().items()}
-    bad = X[37:60].clone()
-    bad[-1, 0] = torch.nan
-    with pytest.raises(ValueError, match="row 22"):
-        one.observe(bad, y[37:60])
-    assert all(torch.equal(value, before[name]) for name, value in one.state_dict().items())
-    pure = Ensemble([expert()], FixedShare())
-    got = one.observe(X[37:], y[37:])
-    state, _ = pure.update(pure.init(), X[:37], y[:37])
-    torch.testing.assert_close(got.log_prob, pure.update(state, X[37:], y[37:])[1].log_prob)
 
 
 def test_settings_that_cannot_be():

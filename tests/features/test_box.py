@@ -65,15 +65,6 @@ def test_finite_features_keep_it_too(nu: float) -> None:
         assert float((1 - variance).abs().max()) < EDGE_LOSS[nu] + tail
 
 
-def test_the_first_two_rules_alone_lose_more_than_half() -> None:
-    """The documented worst case: length scale 0.375 S."""
-    kernel = kernel_of(RBF, 0.375)
-    box = box_from_data(kernel, ENDS, edge_factor=0.0)
-    assert float(box.half_width) == pytest.approx(1.2)
-    lost = 1 - variance_with_walls(kernel, 1.2, ENDS)
-    torch.testing.assert_close(lost, torch.full_like(lost, 0.566), rtol=0, atol=1e-3)
-
-
 @pytest.mark.parametrize("build", [HilbertAdditiveFeatures, HilbertTensorFeatures])
 def test_the_gram_matrix_approaches_the_kernel_at_the_default_box(build: type) -> None:
     X = torch.linspace(-2.7, 2.7, 40, dtype=torch.float64)[:, None]

@@ -133,27 +133,6 @@ def test_a_product_of_mixtures_converges_to_gpytorchs_kernel(draws: IIDDraws | O
     assert rate < -0.6 if isinstance(draws, SobolDraws) else rate == pytest.approx(-0.5, abs=0.07)
 
 
-def test_a_product_of_mixtures_is_trained_like_other_kernels(generator: torch.Generator) -> None:
-    """Derivatives in the kernel's own parameters of the first and second order, for a batch of two experts."""
-    kernel = stack_kernels([mixture_product().double(), mixture_product().double()])
-    with torch.no_grad():
-        kernel.raw_mixture_weights[1] += 0.3
-    X, names = rows(2, 3), [name for name, _ in kernel.named_parameters()]
-    features = RandomFourierFeatures.from_kernel(kernel, 3, 4, generator=generator)
-    assert features(X).shape == (2, 2, 4)
-
-    def function(*values: Tensor) -> Tensor:
-        given = {f"kernel.{name}": value for name, value in zip(names, values, strict=True)}
-        return torch.func.functional_call(features, given, (X,))
-
-    values = [parameter.detach().clone().requires_grad_() for parameter in kernel.parameters()]
-    assert len(values) == 3
-    assert torch.autograd.gradcheck(function, values)
-    assert torch.autograd.gradgradcheck(function, values)
-    single = RandomFourierFeatures(mixture_product().double(), 3, BaseDraws(features.normals[0], features.uniforms[0]))
-    torch.testing.assert_close(features(X)[0], single(X), rtol=1e-9, atol=1e-9)
-
-
 def mean_square_error(draws: IIDDraws | OrthogonalDraws | SobolDraws, num_features: int, num_inputs: int) -> float:
     kernel, X = RBFKernel(batch_shape=torch.Size([40])).double(), rows(10, num_inputs)
     kernel.lengthscale = 2.0
@@ -230,15 +209,6 @@ def test_stacking_refuses_what_differs() -> None:
         stack_kernels([])
     with pytest.raises(ValueError, match=r"kernel 0 has batch shape \(2,\)"):
         stack_kernels([RBFKernel(batch_shape=torch.Size([2]))])
-
-
-def test_two_batch_axes(generator: torch.Generator) -> None:
-    kernel = RBFKernel(batch_shape=torch.Size([2, 3])).double()
-    features = RandomFourierFeatures.from_kernel(kernel, 2, 8, generator=generator)
-    X = rows(4 * 5, 2).reshape(4, 5, 2)
-    Phi = features(X)
-    assert Phi.shape == (4, 2, 3, 5, 8)
-    torch.testing.assert_close(Phi[1], features(X[1]), rtol=1e-12, atol=1e-13)
 
 
 def test_unknown_kernels_are_named() -> None:

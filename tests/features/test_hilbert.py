@@ -76,15 +76,6 @@ def test_the_largest_weights_are_chosen() -> None:
     assert len({tuple(index) for index in features.indices.tolist()}) == 30
 
 
-def test_one_dimensional_maps_agree() -> None:
-    X = rows(9, 1)
-    kernel = kernel_of(2.5, 0.4)
-    box = box_from_data(kernel, X)
-    additive = HilbertAdditiveFeatures(kernel, box, 12)
-    tensor = HilbertTensorFeatures(kernel, box, torch.arange(1, 13).unsqueeze(-1))
-    torch.testing.assert_close(additive(X), tensor(X), rtol=1e-12, atol=1e-13)
-
-
 def test_experts_have_their_own_boxes_and_share_the_domain() -> None:
     X = rows(30, 2)
     kernel = RBFKernel(ard_num_dims=2, batch_shape=torch.Size([2])).double()

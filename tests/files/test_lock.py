@@ -9,13 +9,11 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
 
 from gp_ensembles.cli.__main__ import main
 from gp_ensembles.files.lock import LOCK, FolderInUseError, Owner, owned
-from tests.cli.commands import tables_of
 
 HOLD = "import sys, time\nfrom pathlib import Path\nfrom gp_ensembles.files.lock import owned\n" + (
     "with owned(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(600)\n"
@@ -142,29 +140,6 @@ def test_commands_refuse_a_folder_that_another_run_writes_into(holder, capsys):
     process.wait()
     assert main([*stream, "--pictures", "false", "--report", "false"]) == 0
     assert sorted(os.listdir(folder)) == ["checkpoint.pt", "predictions.csv", "summary.json", "weights.csv"]
-
-
-@pytest.mark.slow
-def test_a_run_is_not_disturbed_by_a_second_one(tmp_path, capsys):
-    """The first waits for rows from a pipe; the second comes, and the first ends as if it had been alone."""
-    rows = [f"{k % 7},{k % 5}\n" for k in range(90)]
-    (tmp_path / "data.csv").write_text("a,y\n" + "".join(rows))
-    (tmp_path / "c.yaml").write_text("ensemble: {like: oebe, bases: [LinearBasis]}\nwarmup: 20")
-    plain = ["--target", "y", "--config", str(tmp_path / "c.yaml"), "--pictures", "false", "--report", "false"]
-    both, alone = tmp_path / "both", tmp_path / "alone"
-    call = [sys.executable, "-m", "gp_ensembles", "stream", "-", *plain, "--out", str(both)]
-    with subprocess.Popen(call, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as first:
-        assert first.stdin is not None
-        while not (both / LOCK).exists() or not (both / LOCK).read_text():
-            time.sleep(0.02)
-            assert first.poll() is None
-        assert main(["stream", str(tmp_path / "data.csv"), *plain, "--out", str(both)]) == 2
-        assert f"process {first.pid} on" in capsys.readouterr().err
-        first.stdin.write("a,y\n" + "".join(rows))
-        first.stdin.close()
-        assert first.wait(120) == 0
-    assert main(["stream", str(tmp_path / "data.csv"), *plain, "--out", str(alone)]) == 0
-    assert tables_of(both) == tables_of(alone)
 
 
 def test_a_folder_that_was_made_for_nothing_is_removed(tmp_path, capsys):

@@ -201,14 +201,6 @@ def test_a_failure_names_the_expert_and_the_step():
         update_block(gaussian_state(prior, 6), Phi, y, None, noise)
 
 
-def test_wrong_default_dtype_changes_nothing(wrong_default_dtype):
-    Phi, y, noise, prior = problem(missing=(3,))
-    for form in FORMS.values():
-        for walk in walks(3, 6).values():
-            state, steps = update_block(form(prior, 6), Phi, y, walking(walk), noise)
-            assert all(part.dtype == torch.float64 for part in (*state, *steps))
-
-
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("walk", ["static", "mixed"])
 def test_every_tensor_is_made_on_the_device_of_its_inputs(form, walk):

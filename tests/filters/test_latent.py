@@ -6,8 +6,6 @@ import pytest
 import torch
 
 from gp_ensembles import filters
-from gp_ensembles.experts import GaussianExpert, RobustExpert
-from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters.sites import RobustRule
 from tests.filters.oracles import advance, in_blocks, rule_of
 
@@ -136,22 +134,3 @@ def test_gradients_flow_through_the_sites():
         shift[m] = 1e-5
         numeric.append((total(prior + shift) - total(prior - shift)) / 2e-5)
     torch.testing.assert_close(torch.autograd.grad(total(leaf), leaf)[0], torch.stack(numeric), rtol=1e-4, atol=1e-6)
-
-
-def test_a_robust_expert_loses_little_to_outliers():
-    g = torch.Generator().manual_seed(5)
-    X = torch.randn(800, 3, generator=g, dtype=torch.float64)
-    clean = X.sum(-1) + 0.1 * torch.randn(800, generator=g, dtype=torch.float64)
-    dirty = clean.clone()
-    hit = torch.rand(800, generator=g) < 0.05
-    dirty[hit] = 50 * torch.randn(int(hit.sum()), generator=g, dtype=torch.float64)
-    losses = {}
-    for kind in (GaussianExpert, RobustExpert):
-        expert = kind(LinearFeatures(3, torch.tensor(1.0, dtype=torch.float64)))
-        expert.likelihood.noise = torch.tensor([0.01], dtype=torch.float64)
-        for name, y in (("clean", clean), ("dirty", dirty)):
-            with torch.no_grad():
-                _, steps = expert.update(expert.init(), X, y)
-            losses[kind, name] = float((steps.mean - clean).square()[100:].mean())
-    cost = {kind: losses[kind, "dirty"] - losses[kind, "clean"] for kind in (GaussianExpert, RobustExpert)}
-    assert cost[RobustExpert] < 0.1 * cost[GaussianExpert]

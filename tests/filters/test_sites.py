@@ -290,20 +290,6 @@ def test_a_sharp_density_between_the_nodes_is_found(noise, place):
     torch.testing.assert_close(covariance @ curvature @ covariance, covariance @ want @ covariance, rtol=1e-3, atol=0)
 
 
-def test_a_batch_of_vectors_is_its_members():
-    covariance = torch.stack([spread_out(3, scale, seed) for seed, scale in enumerate((0.3, 1.0, 9.0))])
-    mean = torch.tensor([[0.0, 1.0, -1.0], [2.0, 0.0, 0.0], [-9.0, 4.0, 4.0]], dtype=torch.float64)
-    y = torch.zeros((), dtype=torch.float64)
-    for latent_update in (LaplaceUpdate(), MomentMatchingUpdate()):
-        rule = rule_of(softmax, latent_update, 3)
-        with torch.no_grad():
-            both = solve(rule, mean, covariance, y)
-            for m in range(3):
-                alone = solve(rule, mean[m], covariance[m], y)
-                for one, many in zip(alone, both, strict=True):
-                    torch.testing.assert_close(one, many[m], rtol=1e-7, atol=1e-9)
-
-
 @pytest.mark.parametrize("takes", [torch.as_tensor, np.asarray])
 @pytest.mark.parametrize(
     "density", [latent_density(MulticlassLikelihood(3), force_autograd=True), latent_density(MulticlassLikelihood(3))]

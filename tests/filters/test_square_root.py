@@ -54,17 +54,6 @@ def test_float32_square_root_survives_where_covariance_dies(noise):
     assert died
 
 
-def test_float32_square_root_with_a_random_walk():
-    Phi, y = smooth_stream(1500, 40, 1e-5)
-    prior, sigma2 = torch.tensor(50.0, dtype=torch.float64), torch.tensor(1e-5, dtype=torch.float64)
-    walk = torch.tensor([1e-6], dtype=torch.float64)
-    _, mean, variance, _ = filter_blocks(gaussian_state(prior, 40), Phi, y, sigma2, walk)
-    single = [value.float() for value in (Phi, y, sigma2, walk)]
-    _, mean32, variance32, _ = filter_blocks(square_root_state(prior.float(), 40), *single)
-    assert float((mean32 - mean).abs().median()) < 0.05 * 1e-5**0.5
-    assert float((variance32 / variance - 1).abs().max()) < 0.1
-
-
 def test_tiny_noise_against_sixty_digits():
     """The array form keeps the digits that the covariance form loses, even in double precision."""
     noise, num_rows, num_features = 1e-18, 12, 5

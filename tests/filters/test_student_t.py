@@ -174,18 +174,3 @@ def test_forgetting_is_that_of_the_weights():
     for m in range(M):
         precision = (Phi[m].mT * weights) @ Phi[m] + 0.9**N * torch.linalg.inv(prior.moments[m, :, :-1])
         torch.testing.assert_close(state.moments[m, :, :-1], torch.linalg.inv(precision))
-
-
-@torch.no_grad()
-def test_a_changing_noise_is_followed():
-    g = torch.Generator().manual_seed(3)
-    X = torch.randn(2000, 1, generator=g, dtype=torch.float64)
-    scale = torch.where(torch.arange(2000) < 1000, 0.1, 1.0).double()
-    y = X.squeeze(-1) + scale * torch.randn(2000, generator=g, dtype=torch.float64)
-    features = LinearFeatures(1, torch.tensor(10.0, dtype=torch.float64))
-    scores = {}
-    for discount in (None, 0.98):
-        expert = StudentTExpert(features, noise_discount=discount)
-        _, steps = expert.update(expert.init(), X, y)
-        scores[discount] = float(steps.log_prob[1000:].mean())
-    assert scores[0.98] > scores[None] + 0.05

@@ -7,7 +7,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.experts.gaussian import BoundGaussian
 from gp_ensembles.filters import (
     CorrelatedWalk,
     ExponentialForgetting,
@@ -17,7 +16,6 @@ from gp_ensembles.filters import (
     predict,
     update_block,
 )
-from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import square_root_state
 from gp_ensembles.filters.update import predict_joint
 from tests.filters.oracles import advance, in_blocks
@@ -93,24 +91,6 @@ def test_any_blocking_is_the_textbook(name):
             state, steps = in_blocks(learn, FORMS[form](prior, F), sizes)
             got, reference = (*steps, state.mean, state.covariance), (*want, mean, covariance)
             torch.testing.assert_close(got, reference, rtol=1e-8, atol=1e-9, equal_nan=True)
-
-
-@pytest.mark.parametrize("name", TRANSITIONS)
-def test_the_stream_in_place_is_the_pure_path(name):
-    Phi, y, noise, prior = problem((2, 14))
-    limit = TRANSITIONS[name].max_rows
-    size = 13 if limit is None else min(13, limit)
-    bound = BoundGaussian(lambda X: X, prior, TRANSITIONS[name], noise)
-    state = gaussian_state(prior, F)
-    live = gaussian_state(prior, F)
-    runner = bound.runner(live)
-    for start in range(0, N, size):
-        rows = slice(start, start + size)
-        state, want = bound.update_block(state, Phi[:, rows], y[rows])
-        got = runner.stage(Phi[:, rows], Rows(y[rows]), bool(y[rows].isnan().any()))
-        runner.commit()
-        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-11, equal_nan=True)
-        torch.testing.assert_close(live.moments, state.moments, rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.parametrize("name", TRANSITIONS)

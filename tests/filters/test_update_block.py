@@ -50,10 +50,7 @@ FILTERS = {
     "several outputs": (multi_output_state(PRIOR, F, K), MultiOutputNoise(NOISE, SCALE)),
     "Laplace": (filters.gaussian_state(PRIOR, F), rule_of(logistic)),
     "Laplace, normal": (filters.gaussian_state(PRIOR, F), rule_of(normal)),
-    "moment matching": (
-        filters.gaussian_state(PRIOR, F),
-        rule_of(logistic, sites.MomentMatchingUpdate()),
-    ),
+    "moment matching": (filters.gaussian_state(PRIOR, F), rule_of(logistic, sites.MomentMatchingUpdate())),
     "robust": (filters.gaussian_state(PRIOR, F), sites.RobustRule(NOISE, torch.full_like(NOISE, 2.0))),
     "vectors, Laplace": (filters.gaussian_state(PRIOR, C * F), rule_of(softmax, num_latent=C)),
     "vectors, moment matching": (

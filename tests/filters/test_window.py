@@ -1,12 +1,8 @@
 """The window of an exact Gaussian process against conditioning by hand, one row at a time."""
 
-from itertools import accumulate, pairwise
-
 import pytest
 import torch
 from gpytorch.kernels import MaternKernel, ScaleKernel
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gp_ensembles.features.covariance import bind_covariance
 from gp_ensembles.filters import RandomWalk, predict, update_block
@@ -86,15 +82,6 @@ def test_every_prediction_is_that_of_conditioning_by_hand(sizes):
     assert_same(steps, want)
     assert state.num_used.tolist() == [len(held)] * M
     torch.testing.assert_close(state.inputs[0, : len(held)], Phi[0, :, :-1][held])
-
-
-@settings(max_examples=20)
-@given(st.lists(st.integers(1, 9), min_size=3, max_size=8))
-def test_any_blocking_gives_the_same(sizes):
-    Phi, y = problem()
-    starts = [start for start in accumulate(sizes, initial=0) if start < N]
-    cut = [stop - start for start, stop in pairwise([*starts, N])]
-    assert_same(run(Phi, y, (1,) * N)[1], run(Phi, y, cut)[1])
 
 
 def test_what_comes_later_changes_no_prediction():

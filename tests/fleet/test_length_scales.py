@@ -110,17 +110,6 @@ def test_a_series_that_stands_still_keeps_those_of_all(generator):
     assert (found[moving] != 1).all()
 
 
-def test_files_know_whose_length_scales_they_are(tmp_path, generator):
-    X, y = series(WARMUP + 40, generator)
-    fleet = fitted(X, y, own_length_scales=True)
-    fleet.save(tmp_path)
-    again = Fleet.load(tmp_path)
-    assert again.own_length_scales
-    new = ["new"] * (WARMUP + 40), X[:, 1], y[:, 1]
-    left, right = (one.observe(*new) for one in (fleet, again))
-    assert torch.equal(left.mean[WARMUP:], right.mean[WARMUP:])
-
-
 def test_another_optimizer_is_refused(generator):
     X, y = standardized(*series(WARMUP, generator))
     with pytest.raises(ValueError, match=r"fitted by L-BFGS; give FitSettings\(LBFGS\(\)\)"):

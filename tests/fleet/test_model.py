@@ -166,22 +166,6 @@ def test_a_fleet_goes_on_with_the_same_bits(dtype, tmp_path, generator):
     assert fleet.weights == other.weights
 
 
-@pytest.mark.parametrize("size", [1, 9, 100])
-def test_later_series_begin_wherever_calls_end(size, generator):
-    """Hyperparameters are there already; the first rows of a series are its warm-up whatever call brings them."""
-    names, X, y = table(WARMUP + 20, generator)
-    predicted = []
-    for step in (size, len(y)):
-        fleet = Fleet(QUICK, warmup=WARMUP)
-        fleet.fit(["first"] * 60, X[:60], y[:60])
-        cuts = [slice(start, start + step) for start in range(0, len(y), step)]
-        predicted.append([fleet.observe(names[rows], X[rows], y[rows]) for rows in cuts])
-    for field in ("mean", "variance", "log_prob", "covered"):
-        some, whole = (torch.cat([getattr(part, field) for part in parts], dim=-1) for parts in predicted)
-        torch.testing.assert_close(some, whole, rtol=1e-10, atol=1e-10, equal_nan=True)
-    assert int(whole.isnan().sum()) >= SERIES * WARMUP
-
-
 def test_intervals_cover_what_they_are_to_cover(generator):
     names, X, y = table(600, generator)
     fleet = Fleet(QUICK, warmup=100, coverages=(0.9, 0.5))
@@ -276,15 +260,6 @@ def test_what_is_of_another_kind_is_refused_where_it_is_given(settings, words):
         Fleet(**settings)
 
 
-def test_numbers_of_numpy_are_those_of_python(tmp_path, generator):
-    names, X, y = table(WARMUP, generator)
-    fleet = Fleet(QUICK, warmup=np.int64(WARMUP), seed=np.int64(1), coverages=(np.float32(0.5),))
-    fleet.fit(names, X, y)
-    fleet.save(tmp_path)
-    found = Fleet.load(tmp_path)
-    assert (found.warmup, found.config.seed, found.config.coverages) == (WARMUP, 1, (0.5,))
-
-
 def files_in(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -321,16 +296,6 @@ def test_states_in_files_begin_anew_and_leave_nothing_behind(tmp_path, generator
     assert len(files_in(states)) == num_files
     with pytest.raises(ValueError, match="is not empty; give a new one"):
         Fleet(QUICK, folder=states)
-
-
-def test_a_fit_that_fails_forgets_nothing(generator):
-    names, X, y = table(WARMUP, generator)
-    fleet = Fleet(QUICK, warmup=WARMUP)
-    fleet.fit(names, X, y)
-    before = fleet.predict(["unit 2"], X[:1]).mean
-    with pytest.raises(ValueError, match="no series has"):
-        fleet.fit(names[:20], X[:20], y[:20])
-    assert torch.equal(fleet.predict(["unit 2"], X[:1]).mean, before)
 
 
 @pytest.mark.parametrize(("own_variances", "dtype"), [(True, torch.float32), (False, torch.float64)])
@@ -382,20 +347,6 @@ def test_copies_and_pickles_go_on_alike_and_apart(copied, generator):
     assert "new" not in other.waiting
     found = other.observe([*names[120:199], "new"], X[120:], y[120:])
     assert torch.equal(found.log_prob.nan_to_num(7.0), expected.log_prob.nan_to_num(7.0))
-
-
-def test_a_series_that_begins_after_loading_begins_as_it_would_have(tmp_path, generator):
-    X = torch.randn(300, 1, generator=generator, dtype=torch.float64)
-    y = X.squeeze(-1).sin() + 0.1 * torch.randn(300, generator=generator, dtype=torch.float64)
-    for own_variances in (True, False):
-        fleet = Fleet(SPEC, warmup=30, own_variances=own_variances)
-        fleet.fit(["a", "b"] * 50, X[:100], y[:100])
-        fleet.save(tmp_path / str(own_variances))
-        again = Fleet.load(tmp_path / str(own_variances))
-        found, expected = (one.observe(["new"] * 100, X[100:200], y[100:200]) for one in (again, fleet))
-        assert len(expected.rows) == 70
-        assert torch.equal(found.mean[30:], expected.mean[30:])
-        assert torch.equal(found.variance[30:], expected.variance[30:])
 
 
 def test_where_all_series_of_a_call_are_set_aside_nothing_is_said_of_them(generator):

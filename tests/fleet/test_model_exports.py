@@ -53,22 +53,6 @@ def test_a_series_goes_on_by_itself_and_comes_back(own_variances, recalibrate, g
             torch.testing.assert_close(one, whole[..., mine], **close)
 
 
-def test_a_series_moves_to_another_fleet_that_shares_hyperparameters(generator):
-    rows = table(WARMUP + LATER, generator)
-    fleet, other = fitted(rows), Fleet(SPEC, warmup=WARMUP)
-    names, X, y = (part[CUT:] for part in rows)
-    with pytest.raises(ValueError, match="nothing is fitted yet"):
-        other.add(["unit 2"], fleet.export("unit 2"))
-    first = [row for row in range(CUT) if rows[0][row] in ("unit 0", "unit 1")]
-    other.fit([rows[0][row] for row in first], rows[1][first], rows[2][first], shared=fleet)
-    assert other.names == ("unit 0", "unit 1")
-    other.add(["unit 2"], fleet.export("unit 2"))
-    three = [row for row, name in enumerate(names) if name != "unit 3"]
-    given = [names[row] for row in three], X[three], y[three]
-    for one, whole in zip(numbers(other.observe(*given)), numbers(fleet.observe(*given)), strict=True):
-        torch.testing.assert_close(one, whole, rtol=1e-9, atol=1e-9, equal_nan=True)
-
-
 def test_shared_hyperparameters_and_the_rows_of_each_are_a_fit(generator):
     rows = table(WARMUP + LATER, generator)
     whole, shared = fitted(rows), Fleet(SPEC, warmup=WARMUP)
@@ -102,6 +86,8 @@ def test_what_cannot_be_shared_or_added_is_refused(generator):
     with pytest.raises(ValueError, match="has another ensemble or seed"):
         fleet.fit(names, X, y, shared=fitted(rows, QUICK))
     model = fleet.export("unit 0")
+    with pytest.raises(ValueError, match="nothing is fitted yet"):
+        Fleet(spec, warmup=WARMUP).add(["unit 0"], model)
     with pytest.raises(ValueError, match="are in the fleet already"):
         fleet.add(["new", "unit 1"], model)
     fleet.observe(["waits"], X[:1], y[:1])

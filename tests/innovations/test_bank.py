@@ -2,16 +2,12 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 
-from gp_ensembles.innovations import InnovationModel, recursions
+from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.innovations.bank import InnovationBank
-from gp_ensembles.numerics.backends import arrays_of, rows_of
 from tests.filters.oracles import in_blocks
 
 MODELS = (
@@ -102,16 +98,6 @@ def test_an_outlier_counts_less_in_the_autoregression():
     torch.testing.assert_close((means[0], log_prob[0]), (expected[0], expected[2]), rtol=1e-11, atol=1e-11)
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.sets(st.integers(0, 30)), st.integers(0, 5))
-def test_any_blocking_gives_the_same_numbers(sizes, gaps, seed):
-    num_rows = sum(sizes)
-    mean, variance, y = stream(seed, num_rows=num_rows, gaps=[gap for gap in gaps if gap < num_rows])
-    whole, all_at_once = run(InnovationBank(MODELS), mean, variance, y, [num_rows])
-    state, in_blocks = run(InnovationBank(MODELS), mean, variance, y, sizes)
-    torch.testing.assert_close([*whole, *all_at_once], [*state, *in_blocks], rtol=1e-10, atol=1e-10, equal_nan=True)
-
-
 def test_one_target_is_the_same_on_arrays_on_tensors_in_vmap_and_in_a_block():
     """A block takes the sums of the autoregression all at once."""
     bank = InnovationBank(MODELS)
@@ -133,21 +119,6 @@ def test_one_target_is_the_same_on_arrays_on_tensors_in_vmap_and_in_a_block():
     torch.testing.assert_close([part[..., :1] for part in block], list(on_arrays), rtol=1e-11, atol=1e-11)
 
 
-def test_formulas_are_the_same_with_leading_axes_and_for_one_row():
-    bank = InnovationBank(MODELS)
-    mean, variance, y = stream(1)
-    states = [run(bank, mean[:, :n], variance[:, :n], y[:n], [n])[0] for n in (10, 20, 30)]
-    scale, products, last, age = (torch.stack(parts) for parts in zip(*states, strict=True))
-    errors, spread = (y - mean)[:, 31:34].mT.contiguous(), variance[:, 31:34].mT.contiguous()
-    given = scale, *products.unbind(1), last, age.unsqueeze(-1), errors, spread, 0.5 * errors.flip(0)
-    tensors = recursions.learn(bank.constants(mean), *given)
-    arrays = arrays_of(recursions).learn(bank.row_constants, *(part.numpy() for part in given))
-    row = rows_of(recursions).learn(bank.row_constants, *(part[2].numpy().copy() for part in given))
-    for one, many, wanted in zip(row, arrays, tensors, strict=True):
-        np.testing.assert_allclose(many, wanted, rtol=1e-12)
-        np.testing.assert_allclose(one, wanted[2], rtol=1e-12)
-
-
 def test_no_prediction_knows_its_target():
     mean, variance, y = stream(2)
     _, before = run(InnovationBank(MODELS), mean, variance, y, [40])
@@ -157,16 +128,6 @@ def test_no_prediction_knows_its_target():
     for one, other in zip(before[:2], after[:2], strict=True):
         assert torch.equal(one[..., :18], other[..., :18])
         assert not torch.equal(one[..., 18:], other[..., 18:])
-
-
-def test_predict_is_what_the_next_row_meets():
-    bank = InnovationBank(MODELS)
-    mean, variance, y = stream(3, gaps=(37, 38))
-    state, _ = run(bank, mean[:, :39], variance[:, :39], y[:39], [39])
-    predicted = bank.predict(state, mean[:, 39:], variance[:, 39:])
-    _, met = bank.update_block(state, mean[:, 39:], variance[:, 39:], y[39:])
-    torch.testing.assert_close(predicted[:2], met[:2])
-    assert bool(predicted.log_prob.isnan().all())
 
 
 def test_a_dead_expert_keeps_its_scale_and_gives_nothing_a_chance():

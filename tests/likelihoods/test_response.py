@@ -60,16 +60,6 @@ def test_class_densities_equal_the_softmax(vector_case, generator):
     assert latent_dim(likelihood) == 4
 
 
-def test_vectors_in_a_batch_equal_one_by_one(vector_case, generator):
-    likelihood = vector_case.build(NONE)
-    latent = torch.empty(5, 2, 4, 4, dtype=torch.float64).normal_(generator=generator)
-    y = torch.tensor([0.0, 3.0, 1.0, 2.0], dtype=torch.float64)
-    together = log_prob(likelihood, latent, y)
-    assert together.shape == (5, 2, 4)
-    for at in ((0, 0), (4, 1)):
-        torch.testing.assert_close(together[at], log_prob(likelihood, latent[at], y))
-
-
 def test_a_missing_target_teaches_nothing_and_tails_are_finite(case):
     likelihood = case.build(NONE)
     dim = latent_dim(likelihood)

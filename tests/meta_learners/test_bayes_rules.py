@@ -75,15 +75,6 @@ def test_any_transition_equals_brute_force(seed, num_experts, zeros):
     check(rule, densities(seed + 1, 20, num_experts, scale=10.0 ** (seed % 4)))
 
 
-def test_permuted_transition_is_equivariant():
-    log_prob, order = densities(6, 50), torch.tensor([3, 1, 5, 0, 2, 4])
-    Q = random_transition(7, zeros=0.5)
-    rules = MarkovSwitching(Q), MarkovSwitching(Q[order][:, order])
-    both = zip(rules, (log_prob, log_prob[order]), strict=True)
-    plain, permuted = (run(rule, values)[1] for rule, values in both)
-    torch.testing.assert_close(permuted.log_weights, plain.log_weights[order])
-
-
 @each({name: make for name, make in BAYES.items() if name not in ("averaging, prior", "switching, chain")})
 def test_a_rule_returns_from_its_state_dict(rule):
     if isinstance(rule, MarkovSwitching):

@@ -4,17 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from gp_ensembles.meta_learners import (
-    BayesianModelAveraging,
-    CombinedRules,
-    FixedShare,
-    ReferenceAveraging,
-    SoftBayes,
-    steps,
-)
+from gp_ensembles.meta_learners import BayesianModelAveraging, CombinedRules, FixedShare, ReferenceAveraging, SoftBayes
 from gp_ensembles.meta_learners.base import run_linear
 from gp_ensembles.meta_learners.reference import row_rule
-from gp_ensembles.numerics.backends import arrays_of, rows_of
 
 FORMS = torch.tensor([(0.0, 0.97, 0.03), (0.8, 0.2, 0.0), (0.0, 0.7, 0.3)], dtype=torch.float64)
 
@@ -93,35 +85,6 @@ def test_what_plain_numbers_do_not_suffice_for():
     assert not at_once([FixedShare(), SoftBayes(0.1)], BayesianModelAveraging())
     assert not at_once([SoftBayes(0.1), SoftBayes(0.2)], FixedShare())  # weights may vanish under all
     assert not at_once([FixedShare(1e-14), SoftBayes(0.2)], FixedShare())
-
-
-def test_formulas_are_the_same_with_leading_axes_and_for_one_row():
-    generator = torch.Generator().manual_seed(1)
-    own, over, among, log_prob = (
-        torch.randn(4, *shape, generator=generator, dtype=torch.float64) for shape in ((3, 5), (3,), (2,), (5,))
-    )
-    own, over, among = own.log_softmax(-1), over.log_softmax(-1), among.log_softmax(-1)
-    numbers, above = numbers_of(FORMS, 5), numbers_of(FORMS[:1], 3)
-    places, weight = torch.tensor([1, 4]), torch.rand(4, 1, generator=generator, dtype=torch.float64)
-    ones = torch.eye(5, dtype=torch.float64)[places]
-    arrays = arrays_of(steps)
-
-    def both(formulas, numbers, above, places, ones, parts):
-        own, over, among, weight, log_prob = parts
-        found = formulas.combine(numbers, above, own, over, log_prob)
-        referred = formulas.refer(places, 0.02, 0.3, among, weight, log_prob, found[4])
-        return [*found, *referred, formulas.mix(found[2], referred[1], among, ones)]
-
-    parts = own, over, among, weight, log_prob
-    tensors = both(steps, numbers, above, places, ones, parts)
-    mapped = torch.func.vmap(lambda *some: both(steps, numbers, above, places, ones, some))(*parts)
-    of_arrays = [tuple(part.numpy() for part in some) for some in (numbers, above)]
-    whole = both(arrays, *of_arrays, places.numpy(), ones.numpy(), [part.numpy() for part in parts])
-    row = both(rows_of(steps), *of_arrays, places.numpy(), ones.numpy(), [part[2].numpy().copy() for part in parts])
-    for one, many, each, tensor in zip(row, whole, mapped, tensors, strict=True):
-        np.testing.assert_allclose(many, tensor, rtol=1e-12)
-        np.testing.assert_allclose(each, tensor, rtol=1e-12)
-        np.testing.assert_allclose(one, tensor[2], rtol=1e-12)
 
 
 @pytest.mark.parametrize("references", [(), (0, 3)])

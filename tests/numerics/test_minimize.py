@@ -226,14 +226,6 @@ def test_a_search_without_a_way_down_stays_and_says_so():
     assert int(found.num_iterations[0]) == 0
 
 
-def test_the_end_has_the_dtype_of_the_start():
-    found = minimize(with_gradient(valley), torch.zeros(2, 2), gradient_tolerance=1e-3)
-    assert found.point.dtype == found.value.dtype == found.gradient.dtype == torch.float32
-    torch.testing.assert_close(found.point, torch.ones(2, 2), rtol=0, atol=1e-2)
-    empty = minimize(with_gradient(valley), torch.zeros(0, 2))
-    assert (empty.point.shape, empty.converged.shape) == ((0, 2), (0,))
-
-
 def test_adam_is_that_of_torch_and_the_best_point_on_its_way_is_kept():
     """A step that is too long for the valley: the last points are worse than the best one."""
     start = 2 * normals(torch.Generator().manual_seed(3), 3, 4)

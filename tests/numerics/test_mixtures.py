@@ -153,20 +153,3 @@ def test_dtypes_are_kept(dtype, generator):
     assert quantile.dtype == dtype
     torch.testing.assert_close(mixtures.cdf(*arguments, quantile), p, rtol=1e-5, atol=0)
     assert mixtures.rsample(*arguments, 3, generator=generator).dtype == dtype
-
-
-def test_float32_stays_where_the_default_is_float64():
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        arguments = tuple(t.float() for t in random_mixture(5, 4, 3))
-        quantile = mixtures.icdf(*arguments, torch.tensor([0.0, 0.5, 1.0], dtype=torch.float32))
-    finally:
-        torch.set_default_dtype(before)
-    assert (quantile.dtype, quantile[[0, 2]].tolist()) == (torch.float32, [-torch.inf, torch.inf])
-
-
-def test_meta_device():
-    arguments = tuple(t.to("meta") for t in random_mixture(5, 4, 3))
-    assert mixtures.log_prob(*arguments, arguments[1][0]).shape == (3,)
-    assert mixtures.moments(*arguments)[0].shape == (3,)

@@ -113,29 +113,6 @@ def test_changing_a_target_changes_nothing_before_it():
     assert torch.equal(a.log_prob[:100], b.log_prob[:100])
 
 
-def test_any_cut_and_any_checkpoint(tmp_path):
-    model, X, y = fitted(coverages=(0.9, 0.5))
-    y[[3, 77]] = NAN
-    whole = copy.deepcopy(model).observe(X, y)
-    parts = []
-    for start, end in ((0, 1), (1, 64), (64, 65), (65, 200)):
-        parts.append(model.observe(X[start:end], y[start:end]))
-        model.save(tmp_path / "model.pt")
-        before, model = model, OnlineModel.load(tmp_path / "model.pt")
-        assert model.config.coverages == (0.9, 0.5)
-        for coverage in (0.9, 0.5):
-            for one, two in zip(
-                model.predict_interval(X[:4], coverage), before.predict_interval(X[:4], coverage), strict=True
-            ):
-                assert torch.equal(one, two)
-    for coverage in (0.9, 0.5):
-        for end in (0, 1):
-            pieces = torch.cat([part.interval(coverage)[end] for part in parts])
-            torch.testing.assert_close(pieces, whole.interval(coverage)[end], rtol=1e-8, atol=1e-8)
-    pieces = torch.cat([part.log_prob for part in parts])
-    torch.testing.assert_close(pieces, whole.log_prob, rtol=1e-8, atol=1e-8, equal_nan=True)
-
-
 def test_a_rejected_call_changes_nothing_and_a_fit_starts_anew():
     model, X, y = fitted()
     model.observe(X[:100], y[:100])
@@ -151,16 +128,6 @@ def test_a_rejected_call_changes_nothing_and_a_fit_starts_anew():
     again = model.fit(*(part[:WARM] for part in rows()))
     assert again.interval_levels() == pytest.approx((0.05, 0.95))
     assert float(again.predict(X[:1]).map_log_weights[0].exp()) == pytest.approx(0.8)
-
-
-def test_single_precision():
-    narrow, X, y = fitted(dtype="float32")
-    wide, _, _ = fitted()
-    a, b = narrow.observe(X, y), wide.observe(X, y)
-    assert a.log_prob.dtype == torch.float64
-    torch.testing.assert_close(a.log_prob, b.log_prob, rtol=0.05, atol=0.05)
-    torch.testing.assert_close(a.mean, b.mean, rtol=1e-3, atol=0.1)
-    torch.testing.assert_close(a.stddev, b.stddev, rtol=0.05, atol=0)
 
 
 def test_while_the_warm_up_lasts_intervals_are_those_of_the_targets_so_far():

@@ -30,22 +30,6 @@ def stream(name, missing=(40, 41, 55)):
 
 
 @pytest.mark.parametrize("name", ["two", "three"])
-def test_a_stream_may_be_cut_anywhere_saved_and_loaded(name):
-    X, y = stream(name)
-    whole = OnlineModel(config(name)).observe(X, y)
-    model, parts = OnlineModel(config(name)), []
-    model.observe(X[:WARM_UP], y[:WARM_UP])
-    for start in range(WARM_UP, N, 7):
-        rows = slice(start, start + 7)
-        ahead = model.predict(X[rows][:1])
-        part = model.observe(X[rows], y[rows])
-        torch.testing.assert_close(ahead.class_probabilities[0], part.distribution.class_probabilities[0])
-        parts.append(part.log_prob)
-        model = OnlineModel.from_content(model.content())
-    torch.testing.assert_close(torch.cat(parts), whole.log_prob, rtol=1e-9, atol=1e-9, equal_nan=True)
-
-
-@pytest.mark.parametrize("name", ["two", "three"])
 def test_log_densities_are_those_of_the_distribution(name):
     X, y = stream(name)
     predictions = OnlineModel(config(name)).observe(X, y)
@@ -64,17 +48,3 @@ def test_no_prediction_sees_its_label(name):
     place = 50 - WARM_UP + 1
     assert torch.equal(a[:place], b[:place])
     assert not torch.equal(a[place:], b[place:])
-
-
-def test_levels_are_left_as_they_are():
-    X, y = stream("levels")
-    a, b = (OnlineModel(config("levels", recalibrate=flag)).observe(X, y) for flag in (True, False))
-    torch.testing.assert_close(a.log_prob, b.log_prob, equal_nan=True)
-
-
-def test_single_precision():
-    X, y = stream("two")
-    got = OnlineModel(config("two", dtype="float32")).observe(X, y)
-    want = OnlineModel(config("two")).observe(X, y)
-    assert got.distribution.latent_mean.dtype == torch.float32
-    torch.testing.assert_close(got.log_prob, want.log_prob, rtol=1e-3, atol=1e-3, equal_nan=True)

@@ -47,16 +47,6 @@ def test_rows_are_those_of_the_stream(monkeypatch):
         assert model.forecast(X[:2]).paths.isfinite().all()
 
 
-def test_it_goes_on_from_a_file_with_the_same_bits(monkeypatch):
-    model, X, y = broken(SPEC, monkeypatch)
-    model.observe(X[:10], y[:10])
-    other = OnlineModel.from_content(model.content())
-    for one in (model, other):
-        one.observe(X[10:], y[10:])
-    assert failures(model) == failures(other)
-    assert torch.equal(model.predict(X[:5]).mean, other.predict(X[:5]).mean)
-
-
 def test_the_command_line_tells_of_it(tmp_path, monkeypatch, capsys):
     X, y = stream(400)
     lines = [f"{a:.6f},{b:.6f},{t:.6f}" for (a, b), t in zip(X.tolist(), y.tolist(), strict=True)]

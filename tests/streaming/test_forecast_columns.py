@@ -44,11 +44,6 @@ def model(*records, dtype="float64", lags=None):
     return OnlineModel(config, NAMES)
 
 
-def own(predictions, place=-1):
-    mixture = predictions.mixture
-    return mixture.component_mean[place], mixture.component_variance[place].sqrt()
-
-
 def moments(one, X, y, place=-1):
     """What an expert says of each row, in the target's units, heard from the ensemble itself."""
     one.fit(X[:WARM], y[:WARM])
@@ -138,24 +133,6 @@ def test_the_ensemble_wins_where_only_the_forecast_knows():
     assert bool((ahead.stddev > 10).all())
     plain = OnlineModel(replace(config, recalibrate=False), one.feature_names).fit(X[:WARM], y[:WARM])
     torch.testing.assert_close(joint_covariance(plain, X[:5]).diagonal(), plain.predict(X[:5]).variance)
-
-
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_a_model_goes_on_where_it_was_saved(tmp_path, dtype):
-    X, y = table()
-    X[::7, 1] = NAN
-    one = model(ForecastColumns("nwp"), dtype=dtype)
-    one.observe(X[:200], y[:200])
-    one.save(tmp_path / "model.pt")
-    other = OnlineModel.load(tmp_path / "model.pt")
-    assert torch.equal(other.predict(X[200:]).mean, one.predict(X[200:]).mean)
-    want = one.observe(X[200:], y[200:])
-    assert torch.equal(other.observe(X[200:], y[200:]).log_prob, want.log_prob)
-    assert bool(torch.isfinite(want.log_prob).all())
-    parts = model(ForecastColumns("nwp"), dtype=dtype)
-    got = [parts.observe(X[t : t + 13], y[t : t + 13]).log_prob for t in range(0, 400, 13)]
-    tolerance = 1e-8 if dtype == "float64" else 1e-2
-    torch.testing.assert_close(torch.cat(got)[-200:], want.log_prob, rtol=tolerance, atol=tolerance)
 
 
 def test_forecasts_in_other_units_are_told_of_once():

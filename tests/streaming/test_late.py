@@ -61,18 +61,6 @@ def test_any_order_of_arrival_is_the_stream_in_order_with_gaps(order, missing):
     assert same_state(late.model, in_order)
 
 
-def test_a_target_that_comes_at_once_is_predicted_and_learned_as_by_the_model():
-    X, y = stream()
-    late, in_order = LateTargets(fitted()), fitted()
-    for row in range(WARMUP, ROWS):
-        predicted = late.predict(row, X[row])
-        expected = in_order.observe(X[row : row + 1], y[row : row + 1])
-        assert torch.equal(predicted.mean, expected.mean) or torch.allclose(predicted.mean, expected.mean, rtol=1e-12)
-        scored = late.observe(row, float(y[row]))
-        assert scored.log_prob == pytest.approx(float(expected.log_prob), rel=1e-9)
-    assert same_state(late.model, in_order)
-
-
 def test_a_target_is_scored_by_what_was_said_of_it_however_late():
     X, y = stream()
     late = LateTargets(fitted())

@@ -103,19 +103,6 @@ def test_the_future_changes_no_past_prediction() -> None:
     torch.testing.assert_close(one, two, rtol=0, atol=0, equal_nan=True)
 
 
-def test_a_row_by_itself_is_predicted_as_it_is_learned() -> None:
-    X, y = stream()
-    steps = torch.where(torch.arange(400) % 5 == 0, 3.0, 1.0).double()
-    one = model()
-    one.observe(X[:205], y[:205])
-    for t in range(205, 265):
-        predicted = one.predict(X[t : t + 1], steps[t : t + 1])
-        mean, spread = predicted.mean.clone(), predicted.stddev.clone()
-        learned = one.observe(X[t : t + 1], y[t : t + 1], steps[t : t + 1]).distribution
-        torch.testing.assert_close(mean, learned.mean, rtol=1e-8, atol=1e-8)
-        torch.testing.assert_close(spread, learned.stddev, rtol=1e-8, atol=1e-8)
-
-
 def test_steps_of_one_change_no_bit_and_bad_ones_are_refused_without_a_trace() -> None:
     X, y = stream()
     one, two = model(), model()

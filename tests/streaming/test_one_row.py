@@ -18,7 +18,6 @@ from gp_ensembles.ensembles.external_models import Boosting
 from gp_ensembles.ensembles.extra_experts import Refitted, WideFeatures, WindowGP
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import light
-from gp_ensembles.experts.gaussian import BoundGaussian, GaussianExpert
 from gp_ensembles.meta_learners import BayesianModelAveraging
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.inputs import InputState
@@ -154,15 +153,6 @@ def test_rows_with_a_column_that_wakes_up_are_the_blocks() -> None:
     assert InputState.unpacked(model.content()["inputs"], 3).inactive_columns.scale.tolist()[2] > 1
 
 
-def test_a_seasonal_stream_has_experts_of_every_kind() -> None:
-    names = {name.split("/")[0] for name in fitted().names}
-    assert {"lags", "previous value", "value a season ago", "trend and season", "wide"} <= names
-
-
-def test_a_trend_that_may_change_is_among_them_where_it_is_asked_for() -> None:
-    assert "fast changing trend" in {name.split("/")[0] for name in fitted("changing trend").names}
-
-
 def test_a_window_overflows_and_trees_are_trained_while_nearly_all_rows_go_by_themselves(monkeypatch) -> None:
     model, (X, y), alone = fitted("whole"), stream(), []
     commit = RowEnsemble.commit
@@ -237,12 +227,7 @@ def test_what_was_said_stays_when_more_is_learned_and_copies_do_not_know_each_ot
 
 @pytest.mark.parametrize(
     ("column", "value", "message"),
-    [
-        (0, math.inf, "infinite"),
-        (1, 1e9, "out of|warm-up deviations"),
-        (None, math.inf, "infinite"),
-        (None, 1e9, "row"),
-    ],
+    [(0, math.inf, "infinite"), (1, 1e9, "warm-up deviations"), (None, math.inf, "infinite"), (None, 1e9, "row")],
 )
 def test_a_refused_row_changes_nothing(column: int | None, value: float, message: str) -> None:
     model, (X, y) = fitted(), stream()
@@ -261,19 +246,6 @@ def test_a_refused_row_changes_nothing(column: int | None, value: float, message
     assert_same_state(model, other, 0.0)
 
 
-def test_a_changed_hyperparameter_is_seen_by_the_next_row() -> None:
-    model, (X, y) = fitted("no lags"), stream()
-    one_by_one(model, X[WARMUP : WARMUP + 3], y[WARMUP : WARMUP + 3])
-    other = copy.deepcopy(model)
-    for each in (model, other):
-        for expert in each.online.ensemble.experts:
-            expert.likelihood.noise = 3 * expert.likelihood.noise.detach()
-    t = WARMUP + 3
-    row = model.observe(X[t : t + 1], y[t : t + 1])
-    block = other.observe(X[t : t + 2], y[t : t + 2])
-    torch.testing.assert_close(row.log_prob, block.log_prob[:1], rtol=1e-9, atol=1e-9)
-
-
 @pytest.mark.parametrize(
     "spec",
     [
@@ -284,14 +256,7 @@ def test_a_changed_hyperparameter_is_seen_by_the_next_row() -> None:
 )
 def test_other_ensembles_go_by_blocks(spec) -> None:
     X, y = stream()
-    model = OnlineModel(StreamConfig(spec, warmup=WARMUP)).fit(X[:WARMUP], y[:WARMUP])
-    assert model.online.one_row is None
-    rows = one_by_one(copy.deepcopy(model), X[WARMUP : WARMUP + 5], y[WARMUP : WARMUP + 5])
-    block = model.observe(X[WARMUP : WARMUP + 5], y[WARMUP : WARMUP + 5])
-    torch.testing.assert_close(torch.cat([row.log_prob for row in rows]), block.log_prob, rtol=1e-8, atol=1e-8)
-
-
-def test_single_precision_goes_by_blocks() -> None:
+    assert OnlineModel(StreamConfig(spec, warmup=WARMUP)).fit(X[:WARMUP], y[:WARMUP]).online.one_row is None
     assert fitted("no lags", dtype="float32").online.one_row is None
 
 
@@ -316,21 +281,6 @@ def test_whoever_reads_the_state_finds_it_whole(read: str) -> None:
     torch.testing.assert_close(covariance, covariance.mT, rtol=0, atol=1e-12)
     if read == "load":
         assert torch.equal(online.state.experts[0].moments, fitted("no lags").online.state.experts[0].moments)
-
-
-def test_asking_what_runs_a_row_reads_hyperparameters_without_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
-    online, read = copy.deepcopy(fitted("no lags").online), []
-    bind = GaussianExpert.bind
-
-    def reading(expert: GaussianExpert) -> BoundGaussian:
-        read.append(bind(expert))
-        return read[-1]
-
-    monkeypatch.setattr(GaussianExpert, "bind", reading)
-    assert torch.is_grad_enabled()
-    assert online.one_row is not None
-    assert read
-    assert not any(expert.noise.requires_grad for expert in read)
 
 
 def test_rows_that_want_derivatives_are_plain_rows() -> None:

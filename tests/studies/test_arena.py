@@ -357,7 +357,6 @@ def test_sets_are_chosen_and_standardized_by_the_warm_up(folder):
 
 
 METHOD_NAMES = ["previous", "linear", "previous_label"]
-OPTIONS = arena.Options(methods=METHOD_NAMES, rows=200, seeds=2)
 
 
 def test_rows_are_kept_and_tables_agree_with_them(folder, tmp_path):
@@ -409,9 +408,3 @@ def test_marks_are_taken_from_the_best_baseline_of_each_set():
     assert summaries["river_knn"].best == 1
     assert summaries["previous"].difference == -0.5
     assert summaries["linear"].ratio == pytest.approx(0.5)
-
-
-def test_a_missing_package_is_a_line_below_the_table(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(arena, "is_installed", lambda package: False)
-    text = arena.run(folder, tmp_path, OPTIONS._replace(sets=["sum"], methods=["previous", "river_knn"]))
-    assert "river_knn, seed 1 failed: river is not installed; python -m pip install 'gp_ensembles[arena]'" in text

@@ -191,18 +191,6 @@ def test_what_is_finished_is_read_back_and_two_runs_agree(tmp_path, monkeypatch)
         main([*words, "--seed", "5", "--out", str(tmp_path / "a")])
 
 
-def test_bad_choices_are_one_sentence(tmp_path, capsys):
-    out = ["--out", str(tmp_path / "out")]
-    for words, message in (
-        (["appendix-d", "--max-rows", "20"], "max_rows=20 leaves too few rows"),
-        (["appendix-e"], "autos is left out"),
-        (["experiment-3", "--methods", "magic"], "there is no method magic"),
-        (["experiment-2", "--sets", "moon"], "there is no set moon"),
-    ):
-        assert main(["doebe", *words, *out]) == 2
-        assert message in capsys.readouterr().err
-
-
 def test_the_authors_way_differs_in_every_choice():
     assert not any(value for value in vars(PUBLISHED).values() if isinstance(value, bool))
     made = variants()

@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from gp_ensembles.papers.fusion.hmc import equal_chains
 from studies.fusion import generating
 from studies.fusion import methods as fusion_methods
 from studies.fusion import study as fusion
-from studies.fusion.methods import METHODS, FusionAnswer, FusionTask, Sampling, sampling_of
+from studies.fusion.methods import METHODS, FusionTask, Sampling, sampling_of
 from studies.fusion.nuts import NUTS
 from studies.fusion.sets import expert_source, made_up_mixture, make_priors, split_rows, table_rows, train_experts
 from studies.fusion.tables import ORDER, FusionPlan, FusionScores, Setting, findings, paired_text, table_text
@@ -156,24 +155,6 @@ def test_every_model_predicts_the_test_rows_by_every_inference(name, inference, 
     assert set(found.checks) == (checks if inference == "hmc" else set())
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_interrupted_chains_are_no_finished_part(split, experts, quick, monkeypatch):
-    given = task(split, experts, "hmc")
-    more = given.sampling._replace(num_draws=7)  # than there will be
-    with pytest.raises(KeyboardInterrupt):
-        METHODS["BHS"].run(given._replace(sampling=more))
-
-
-def test_figures_have_the_settings_of_the_paper_s():
-    for figure, settings in [
-        ("3a", [(K, 30, 1.0) for K in (2, 3, 4, 5)]),
-        ("3b", [(2, M, width) for width in (1.0, 3.0) for M in (10, 30, 50)]),
-    ]:
-        plan = fusion.make_plan(figure, Choices(Sources(None), Path("out"), 5), HMC_USUAL, 1000)
-        assert plan.settings == settings
-        assert (plan.methods, plan.splits, plan.num_rows) == (list(METHODS), 5, 1000)
-
-
 def test_the_paper_s_chains_are_four_of_five_hundred(monkeypatch):
     usual, published = HMC_USUAL.method(), sampling_of("hmc", 0, 0, True).method()
     assert sampling_of("", 0, 0, False) == HMC_USUAL
@@ -253,13 +234,6 @@ def test_means_are_of_the_splits_and_chains_have_parts_of_their_own(tmp_path, ch
     plans = [fusion.make_plan("3a", choices, sampling_of("hmc", 0, 0, published), 100) for published in (False, True)]
     first, second = (fusion.part_settings("BHS", Setting(2, 30, 1.0), 0, plan) for plan in plans)
     assert first != second
-
-
-def test_a_density_that_is_not_finite_fails(split, experts, monkeypatch):
-    nothing = torch.full_like(split.test_y, math.nan)
-    monkeypatch.setitem(METHODS, "PoE", METHODS["PoE"]._replace(run=lambda _: FusionAnswer(nothing, nothing, {})))
-    with pytest.raises(ValueError, match="a density of a test target is not finite"):
-        fusion.run_part("PoE", task(split, experts), {})
 
 
 def scored(columns: dict[str, list[list[float]]]) -> FusionScores:

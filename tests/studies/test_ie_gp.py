@@ -9,14 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.cli.text_tables import as_csv
 from gp_ensembles.data import Table, load_folder
-from gp_ensembles.files.replacing import write_json
 from gp_ensembles.metrics import nmse
 from studies.harness.experiment import Choices
-from studies.harness.parts import Record, kept_record
 from studies.harness.sources import Sources
-from studies.harness.text import aligned
 from studies.ie_gp import regret as synthetic_regret
 from studies.ie_gp import streams
 from studies.ie_gp import study as ie_gp
@@ -83,21 +79,6 @@ def test_raker_equals_a_plain_loop(seed, step, penalty):
     setting = RakerSettings(y.new_tensor(step), y.new_tensor(penalty))
     _, mean = run_raker(init_raker(Phi, setting), Phi, y, setting)
     np.testing.assert_allclose(mean, raker_by_hand(Phi.numpy(), y.numpy(), step, penalty), rtol=1e-9, atol=1e-10)
-
-
-@settings(max_examples=15)
-@given(seed=SEEDS, cut=st.integers(1, 24))
-def test_raker_in_blocks_and_in_batches_gives_the_same_numbers(seed, cut):
-    Phi, y = random_problem(seed)
-    batch = RakerSettings(y.new_tensor([0.05, 0.3]), y.new_tensor([0.0, 0.01]))
-    after, mean = run_raker(init_raker(Phi, batch), Phi, y, batch)
-    state, first = run_raker(init_raker(Phi, batch), Phi[:, :cut], y[:cut], batch)
-    state, second = run_raker(state, Phi[:, cut:], y[cut:], batch)
-    torch.testing.assert_close(torch.cat([first, second], -1), mean)
-    torch.testing.assert_close(tuple(state), tuple(after))
-    for i in range(2):
-        one = RakerSettings(batch.step[i], batch.penalty[i])
-        torch.testing.assert_close(run_raker(init_raker(Phi, one), Phi, y, one)[1], mean[i])
 
 
 def test_raker_leaves_its_state_alone_and_keeps_hopeless_kernels_finite():
@@ -229,25 +210,6 @@ def test_as_published_is_said_and_forgets_the_warm_up(folder, tmp_path):
         assert float(run.mean[0]) == pytest.approx(0.0, abs=1e-12)  # nothing is known of the first row
 
 
-def test_records_with_other_settings_are_not_read_back(tmp_path):
-    record = Record({"rows": 3}, {"log_score": math.nan, "nmse": math.inf}, {"rows": [1.0, 2.0]})
-    write_json(tmp_path / "record.json", record._asdict())
-    back = kept_record(tmp_path / "record.json", {"rows": 3})
-    assert back is not None
-    assert math.isnan(back.scores["log_score"])
-    assert back.scores["nmse"] == math.inf
-    assert back.curves == record.curves
-    assert kept_record(tmp_path / "record.json", {"rows": 4}) is None
-    (tmp_path / "list.json").write_text("[]")
-    assert kept_record(tmp_path / "list.json", {"rows": 3}) is None
-    assert kept_record(tmp_path, {"rows": 3}) is None
-
-
-def test_tables_mark_what_is_missing():
-    assert aligned(["name", "x"], [["a", math.nan], ["bcdef", 1e-5]]) == "name       x\na          -\nbcdef  1e-05"
-    assert as_csv(["name", "x"], [["a,b", math.nan]]) == 'name,x\n"a,b",\n'
-
-
 def test_static_regret_equals_dense_algebra_and_stays_below_its_bound():
     for seed in range(3):
         num_rows, num_features, noise = 90, 12, 0.01
@@ -306,21 +268,6 @@ def test_regret_figures_are_written_and_read_back(make, figure, kind, tmp_path, 
     assert all(share <= 1 for share in summary["largest_share_of_bound"].values())
     monkeypatch.setattr(synthetic_regret, "dictionary_expert", None)  # nothing is run again
     assert make(tmp_path, draws=2, num_rows=64, progress=False) == text
-
-
-def test_errors_name_what_is_wrong(folder, tmp_path):
-    (tmp_path / "file").write_text("")
-    for chosen, words in (
-        (choices(None, tmp_path), "no folder is given with --data"),
-        (choices(folder, tmp_path, trials=0), "trials=0"),
-        (choices(folder, tmp_path, methods=["SVM"]), "no method SVM; choose from IE-GP"),
-        (choices(folder, tmp_path, methods=["Raker"]), "not more than the 1000 warm-up rows"),
-        (choices(folder, tmp_path / "file"), "choose another --out"),
-    ):
-        with pytest.raises((ValueError, OSError), match=words):
-            ie_gp.run_figure(streams.TASK, streams.FIGURES[0], chosen)
-    with pytest.raises(ValueError, match="use at least 32"):
-        synthetic_regret.static_figure(tmp_path, draws=1, num_rows=10, progress=False)
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import pytest
 import scipy.stats
 import torch
 from hypothesis import given, settings
@@ -111,36 +110,3 @@ def test_static_bound_is_met_by_orthogonal_features():
     norm2, mean_size = estimate.weights.square().sum(), Phi.square().sum(-1).mean()
     bound = static_bound(norm2, prior_variance, noise, 5, 20, mean_size, 1)
     torch.testing.assert_close(estimate.cost, bound, rtol=1e-12, atol=0)
-
-
-def test_gradients_flow_through_regret_and_bound():
-    Phi, y, noise, prior_variance = regression(2)
-    noise.requires_grad_()
-    estimate = batch_estimate(Phi, y, noise, prior_variance)
-    own = filtered(Phi, y, noise, prior_variance).logsumexp(0) - math.log(3)
-    metrics.cumulative_regret(own, metrics.best_expert(estimate.log_prob).log_prob)[-1].backward()
-    assert bool(noise.grad.isfinite().all())
-    assert bool((noise.grad != 0).any())
-
-
-def test_static_regret_grows_like_a_logarithm():
-    generator = torch.Generator().manual_seed(0)
-    Phi = torch.randn(4000, 3, generator=generator, dtype=torch.float64)
-    y = 3 * torch.randn(4000, generator=generator, dtype=torch.float64).sign()
-    one = y.new_ones(())
-    short, long = (batch_estimate(Phi[:n], y[:n], one, one).cost for n in (1000, 4000))
-    assert float(long - short) == pytest.approx(1.5 * math.log(4), abs=0.3)
-
-
-def test_errors_name_the_shapes():
-    with pytest.raises(ValueError, match="Phi must be"):
-        batch_estimate(torch.zeros(4, 2), torch.zeros(5), torch.ones(()), torch.ones(()))
-    one = torch.ones(())
-    with pytest.raises(ValueError, match="one or more"):
-        static_bound(one, one, one, 0, 5, one, 1)
-
-
-@pytest.mark.usefixtures("wrong_default_dtype")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_dtypes_follow_the_tensors(dtype):
-    assert {result.dtype for result in batch_estimate(*[tensor.to(dtype) for tensor in regression(1)])} == {dtype}

@@ -83,23 +83,6 @@ def test_adaraker_is_a_list_of_intervals(seed, penalty, keeps, labels):
     np.testing.assert_allclose(mean, expected, rtol=1e-9, atol=1e-10)
 
 
-@settings(max_examples=8, deadline=None)
-@given(seed=SEEDS, cut=st.integers(1, NUM_ROWS - 1))
-def test_adaraker_in_blocks_and_in_batches_gives_the_same_numbers(seed, cut):
-    Phi, y = problem(seed)
-    batch = AdaRakerSettings(y.new_tensor([0.0, 0.01]))
-    start = init_adaraker(Phi, batch, NUM_ROWS)
-    _, mean = run_adaraker(start, Phi, y, batch)
-    state, first = run_adaraker(start, Phi[:, :cut], y[:cut], batch)
-    _, second = run_adaraker(state, Phi[:, cut:], y[cut:], batch)
-    torch.testing.assert_close(torch.cat([first, second], -1), mean)
-    for i in range(2):
-        one = AdaRakerSettings(batch.penalty[i])
-        torch.testing.assert_close(run_adaraker(init_adaraker(Phi, one, NUM_ROWS), Phi, y, one)[1], mean[i])
-    with pytest.raises(ValueError, match="room for 63 rows"):
-        run_adaraker(state, Phi.repeat(1, 2, 1), y.repeat(2), batch)
-
-
 def test_the_penalty_is_the_one_with_the_least_error():
     Phi, y = problem(1)
     X = torch.arange(NUM_ROWS, dtype=torch.float64).unsqueeze(-1)

@@ -9,7 +9,7 @@ import torch
 from scipy.stats import multivariate_normal
 
 from studies.ie_gp import theory
-from studies.ie_gp.restarts import restart_bound, restart_mixture, restarted_log_prob
+from studies.ie_gp.restarts import restart_mixture, restarted_log_prob
 
 
 def test_lemma_1_is_attained():
@@ -69,10 +69,3 @@ def test_the_bound_of_restarts_holds_against_an_adversary_and_is_attained():
     for lengths in ([24], [12, 12], [1] * 24):
         found = theory.regrets(Phi, adverse, lengths, 1.0, 0.9)
         assert found["restarted"] <= found["its bound"] + 1e-9
-
-
-def test_errors_name_what_is_wrong():
-    with pytest.raises(ValueError, match="stay must lie between"):
-        restart_mixture(torch.zeros(1, 2, 2), 1.0)
-    with pytest.raises(ValueError, match="cannot switch 5 times"):
-        restart_bound(2, 4, 5, 0.5)

@@ -26,7 +26,7 @@ from studies.ie_gplvm import methods
 from studies.ie_gplvm import study as gplvm
 from studies.ie_gplvm.gpytorch_model import gpytorch_embedding
 from studies.ie_gplvm.neighbors import neighbor_error
-from studies.ie_gplvm.sets import START_SHARES, latent_sets, shuffled_rows
+from studies.ie_gplvm.sets import latent_sets, shuffled_rows
 from tests.studies.sets import read_rows
 
 FAST = ["ie_gplvm", "ie_gplvm_one_space", "pca", "incremental_pca", "kernel_pca"]
@@ -142,19 +142,6 @@ def test_columns_that_are_constant_at_the_start_are_left_out():
         shuffled_rows(table, 0.1, 0)
 
 
-def test_shares_are_the_paper_s():
-    assert START_SHARES == {"digits": 0.1, "oil_flow": 0.1, "usps_0to4": 0.1, "mnist_5k": 0.05}
-    assert shuffled_rows(made_up(1000), 0.1, 0).num_start == 100
-    with pytest.raises(ValueError, match=r"5% of 40 rows are too few to start from.*--max_rows"):
-        shuffled_rows(made_up(40), 0.05, 0)
-
-
-def test_the_ensemble_has_the_paper_s_kernels():
-    assert (NUM_FREQUENCIES, *(methods.METHODS[name].online for name in ("ie_gplvm", "umap"))) == (50, True, False)
-    features = rbf_features(2, 1)
-    assert features.kernel.lengthscale.square().log2().flatten().tolist() == pytest.approx([-3, -2, -1, 0, 1, 2, 3])
-
-
 def sets(folder=None, names=None, own=()):
     return latent_sets(OPTIONS._replace(sources=Sources(folder, own), sets=names))
 
@@ -239,11 +226,6 @@ def test_gpytorch_s_model_fits_and_is_watched(rows):
             gpytorch_embedding(rows.Y, **wrong)
 
 
-def test_gpytorch_s_places_keep_what_is_near_together(rows):
-    """After a hundred steps the curve that the rows lie on is not folded."""
-    assert neighbor_error(gpytorch_embedding(rows.Y, 100), rows.label) <= 0.2
-
-
 def test_scores_are_those_of_the_runs(tmp_path, plain):
     text = figure(tmp_path)
     rows = read_rows(tmp_path / "figure_7.csv")
@@ -276,26 +258,6 @@ def test_parts_are_shared_by_readings_and_by_settings_that_a_method_has_no_use_f
     assert "pca" in figure(tmp_path, methods=["pca"], effort=methods.Effort(5, 5))
     with pytest.raises(TypeError):
         figure(tmp_path, effort=methods.Effort(5))
-
-
-def test_what_fails_has_an_empty_panel(tmp_path, monkeypatch):
-    nothing = torch.full((60, 2), math.nan, dtype=torch.float64)
-    monkeypatch.setitem(methods.RUNS, "pca", lambda task: methods.LatentAnswer({"embedding": nothing}, 1.0, {}))
-    text = figure(tmp_path, methods=["pca", "kernel_pca"])
-    assert "digits, pca, draw 2 failed: neighbors need at least two rows and finite places" in text
-    assert (tmp_path / "figure_7.png").is_file()
-    with pytest.raises(ValueError, match="nothing could be run; digits, pca: digits: 10% of 20 rows are too few"):
-        figure(tmp_path / "other", methods=["pca"], max_rows=20)
-
-
-def test_umap_is_left_out_where_it_is_not_installed(tmp_path, monkeypatch, plain):
-    monkeypatch.setattr(gplvm, "without_umap", lambda: "it is away")
-    text = figure(tmp_path, methods=["umap", "pca"], trials=1)
-    assert "umap was left out: it is away" in text
-    with pytest.raises(ValueError, match="umap cannot be run: it is away"):
-        figure(tmp_path, methods=["umap"])
-    monkeypatch.setattr(methods, "find_spec", lambda name: None)
-    assert "pip install umap-learn" in str(methods.without_umap())
 
 
 def test_umap_is_called_with_two_components_and_the_seed(rows, monkeypatch):

@@ -1,7 +1,6 @@
 """Figures 1 and 2 of knot selection: a sixth knot brings nothing at the five, and knots move as the methods say."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -53,11 +52,3 @@ def test_moves_start_at_five_knots_and_end_at_as_many_as_the_other(tmp_path, mon
     assert "120 made-up rows" in text
     assert "by L-BFGS" in text
     assert (tmp_path / "knots_figure_2.png").exists()
-
-
-def test_figures_are_functions_of_the_seed():
-    X, y = made_up_rows(3)
-    assert torch.equal(y, made_up_rows(3)[1])
-    assert not torch.equal(X, made_up_rows(4)[0])
-    with pytest.raises(ValueError, match="--seed"):
-        new_knot(Choices(Sources(None), Path("nowhere"), 1, seed=-1))

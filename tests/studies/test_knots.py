@@ -61,11 +61,6 @@ def split(folder):
     return split_rows(load_set(Sources(folder), "boston"), 0.8, 3)
 
 
-@pytest.fixture
-def few(folder):
-    return split_rows(load_set(Sources(folder), "boston"), 0.8, 3, 30)
-
-
 def task(split, max_knots=6, start=None):
     return KnotTask(split, max_knots, start, torch.Generator().manual_seed(1))
 
@@ -90,13 +85,6 @@ def test_splits_are_standardized_by_the_training_rows_alone(split, folder):
     again, other = split_rows(table, 0.8, 3), split_rows(table, 0.8, 4)
     assert torch.equal(split.test_y, again.test_y)
     assert not torch.equal(split.test_y, other.test_y)
-
-
-def test_training_rows_are_as_many_as_the_paper_s():
-    for name, rows, train in [("boston", 490, 392), ("airfoil", 1503, 1202), ("ccpp", 9568, 4784)]:
-        X = torch.arange(rows, dtype=torch.float64).unsqueeze(-1)
-        found = split_rows(Table(X, X.squeeze(-1), ("x",), "y", "line"), SETS[name].train_share, 0)
-        assert len(found.y) == train
 
 
 def test_the_sets_are_the_paper_s(shared):
@@ -153,20 +141,6 @@ def test_every_method_selects_at_most_the_knots_allowed_and_stays_below_the_evid
     assert bool((found.variance > 0).all())
     assert found.history["history_knots"][-1] == len(found.knots)
     assert found.history["history_objective"][-1] == pytest.approx(found.objective, abs=1e-6)
-
-
-def test_simultaneous_optimization_needs_the_knots_it_starts_from(split):
-    with pytest.raises(ValueError, match="knots of OBVk are needed"):
-        METHODS["SVO"].run(task(split))
-
-
-def test_an_interrupted_selection_is_no_finished_part(split, monkeypatch):
-    def interrupt(*arguments, **options):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("gp_ensembles.papers.sparse.one_at_a_time.OneAtATime.search", interrupt)
-    with pytest.warns(UserWarning, match="interrupted"), pytest.raises(KeyboardInterrupt):
-        METHODS["OBVk"].run(task(split))
 
 
 def test_as_published_is_said_and_kept_apart(choices, tmp_path, no_pictures):
@@ -249,13 +223,6 @@ def test_a_table_of_ones_own_takes_boston_s_place_whole(tmp_path, no_pictures):
     assert "R code" not in text  # numbers of Boston say nothing of it
 
 
-def test_fewer_rows_are_the_first_drawn(folder):
-    table = load_set(Sources(folder), "boston")
-    whole, few = split_rows(table, 0.8, 3), split_rows(table, 0.8, 3, 40)
-    assert (len(few.y), len(few.test_y)) == (32, 8)
-    assert torch.equal(torch.cat([few.y, few.test_y]), torch.cat([whole.y, whole.test_y])[:40])
-
-
 def results_of(values):
     """Scores by method, a list over splits each."""
     results = Results(None, ("method", "split"), len(next(iter(values.values()))))
@@ -282,30 +249,6 @@ def test_the_range_of_a_figure_is_compared_with_that_of_ours():
     text = printed_text(results_of({"OBVk": [0.5, 0.4]}), ["OBVk"], "boston")
     assert "OBVk" in text
     assert "ORVk" not in text
-
-
-def test_what_fails_is_named_and_the_rest_goes_on(choices, tmp_path, monkeypatch, no_pictures):
-    ran = knots.run_part
-
-    def failing(method, *arguments):
-        if method == "OBVk":
-            raise ValueError("no proposals today")
-        return ran(method, *arguments)
-
-    monkeypatch.setattr(knots, "run_part", failing)
-    choices = choices._replace(methods=["FGP", "OBVk", "SVk"], trials=1)
-    text = run(choices)
-    assert "OBVk, split 1 failed: no proposals today" in text
-    assert "SVk, split 1 failed: it starts from the knots of OBVk, which failed" in text
-    with pytest.raises(ValueError, match="nothing could be run; OBVk: no proposals today"):
-        run(choices._replace(methods=["OBVk"], out=tmp_path / "other"))
-
-
-def test_a_split_with_a_constant_input_is_named(choices, tmp_path):
-    rows = [[float(k), 3.0, 1.0, float(k % 7), float(k % 5)] for k in range(30)]
-    path = write_set(tmp_path / "sets", "boston_raw", BOSTON, rows)
-    with pytest.raises(ValueError, match="nothing could be run; all methods: rm, ptratio of boston_raw is constant"):
-        run(choices._replace(sources=Sources(path)))
 
 
 def test_sets_that_cannot_be_used_are_refused(choices, tmp_path):

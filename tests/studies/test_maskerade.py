@@ -10,14 +10,12 @@ from scipy.stats import multivariate_normal, norm
 
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.data import Table, load_folder
-from gp_ensembles.papers.quadrature import Budget, RegressionProblem, Search, marginalize
+from gp_ensembles.papers.quadrature import RegressionProblem
 from gp_ensembles.papers.quadrature.prior import draw_stratified
 from studies.harness.experiment import Choices
 from studies.harness.sources import FoundSet, Sources
-from studies.maskerade import methods as maskerade_methods
 from studies.maskerade import sets
 from studies.maskerade import study as maskerade
-from studies.maskerade.experiments import PAPER
 from studies.maskerade.methods import METHODS, PUBLISHED
 from studies.maskerade.predictions import scored
 from studies.maskerade.problems import likelihood_of
@@ -75,14 +73,6 @@ def test_folds_of_a_shuffle_share_all_rows():
         assert len({tuple(rows) for rows in seen}) == shuffles
         assert holdout.choose(308, 0, 5).tolist() != seen[0]
         assert holdout.limit == folds * shuffles
-
-
-def test_ninety_ten_splits_leave_nine_tenths_rounded_down():
-    rows = sets.TENTHS.choose(144, 0, 0)
-    assert len(rows) == 144 - 129
-    assert rows.tolist() == sorted(set(rows.tolist()))
-    assert rows.tolist() == sets.TENTHS.choose(144, 0, 0).tolist() != sets.TENTHS.choose(144, 1, 0).tolist()
-    assert sets.TENTHS.choose(144, 1, 0).tolist() == sets.TENTHS.choose(144, 0, 1).tolist()  # seeds count on
 
 
 def test_rows_are_scaled_by_the_training_rows_alone():
@@ -251,13 +241,7 @@ def test_a_single_kernel_predicts_as_scikit_learn_does():
 def test_a_table_is_written(folder, tmp_path):
     choices = choices_of(folder, tmp_path)
     text = maskerade.run(SERIES, choices, 8)
-    for words in (
-        "paper's RMSE is rmse_standardized",
-        "printed in the paper",
-        "0.162",
-        "airline: 90/10",
-        "paired t",
-    ):
+    for words in ("paper's RMSE is rmse_standardized", "printed in the paper", "0.162", "airline: 90/10", "paired t"):
         assert words in text
     files = sorted(path.name for path in tmp_path.iterdir())
     assert files == ["maskerade_parts"] + [f"maskerade_table-5.{kind}" for kind in ("csv", "json", "png", "txt")]
@@ -276,30 +260,6 @@ def test_the_authors_choices_are_labelled(folder, tmp_path):
     assert (tmp_path / "maskerade_table-5_as_published.csv").exists()
     with pytest.raises(ValueError, match="no method rbf"):  # a rival is what it is
         maskerade.run(SERIES, choices._replace(methods=["rbf"]), 8)
-
-
-def test_a_search_cut_short_is_no_finished_part(monkeypatch):
-    def cut(problem, budget, search, **options):
-        return marginalize(problem, Budget(budget.evaluations - 3, draws=0), Search(num_ascents=0), **options)
-
-    monkeypatch.setattr(maskerade_methods, "marginalize", cut)
-    with pytest.raises(KeyboardInterrupt):
-        METHODS["maskerade-r"].run(made_up_split(), 12, torch.Generator().manual_seed(0))
-
-
-def test_sets_that_cannot_be_used_are_named(folder, tmp_path):
-    text = maskerade.run(SERIES, choices_of(folder, tmp_path, trials=1, sets=["airline", "co2"], methods=["rbf"]), 8)
-    assert "co2, all methods failed: co2 has rows without a target" in text
-    assert "\nrbf" in text
-    with pytest.raises(ValueError, match="at least 1 and at most 10"):
-        maskerade.run(LAYOUTS["table-2"], choices_of(folder, tmp_path / "out", trials=11, sets=None), 8)
-    with pytest.raises(ValueError, match=r"airline is left out.*--data-set airline=FILE:TARGET"):
-        maskerade.run(SERIES, choices_of(None, tmp_path / "out"))
-
-
-def test_budgets_are_the_paper_s_where_it_counts_likelihoods():
-    assert [layout.evaluations for layout in LAYOUTS.values()] == [1000, 200, 200, 200, 1000]
-    assert {one.name for one in PAPER.experiments} == {*LAYOUTS, "table-6", "figure-3", "figure-4"}
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from studies.optimization import methods, rivals, tables
 from studies.optimization.drawn import draw
 from studies.optimization.methods import METHODS, initial_design, make_method
 from studies.optimization.problems import PROBLEMS, Problem, cross_validated, drifting, height_at, make_problem, peak_at
-from studies.optimization.runs import Runs, Trace, as_record, as_trace, run_one
+from studies.optimization.runs import Runs, Trace, run_one
 from tests.pretend_graphs import pretend_gpu
 
 OPTIONS = ["--trials", "2", "--iterations", "3", "--progress", "false"]
@@ -246,18 +246,6 @@ def test_features_take_over_where_exact_processes_are_dear(monkeypatch):
     assert trace.X.shape == (12, 2)
     exact, features = methods.ExactEnsembleModel, methods.EnsembleModel
     assert fits == [(exact, 6), (exact, 7), (features, 8), (features, 10)]  # every row; then after 2 and 2 of 8 and 10
-
-
-def test_sobol_goes_on_with_the_design(generator):
-    trace = run_one(parabola(), "sobol", seed=1, num_iterations=4)
-    one = torch.ones(1, dtype=torch.float64)
-    assert torch.equal(trace.X, initial_design(torch.stack([0 * one, one]), 8, seed=1))
-
-
-def test_a_run_comes_back_from_its_part():
-    trace = run_one(make_problem("tuning"), "random", seed=0, num_iterations=2, num_initial=2)
-    for one, other in zip(trace, as_trace(as_record(trace, {})), strict=True):
-        assert torch.equal(one.nan_to_num(-1), other.nan_to_num(-1))
 
 
 def regret(out, *words, problems="branin", methods=("random", "sobol")):

@@ -96,31 +96,6 @@ def test_constant_columns_are_named_or_dropped():
         torch.testing.assert_close(stream.X, split_stream(table, 20).X[:, [0, 2]])
 
 
-def test_columns_without_names_are_counted():
-    X = torch.stack([torch.ones(3), torch.arange(3.0)], dim=1).double()
-    with pytest.raises(ValueError, match="column 0"):
-        Standardizer.fit(X, X[:, 1])
-
-
-def test_clipping_bounds_the_inputs_only():
-    table = made()
-    stream = split_stream(table, 20, clip=0.5)
-    assert float(stream.X.abs().max()) == float(stream.warm_X.abs().max()) == 0.5
-    free = split_stream(table, 20)
-    assert torch.equal(stream.y, free.y)
-    assert torch.equal(stream.X, free.X.clamp(-0.5, 0.5))
-
-
-def test_the_dtype_is_that_asked_for(wrong_default_dtype):
-    table = made()
-    narrow, wide = split_stream(table, 20, dtype=torch.float32), split_stream(table, 20)
-    assert {part.dtype for part in narrow[:4]} == {torch.float32}
-    assert {part.dtype for part in (*wide[:4], *narrow.standardizer)} == {torch.float64}
-    # Statistics and differences in float64, rounded once.
-    assert torch.equal(narrow.X, wide.X.float())
-    assert narrow.standardizer.inverse_mean(narrow.y).dtype == torch.float32
-
-
 def with_targets(table, num_missing):
     y = table.y.clone()
     y[:num_missing] = NAN

@@ -85,15 +85,3 @@ def tables(paper, experiment, out):
 def test_a_cheap_experiment_gives_one_table(paper, experiment, tmp_path):
     first, second = (tables(paper, experiment, tmp_path / name) for name in ("first", "second"))
     assert first == second
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("paper", "experiment"), CHEAP)
-def test_a_cheap_experiment_makes_a_lost_part_again_and_no_other(paper, experiment, tmp_path):
-    first = tables(paper, experiment, tmp_path)
-    *kept, lost = sorted((tmp_path / "runs").glob("*.json"))
-    before = [one.stat().st_mtime_ns for one in kept]
-    lost.unlink()
-    assert tables(paper, experiment, tmp_path) == first
-    assert [one.stat().st_mtime_ns for one in kept] == before
-    assert lost.exists()

@@ -174,24 +174,6 @@ def test_a_target_that_never_comes_is_given_up(tmp_path, capsys, refused):
     refused(main([*command, "0"]), "--window must be at least one row, got 0")
 
 
-def test_the_warm_up_goes_on_without_targets_that_stay_away(tmp_path):
-    session = LineSession(CONFIG, "load", window=10)
-    answers, _ = run(session, without_target(4), tmp_path)
-    first = ["warm_up" in answer for answer in answers].index(False)
-    assert first in (30, 31)  # row 5 waited for a few rows only
-    assert session.model.num_rows == 60
-
-
-def test_a_row_is_given_up_when_those_behind_it_have_their_targets(tmp_path):
-    late, session = without_target(50), LineSession(CONFIG, "load")
-    run(session, late[: 2 * 55], tmp_path)  # four rows behind it have theirs
-    assert (session.num_waiting, session.model.num_rows) == (2, 50)  # itself and the newest
-    run(session, late[2 * 55 :], tmp_path)
-    assert (session.num_waiting, session.model.num_rows) == (0, 60)
-    _, summary = run(session, [{"id": "r50", "load": 1.0}], tmp_path)
-    assert (summary["rows_given_up"], summary["lines_malformed"]) == (1, 1)
-
-
 def test_what_is_odd_in_the_warm_up_costs_its_own_line_only(tmp_path, capsys):
     found = rows()
     found[7] = {**found[7], "wind": "gale"}
@@ -249,14 +231,6 @@ def test_a_file_that_is_read_again_is_gone_on_from(tmp_path, capsys):
     other.write_text(json.dumps({**rows()[0], "id": "new"}) + "\n")
     assert main(["resume", str(other), "--checkpoint", str(tmp_path / "out" / "checkpoint.pt"), *out]) == 0
     assert json.loads(capsys.readouterr().out)["row"] == 61
-
-
-def test_classes_need_no_config(tmp_path, capsys):
-    labels = [{**row, "load": "high" if row["load"] > 2.5 else "low"} for row in rows(40)]
-    command = ["stream", written(tmp_path / "rows.jsonl", labels), "--target", "load", "--format", "jsonl"]
-    command += ["--warmup", "30"]
-    assert main([*command, "--classes", "low,high", "--out", str(tmp_path / "out")]) == 0
-    assert set(json.loads(capsys.readouterr().out.splitlines()[-1])["probabilities"]) == {"low", "high"}
 
 
 def test_nobody_reads_the_answers(tmp_path, monkeypatch, capsys):

@@ -75,14 +75,7 @@ def figures_of(text):
 
 def test_numbers_are_those_of_the_summary(run, history):
     adapter = {"num_answered": 3900, "num_absent": 100, "num_targets": 3800, "log_score": -1.7, "regret": -1064.0}
-    adapter |= {
-        "ensemble_log_score": -1.42,
-        "bound": 9.5,
-        "weight": 0.25,
-        "mean_weight": 0.31,
-        "reason": "",
-        "fix": "",
-    }
+    adapter |= {"ensemble_log_score": -1.42, "bound": 9.5, "weight": 0.25, "mean_weight": 0.31, "reason": "", "fix": ""}
     summary = run.summary(external_models={"trees/0": adapter})
     text = report_html(summary, history)
     tables = checked(text).tables

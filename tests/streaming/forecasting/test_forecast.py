@@ -14,7 +14,7 @@ from gp_ensembles.ensembles.presets import PRESETS, auto, forecaster, light
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.targets import BinaryTarget, RealTarget
 from gp_ensembles.streaming import OnlineModel, StreamConfig
-from gp_ensembles.streaming.forecasting.forecast import Forecast, recalibrated_paths
+from gp_ensembles.streaming.forecasting.forecast import recalibrated_paths
 
 LEVELS = [0.05, 0.25, 0.5, 0.75, 0.95]
 
@@ -131,15 +131,6 @@ def test_a_basis_of_what_comes_back_leaves_clocks_out() -> None:
     assert RecurringBasis(LinearBasis()).build(X[:, [0, 2]]) == []
     with pytest.raises(TypeError, match="basis"):
         RecurringBasis("linear")  # type: ignore[arg-type]
-
-
-def test_a_record_of_paths_alone() -> None:
-    first = Mixture(torch.zeros(1).double(), torch.zeros(1, 1).double(), torch.ones(1, 1).double())
-    paths = torch.tensor([[0.0, 1.0], [0.0, 3.0]], dtype=torch.float64)
-    forecast = Forecast(paths, first)
-    assert forecast.mean.tolist() == [0.0, 2.0]
-    assert forecast.variance.tolist() == [1.0, 2.0]
-    assert forecast.num_steps == 2
 
 
 def _flat(content: object, name: str = "") -> dict[str, object]:

@@ -2,7 +2,6 @@
 
 import copy
 
-import pytest
 import torch
 from scipy import stats
 from torch import Tensor
@@ -140,15 +139,3 @@ def test_paths_leave_the_ensemble_as_it_was_and_follow_their_generator() -> None
     one, other = draw(online, inputs, 50), draw(online, inputs, 50)
     assert torch.equal(one, other)
     assert all(torch.equal(value, before[name]) for name, value in online.state_dict().items())
-
-
-@pytest.mark.parametrize("num", [2, 7, 1000])
-def test_experts_get_their_share_of_paths(num: int) -> None:
-    online = on_lags()
-    weight = online.log_weights.exp()
-    far = torch.tensor([[0.0]], dtype=torch.float64)
-    log_weights = torch.tensor([0.25, 0.75], dtype=torch.float64).log()
-    assert weight.shape == log_weights.shape
-    paths = sample_paths(online, far, log_weights, num, generator=torch.Generator().manual_seed(0))
-    assert paths.shape == (num, 1)
-    assert bool(torch.isfinite(paths).all())
