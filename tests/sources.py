@@ -2,12 +2,15 @@
 
 import ast
 import importlib.util
+import pkgutil
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+import gp_ensembles
 
 EXTENSIONS = Path(__file__).resolve().parents[1] / "docs" / "extensions"
 
@@ -22,6 +25,19 @@ def sources(folder: Path) -> Iterator[tuple[Path, ast.Module]]:
     """Every Python file below ``folder``, by its path from there."""
     for path in sorted(folder.rglob("*.py")):
         yield path.relative_to(folder), parsed(path.read_text(encoding="utf-8"))
+
+
+def library_classes() -> list[type]:
+    """The classes of the library."""
+    found: dict[str, type] = {}
+    for info in pkgutil.walk_packages(gp_ensembles.__path__, "gp_ensembles."):
+        if info.name.endswith("__main__"):
+            continue
+        module = importlib.import_module(info.name)
+        for cls in vars(module).values():
+            if isinstance(cls, type) and cls.__module__.startswith("gp_ensembles."):
+                found[f"{cls.__module__}.{cls.__qualname__}"] = cls
+    return list(found.values())
 
 
 def extension(name: str) -> ModuleType:

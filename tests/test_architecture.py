@@ -4,9 +4,7 @@ Each check is a function from sources (or classes) to complaints, so that its ow
 """
 
 import ast
-import importlib
 import inspect
-import pkgutil
 from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -17,7 +15,7 @@ import pytest
 import gp_ensembles
 from gp_ensembles.experts.base import BoundExpert, Expert, Runner
 from gp_ensembles.filters.states import FilterState
-from tests.sources import sources
+from tests.sources import library_classes, sources
 
 PACKAGE = Path(gp_ensembles.__file__).parent
 STUDIES, ATTACKS = (Path(__file__).resolve().parents[1] / name for name in ("studies", "attacks"))
@@ -283,18 +281,6 @@ def kind_complaints(folder: Path, names: set[str]) -> list[str]:
                 if asked and id(node) not in asserted:
                     complaints.append(f"{path}:{node.lineno} asks for {', '.join(sorted(asked))}")
     return complaints
-
-
-def library_classes() -> list[type]:
-    found: dict[str, type] = {}
-    for info in pkgutil.walk_packages(gp_ensembles.__path__, "gp_ensembles."):
-        if info.name.endswith("__main__"):
-            continue
-        module = importlib.import_module(info.name)
-        for cls in vars(module).values():
-            if isinstance(cls, type) and cls.__module__.startswith("gp_ensembles."):
-                found[f"{cls.__module__}.{cls.__qualname__}"] = cls
-    return list(found.values())
 
 
 def test_every_package_stands_in_the_table():

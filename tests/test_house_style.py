@@ -8,9 +8,10 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from types import FunctionType
 
 import gp_ensembles
-from tests.sources import parsed, sources
+from tests.sources import library_classes, parsed, sources
 
 PACKAGE = Path(gp_ensembles.__file__).parent
 ROOT = Path(__file__).resolve().parents[1]
@@ -334,6 +335,17 @@ def example_complaints(objects: list[tuple[str, object]]) -> list[str]:
     return complaints
 
 
+def undocumented_methods(classes: Iterable[type]) -> list[str]:
+    """Public methods and properties without a docstring of their own or of a class that they come from."""
+    return [
+        f"{cls.__name__}.{name}"
+        for cls in classes
+        for name, member in vars(cls).items()
+        if isinstance(member, FunctionType | property | classmethod | staticmethod) and name[0] != "_"
+        if not inspect.getdoc(getattr(cls, name))
+    ]
+
+
 def test_names_follow_the_glossary():
     assert [*word_complaints(PACKAGE), *word_complaints(STUDIES)] == []
 
@@ -389,6 +401,23 @@ def test_nothing_is_left_half_done():
 
 def test_public_functions_and_classes_show_an_example():
     assert set(example_complaints(list(public_objects()))) - set(WITHOUT_EXAMPLE) == set()
+
+
+def test_methods_have_a_docstring_or_inherit_one():
+    class Base:
+        def said(self):
+            """Something."""
+
+        def silent(self): ...
+
+    class Heir(Base):
+        def said(self): ...
+
+        @property
+        def bare(self): ...
+
+    assert undocumented_methods([Base, Heir]) == ["Base.silent", "Heir.bare"]
+    assert undocumented_methods(library_classes()) == []
 
 
 def test_exceptions_are_still_needed():

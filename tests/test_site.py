@@ -84,7 +84,7 @@ def test_defaults_are_shown_as_one_would_write_them():
 
 def test_what_the_base_says_stands_in_the_place_of_a_reference_to_it():
     resolved = extension("inherited").resolved
-    predicted = resolved(RandomWalk.take.__doc__.splitlines(), RandomWalk.__module__, "RandomWalk.take")
+    predicted = resolved(["See :meth:`Transition.take`."], RandomWalk.__module__, "RandomWalk.take")
     assert predicted == inspect.getdoc(Transition.take).splitlines()
     added = resolved(inspect.getdoc(WindowGP.build).splitlines(), WindowGP.__module__, "WindowGP.build")
     assert added[2].startswith("Here: one expert for each start")

@@ -62,7 +62,6 @@ class CompactRunner(Runner):
             self._runner = bound.take(alive).runner(self._parts)
 
     def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
-        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
         if self._runner is None:
             return SilentRunner(self._bound, self._state).stage(Phi, rows, has_gaps)
         living = self._runner.stage(Phi.reshape(self._num_experts, *Phi.shape[-2:])[self._alive], rows, has_gaps)
@@ -72,7 +71,6 @@ class CompactRunner(Runner):
         return type(living)(**full)
 
     def commit(self) -> None:
-        """Learn the staged block."""
         if self._runner is not None:
             self._runner.commit()
 

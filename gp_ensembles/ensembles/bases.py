@@ -71,7 +71,6 @@ class FourierBasis(Basis):
     name: str | None = None
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
-        """Feature maps by name; see :meth:`Basis.build`."""
         kernel = scaled_kernel(X, self.nu, self.starts)
         features = RandomFourierFeatures.from_kernel(kernel, X.shape[-1], self.num_features, generator=generator)
         return [(_label(self, "rff"), features)]
@@ -95,7 +94,6 @@ class OptimizedFourierBasis(Basis):
     name: str | None = None
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
-        """Feature maps by name; see :meth:`Basis.build`."""
         kernel = scaled_kernel(X, self.nu, self.starts)
         features = OptimizedFourierFeatures.from_kernel(kernel, X.shape[-1], self.num_features, generator=generator)
         return [(_label(self, "off"), features)]
@@ -122,7 +120,6 @@ class HilbertBasis(Basis):
     name: str | None = None
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
-        """Feature maps by name; see :meth:`Basis.build`."""
         X = with_spare_columns(X)
         number = most_per_column(self.num_frequencies, X.shape[1], "frequencies of 'hsgp'")
         features = HilbertAdditiveFeatures.from_data(scaled_kernel(X, self.nu, self.starts), X, number)
@@ -151,7 +148,6 @@ class RadialBasis(Basis):
     name: str | None = None
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
-        """Feature maps by name; see :meth:`Basis.build`."""
         scales = _starting_lengthscales(X, self.starts)
         num_centers = min(self.num_centers, max(1, torch.unique(X, dim=0).shape[0] // 2))
         centers = kmeans(X, num_centers, generator=generator)
@@ -177,7 +173,6 @@ class PolynomialBasis(Basis):
     name: str | None = None
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
-        """Feature maps by name; see :meth:`Basis.build`."""
         X = with_spare_columns(X)
         margin = 0.25 * (X.amax(0) - X.amin(0))
         lower, upper = X.amin(0) - margin, X.amax(0) + margin
@@ -201,7 +196,6 @@ class LinearBasis(Basis):
     name: str | None = None
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
-        """Feature maps by name; see :meth:`Basis.build`."""
         return [(_label(self, "linear"), LinearFeatures.from_data(X))]
 
 
@@ -235,7 +229,6 @@ class RecurringBasis(Basis):
         check_made("basis", self.basis, Basis, "FourierBasis()")
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
-        """Feature maps by name; see :meth:`Basis.build`."""
         change = X[1:] - X[:-1]
         columns = ((change > 0).any(0) & (change < 0).any(0)).nonzero().flatten().tolist()
         if len(columns) == X.shape[1]:
@@ -259,7 +252,6 @@ class SplineBasis(Basis):
     name: str | None = None
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
-        """Feature maps by name; see :meth:`Basis.build`."""
         number = most_per_column(self.num_intervals + _MORE_SPLINES, X.shape[1], "B-splines of 'spline'")
         features = AdditiveSplineFeatures.from_data(with_spare_columns(X), max(1, number - _MORE_SPLINES))
         return [(_label(self, "spline"), Clamp.to_domain(features))]
@@ -282,7 +274,6 @@ class KernelDictionary(Basis):
     name: str = "rbf kernel"
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
-        """Feature maps by name; see :meth:`Basis.build`."""
         squared = 10.0 ** torch.arange(-4, 7, dtype=X.dtype, device=X.device)
         kernel = RBFKernel(batch_shape=squared.shape).to(X)
         kernel.lengthscale = squared.sqrt().reshape(-1, 1, 1)

@@ -61,7 +61,6 @@ class Boosting(ExpertRecord):
     name: str = "boosting"
 
     def build(self, warm_up: WarmUp) -> list[NamedExpert]:
-        """See :meth:`ExpertRecord.build`."""
         adapter = HistogramBoosting(self.num_trees, self.learning_rate)
         return [(self.name, _external(adapter, warm_up, self))]
 
@@ -110,7 +109,6 @@ class ExternalModel(ExpertRecord):
         check_adapter(self.adapter)
 
     def build(self, warm_up: WarmUp) -> list[NamedExpert]:
-        """See :meth:`ExpertRecord.build`."""
         return [(self.name, _external(self.adapter, warm_up, self))]
 
 
@@ -176,7 +174,6 @@ class ForecastColumns(ExpertRecord):
         return self.columns if self.deviation is None else (*self.columns, self.deviation)
 
     def build(self, warm_up: WarmUp) -> list[NamedExpert]:
-        """See :meth:`ExpertRecord.build`."""
         places = [warm_up.forecasts[name] for name in self.all_columns]
         features = InputFeatures(len(places), warm_up.X.new_ones(()))
         adapter = ColumnsAdapter(self.levels, self.deviation is not None)

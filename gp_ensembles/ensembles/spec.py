@@ -68,7 +68,6 @@ class StickySwitching(GroupedRule):
     stay: float = 0.99
 
     def build(self, group_size: int, num_groups: int) -> MetaLearner:
-        """See :meth:`GroupedRule.build`."""
         return MarkovSwitching(sticky_transition(group_size * num_groups, self.stay))
 
 
@@ -89,7 +88,6 @@ class SpeedSwitching(GroupedRule):
     delta: float = 0.01
 
     def build(self, group_size: int, num_groups: int) -> MetaLearner:
-        """See :meth:`GroupedRule.build`."""
         return MarkovSwitching(edoebe_transition(group_size, num_groups, self.delta))
 
 

@@ -81,13 +81,11 @@ class RealTarget(Target):
     num_outputs: int | None = None
 
     def expert(self, features: FeatureMap) -> Expert:
-        """See :meth:`Target.expert`."""
         if self.num_outputs is not None:
             return MultiOutputExpert(features, self.num_outputs)
         return GaussianExpert(features)
 
     def check(self, y: Tensor) -> None:
-        """See :meth:`Target.check`."""
         for column in y.unsqueeze(-1).flatten(1).unbind(-1):
             check_varies(column)
 
@@ -109,11 +107,9 @@ class UnknownNoiseTarget(Target):
     noise_discount: float | None = None
 
     def expert(self, features: FeatureMap) -> Expert:
-        """See :meth:`Target.expert`."""
         return StudentTExpert(features, noise_discount=self.noise_discount)
 
     def check(self, y: Tensor) -> None:
-        """See :meth:`Target.check`."""
         check_varies(y)
 
 
@@ -134,11 +130,9 @@ class OutlierTarget(Target):
     threshold: float = 4.0
 
     def expert(self, features: FeatureMap) -> Expert:
-        """See :meth:`Target.expert`."""
         return RobustExpert(features, threshold=self.threshold)
 
     def check(self, y: Tensor) -> None:
-        """See :meth:`Target.check`."""
         check_varies(y)
 
 
@@ -162,12 +156,10 @@ class BinaryTarget(Target):
     latent_update: LatentUpdate | None = None
 
     def expert(self, features: FeatureMap) -> Expert:
-        """See :meth:`Target.expert`."""
         likelihood = BernoulliLikelihood() if self.is_probit else LogisticLikelihood()
         return LaplaceExpert(features, likelihood, latent_update=self.latent_update)
 
     def check(self, y: Tensor) -> None:
-        """See :meth:`Target.check`."""
         check_support(_kept(LogisticLikelihood), y)
 
 
@@ -196,11 +188,9 @@ class ClassTarget(Target):
         object.__setattr__(self, "num_labels", self.num_classes)
 
     def expert(self, features: FeatureMap) -> Expert:
-        """See :meth:`Target.expert`."""
         return LaplaceExpert(features, MulticlassLikelihood(self.num_classes), latent_update=self.latent_update)
 
     def check(self, y: Tensor) -> None:
-        """See :meth:`Target.check`."""
         check_support(_kept(MulticlassLikelihood, self.num_classes), y)
 
 
@@ -227,12 +217,10 @@ class LevelTarget(Target):
         object.__setattr__(self, "num_labels", self.num_levels)
 
     def expert(self, features: FeatureMap) -> Expert:
-        """See :meth:`Target.expert`."""
         likelihood = OrdinalLikelihood(self.num_levels, Probit(), batch_shape=features.batch_shape)
         return LaplaceExpert(features, likelihood, latent_update=self.latent_update)
 
     def check(self, y: Tensor) -> None:
-        """See :meth:`Target.check`."""
         check_support(OrdinalLikelihood(self.num_levels, Probit()).to(y.device), y)
         check_varies(y)
 
@@ -253,11 +241,9 @@ class CountTarget(Target):
     latent_update: LatentUpdate | None = None
 
     def expert(self, features: FeatureMap) -> Expert:
-        """See :meth:`Target.expert`."""
         return LaplaceExpert(features, LogPoissonLikelihood(), latent_update=self.latent_update)
 
     def check(self, y: Tensor) -> None:
-        """See :meth:`Target.check`."""
         check_support(_kept(LogPoissonLikelihood), y)
         check_varies(y)
 

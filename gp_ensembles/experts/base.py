@@ -123,12 +123,10 @@ class PureRunner(Runner):
         self._staged: FilterState | None = None
 
     def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
-        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
         self._staged, predictions = self._bound.update_block(self._state, Phi, rows)
         return predictions
 
     def commit(self) -> None:
-        """Learn the staged block."""
         if self._staged is not None:
             for old, new in zip(self._state, self._staged, strict=True):
                 old.copy_(new)
@@ -191,12 +189,10 @@ class CopiedSeries(SeriesBatch):
         self._staged: tuple[Tensor, FilterState] | None = None
 
     def most_series(self, num_rows: int) -> int:
-        """See :meth:`SeriesBatch.most_series`."""
         size = sum(part[0].numel() * part.element_size() for part in self._state)
         return max(1, _COPIED_BYTES // max(1, size))
 
     def stage(self, places: Tensor, Phi: Tensor, rows: Rows, own: Variances | None) -> Predictions:
-        """See :meth:`SeriesBatch.stage`."""
         state = self._at(places)
         if self._with_variances is not None and rows.steps is None:
             axes = [1] * (Phi.ndim - 3)
@@ -216,7 +212,6 @@ class CopiedSeries(SeriesBatch):
         return bound.update_block(state, Phi, Rows(**rows))
 
     def commit(self, keep: Tensor) -> None:
-        """See :meth:`SeriesBatch.commit`."""
         assert self._staged is not None
         places, after = self._staged
         self._staged = None
@@ -224,7 +219,6 @@ class CopiedSeries(SeriesBatch):
             old.index_copy_(0, places[keep], new[keep])
 
     def predict(self, places: Tensor, Phi: Tensor, own: Variances | None) -> Predictions:
-        """See :meth:`SeriesBatch.predict`."""
         state = self._at(places)
         if self._with_variances is not None:
             return self._with_variances(own).predict(state, Phi)
@@ -255,12 +249,10 @@ class WholeUpdate(FixedUpdate):
         self._bound, self._state = bound, state
 
     def stage(self, before: FilterState, Phi: Tensor, y: Tensor) -> tuple[Predictions, list[Tensor]]:
-        """See :meth:`FixedUpdate.stage`."""
         after, steps = self._bound.update_block(before, Phi, y)
         return steps, list(after)
 
     def learn(self, updates: Iterator[Tensor], keep: Tensor) -> None:
-        """See :meth:`FixedUpdate.learn`."""
         for old in self._state:
             old.copy_(torch.where(keep, next(updates), old))
 

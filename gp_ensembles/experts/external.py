@@ -107,12 +107,10 @@ class ExternalRunner(Runner):
         self._staged: ExternalRows | None = None
 
     def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
-        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
         self._staged, predictions = self._bound.condition(self._state, Phi, rows)
         return predictions
 
     def commit(self) -> None:
-        """Learn the staged block."""
         if self._staged is not None:
             append_(self._state, self._staged)
         self._staged = None
@@ -129,7 +127,6 @@ class ExternalRow(RowExpert):
         self._x, self._mean = np.empty(0), 0.0
 
     def predict(self, x: Numbers) -> tuple[float, float] | None:
-        """See :meth:`RowExpert.predict`."""
         row = x[self._columns]
         predicted = self._bound.answer(self._state, torch.from_numpy(row).unsqueeze(0))
         if predicted is not None:
@@ -137,11 +134,9 @@ class ExternalRow(RowExpert):
         return predicted
 
     def is_ready(self) -> bool:
-        """See :meth:`RowExpert.is_ready`."""
         return int(self._num_seen) + 1 < int(self._due)
 
     def learn(self, y: float) -> None:
-        """See :meth:`RowExpert.learn`."""
         place = int(self._num_stored) % len(self._targets)
         self._inputs[place], self._targets[place] = self._x, y
         self._shares[place], self._errors[place] = 1.0, y - self._mean
@@ -149,7 +144,6 @@ class ExternalRow(RowExpert):
         self._num_stored[...] += 1
 
     def forget(self) -> None:
-        """See :meth:`RowExpert.forget`."""
         self._x = np.empty(0)
 
 
@@ -176,7 +170,6 @@ class BoundExternal(BoundExpert):
         self._expert = expert
 
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor | Rows) -> tuple[ExternalState, StepPredictions]:
-        """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, ExternalState)
         rows, steps = self.condition(state, Phi, y)
         after = ExternalState(*(field.clone() for field in state))
@@ -184,7 +177,6 @@ class BoundExternal(BoundExpert):
         return after, steps
 
     def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> StepPredictions:
-        """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, ExternalState)
         X = self._rows(Phi)
         predicted = self._ask(state, int(state.digest), None, X)
@@ -238,7 +230,6 @@ class BoundExternal(BoundExpert):
         return after
 
     def take(self, index: Tensor) -> "BoundExternal":
-        """See :meth:`BoundExpert.take`."""
         return self._expert.take(index).bind()
 
     def answer(self, state: ExternalState, row: Tensor) -> tuple[float, float] | None:
@@ -335,7 +326,6 @@ class ExternalExpert(Expert):
         self.models: TrainedModels = TrainedModels()
 
     def init(self) -> ExternalState:
-        """State before any data."""
         like = self.features.prior_variance
         room = self.num_rows + self.every  # the rows of the last training, and those since then
         zeros = torch.zeros(room, dtype=torch.float64, device=like.device)
@@ -345,7 +335,6 @@ class ExternalExpert(Expert):
         return ExternalState(inputs, zeros, torch.ones_like(zeros), zeros * torch.nan, *counts)
 
     def bind(self) -> BoundExternal:
-        """See :meth:`Expert.bind`."""
         return BoundExternal(self)
 
     def check_targets(self, y: Tensor) -> None:
@@ -358,7 +347,6 @@ class ExternalExpert(Expert):
         return steps.log_prob.nansum(-1)
 
     def take(self, index: Tensor) -> "ExternalExpert":
-        """See :meth:`Expert.take`."""
         features = take_experts(self.features, self.batch_shape, index)
         return self._with(features)
 

@@ -65,7 +65,6 @@ class CovarianceRunner(Runner):
         self._staged: tuple[BlockStream, Tensor | None] | None = None
 
     def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
-        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
         num_rows = Phi.shape[-2]
         if rows.steps is None:
             schedule, stream, scales = of_length(self._prepared, num_rows, self._prepare)
@@ -78,7 +77,6 @@ class CovarianceRunner(Runner):
         return predictions
 
     def commit(self) -> None:
-        """Learn the staged block."""
         if self._staged is not None:
             stream, scales = self._staged
             stream.commit()
@@ -108,7 +106,6 @@ class GainUpdate(FixedUpdate):
         self._diagonal = state.moments[..., :-1].diagonal(dim1=-2, dim2=-1)
 
     def stage(self, before: FilterState, Phi: Tensor, y: Tensor) -> tuple[Predictions, list[Tensor]]:
-        """See :meth:`FixedUpdate.stage`."""
         assert isinstance(before, GaussianState)
         bound = self._bound
         walk = make_schedule(bound.transition, len(y), bound.prior_variance).walk
@@ -116,7 +113,6 @@ class GainUpdate(FixedUpdate):
         return steps, [gain.left, gain.right, *([] if gain.drift is None else [gain.drift])]
 
     def learn(self, updates: Iterator[Tensor], keep: Tensor) -> None:
-        """See :meth:`FixedUpdate.learn`."""
         left, right = (torch.where(keep, next(updates), 0.0) for _ in range(2))
         num = len(self._moments)
         left, right = left.reshape(num, *left.shape[-2:]), right.reshape(num, *right.shape[-2:])
@@ -139,19 +135,16 @@ class GaussianSeries(SeriesBatch):
         self._staged: tuple[Tensor, SeriesGain] | None = None
 
     def most_series(self, num_rows: int) -> int:
-        """See :meth:`SeriesBatch.most_series`."""
         size = 4 * num_rows * self._moments[0, :, 0].numel() * self._moments.element_size()
         return max(1, _SERIES_BYTES // size)
 
     def stage(self, places: Tensor, Phi: Tensor, rows: Rows, own: Variances | None) -> Predictions:
-        """See :meth:`SeriesBatch.stage`."""
         design = Phi.reshape(len(Phi), len(self._noise), *Phi.shape[-2:])
         gain, steps = condition_series(self._moments, places, design, rows, self._noise_of(own), self._walk)
         self._staged = places, gain
         return StepPredictions(*(part.reshape(Phi.shape[:-1]) for part in steps))
 
     def commit(self, keep: Tensor) -> None:
-        """See :meth:`SeriesBatch.commit`."""
         assert self._staged is not None
         places, gain = self._staged
         self._staged = None
@@ -160,7 +153,6 @@ class GaussianSeries(SeriesBatch):
         learn_series(self._moments, places, gain)
 
     def predict(self, places: Tensor, Phi: Tensor, own: Variances | None) -> Predictions:
-        """See :meth:`SeriesBatch.predict`."""
         design = Phi.reshape(len(Phi), len(self._noise), *Phi.shape[-2:])
         steps = predict_series(self._moments, places, design, self._noise_of(own), self._walk)
         return StepPredictions(*(part.reshape(Phi.shape[:-1]) for part in steps))
@@ -209,12 +201,10 @@ class BoundGaussian(BoundExpert):
         self.noise = noise
 
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor | Rows) -> tuple[LinearState, StepPredictions]:
-        """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, GaussianState | SquareRootState)
         return update_block(state, Phi, y, self.transition, self.noise, prior_variance=self.prior_variance)
 
     def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> StepPredictions:
-        """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, GaussianState | SquareRootState)
         return predict(state, Phi, self.transition, self.noise, prior_variance=self.prior_variance, steps=steps)
 
@@ -223,7 +213,6 @@ class BoundGaussian(BoundExpert):
         return self if own is None else BoundGaussian(self.features, own.prior, self.transition, own.noise)
 
     def take(self, index: Tensor) -> "BoundGaussian":
-        """See :meth:`BoundExpert.take`."""
         transition = None if self.transition is None else self.transition.take(self.noise.shape, index)
         prior_variance, noise = (value.reshape(-1)[index] for value in (self.prior_variance, self.noise))
         return BoundGaussian(self.features, prior_variance, transition, noise)
@@ -276,7 +265,6 @@ class GaussianExpert(Expert):
         self.initial_state = initial_state
 
     def init(self) -> LinearState:
-        """State before any data."""
         prior_variance = self.features.prior_variance
         form = self.initial_state
         if form is None:
@@ -288,7 +276,6 @@ class GaussianExpert(Expert):
         return form(prior_variance, self.features.num_features)
 
     def bind(self) -> BoundGaussian:
-        """Read the hyperparameters once, differentiably."""
         noise: Tensor = self.likelihood.noise.squeeze(-1)
         return BoundGaussian(self.features.bind(), self.features.prior_variance, self.transition, noise)
 
@@ -302,7 +289,6 @@ class GaussianExpert(Expert):
         return batched_log_evidence(bound.features(X), y, bound.prior_variance, bound.noise)
 
     def take(self, index: Tensor) -> "GaussianExpert":
-        """See :meth:`Expert.take`."""
         return GaussianExpert(
             take_experts(self.features, self.batch_shape, index),
             take_experts(self.likelihood, self.batch_shape, index),
@@ -311,7 +297,6 @@ class GaussianExpert(Expert):
         )
 
     def with_transition(self, transition: Transition | None) -> "GaussianExpert":
-        """See :meth:`Expert.with_transition`."""
         return GaussianExpert(self.features, self.likelihood, transition, self.initial_state)
 
 

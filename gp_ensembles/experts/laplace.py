@@ -60,7 +60,6 @@ class LatentRunner(Runner):
         self._staged: BlockGain | None = None
 
     def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> LatentPredictions:
-        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
         steps = stage_latent(self._alone, [self], [Phi], rows)
         return LatentPredictions(*(part.reshape(*self._batch_shape, *part.shape[1:]) for part in steps))
 
@@ -86,7 +85,6 @@ class LatentRunner(Runner):
         self._staged = latent_gain(block, sites)
 
     def commit(self) -> None:
-        """Learn the staged block."""
         gain, schedule, moments = self._staged, self._schedule, self._state.moments
         if gain is None or schedule is None:
             return
@@ -171,13 +169,11 @@ class BoundLaplace(BoundExpert):
     def update_block(
         self, state: FilterState, Phi: Tensor, y: Tensor | Rows
     ) -> tuple[GaussianState, LatentPredictions]:
-        """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, GaussianState)
         after, moments = update_block(state, Phi, y, self.transition, self._rule, prior_variance=self.prior_variance)
         return after, latent_predictions(self.predictive, self.likelihood, moments, as_rows(y).y)
 
     def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> LatentPredictions:
-        """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, GaussianState)
         moments = predict(state, Phi, self.transition, self._rule, prior_variance=self.prior_variance, steps=steps)
         mean, variance = self.predictive.moments(self.likelihood, *moments)
@@ -186,7 +182,6 @@ class BoundLaplace(BoundExpert):
         return LatentPredictions(mean, variance, nothing, *moments)
 
     def take(self, index: Tensor) -> "BoundLaplace":
-        """See :meth:`BoundExpert.take`."""
         batch_shape = self.prior_variance.shape
         return BoundLaplace(
             self.features,
@@ -251,11 +246,9 @@ class LaplaceExpert(Expert):
         self.predictive: Predictive = GaussHermite() if predictive is None else predictive
 
     def init(self) -> GaussianState:
-        """State before any data."""
         return gaussian_state(self.features.prior_variance, self.features.num_features * self.num_latent)
 
     def bind(self) -> BoundLaplace:
-        """Read the hyperparameters once, differentiably."""
         features = self.features
         return BoundLaplace(
             features.bind(),
@@ -279,7 +272,6 @@ class LaplaceExpert(Expert):
             return prior_variance * torch.nan
 
     def take(self, index: Tensor) -> "LaplaceExpert":
-        """See :meth:`Expert.take`."""
         return LaplaceExpert(
             take_experts(self.features, self.batch_shape, index),
             take_likelihood(self.likelihood, self.batch_shape, index),
@@ -289,7 +281,6 @@ class LaplaceExpert(Expert):
         )
 
     def with_transition(self, transition: Transition | None) -> "LaplaceExpert":
-        """See :meth:`Expert.with_transition`."""
         return LaplaceExpert(self.features, self.likelihood, transition, self.latent_update, self.predictive)
 
 

@@ -37,7 +37,6 @@ class MultiOutputRunner(Runner):
         self._staged: tuple[list[GroupGain], Schedule] | MultiOutputState | None = None
 
     def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
-        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
         bound = self._bound
         schedule = make_schedule(bound.transition, Phi.shape[-2], bound.prior_variance, rows.ages)
         gains, predictions = condition_multi_output(self._state, Phi, rows.y, bound.observation, schedule)
@@ -46,7 +45,6 @@ class MultiOutputRunner(Runner):
         return predictions
 
     def commit(self) -> None:
-        """Learn the staged block."""
         if isinstance(self._staged, MultiOutputState):
             for old, new in zip(self._state, self._staged, strict=True):
                 old.copy_(new)
@@ -84,12 +82,10 @@ class BoundMultiOutput(BoundExpert):
         return update_block(state, Phi, y, self.transition, self.observation, prior_variance=self.prior_variance)
 
     def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> StepPredictions:
-        """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, MultiOutputState)
         return predict(state, Phi, self.transition, self.observation, prior_variance=self.prior_variance, steps=steps)
 
     def take(self, index: Tensor) -> "BoundMultiOutput":
-        """See :meth:`BoundExpert.take`."""
         transition = None if self.transition is None else self.transition.take(self.noise.shape, index)
         prior_variance, noise = (value.reshape(-1)[index] for value in (self.prior_variance, self.noise))
         scale = self.scale.reshape(-1, self.scale.shape[-1])[index]
@@ -153,11 +149,9 @@ class MultiOutputExpert(Expert):
         return value
 
     def init(self) -> MultiOutputState:
-        """State before any data."""
         return multi_output_state(self.features.prior_variance, self.features.num_features, self.num_outputs)
 
     def bind(self) -> BoundMultiOutput:
-        """Read the hyperparameters once, differentiably."""
         noise: Tensor = self.likelihood.noise.squeeze(-1)
         features = self.features
         return BoundMultiOutput(features.bind(), features.prior_variance, self.transition, noise, self.output_scale)
@@ -184,7 +178,6 @@ class MultiOutputExpert(Expert):
         return -0.5 * (quadratic / bound.noise + normalizer) - per_output
 
     def take(self, index: Tensor) -> "MultiOutputExpert":
-        """See :meth:`Expert.take`."""
         taken = MultiOutputExpert(
             take_experts(self.features, self.batch_shape, index),
             self.num_outputs,
@@ -196,7 +189,6 @@ class MultiOutputExpert(Expert):
         return taken
 
     def with_transition(self, transition: Transition | None) -> "MultiOutputExpert":
-        """See :meth:`Expert.with_transition`."""
         other = MultiOutputExpert(self.features, self.num_outputs, self.likelihood, transition)
         other.raw_scale = self.raw_scale
         return other

@@ -107,7 +107,6 @@ class RefittedRunner(Runner):
         return of_length(self._prepared, num_rows, partial(self._bound.stream, self._state))
 
     def commit(self) -> None:
-        """Learn the staged block."""
         if self._after is not None:
             for old, new in zip(self._state, self._after, strict=True):
                 old.copy_(new)
@@ -137,7 +136,6 @@ class BoundRefitted(BoundExpert):
         self._latest: tuple[Tensor, BoundGaussian] | None = None  # hyperparameters (P,), and the model at these
 
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor | Rows) -> tuple[RefittedState, StepPredictions]:
-        """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, RefittedState)
         given, parts, start, num_rows = as_rows(y), [], 0, Phi.shape[-2]
         while start < num_rows:
@@ -155,7 +153,6 @@ class BoundRefitted(BoundExpert):
         return state, with_extra_noise(concatenate_steps(parts), given)
 
     def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> StepPredictions:
-        """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, RefittedState)
         model, design = self._model(state), self._next_design(state, Phi)
         walk = state.walks[..., None] * (1.0 if steps is None else steps.double())
@@ -185,7 +182,6 @@ class BoundRefitted(BoundExpert):
         return self._design(state, torch.cat([self._own(_rows(Phi)), lagged], dim=-1))
 
     def take(self, index: Tensor) -> "BoundRefitted":
-        """See :meth:`BoundExpert.take`."""
         return self._expert.take(index).bind()
 
     def block(self, state: RefittedState, Phi: Tensor, given: Rows) -> RefittedBlock:
@@ -346,7 +342,6 @@ class RefittedExpert(Expert):
         self.register_buffer("start", start.detach().to(like.device).double())
 
     def init(self) -> RefittedState:
-        """State before any data."""
         bound, (speeds, refit) = self.model.bind(), (self.speeds, self.refit)
         prior_variance = bound.prior_variance.detach().double().reshape(1).expand(self.batch_shape)
         capacity = max(_REMEMBERED * refit.num_rows, 2 * LONGEST_LAG)
@@ -378,7 +373,6 @@ class RefittedExpert(Expert):
         return self.model.log_evidence(columns, y).reshape(1).expand(self.batch_shape)
 
     def take(self, index: Tensor) -> "RefittedExpert":
-        """See :meth:`Expert.take`."""
         speeds = self.speeds[index.to(self.speeds.device)]
         return RefittedExpert(
             copy.deepcopy(self.model), self.features.num_inputs, self._initial_fit(), speeds, self.refit

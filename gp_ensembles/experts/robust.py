@@ -46,7 +46,6 @@ class BoundRobust(BoundExpert):
         self._rule = RobustRule(noise, threshold)
 
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor | Rows) -> tuple[GaussianState, StepPredictions]:
-        """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, GaussianState)
         rows = as_rows(y)
         targets, roots = rows.y, rows.root_weights(self.noise)
@@ -64,14 +63,12 @@ class BoundRobust(BoundExpert):
         return after, with_extra_noise(StepPredictions(mean, variance, log_prob), rows)
 
     def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> StepPredictions:
-        """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, GaussianState)
         prior = self.prior_variance
         mean, variance = predict(state, Phi, self.transition, self._rule, prior_variance=prior, steps=steps)
         return StepPredictions(mean, variance + self.noise.unsqueeze(-1), torch.full_like(mean, torch.nan))
 
     def take(self, index: Tensor) -> "BoundRobust":
-        """See :meth:`BoundExpert.take`."""
         transition = None if self.transition is None else self.transition.take(self.noise.shape, index)
         parts = (value.reshape(-1)[index] for value in (self.prior_variance, self.noise, self.threshold))
         prior_variance, noise, threshold = parts
@@ -124,11 +121,9 @@ class RobustExpert(Expert):
         self.register_buffer("threshold", value.detach().expand(features.batch_shape).clone())
 
     def init(self) -> GaussianState:
-        """State before any data."""
         return gaussian_state(self.features.prior_variance, self.features.num_features)
 
     def bind(self) -> BoundRobust:
-        """Read the hyperparameters once, differentiably."""
         noise: Tensor = self.likelihood.noise.squeeze(-1)
         features = self.features
         return BoundRobust(features.bind(), features.prior_variance, self.transition, noise, self.threshold)
@@ -161,7 +156,6 @@ class RobustExpert(Expert):
         return _bounded_evidence(bound.features(X), y, bound.prior_variance, bound.noise, _outlier_log_density(y))
 
     def take(self, index: Tensor) -> "RobustExpert":
-        """See :meth:`Expert.take`."""
         return RobustExpert(
             take_experts(self.features, self.batch_shape, index),
             take_experts(self.likelihood, self.batch_shape, index),
@@ -170,7 +164,6 @@ class RobustExpert(Expert):
         )
 
     def with_transition(self, transition: Transition | None) -> "RobustExpert":
-        """See :meth:`Expert.with_transition`."""
         return RobustExpert(self.features, self.likelihood, transition, self.threshold)
 
 

@@ -78,7 +78,6 @@ class BoundStructural(BoundExpert):
     def update_block(
         self, state: FilterState, Phi: Tensor, y: Tensor | Rows
     ) -> tuple[StructuralState, StepPredictions]:
-        """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, StructuralState)
         rows = as_rows(y)
         # Trend and season go on by whole steps.
@@ -98,7 +97,6 @@ class BoundStructural(BoundExpert):
         return StructuralState(after.moments, state.num_rows + whole.sum()), in_dtype(steps, Phi)
 
     def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> StepPredictions:
-        """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, StructuralState)
         whole = torch.ones_like(state.num_rows).reshape(1) if steps is None else steps.round().long()
         moments = GaussianState(state.moments.double())
@@ -131,7 +129,6 @@ class BoundStructural(BoundExpert):
         return Season(whole[:1].copy(), state.num_rows.numpy(), float(whole[1, 1]), whole[:-1, 2:].copy(), slope)
 
     def take(self, index: Tensor) -> "BoundStructural":
-        """See :meth:`BoundExpert.take`."""
         return self._expert.take(index).bind()
 
     def design(self, rows: Tensor) -> Tensor:
@@ -194,7 +191,6 @@ class StructuralExpert(Expert):
         self.num_waves: int = 0 if season is None else min(season // 2, _MOST_WAVES)
 
     def init(self) -> StructuralState:
-        """State before any data."""
         ones = torch.ones_like(self.variances[..., 0], dtype=torch.float64)
         start = gaussian_state(ones, 2 + 2 * self.num_waves)
         moments = start.moments
@@ -203,7 +199,6 @@ class StructuralExpert(Expert):
         return StructuralState(moments, torch.zeros((), dtype=torch.int64, device=ones.device))
 
     def bind(self) -> BoundStructural:
-        """See :meth:`Expert.bind`."""
         return BoundStructural(self)
 
     def check_targets(self, y: Tensor) -> None:
@@ -219,7 +214,6 @@ class StructuralExpert(Expert):
         return torch.stack(evidence).sum(0)
 
     def take(self, index: Tensor) -> "StructuralExpert":
-        """See :meth:`Expert.take`."""
         index = index.to(self.variances.device)
         variances = self.variances.reshape(-1, 3)[index]
         slope = None if self.slope is None else self.slope.reshape(-1, 2)[index]

@@ -83,19 +83,16 @@ class BoundStudentT(BoundExpert):
     def update_block(
         self, state: FilterState, Phi: Tensor, y: Tensor | Rows
     ) -> tuple[StudentTState, StudentTPredictions]:
-        """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, StudentTState)
         return update_block(state, Phi, y, self.transition, self._noise_discount, prior_variance=self.prior_variance)
 
     def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> StudentTPredictions:
-        """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, StudentTState)
         return predict(
             state, Phi, self.transition, self._noise_discount, prior_variance=self.prior_variance, steps=steps
         )
 
     def take(self, index: Tensor) -> "BoundStudentT":
-        """See :meth:`BoundExpert.take`."""
         batch_shape = self.prior.rate.shape
         fields = (field.reshape(-1, *field.shape[len(batch_shape) :])[index] for field in self.prior)
         transition = None if self.transition is None else self.transition.take(batch_shape, index)
@@ -159,14 +156,12 @@ class StudentTExpert(Expert):
         self.register_buffer("noise_discount", None if discount is None else discount.detach().clone())
 
     def init(self) -> StudentTState:
-        """State before any data."""
         noise = self.noise
         return student_t_state(
             self.features.prior_variance, self.features.num_features, noise.concentration, noise.rate
         )
 
     def bind(self) -> BoundStudentT:
-        """Read the hyperparameters once, differentiably."""
         return BoundStudentT(self.features.bind(), self.init(), self.transition, self.noise_discount)
 
     def check_targets(self, y: Tensor) -> None:
@@ -190,7 +185,6 @@ class StudentTExpert(Expert):
         return normalizer - half_log_determinant - (a + half) * torch.log1p(quadratic / (2 * b))
 
     def take(self, index: Tensor) -> "StudentTExpert":
-        """See :meth:`Expert.take`."""
         discount = self.noise_discount
         return StudentTExpert(
             take_experts(self.features, self.batch_shape, index),
@@ -200,5 +194,4 @@ class StudentTExpert(Expert):
         )
 
     def with_transition(self, transition: Transition | None) -> "StudentTExpert":
-        """See :meth:`Expert.with_transition`."""
         return StudentTExpert(self.features, self.noise, transition, self.noise_discount)

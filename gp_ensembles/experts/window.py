@@ -90,14 +90,12 @@ class WindowRunner(Runner):
         self._staged: tuple[WindowChange | WindowState, int] | None = None
 
     def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
-        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
         self._staged = None
         staged, predictions = self._bound.stage(self._state, Phi, rows)
         self._staged = staged, Phi.shape[-2]
         return predictions
 
     def commit(self) -> None:
-        """Learn the staged block."""
         if self._staged is not None:
             self._bound.commit(self._state, *self._staged)
             self._staged = None
@@ -112,20 +110,16 @@ class WindowRow(RowExpert):
         self._rows = RowWindow(state)
 
     def predict(self, x: Numbers) -> tuple[Numbers, Numbers]:
-        """See :meth:`RowExpert.predict`."""
         return self._rows.predict(self._bound.window_of(self._state), x[self._columns])
 
     def is_ready(self) -> bool:
-        """See :meth:`RowExpert.is_ready`."""
         return self._bound.room(self._state) > 0
 
     def learn(self, y: float) -> None:
-        """See :meth:`RowExpert.learn`."""
         self._rows.learn(y)
         self._bound.commit(self._state, WindowChange(None, None), 1)
 
     def forget(self) -> None:
-        """See :meth:`RowExpert.forget`."""
         self._rows.forget()
 
 
@@ -160,7 +154,6 @@ class BoundWindow(BoundExpert):
         self._refitted: _Refitted | None = None if expert.refit is None else _Refitted(expert, expert.refit)
 
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor | Rows) -> tuple[WindowState, StepPredictions]:
-        """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, WindowState)
         if self._refitted is None:
             return update_block(state, Phi, y, None, self._window)
@@ -177,7 +170,6 @@ class BoundWindow(BoundExpert):
         return state, concatenate_steps(parts)
 
     def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> StepPredictions:
-        """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, WindowState)
         return predict(state, Phi, None, self.window_of(state))
 
@@ -219,7 +211,6 @@ class BoundWindow(BoundExpert):
         return joint_window(state, Phi, self.window_of(state))
 
     def take(self, index: Tensor) -> "BoundWindow":
-        """See :meth:`BoundExpert.take`."""
         return self._expert.take(index).bind()
 
     def window_of(self, state: WindowState) -> Window:
@@ -367,7 +358,6 @@ class WindowExpert(Expert):
             trainable(self)
 
     def init(self) -> WindowState:
-        """State before any data."""
         room = 2 * self.num_rows
         state = window_state(self.batch_shape, self.features.num_features - 1, room, self.features.prior_variance)
         if self.refit is None:
@@ -413,7 +403,6 @@ class WindowExpert(Expert):
         return log_marginal(matrix, errors.double())
 
     def take(self, index: Tensor) -> "WindowExpert":
-        """See :meth:`Expert.take`."""
         shape = self.batch_shape
         return WindowExpert(
             take_experts(self.kernel, shape, index),

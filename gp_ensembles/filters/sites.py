@@ -100,7 +100,6 @@ class LikelihoodRule(SiteRule):
         self.takes_arrays = density.takes_arrays
 
     def solve(self, mean: Tensor, variance: Tensor, y: Tensor) -> Site:
-        """See :meth:`SiteRule.solve`."""
         return self._update.site(self._density, mean, variance, y)
 
 
@@ -158,7 +157,6 @@ class LaplaceUpdate(LatentUpdate):
     """
 
     def site(self, density: LatentDensity, mean: Tensor, variance: Tensor, y: Tensor) -> Site:
-        """See :meth:`LatentUpdate.site`."""
         site = None
         if density.start is not None:
             site = _from_one_side(density, density.start(mean, variance, y), mean, variance, y)
@@ -207,7 +205,6 @@ class MomentMatchingUpdate(LatentUpdate):
             raise ValueError(f"the number of nodes must lie between 2 and 100, got {self.num_nodes}")
 
     def site(self, density: LatentDensity, mean: Tensor, variance: Tensor, y: Tensor) -> Site:
-        """See :meth:`LatentUpdate.site`."""
         if density.num_latent == 1:
             return _matched(density, mean, variance, y, self.num_nodes)
         return _matched_vectors(density, mean, variance, y, self.num_nodes)

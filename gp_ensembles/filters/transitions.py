@@ -116,7 +116,6 @@ class RandomWalk(Transition):
         self.register_buffer("variance", value.detach().clone())
 
     def schedule(self, num_rows: int, prior_variance: Tensor, steps: Tensor | None = None) -> Schedule:
-        """See :meth:`Transition.schedule`."""
         batch_shape = prior_variance.shape
         return Schedule(
             walk=self.variance.to(prior_variance).expand(*batch_shape, self.variance.shape[-1]), steps=steps
@@ -132,7 +131,6 @@ class RandomWalk(Transition):
         return self.variance.amin(-1)
 
     def check_shape(self, batch_shape: torch.Size, num_features: int) -> None:
-        """See :meth:`Transition.check_shape`."""
         wanted = (*batch_shape, num_features)
         if self.variance.ndim > len(wanted) or not _broadcasts(self.variance.shape, wanted):
             raise ValueError(
@@ -145,7 +143,6 @@ class RandomWalk(Transition):
         return np.broadcast_to(self.variance.detach().reshape(-1, self.variance.shape[-1]).numpy(), shape)
 
     def take(self, batch_shape: torch.Size, index: Tensor) -> "RandomWalk":
-        """See :meth:`Transition.take`."""
         if self.variance.ndim == 1:
             return RandomWalk(self.variance)
         return RandomWalk(_take(self.variance, batch_shape, index, 1))
@@ -194,7 +191,6 @@ class CorrelatedWalk(Transition):
         self.register_buffer("covariance", covariance.detach().clone())
 
     def schedule(self, num_rows: int, prior_variance: Tensor, steps: Tensor | None = None) -> Schedule:
-        """See :meth:`Transition.schedule`."""
         size = self.covariance.shape[-2:]
         return Schedule(walk=self.covariance.to(prior_variance).expand(*prior_variance.shape, *size), steps=steps)
 
@@ -209,14 +205,12 @@ class CorrelatedWalk(Transition):
         return values.amin(-1).clamp_min(0.0)
 
     def check_shape(self, batch_shape: torch.Size, num_features: int) -> None:
-        """See :meth:`Transition.check_shape`."""
         wanted = (*batch_shape, num_features, num_features)
         shape = self.covariance.shape
         if shape[-1] != num_features or len(shape) > len(wanted) or not _broadcasts(shape, wanted):
             raise ValueError(f"a walk's covariance of shape {tuple(shape)} does not fit experts of shape {wanted}")
 
     def take(self, batch_shape: torch.Size, index: Tensor) -> "CorrelatedWalk":
-        """See :meth:`Transition.take`."""
         if self.covariance.ndim == 2:
             return CorrelatedWalk(self.covariance)
         return CorrelatedWalk(_take(self.covariance, batch_shape, index, 2))
@@ -248,7 +242,6 @@ class ExponentialForgetting(Transition):
         self.register_buffer("factor", _check_factor(factor))
 
     def schedule(self, num_rows: int, prior_variance: Tensor, steps: Tensor | None = None) -> Schedule:
-        """See :meth:`Transition.schedule`."""
         half_powers = _half_powers(self.factor.to(prior_variance), num_rows, steps)
         return Schedule(
             row_scale=1 / half_powers,
@@ -266,11 +259,9 @@ class ExponentialForgetting(Transition):
         return None
 
     def check_shape(self, batch_shape: torch.Size, num_features: int) -> None:
-        """See :meth:`Transition.check_shape`."""
         _check_factor_shape(self.factor, batch_shape)
 
     def take(self, batch_shape: torch.Size, index: Tensor) -> "ExponentialForgetting":
-        """See :meth:`Transition.take`."""
         return ExponentialForgetting(self.factor if self.factor.ndim == 0 else self.factor[index])
 
 
@@ -305,7 +296,6 @@ class StabilizedForgetting(Transition):
         self.register_buffer("factor", _check_factor(factor))
 
     def schedule(self, num_rows: int, prior_variance: Tensor, steps: Tensor | None = None) -> Schedule:
-        """See :meth:`Transition.schedule`."""
         half_powers = _half_powers(self.factor.to(prior_variance), num_rows, steps)
         return Schedule(
             row_scale=half_powers,
@@ -325,11 +315,9 @@ class StabilizedForgetting(Transition):
         return None
 
     def check_shape(self, batch_shape: torch.Size, num_features: int) -> None:
-        """See :meth:`Transition.check_shape`."""
         _check_factor_shape(self.factor, batch_shape)
 
     def take(self, batch_shape: torch.Size, index: Tensor) -> "StabilizedForgetting":
-        """See :meth:`Transition.take`."""
         return StabilizedForgetting(self.factor if self.factor.ndim == 0 else self.factor[index])
 
 

@@ -103,7 +103,6 @@ class OwnPriorVariance(FeatureMap):
         return self.own
 
     def bind(self) -> BoundFeatures:
-        """See :meth:`FeatureMap.bind`."""
         return self.features.bind()
 
 

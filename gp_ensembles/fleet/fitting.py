@@ -60,15 +60,12 @@ class _Shared(Expert):
         self._expert, self._rows = expert, (X, y)
 
     def init(self) -> FilterState:
-        """See :meth:`Expert.init`."""
         return self._expert.init()
 
     def bind(self) -> BoundExpert:
-        """See :meth:`Expert.bind`."""
         return self._expert.bind()
 
     def check_targets(self, y: Tensor) -> None:
-        """See :meth:`Expert.check_targets`."""
         self._expert.check_targets(y)
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
@@ -77,11 +74,9 @@ class _Shared(Expert):
         return _sum_or_nan(bound.features(own), targets, bound.prior_variance, bound.noise)
 
     def take(self, index: Tensor) -> "_Shared":
-        """See :meth:`Expert.take`."""
         return _Shared(self._expert.take(index), *self._rows)
 
     def with_transition(self, transition: Transition | None) -> "_Shared":
-        """See :meth:`Expert.with_transition`."""
         return _Shared(self._expert.with_transition(transition), *self._rows)
 
 

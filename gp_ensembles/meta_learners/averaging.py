@@ -78,7 +78,6 @@ class BayesianModelAveraging(MetaLearner):
         return initial_state(self.log_prior, num_experts, like)
 
     def log_weights(self, state: MetaState) -> Tensor:
-        """Log weights for the next target, shape (M,)."""
         return state.log_weights
 
     def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
@@ -193,7 +192,6 @@ class DynamicModelAveraging(MetaLearner):
         return torch.log_softmax(self.forgetting * state.log_weights, 0)
 
     def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
-        """Weigh a block of targets in order; see :meth:`MetaLearner.update_block`."""
         check_block(state, log_prob)
         num_steps = log_prob.shape[1]
         if num_steps == 0:

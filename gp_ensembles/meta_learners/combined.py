@@ -79,7 +79,6 @@ class CombinedRules(MetaLearner):
         return self._pack(states, self.over.init(len(self.rules), like))
 
     def log_weights(self, state: MetaState) -> Tensor:
-        """Log weights for the next target, shape (M,)."""
         if self.forms is not None:
             num = len(self.rules)
             return (state.memory[:, :num] + state.memory[0, num:]).logsumexp(1)
@@ -88,7 +87,6 @@ class CombinedRules(MetaLearner):
         return (self.over.log_weights(over).unsqueeze(-1) + own).logsumexp(0)
 
     def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
-        """Weigh a block of targets in order; see :meth:`MetaLearner.update_block`."""
         check_block(state, log_prob)
         found = self._at_once(state, log_prob)
         if found is not None:

@@ -66,11 +66,9 @@ class ExponentiatedGradient(MetaLearner):
         return initial_state(None, num_experts, like)
 
     def log_weights(self, state: MetaState) -> Tensor:
-        """Log weights for the next target, shape (M,)."""
         return state.log_weights
 
     def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
-        """Weigh a block of targets in order; see :meth:`MetaLearner.update_block`."""
         check_block(state, log_prob)
         if log_prob.shape[1] == 0:
             return pack(state, state.log_weights, [], [])
@@ -161,11 +159,9 @@ class SoftBayes(MetaLearner):
         return initial_state(None, num_experts, like)
 
     def log_weights(self, state: MetaState) -> Tensor:
-        """Log weights for the next target, shape (M,)."""
         return state.log_weights
 
     def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
-        """Weigh a block of targets in order; see :meth:`MetaLearner.update_block`."""
         check_block(state, log_prob)
         if self.form is None:
             return run_by_form(_anytime_form(state, log_prob), state, log_prob)

@@ -76,11 +76,9 @@ class OnlineNewton(MetaLearner):
         return state._replace(memory=torch.cat([curvature, curvature.new_zeros(num_experts, 1)], dim=1))
 
     def log_weights(self, state: MetaState) -> Tensor:
-        """Log weights for the next target, shape (M,)."""
         return state.log_weights
 
     def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
-        """Weigh a block of targets in order; see :meth:`MetaLearner.update_block`."""
         check_block(state, log_prob)
         if log_prob.shape[1] == 0:
             return pack(state, state.log_weights, [], [])
@@ -167,11 +165,9 @@ class DiscountedOnlineNewton(MetaLearner):
         return state._replace(memory=torch.cat([curvature, leader], dim=1))
 
     def log_weights(self, state: MetaState) -> Tensor:
-        """Log weights for the next target, shape (M,)."""
         return state.log_weights
 
     def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
-        """Weigh a block of targets in order; see :meth:`MetaLearner.update_block`."""
         check_block(state, log_prob)
         if log_prob.shape[1] == 0:
             return pack(state, state.log_weights, [], [])

@@ -86,13 +86,11 @@ class ReferenceAveraging(MetaLearner):
         return self._packed(self.rule.init(num_experts, like), among, self._between.init(2, like))
 
     def log_weights(self, state: MetaState) -> Tensor:
-        """Log weights for the next target, shape (M,)."""
         inner, among, between = self._unpacked(state)
         weights = self._between.log_weights(between)
         return self._joined(self.rule.log_weights(inner), among.log_weights, weights[0], weights[1])
 
     def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
-        """Weigh a block of targets in order; see :meth:`MetaLearner.update_block`."""
         check_block(state, log_prob)
         if log_prob.shape[1] == 1 and isinstance(self.rule, CombinedRules) and self.rule.forms is not None:
             row = weigh_one(self.rule.numbers(state.log_weights), state, log_prob, self.numbers)

@@ -63,11 +63,9 @@ class FixedShare(MetaLearner):
         return initial_state(None, num_experts, like)
 
     def log_weights(self, state: MetaState) -> Tensor:
-        """Log weights for the next target, shape (M,)."""
         return state.log_weights
 
     def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
-        """Weigh a block of targets in order; see :meth:`MetaLearner.update_block`."""
         check_block(state, log_prob)
         form = form_on(((0.0, 1 - self.share, self.share),), len(log_prob), log_prob.dtype, log_prob.device)
         known = self.form is not None

@@ -132,7 +132,6 @@ class IndependentSimulator(Simulator):
         self._last: Ahead | None = None
 
     def predict(self, step: int, X: Tensor | None) -> Ahead:
-        """See :meth:`Simulator.predict`."""
         assert X is not None
         predicted = self._expert.predict(self._state, self._features(X))
         place = self._members, torch.arange(X.shape[0], device=X.device)
@@ -162,12 +161,10 @@ class SharedSimulator(Simulator):
         self._scale = None if target_scale is None else target_scale.mT
 
     def predict(self, step: int, X: Tensor | None) -> Ahead:
-        """See :meth:`Simulator.predict`."""
         mean = self._mean[step] if self._scale is None else self._mean[step] * self._scale[step]
         return Ahead(mean, self._factor[step, step].square())
 
     def learn(self, step: int, y: Tensor, errors: Tensor) -> None:
-        """See :meth:`Simulator.learn`."""
         standard = errors / self._factor[step, step]
         if self._scale is not None:
             standard = standard / self._scale[step]
@@ -259,7 +256,6 @@ class LinearSimulator(Simulator):
         self._targets = self._each([m.target_scale for m in models])
 
     def predict(self, step: int, X: Tensor | None) -> Ahead:
-        """See :meth:`Simulator.predict`."""
         assert X is not None
         Phi = self._features(X)
         if self._rows is not None:
@@ -278,7 +274,6 @@ class LinearSimulator(Simulator):
         return Ahead(mean if self._targets is None else mean * self._targets[:, step], variance)
 
     def learn(self, step: int, y: Tensor, errors: Tensor) -> None:
-        """See :meth:`Simulator.learn`."""
         if self._remember is not None:
             self._remember(y)
         standard = errors / self._deviation

@@ -58,12 +58,10 @@ class WindowSimulator(Simulator):
         self._moved = SharedSimulator(paths, factor.new_zeros(factor.shape[:2]), factor)
 
     def predict(self, step: int, X: Tensor | None) -> Ahead:
-        """See :meth:`Simulator.predict`."""
         assert X is not None
         moved, variance, _ = self._moved.predict(step, None)
         own = self._means(X)[self._members, torch.arange(X.shape[0], device=X.device)]
         return Ahead(own + moved, variance)
 
     def learn(self, step: int, y: Tensor, errors: Tensor) -> None:
-        """See :meth:`Simulator.learn`."""
         self._moved.learn(step, y, errors)
