@@ -30,22 +30,15 @@ _CANDIDATES = ((1, 0, 0, 0, 0), (1, 1, 0, 1, 0), (1, 1, 1, 1, 1))  # which coeff
 
 
 class ClassState(NamedTuple):
-    """State of the recalibration of classes: past labels, and the probabilities that were predicted for them.
+    """State of the recalibration of classes: past labels, and the probabilities that were predicted for them."""
 
-    Attributes:
-        moments: Covariance and mean [P | c] of the coefficients of K candidates, those of the identity last, shape
-            (K, F, F + 1) with F = 5 + C.
-        log_shares: Log shares of the candidates, the identity, and J other forecasts, shape (K + 1 + J,).
-        labels: The last label and the one before it, each a vector of probabilities, shape (2, C).
-        error: The last label minus its probabilities, shape (C,).
-        last: Log probabilities of the last row, shape (C,).
-    """
-
+    # Covariance and mean [P | c] of the coefficients of K candidates, those of the identity last, shape (K, F, F + 1)
+    # with F = 5 + C
     moments: Tensor
-    log_shares: Tensor
-    labels: Tensor
-    error: Tensor
-    last: Tensor
+    log_shares: Tensor  # log shares of the candidates, the identity, and J other forecasts, shape (K + 1 + J,)
+    labels: Tensor  # the last label and the one before it, each a vector of probabilities, shape (2, C)
+    error: Tensor  # the last label minus its probabilities, shape (C,)
+    last: Tensor  # log probabilities of the last row, shape (C,)
 
 
 def init_classes(num_classes: int, num_others: int, like: Tensor) -> ClassState:

@@ -9,27 +9,16 @@ WINDOW = 500  # targets
 
 
 class CoverageState(NamedTuple):
-    """Counts over a stream, each a float64 scalar.
+    """Counts over a stream, each a float64 scalar."""
 
-    Attributes:
-        num_targets: Targets observed.
-        num_covered: Targets covered.
-        width: Sum of the finite widths of intervals, units of the target.
-        num_finite: How many of them there are.
-        window_targets: Targets in the current window.
-        window_covered: Targets covered in it.
-        num_windows: Windows that are over.
-        num_kept: Windows among them whose share of misses was within half of the nominal one.
-    """
-
-    num_targets: Tensor
-    num_covered: Tensor
-    width: Tensor
-    num_finite: Tensor
-    window_targets: Tensor
-    window_covered: Tensor
-    num_windows: Tensor
-    num_kept: Tensor
+    num_targets: Tensor  # targets observed
+    num_covered: Tensor  # targets covered
+    width: Tensor  # sum of the finite widths of intervals, units of the target
+    num_finite: Tensor  # how many of them there are
+    window_targets: Tensor  # targets in the current window
+    window_covered: Tensor  # targets covered in it
+    num_windows: Tensor  # windows that are over
+    num_kept: Tensor  # windows among them whose share of misses was within half of the nominal one
 
 
 def init_coverage(like: Tensor) -> CoverageState:

@@ -20,17 +20,11 @@ _PRIOR = 0.5  # counts before any label (Jeffreys)
 
 
 class LabelState(NamedTuple):
-    """State of the label chain.
+    """State of the label chain."""
 
-    Attributes:
-        counts: n, last label by next, shape (C, C).
-        last: Probabilities of the last label: zeros and a one where it was seen, shape (C,).
-        is_seen: One if it was, else zero, shape ().
-    """
-
-    counts: Tensor
-    last: Tensor
-    is_seen: Tensor
+    counts: Tensor  # n, last label by next, shape (C, C)
+    last: Tensor  # probabilities of the last label: zeros and a one where it was seen, shape (C,)
+    is_seen: Tensor  # one if it was, else zero, shape ()
 
 
 def init_labels(num_classes: int, like: Tensor) -> LabelState:

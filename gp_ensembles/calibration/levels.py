@@ -36,27 +36,17 @@ _STEP = 0.1
 
 
 class LevelsState(NamedTuple):
-    r"""Ends of the intervals between two targets, in normal scores, of one stream or of a batch of series.
+    """Ends of the intervals between two targets, in normal scores, of one stream or of a batch of series."""
 
-    Attributes:
-        lower: Lower ends, shape (\*batch, C), float64.
-        upper: Upper ends, shape (\*batch, C), float64.
-    """
-
-    lower: Tensor
-    upper: Tensor
+    lower: Tensor  # lower ends, shape (*batch, C), float64
+    upper: Tensor  # upper ends, shape (*batch, C), float64
 
 
 class LevelsOutput(NamedTuple):
-    """Intervals of a block, or of one row of each of B series, each from what came before its target.
+    """Intervals of a block, or of one row of each of B series, each from what came before its target."""
 
-    Attributes:
-        levels: Probabilities at the ends, shape (2, C, B), 0 and 1 for an end at infinity.
-        covered: Whether each target lies in its interval, 0 or 1, shape (C, B); NaN where it is missing.
-    """
-
-    levels: Tensor
-    covered: Tensor
+    levels: Tensor  # probabilities at the ends, shape (2, C, B), 0 and 1 for an end at infinity
+    covered: Tensor  # whether each target lies in its interval, 0 or 1, shape (C, B); NaN where it is missing
 
 
 @final

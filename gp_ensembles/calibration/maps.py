@@ -11,19 +11,12 @@ total, up, inner, blend, join = backend.total, backend.up, backend.inner, backen
 
 
 class Maps(NamedTuple):
-    """Candidates, each a normal distribution of the normal score.
+    """Candidates, each a normal distribution of the normal score."""
 
-    Attributes:
-        shift: Shifts, shape (K,).
-        scale: Scales, shape (K,).
-        lower: Their probability below the limits, shape (K,).
-        upper: That above, shape (K,).
-    """
-
-    shift: Any
-    scale: Any
-    lower: Any
-    upper: Any
+    shift: Any  # shifts, shape (K,)
+    scale: Any  # scales, shape (K,)
+    lower: Any  # their probability below the limits, shape (K,)
+    upper: Any  # that above, shape (K,)
 
 
 class Rules(NamedTuple):

@@ -48,41 +48,25 @@ _SHIFT, _SCALE = _vector([0.0, *(m for m, _ in _CANDIDATES)]), _vector([1.0, *(s
 
 
 class MapComponents(NamedTuple):
-    """The normal distributions of the normal score of which every map is a mixture; the first is the identity.
+    """The normal distributions of the normal score of which every map is a mixture; the first is the identity."""
 
-    Attributes:
-        shift: Shifts, shape (K,).
-        scale: Scales, shape (K,).
-    """
-
-    shift: Tensor
-    scale: Tensor
+    shift: Tensor  # shifts, shape (K,)
+    scale: Tensor  # scales, shape (K,)
 
 
 class RecalibrationState(NamedTuple):
-    r"""State of recalibration between two targets, of one stream or of a batch of series.
+    """State of recalibration between two targets, of one stream or of a batch of series."""
 
-    Attributes:
-        candidates: Weights of the K - 1 candidates under each of the R rules, shape (\*batch, R, K - 1), float64.
-        shares: Weights of the identity and of each rule's mixture, shape (\*batch, 1 + R), float64.
-    """
-
-    candidates: Tensor
-    shares: Tensor
+    candidates: Tensor  # weights of the K - 1 candidates under each of the R rules, shape (*batch, R, K - 1), float64
+    shares: Tensor  # weights of the identity and of each rule's mixture, shape (*batch, 1 + R), float64
 
 
 class RecalibratedBlock(NamedTuple):
-    """Recalibrated predictions of a block, or of one row of each of B series.
+    """Recalibrated predictions of a block, or of one row of each of B series."""
 
-    Attributes:
-        log_weights: Log weights of the components of the map before each target, shape (K, B).
-        gain: What the map adds to the log density of each target, shape (B,); NaN where there is none.
-        pit: The transforms of the targets after the map, shape (B,).
-    """
-
-    log_weights: Tensor
-    gain: Tensor
-    pit: Tensor
+    log_weights: Tensor  # log weights of the components of the map before each target, shape (K, B)
+    gain: Tensor  # what the map adds to the log density of each target, shape (B,); NaN where there is none
+    pit: Tensor  # the transforms of the targets after the map, shape (B,)
 
 
 class _Constants(NamedTuple):

@@ -14,29 +14,17 @@ Numbers = NDArray[np.float64]
 
 
 class ExternalCounts(NamedTuple):
-    """Sums for each of G external models, double precision, shape (G,); in a state they are one tensor.
+    """Sums for each of G external models, double precision, shape (G,); in a state they are one tensor."""
 
-    Attributes:
-        before: Nats by which it was ahead of the mixture on the warm-up rows, if these count for the weights.
-        ahead: The same since then. Outliers count for their share.
-        own: Its log densities of the targets of rows that it predicted.
-        mixed: The mixture's of the same targets.
-        num_targets: Number of these targets.
-        num_answered: Rows that it predicted, including those with a missing target.
-        num_absent: Rows that it did not predict.
-        weight: Its weights in the rows that it predicted.
-        is_awake: One if it predicted the last row or, before any row, can predict; else zero.
-    """
-
-    before: Tensor
-    ahead: Tensor
-    own: Tensor
-    mixed: Tensor
-    num_targets: Tensor
-    num_answered: Tensor
-    num_absent: Tensor
-    weight: Tensor
-    is_awake: Tensor
+    before: Tensor  # nats by which it was ahead of the mixture on the warm-up rows, if these count for the weights
+    ahead: Tensor  # the same since then. Outliers count for their share
+    own: Tensor  # its log densities of the targets of rows that it predicted
+    mixed: Tensor  # the mixture's of the same targets
+    num_targets: Tensor  # number of these targets
+    num_answered: Tensor  # rows that it predicted, including those with a missing target
+    num_absent: Tensor  # rows that it did not predict
+    weight: Tensor  # its weights in the rows that it predicted
+    is_awake: Tensor  # one if it predicted the last row or, before any row, can predict; else zero
 
 
 def init_counts(awake: Sequence[bool], device: torch.device) -> Tensor:

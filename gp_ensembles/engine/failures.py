@@ -39,17 +39,11 @@ class BlockError(Exception):
 
 
 class Culprit(NamedTuple):
-    """An expert that fails at a row, or all experts of an object that run together.
+    """An expert that fails at a row, or all experts of an object that run together."""
 
-    Attributes:
-        who: The expert in words.
-        places: Places of the experts that failed.
-        reason: Why, a clause.
-    """
-
-    who: str
-    places: Sequence[int]
-    reason: str
+    who: str  # the expert in words
+    places: Sequence[int]  # places of the experts that failed
+    reason: str  # why, a clause
 
 
 def find_culprit(ensemble: Ensemble, bound: BoundEnsemble, X: Tensor, rows: Rows, reason: str) -> Culprit | None:

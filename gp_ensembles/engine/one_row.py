@@ -137,35 +137,22 @@ def _go_on(moments: Numbers, ahead: Numbers, variance: float, damping: float) ->
 
 
 class RowMixture(NamedTuple):
-    """The mixture of a row: M experts, each with its K - 1 innovation models behind it.
+    """The mixture of a row: M experts, each with its K - 1 innovation models behind it."""
 
-    Attributes:
-        log_weights: Log weights in force, shape (M K,).
-        mean: Means, shape (M, K).
-        variance: Variances, shape (M, K).
-    """
-
-    log_weights: Numbers
-    mean: Numbers
-    variance: Numbers
+    log_weights: Numbers  # log weights in force, shape (M K,)
+    mean: Numbers  # means, shape (M, K)
+    variance: Numbers  # variances, shape (M, K)
 
 
 class StagedRow(NamedTuple):
-    """A row that has been predicted and not yet learned.
+    """A row that has been predicted and not yet learned."""
 
-    Attributes:
-        mixture: Its predictive mixture.
-        weighed: The result of the rule for its target.
-        y: The target.
-        innovations: Sizes of errors, both sums of the autoregression and errors after it.
-        external_models: Counts of external models after it, (9, G).
-    """
-
-    mixture: RowMixture
-    weighed: WeighedRow
-    y: float
+    mixture: RowMixture  # its predictive mixture
+    weighed: WeighedRow  # the result of the rule for its target
+    y: float  # the target
+    # Sizes of errors, both sums of the autoregression and errors after it
     innovations: tuple[Numbers, Numbers, Numbers, Numbers]
-    external_models: Numbers
+    external_models: Numbers  # counts of external models after it, (9, G)
 
 
 @final

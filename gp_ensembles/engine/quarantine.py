@@ -20,19 +20,12 @@ _NUM_BYTES = 300
 
 
 class Quarantine(NamedTuple):
-    """Failures of E experts; rows are counted as the weight rule counts them.
+    """Failures of E experts; rows are counted as the weight rule counts them."""
 
-    Attributes:
-        until: The row before which an expert returns, shape (E,); zero for those that are not in quarantine.
-        row: The row at which it last failed, shape (E,).
-        times: How often it has failed, shape (E,).
-        words: Why it last failed, 300 bytes of text each, shape (E, 300).
-    """
-
-    until: Tensor
-    row: Tensor
-    times: Tensor
-    words: Tensor
+    until: Tensor  # the row before which an expert returns, shape (E,); zero for those that are not in quarantine
+    row: Tensor  # the row at which it last failed, shape (E,)
+    times: Tensor  # how often it has failed, shape (E,)
+    words: Tensor  # why it last failed, 300 bytes of text each, shape (E, 300)
 
 
 class QuarantineReport(NamedTuple):

@@ -44,15 +44,10 @@ _SHORT = (8, 1)  # more lengths, for the remaining rows
 
 
 class Progress(NamedTuple):
-    """State shared by blocks that run one after the other, which the host reads at the end.
+    """State shared by blocks that run one after the other, which the host reads at the end."""
 
-    Attributes:
-        stopped: Whether a block, and with it all later ones, was left to the host, shape ().
-        num_done: Number of blocks that were learned, shape ().
-    """
-
-    stopped: Tensor
-    num_done: Tensor
+    stopped: Tensor  # whether a block, and with it all later ones, was left to the host, shape ()
+    num_done: Tensor  # number of blocks that were learned, shape ()
 
 
 class FixedBlock:

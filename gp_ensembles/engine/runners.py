@@ -118,27 +118,17 @@ def scatter(runners: Mapping[int, Runner]) -> None:
 
 
 class SharedBasisBatch(NamedTuple):
-    r"""Expert objects on one basis, or a single one.
+    """Expert objects on one basis, or a single one."""
 
-    Attributes:
-        places: Their numbers, ascending.
-        moments: The memory of their states [covariance | mean], shape (K, \*batch, F, F + 1).
-    """
-
-    places: tuple[int, ...]
-    moments: Tensor
+    places: tuple[int, ...]  # their numbers, ascending
+    moments: Tensor  # the memory of their states [covariance | mean], shape (K, *batch, F, F + 1)
 
 
 class RunnerBatch(NamedTuple):
-    """A runner of one or more expert objects.
+    """A runner of one or more expert objects."""
 
-    Attributes:
-        places: Their numbers.
-        runner: Its predictions have a leading axis for them if there are several.
-    """
-
-    places: tuple[int, ...]
-    runner: Runner
+    places: tuple[int, ...]  # their numbers
+    runner: Runner  # its predictions have a leading axis for them if there are several
 
 
 def find_shared_bases(experts: Sequence[Expert], kinds: Sequence[type[FilterState]]) -> list[tuple[int, ...]]:

@@ -52,26 +52,17 @@ _MOST_LAGS = 7
 
 
 class WarmUp(NamedTuple):
-    """The warm-up rows, and how experts are fitted to them.
+    """The warm-up rows, and how experts are fitted to them."""
 
-    Attributes:
-        X: Inputs, standardized, shape (N, D).
-        y: Targets, standardized, shape (N,); NaN where missing.
-        inputs: Inputs of all experts, :attr:`X` followed by past targets, shape (N, D + P).
-        fit: How hyperparameters are found.
-        generator: Source of randomness.
-        progress: Whether to show progress bars.
-        forecasts: Column numbers of the forecasts in the rows of the ensemble, by name.
-        short: Length scales (D,) of a function that changes fast, to start from a second time; ``None`` for none.
-    """
-
-    X: Tensor
-    y: Tensor
-    inputs: Tensor
-    fit: FitSettings
-    generator: torch.Generator | None = None
-    progress: bool = False
+    X: Tensor  # inputs, standardized, shape (N, D)
+    y: Tensor  # targets, standardized, shape (N,); NaN where missing
+    inputs: Tensor  # inputs of all experts, :attr:`X` followed by past targets, shape (N, D + P)
+    fit: FitSettings  # how hyperparameters are found
+    generator: torch.Generator | None = None  # source of randomness
+    progress: bool = False  # whether to show progress bars
+    # Column numbers of the forecasts in the rows of the ensemble, by name
     forecasts: Mapping[str, int] = MappingProxyType({})
+    # Length scales (D,) of a function that changes fast, to start from a second time; ``None`` for none
     short: Tensor | None = None
 
     def seen(self, lags: bool) -> Tensor:

@@ -29,19 +29,14 @@ _LEVEL_NOISE = 1e-2  # noise of the level in steps of its walk: nearly all of a 
 
 
 class Lagged(NamedTuple):
-    """Result of :class:`TargetLags` on the warm-up rows.
+    """Result of :class:`TargetLags` on the warm-up rows."""
 
-    Attributes:
-        memory: The columns of past targets.
-        inputs: Warm-up inputs with these columns behind them, shape (N, D + P).
-        maps: Feature maps by name, on D + P columns: those of the inputs only, then those of the lags.
-        plain: By name, experts for the previous value, for the value one season ago, if there is a season, and for
-            level, trend and season.
-    """
-
-    memory: TargetMemory
-    inputs: Tensor
+    memory: TargetMemory  # the columns of past targets
+    inputs: Tensor  # warm-up inputs with these columns behind them, shape (N, D + P)
+    # Feature maps by name, on D + P columns: those of the inputs only, then those of the lags
     maps: list[tuple[str, FeatureMap]]
+    # By name, experts for the previous value, for the value one season ago, if there is a season, and for level,
+    # trend and season
     plain: list[tuple[str, Expert]]
 
 

@@ -21,23 +21,15 @@ _COPIED_BYTES = 64_000_000  # of states of series at once
 
 
 class Traits(NamedTuple):
-    """Traits of a kind of expert that an ensemble has to know.
+    """Traits of a kind of expert that an ensemble has to know."""
 
-    Attributes:
-        is_real: Whether its targets are real numbers, and not drawn by a likelihood.
-        may_be_absent: Whether it may have no prediction for a row: NaN is then no failure.
-        shares_state: Whether the experts of a batch share a part of the state: they fail and restart together.
-        runs_apart: Whether some experts of a batch can run without the others.
-        stores_rows: Whether the state is of rows, not of weights: long blocks are the fastest.
-        num_outputs: Number of targets of a row, (B, O); ``None`` for one, (B,).
-    """
-
-    is_real: bool = True
-    may_be_absent: bool = False
+    is_real: bool = True  # whether its targets are real numbers, and not drawn by a likelihood
+    may_be_absent: bool = False  # whether it may have no prediction for a row: NaN is then no failure
+    # Whether the experts of a batch share a part of the state: they fail and restart together
     shares_state: bool = False
-    runs_apart: bool = True
-    stores_rows: bool = False
-    num_outputs: int | None = None
+    runs_apart: bool = True  # whether some experts of a batch can run without the others
+    stores_rows: bool = False  # whether the state is of rows, not of weights: long blocks are the fastest
+    num_outputs: int | None = None  # number of targets of a row, (B, O); ``None`` for one, (B,)
 
 
 class Runner(ABC):
@@ -81,17 +73,11 @@ class Slope(NamedTuple):
 
 
 class LinearRow(NamedTuple):
-    """Linear experts of one object at one row, on plain arrays in the memory of their state.
+    """Linear experts of one object at one row, on plain arrays in the memory of their state."""
 
-    Attributes:
-        walk: Variances of a step of each weight, shape (E, F); zero for static ones.
-        noise: Noise variances, shape (E,).
-        season: What the features are if they are not those of the inputs.
-    """
-
-    walk: Numbers
-    noise: Numbers
-    season: Season | None = None
+    walk: Numbers  # variances of a step of each weight, shape (E, F); zero for static ones
+    noise: Numbers  # noise variances, shape (E,)
+    season: Season | None = None  # what the features are if they are not those of the inputs
 
 
 class RowExpert(ABC):
@@ -134,15 +120,10 @@ class PureRunner(Runner):
 
 
 class Variances(NamedTuple):
-    r"""Variances of S series under the experts of one object.
+    """Variances of S series under the experts of one object."""
 
-    Attributes:
-        noise: Noise variances, shape (S, \*batch).
-        prior: Prior variances of the weights, shape (S, \*batch).
-    """
-
-    noise: Tensor
-    prior: Tensor
+    noise: Tensor  # noise variances, shape (S, *batch)
+    prior: Tensor  # prior variances of the weights, shape (S, *batch)
 
 
 class SeriesBatch(ABC):
@@ -258,17 +239,11 @@ class WholeUpdate(FixedUpdate):
 
 
 class Upkeep(NamedTuple):
-    """Work of an expert that falls into some row, which takes longer.
+    """Work of an expert that falls into some row, which takes longer."""
 
-    Attributes:
-        what: A noun, such as ``refit``.
-        rows: Rows with a target until it is done: 1 for within the next one.
-        do: Makes the state after doing it now; the same state if it is too early.
-    """
-
-    what: str
-    rows: int
-    do: Callable[[], FilterState]
+    what: str  # a noun, such as ``refit``
+    rows: int  # rows with a target until it is done: 1 for within the next one
+    do: Callable[[], FilterState]  # makes the state after doing it now; the same state if it is too early
 
 
 def _none(bound: "BoundExpert", state: FilterState) -> Sequence[Upkeep]:
@@ -276,20 +251,15 @@ def _none(bound: "BoundExpert", state: FilterState) -> Sequence[Upkeep]:
 
 
 class Plans(NamedTuple):
-    """Ways to run a kind of expert in the memory of a state, beside the pure update.
+    """Ways to run a kind of expert in the memory of a state, beside the pure update."""
 
-    Attributes:
-        runner: Makes what runs a bound expert over blocks from it and a state.
-        row: Makes what runs it at one row on plain arrays, from these and its features; or ``None``.
-        fixed: Makes its update in a block that is recorded, from a bound expert and a state.
-        series: Makes what runs it on the states of many series.
-        upkeep: Lists the refits, trainings and drops that are to come, from a bound expert and a state.
-    """
-
-    runner: Callable[[Any, Any], Runner] = PureRunner
+    runner: Callable[[Any, Any], Runner] = PureRunner  # makes what runs a bound expert over blocks from it and a state
+    # Makes what runs it at one row on plain arrays, from these and its features; or ``None``
     row: Callable[[Any, Any, FeatureMap], LinearRow | RowExpert | None] | None = None
+    # Makes its update in a block that is recorded, from a bound expert and a state
     fixed: Callable[[Any, Any], FixedUpdate] = WholeUpdate
-    series: Callable[[Any, Any], SeriesBatch] = CopiedSeries
+    series: Callable[[Any, Any], SeriesBatch] = CopiedSeries  # makes what runs it on the states of many series
+    # Lists the refits, trainings and drops that are to come, from a bound expert and a state
     upkeep: Callable[[Any, Any], Sequence[Upkeep]] = _none
 
 

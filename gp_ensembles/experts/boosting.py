@@ -68,27 +68,16 @@ def _trained(
 
 
 class FlatTrees(NamedTuple):
-    """T trees, their nodes concatenated.
+    """T trees, their nodes concatenated."""
 
-    Attributes:
-        baseline: Prediction without any tree.
-        roots: Places of the trees' first nodes, shape (T,).
-        columns: Input that a node splits on, shape (N,); zero for a leaf.
-        thresholds: Largest value that goes to the left, shape (N,).
-        left: Place of the node to the left, shape (N,); a leaf's own.
-        right: Likewise to the right.
-        missing_left: Whether missing values go to the left, shape (N,).
-        values: Contribution of a leaf, shape (N,).
-    """
-
-    baseline: float
-    roots: Places
-    columns: Places
-    thresholds: Numbers
-    left: Places
-    right: Places
-    missing_left: NDArray[np.bool_]
-    values: Numbers
+    baseline: float  # prediction without any tree
+    roots: Places  # places of the trees' first nodes, shape (T,)
+    columns: Places  # input that a node splits on, shape (N,); zero for a leaf
+    thresholds: Numbers  # largest value that goes to the left, shape (N,)
+    left: Places  # place of the node to the left, shape (N,); a leaf's own
+    right: Places  # likewise to the right
+    missing_left: NDArray[np.bool_]  # whether missing values go to the left, shape (N,)
+    values: Numbers  # contribution of a leaf, shape (N,)
 
     @classmethod
     def of(cls, model: Any, X: Numbers) -> "FlatTrees | None":

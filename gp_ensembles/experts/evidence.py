@@ -86,19 +86,12 @@ def _add_identity(matrix: Tensor) -> Tensor:
 
 
 class Profile(NamedTuple):
-    r"""Sufficient statistics of the evidence for features (\*batch, N, F) and targets.
+    r"""Sufficient statistics of the evidence for features (\*batch, N, F) and targets."""
 
-    Attributes:
-        eigenvalues: :math:`\lambda_i`, shape (\*batch, min(N, F)), or (\*batch, F) with zeros.
-        explained: :math:`c_i`, of the same shape.
-        left: e, shape (\*batch).
-        num_rows: Targets that were observed, shape (\*batch).
-    """
-
-    eigenvalues: Tensor
-    explained: Tensor
-    left: Tensor
-    num_rows: Tensor
+    eigenvalues: Tensor  # λ_i, shape (*batch, min(N, F)), or (*batch, F) with zeros
+    explained: Tensor  # c_i, of the same shape
+    left: Tensor  # e, shape (*batch)
+    num_rows: Tensor  # targets that were observed, shape (*batch)
 
 
 def profile(Phi: Tensor, y: Tensor) -> Profile:

@@ -47,18 +47,13 @@ _LARGEST = 1e30  # mean or variance, in standardized units: single precision hol
 
 
 class ExternalRows(NamedTuple):
-    """The change of a state by a block: b observed rows as a state stores them, the counts after it, and messages.
+    """The change of a state by a block: b observed rows as a state stores them, the counts after it, and messages."""
 
-    Attributes:
-        stored: Inputs (b, D), targets, shares and errors, (b,) each.
-        counts: Rows seen and stored, when the next training is due, the rows of the last one, its digest, and why a row
-            was last without a prediction.
-        words: The message of that; ``None`` if every row of the block has one.
-    """
-
-    stored: tuple[Tensor, ...]
+    stored: tuple[Tensor, ...]  # inputs (b, D), targets, shares and errors, (b,) each
+    # Rows seen and stored, when the next training is due, the rows of the last one, its digest, and why a row was
+    # last without a prediction
     counts: tuple[int, ...]
-    words: str | None
+    words: str | None  # the message of that; ``None`` if every row of the block has one
 
 
 class _Answers(NamedTuple):

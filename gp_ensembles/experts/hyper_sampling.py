@@ -11,17 +11,11 @@ from gp_ensembles.numerics.draws import generator_device
 
 
 class LaplaceInformation(NamedTuple):
-    """Diagnostics of the approximation, per mode.
+    """Diagnostics of the approximation, per mode."""
 
-    Attributes:
-        eigenvalues: Eigenvalues of the negative Hessian before flooring, shape (M, P).
-        num_floored: How many were below the prior precision (negative ones included), shape (M,).
-        standard_deviations: Of the approximation in the unconstrained space, shape (M, P).
-    """
-
-    eigenvalues: Tensor
-    num_floored: Tensor
-    standard_deviations: Tensor
+    eigenvalues: Tensor  # eigenvalues of the negative Hessian before flooring, shape (M, P)
+    num_floored: Tensor  # how many were below the prior precision (negative ones included), shape (M,)
+    standard_deviations: Tensor  # of the approximation in the unconstrained space, shape (M, P)
 
 
 class GaussianPerturbation(NamedTuple):

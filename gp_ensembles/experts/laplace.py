@@ -36,17 +36,11 @@ _WHAT = "the curvature of the posterior of the weights"
 
 
 class LatentGroup(NamedTuple):
-    """Experts of one or more objects that share a likelihood.
+    """Experts of one or more objects that share a likelihood."""
 
-    Attributes:
-        likelihood: The likelihood, of batch shape (M,) or none.
-        rule: Gives the site of each target.
-        predictive: Computes predictions of targets.
-    """
-
-    likelihood: Likelihood
-    rule: SiteRule
-    predictive: Predictive
+    likelihood: Likelihood  # the likelihood, of batch shape (M,) or none
+    rule: SiteRule  # gives the site of each target
+    predictive: Predictive  # computes predictions of targets
 
 
 class LatentRunner(Runner):

@@ -41,39 +41,26 @@ _BLOCK = 64
 
 
 class InitialFit(NamedTuple):
-    """The start of a refitted expert.
+    """The start of a refitted expert."""
 
-    Attributes:
-        lags: Lags at first, one for each lagged column; zero where there is none.
-        mean_square: Mean squared norm of the features at first, by which speeds become variances of weights' steps.
-        hyperparameters: Unconstrained hyperparameters (P,) from which a second search is made as long as refits come at
-            twice as many rows each: the best values for few rows may be far from those for more, and the evidence has
-            several modes. ``None`` for those of the model.
-    """
-
-    lags: tuple[int, ...] = ()
+    lags: tuple[int, ...] = ()  # lags at first, one for each lagged column; zero where there is none
+    # Mean squared norm of the features at first, by which speeds become variances of weights' steps
     mean_square: Tensor | float = 1.0
+    # Unconstrained hyperparameters (P,) from which a second search is made as long as refits come at twice as many
+    # rows each: the best values for few rows may be far from those for more, and the evidence has several modes.
+    # ``None`` for those of the model
     hyperparameters: Tensor | None = None
 
 
 class RefittedBlock(NamedTuple):
-    r"""A block of rows prepared for a refitted expert.
+    """A block of rows prepared for a refitted expert."""
 
-    Attributes:
-        inputs: Rows, shape (B, D).
-        targets: Targets, NaN where missing or where they count less than others, shape (B,).
-        remembered: Targets with gaps filled by the last value before them, shape (B,).
-        design: Features, shape (\*batch, B, F).
-        rows: All targets in double precision, and what counts of them.
-        ages: Steps to each row, shape (B,); ``None`` for one each.
-    """
-
-    inputs: Tensor
-    targets: Tensor
-    remembered: Tensor
-    design: Tensor
-    rows: Rows
-    ages: Tensor | None
+    inputs: Tensor  # rows, shape (B, D)
+    targets: Tensor  # targets, NaN where missing or where they count less than others, shape (B,)
+    remembered: Tensor  # targets with gaps filled by the last value before them, shape (B,)
+    design: Tensor  # features, shape (*batch, B, F)
+    rows: Rows  # all targets in double precision, and what counts of them
+    ages: Tensor | None  # steps to each row, shape (B,); ``None`` for one each
 
 
 class RefittedRunner(Runner):

@@ -262,21 +262,13 @@ def _check_slope(slope: Tensor, variances: Tensor) -> None:
 
 
 class Passage(NamedTuple):
-    r"""Level and slope some steps later, :math:`\mu + g b` and :math:`d b` with noise; each (\*batch, ...).
+    r"""Level and slope some steps later, :math:`\mu + g b` and :math:`d b` with noise; each (\*batch, ...)."""
 
-    Attributes:
-        gain: g.
-        decay: d.
-        level: Variance that the noise of the slope adds to the level.
-        both: Covariance that it adds.
-        slope: Variance that it adds to the slope.
-    """
-
-    gain: Tensor
-    decay: Tensor
-    level: Tensor
-    both: Tensor
-    slope: Tensor
+    gain: Tensor  # g
+    decay: Tensor  # d
+    level: Tensor  # variance that the noise of the slope adds to the level
+    both: Tensor  # covariance that it adds
+    slope: Tensor  # variance that it adds to the slope
 
     def then(self, later: "Passage") -> "Passage":
         """This one, and another after it."""

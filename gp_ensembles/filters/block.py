@@ -47,17 +47,12 @@ _WHAT = "the predictive covariance of the block"
 
 
 class BlockGain(NamedTuple):
-    r"""Gain of a block, not yet applied to the state.
+    """Gain of a block, not yet applied to the state."""
 
-    Attributes:
-        left: W, shape (\*batch, B, F).
-        right: [W | -e], shape (\*batch, B, F + 1). The moments of the weights lose ``left.mT @ right``.
-        drift: Sum of what the walk adds to the covariance: its diagonal (\*batch, 1) or (\*batch, F), or the matrix
-            (\*batch, F, F); ``None`` for static weights.
-    """
-
-    left: Tensor
-    right: Tensor
+    left: Tensor  # W, shape (*batch, B, F)
+    right: Tensor  # [W | -e], shape (*batch, B, F + 1). The moments of the weights lose ``left.mT @ right``
+    # Sum of what the walk adds to the covariance: its diagonal (*batch, 1) or (*batch, F), or the matrix (*batch, F,
+    # F); ``None`` for static weights
     drift: Tensor | None
 
 

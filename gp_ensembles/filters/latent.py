@@ -41,39 +41,25 @@ from gp_ensembles.numerics.reductions import readable_flags
 
 
 class LatentBlock(NamedTuple):
-    r"""A block before its targets, in the coordinates of its schedule.
+    """A block before its targets, in the coordinates of its schedule."""
 
-    Attributes:
-        cross: cov(z, \theta_B), shape (\*batch, B C, C F).
-        mean: Means of the latent values, shape (\*batch, B), or (\*batch, B, C) for latent vectors.
-        covariance: Their covariance, shape (\*batch, B C, B C); only what is right of the diagonal blocks and in them
-            counts.
-        target_scale: Factor from latent values to those of the likelihood, shape (B,) or (\*batch, B); ``None`` for
-            one.
-        drift: As in :class:`~gp_ensembles.filters.block.BlockGain`.
-    """
-
-    cross: Tensor
-    mean: Tensor
+    cross: Tensor  # cov(z, θ_B), shape (*batch, B C, C F)
+    mean: Tensor  # means of the latent values, shape (*batch, B), or (*batch, B, C) for latent vectors
+    # Their covariance, shape (*batch, B C, B C); only what is right of the diagonal blocks and in them counts
     covariance: Tensor
+    # Factor from latent values to those of the likelihood, shape (B,) or (*batch, B); ``None`` for one
     target_scale: Tensor | None
-    drift: Tensor | None
+    drift: Tensor | None  # as in BlockGain
 
 
 class BlockSites(NamedTuple):
-    r"""Sites of the targets of a block, each given those before it.
+    """Sites of the targets of a block, each given those before it."""
 
-    Attributes:
-        latent: Latent values one step ahead.
-        gradient: Shift of the latent mean per unit of covariance, shape (\*batch, B C).
-        curvature: Reduction of the covariance, shape (\*batch, B, C, C).
-        lower: Below its unit diagonal, the triangle that makes covariances before the block of those before each
-            target, shape (\*batch, B C, B C).
-    """
-
-    latent: LatentMoments
-    gradient: Tensor
-    curvature: Tensor
+    latent: LatentMoments  # latent values one step ahead
+    gradient: Tensor  # shift of the latent mean per unit of covariance, shape (*batch, B C)
+    curvature: Tensor  # reduction of the covariance, shape (*batch, B, C, C)
+    # Below its unit diagonal, the triangle that makes covariances before the block of those before each target, shape
+    # (*batch, B C, B C)
     lower: Tensor
 
 

@@ -22,14 +22,10 @@ _CACHE_BYTES = 1_000_000
 
 
 class SeriesGain(NamedTuple):
-    """What a block teaches the experts of S series.
+    """What a block teaches the experts of S series."""
 
-    Attributes:
-        right: [W | -e], shape (S, M, B, F + 1).
-        drift: What the walk adds to the diagonal of the covariance, up to shape (S, M, F); ``None`` for none.
-    """
-
-    right: Tensor
+    right: Tensor  # [W | -e], shape (S, M, B, F + 1)
+    # What the walk adds to the diagonal of the covariance, up to shape (S, M, F); ``None`` for none
     drift: Tensor | None
 
     def take(self, series: Tensor) -> "SeriesGain":

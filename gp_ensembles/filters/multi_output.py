@@ -40,21 +40,13 @@ class MultiOutputNoise(NamedTuple):
 
 
 class GroupGain(NamedTuple):
-    r"""Gain of a block for one group of outputs.
+    """Gain of a block for one group of outputs."""
 
-    Attributes:
-        outputs: Which outputs, shape (K,).
-        source: Number of the group they come from.
-        whitened: W, shape (\*batch, B, F).
-        error: e, shape (\*batch, B, K).
-        drift: Sum of what the walk adds to the covariance, as in :class:`gp_ensembles.filters.block.BlockGain`.
-    """
-
-    outputs: Tensor
-    source: int
-    whitened: Tensor
-    error: Tensor
-    drift: Tensor | None
+    outputs: Tensor  # which outputs, shape (K,)
+    source: int  # number of the group they come from
+    whitened: Tensor  # W, shape (*batch, B, F)
+    error: Tensor  # e, shape (*batch, B, K)
+    drift: Tensor | None  # sum of what the walk adds to the covariance, as in BlockGain
 
 
 def multi_output_state(prior_variance: Tensor, num_features: int, num_outputs: int) -> MultiOutputState:

@@ -10,23 +10,14 @@ from gp_ensembles.numerics import normal
 
 
 class Schedule(NamedTuple):
-    r"""A block of B rows in coordinates in which the weights only walk at random.
+    """A block of B rows in coordinates in which the weights only walk at random."""
 
-    Attributes:
-        row_scale: :math:`\alpha`, shape (B,) or (\*batch, B).
-        target_scale: :math:`\rho`, shape (B,) or (\*batch, B).
-        walk: Q: its diagonal (\*batch, 1) or (\*batch, F), or the matrix (\*batch, F, F).
-        steps: Steps of the walk before each row, (B,) or (\*batch, B); ``None`` for 1, 2, ..., B.
-        mean_scale: Scale of the mean after the block, shape () or (\*batch).
-        covariance_scale: Scale of the covariance after the block, shape () or (\*batch).
-    """
-
-    row_scale: Tensor | None = None
-    target_scale: Tensor | None = None
-    walk: Tensor | None = None
-    steps: Tensor | None = None
-    mean_scale: Tensor | None = None
-    covariance_scale: Tensor | None = None
+    row_scale: Tensor | None = None  # α, shape (B,) or (*batch, B)
+    target_scale: Tensor | None = None  # ρ, shape (B,) or (*batch, B)
+    walk: Tensor | None = None  # Q: its diagonal (*batch, 1) or (*batch, F), or the matrix (*batch, F, F)
+    steps: Tensor | None = None  # steps of the walk before each row, (B,) or (*batch, B); ``None`` for 1, 2, ..., B
+    mean_scale: Tensor | None = None  # scale of the mean after the block, shape () or (*batch)
+    covariance_scale: Tensor | None = None  # scale of the covariance after the block, shape () or (*batch)
 
 
 def count_steps(Phi: Tensor) -> Tensor:

@@ -23,39 +23,23 @@ Numbers = NDArray[np.float64]
 
 
 class Window(NamedTuple):
-    r"""Settings of a window: kernel, noise, size and prior mean.
+    """Settings of a window: kernel, noise, size and prior mean."""
 
-    Attributes:
-        covariance: The kernel.
-        noise: Noise variance, double precision, shape (\*batch).
-        keep: Rows that stay when the window is full.
-        mean: Prior mean of the targets; ``None`` for zero.
-    """
-
-    covariance: Covariance
-    noise: Tensor
-    keep: int
-    mean: Callable[[Tensor], Tensor] | None = None
+    covariance: Covariance  # the kernel
+    noise: Tensor  # noise variance, double precision, shape (*batch)
+    keep: int  # rows that stay when the window is full
+    mean: Callable[[Tensor], Tensor] | None = None  # prior mean of the targets; ``None`` for zero
 
 
 class WindowRows(NamedTuple):
-    r"""Fields of a window's state for the b observed rows of a block, n rows being in use before.
+    """Fields of a window's state for the b observed rows of a block, n rows being in use before."""
 
-    Attributes:
-        inputs: Rows, shape (\*batch, b, D).
-        targets: Targets, shape (\*batch, b).
-        noise_scale: Factor of their noise variance, shape (\*batch, b).
-        cross: Their rows of the factor in its old columns, shape (\*batch, b, n).
-        factor: The rest of these rows, lower triangular, shape (\*batch, b, b).
-        projected: Shape (\*batch, b).
-    """
-
-    inputs: Tensor
-    targets: Tensor
-    noise_scale: Tensor
-    cross: Tensor
-    factor: Tensor
-    projected: Tensor
+    inputs: Tensor  # rows, shape (*batch, b, D)
+    targets: Tensor  # targets, shape (*batch, b)
+    noise_scale: Tensor  # factor of their noise variance, shape (*batch, b)
+    cross: Tensor  # their rows of the factor in its old columns, shape (*batch, b, n)
+    factor: Tensor  # the rest of these rows, lower triangular, shape (*batch, b, b)
+    projected: Tensor  # shape (*batch, b)
 
     @property
     def end(self) -> int:
@@ -64,15 +48,10 @@ class WindowRows(NamedTuple):
 
 
 class WindowChange(NamedTuple):
-    """Change of a window by a block.
+    """Change of a window by a block."""
 
-    Attributes:
-        kept: The rows that stayed when it was full, without unused capacity; ``None`` if it was not.
-        rows: Rows behind these, or behind those of the window before the block; ``None`` for none.
-    """
-
-    kept: WindowState | None
-    rows: WindowRows | None
+    kept: WindowState | None  # the rows that stayed when it was full, without unused capacity; ``None`` if it was not
+    rows: WindowRows | None  # rows behind these, or behind those of the window before the block; ``None`` for none
 
 
 def window_state(batch_shape: torch.Size, num_inputs: int, num_rows: int, like: Tensor) -> WindowState:

@@ -10,15 +10,10 @@ LENGTHS = (64, 8, 1)
 
 
 class Batch(NamedTuple):
-    """Equally many rows of each of some series.
+    """Equally many rows of each of some series."""
 
-    Attributes:
-        places: Places of the series, distinct, ascending, shape (S,).
-        rows: Numbers of their rows in the call, in the order of time, shape (S, B).
-    """
-
-    places: Tensor
-    rows: Tensor
+    places: Tensor  # places of the series, distinct, ascending, shape (S,)
+    rows: Tensor  # numbers of their rows in the call, in the order of time, shape (S, B)
 
 
 def batches(places: Tensor, lengths: Sequence[int] = LENGTHS) -> Iterator[Batch]:

@@ -23,17 +23,11 @@ Owner = TypeVar("Owner", bound=Hashable)
 
 
 class CallRows(NamedTuple):
-    """Rows of a call.
+    """Rows of a call."""
 
-    Attributes:
-        names: The series of each.
-        X: Inputs, shape (N, D).
-        y: Targets, shape (N,).
-    """
-
-    names: Sequence[Hashable]
-    X: Tensor
-    y: Tensor
+    names: Sequence[Hashable]  # the series of each
+    X: Tensor  # inputs, shape (N, D)
+    y: Tensor  # targets, shape (N,)
 
 
 def checked_rows(names: Names, X: Tensor, y: Tensor | None, num_inputs: int | None) -> CallRows:

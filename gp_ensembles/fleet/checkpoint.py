@@ -64,17 +64,11 @@ def save_fleet(
 
 
 class Shard(NamedTuple):
-    """A part of a fleet.
+    """A part of a fleet."""
 
-    Attributes:
-        path: Its file.
-        num_series: Number of its series.
-        digest: SHA-256 of the file.
-    """
-
-    path: Path
-    num_series: int
-    digest: str
+    path: Path  # its file
+    num_series: int  # number of its series
+    digest: str  # SHA-256 of the file
 
 
 def read_about(folder: Path) -> tuple[dict[str, Any], list[Shard]]:

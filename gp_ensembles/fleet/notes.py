@@ -33,17 +33,11 @@ def path_of(config: StreamConfig, columns: Tensor) -> InputPath:
 
 
 class StandardRows(NamedTuple):
-    """Rows of many series in standardized units, see :class:`~gp_ensembles.streaming.inputs.Standard`.
+    """Rows of many series in standardized units, see :class:`~gp_ensembles.streaming.inputs.Standard`."""
 
-    Attributes:
-        scaled: Inputs before they are moved into range, shape (N, D).
-        inputs: What the ensemble takes, (N, D).
-        extra: Noise variance that gaps add to each row, (N,); ``None`` if there is no gap.
-    """
-
-    scaled: Tensor
-    inputs: Tensor
-    extra: Tensor | None
+    scaled: Tensor  # inputs before they are moved into range, shape (N, D)
+    inputs: Tensor  # what the ensemble takes, (N, D)
+    extra: Tensor | None  # noise variance that gaps add to each row, (N,); ``None`` if there is no gap
 
 
 def follow_rows(config: StreamConfig, columns: Tensor, states: Tensor, X: Tensor, series: Tensor) -> StandardRows:

@@ -59,29 +59,18 @@ class Work(NamedTuple):
 
 
 class _Again(NamedTuple):
-    """Rows that are learned once more, with one more outlier of each series.
+    """Rows that are learned once more, with one more outlier of each series."""
 
-    Attributes:
-        own: The experts' predictions so far, (S, M, B) each.
-        start: The first row after the newest outlier, shape (S, 1).
-        share: What counts of each target, shape (S, B).
-        remembered: The targets that are remembered, shape (S, B).
-    """
-
-    own: Predictions
-    start: Tensor
-    share: Tensor
-    remembered: Tensor
+    own: Predictions  # the experts' predictions so far, (S, M, B) each
+    start: Tensor  # the first row after the newest outlier, shape (S, 1)
+    share: Tensor  # what counts of each target, shape (S, B)
+    remembered: Tensor  # the targets that are remembered, shape (S, B)
 
 
 class RowBuffer:
-    """Predictions of the N rows of a call, put together from parts in any order; NaN for rows without one.
+    """Predictions of the N rows of a call, put together from parts in any order; NaN for rows without one."""
 
-    Attributes:
-        whole: All rows; ``None`` before any prediction.
-    """
-
-    whole: EnsemblePredictions | None
+    whole: EnsemblePredictions | None  # all rows; ``None`` before any prediction
 
     def __init__(self, num_rows: int) -> None:
         self._num_rows, self.whole = num_rows, None

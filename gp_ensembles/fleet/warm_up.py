@@ -27,15 +27,10 @@ _AT_ONCE = 256  # series whose rows are standardized together
 
 
 class WarmUpRows(NamedTuple):
-    """WarmUpRows of the warm-up of one series, in the order of time.
+    """Rows of the warm-up of one series, in the order of time."""
 
-    Attributes:
-        X: Inputs, shape (N, D).
-        y: Targets, shape (N,); NaN where missing.
-    """
-
-    X: Tensor
-    y: Tensor
+    X: Tensor  # inputs, shape (N, D)
+    y: Tensor  # targets, shape (N,); NaN where missing
 
     def to(self, like: torch.device | torch.dtype) -> "WarmUpRows":
         """The same on a device, or in a precision."""
@@ -43,19 +38,12 @@ class WarmUpRows(NamedTuple):
 
 
 class WarmUps(NamedTuple):
-    """Warm-ups of S series.
+    """Warm-ups of S series."""
 
-    Attributes:
-        names: Their names.
-        rows: Their rows in units.
-        columns: The use of their columns, packed, shape (S, ...).
-        standard: Their rows in units of their own, without gaps in the inputs.
-    """
-
-    names: list[Hashable]
-    rows: list[WarmUpRows]
-    columns: Tensor
-    standard: list[WarmUpRows]
+    names: list[Hashable]  # their names
+    rows: list[WarmUpRows]  # their rows in units
+    columns: Tensor  # the use of their columns, packed, shape (S, ...)
+    standard: list[WarmUpRows]  # their rows in units of their own, without gaps in the inputs
 
 
 def joined(

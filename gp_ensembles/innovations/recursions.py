@@ -146,17 +146,12 @@ def learn(
 
 
 class Neighbors(NamedTuple):
-    """Pairs of neighboring errors in a block.
+    """Pairs of neighboring errors in a block."""
 
-    Attributes:
-        previous: The last error that was observed before each row, and the one before the row after it, (B + 1, M).
-        ages: Rows since then, shape (B + 1, 1).
-        is_pair: Whether a row and the one before it were both observed, shape (B, 1).
-    """
-
+    # The last error that was observed before each row, and the one before the row after it, (B + 1, M)
     previous: Tensor
-    ages: Tensor
-    is_pair: Tensor
+    ages: Tensor  # rows since then, shape (B + 1, 1)
+    is_pair: Tensor  # whether a row and the one before it were both observed, shape (B, 1)
 
 
 def neighbors(last: Tensor, age: Tensor, errors: Tensor, missing: Tensor | None) -> Neighbors:

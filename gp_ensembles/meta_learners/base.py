@@ -363,17 +363,11 @@ def run_steps(step: Step, state: MetaState, log_prob: Tensor) -> tuple[MetaState
 
 
 class LinearBlock(NamedTuple):
-    """A block of R rules of the form of :func:`~gp_ensembles.meta_learners.steps.linear`.
+    """A block of R rules of the form of :func:`~gp_ensembles.meta_learners.steps.linear`."""
 
-    Attributes:
-        weights: Weights before each target and after the last, shape (B + 1, R, M).
-        log_weights: Their logarithms, of weights of any smallness under rules that give nothing, (B + 1, R, M).
-        log_prob: Log density of each target under each of their mixtures, shape (R, B).
-    """
-
-    weights: Tensor
-    log_weights: Tensor
-    log_prob: Tensor
+    weights: Tensor  # weights before each target and after the last, shape (B + 1, R, M)
+    log_weights: Tensor  # their logarithms, of weights of any smallness under rules that give nothing, (B + 1, R, M)
+    log_prob: Tensor  # log density of each target under each of their mixtures, shape (R, B)
 
 
 def run_linear(form: Sequence[Tensor], log_weights: Tensor, log_prob: Tensor) -> LinearBlock | None:

@@ -148,33 +148,20 @@ class CombinedRules(MetaLearner):
 
 
 class References(NamedTuple):
-    """Reference experts with which a rule is averaged, see :class:`~gp_ensembles.meta_learners.ReferenceAveraging`.
+    """Reference experts with which a rule is averaged, see :class:`~gp_ensembles.meta_learners.ReferenceAveraging`."""
 
-    Attributes:
-        places: Places of the references among the experts.
-        share: What is shared out after each target.
-        prior: The part of the references in it.
-    """
-
-    places: tuple[int, ...]
-    share: float
-    prior: float
+    places: tuple[int, ...]  # places of the references among the experts
+    share: float  # what is shared out after each target
+    prior: float  # the part of the references in it
 
 
 class WeighedRow(NamedTuple):
-    """A weighed target, before the rule learns it.
+    """A weighed target, before the rule learns it."""
 
-    Attributes:
-        log_weights: Log weights before it, shape (M,).
-        log_prob: Its log density.
-        after: Log weights after it, (M,).
-        memory: The rule's memory after it, of the state's shape.
-    """
-
-    log_weights: Numbers
-    log_prob: float
-    after: Numbers
-    memory: Numbers
+    log_weights: Numbers  # log weights before it, shape (M,)
+    log_prob: float  # its log density
+    after: Numbers  # log weights after it, (M,)
+    memory: Numbers  # the rule's memory after it, of the state's shape
 
 
 @final

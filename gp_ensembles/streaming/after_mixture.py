@@ -52,17 +52,11 @@ class CalibrationState(NamedTuple):
 
 
 class CalibratedBlock(NamedTuple):
-    """Predictions of a block as they were before each target.
+    """Predictions of a block as they were before each target."""
 
-    Attributes:
-        distribution: The distributions.
-        gain: What recalibration adds to the log density of each target, shape (B,).
-        intervals: Adaptive intervals; ``None`` where there are none.
-    """
-
-    distribution: StreamDistribution
-    gain: Tensor
-    intervals: Intervals | None
+    distribution: StreamDistribution  # the distributions
+    gain: Tensor  # what recalibration adds to the log density of each target, shape (B,)
+    intervals: Intervals | None  # adaptive intervals; ``None`` where there are none
 
 
 def init_calibration(config: StreamConfig) -> CalibrationState:

@@ -16,17 +16,11 @@ LARGEST = 1e150  # larger numbers cannot be squared
 
 
 class IllegalRow(NamedTuple):
-    """A row that cannot be learned.
+    """A row that cannot be learned."""
 
-    Attributes:
-        row: Its place in the block, counted from 0.
-        column: The input that is wrong, counted from 0; ``None`` for the target.
-        problem: What is wrong and how to fix it.
-    """
-
-    row: int
-    column: int | None
-    problem: str
+    row: int  # its place in the block, counted from 0
+    column: int | None  # the input that is wrong, counted from 0; ``None`` for the target
+    problem: str  # what is wrong and how to fix it
 
     def message(self, first_row: int, feature_names: tuple[str, ...]) -> str:
         """The whole sentence."""

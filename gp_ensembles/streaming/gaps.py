@@ -20,17 +20,11 @@ _LEAST_SHARE, _LEAST_SPANS, _LEAST_T = 0.05, 10, 4.0  # gaps of the warm-up that
 
 
 class Gaps(NamedTuple):
-    """The last values of K columns, of one series or of many side by side.
+    """The last values of K columns, of one series or of many side by side."""
 
-    Attributes:
-        last: The last observed values, NaN where there is none, shape (..., K).
-        age: Rows since then, shape (..., K).
-        num_imputed: How many values were missing, shape (..., K).
-    """
-
-    last: Tensor
-    age: Tensor
-    num_imputed: Tensor
+    last: Tensor  # the last observed values, NaN where there is none, shape (..., K)
+    age: Tensor  # rows since then, shape (..., K)
+    num_imputed: Tensor  # how many values were missing, shape (..., K)
 
     @classmethod
     def none(cls, like: Tensor) -> "Gaps":

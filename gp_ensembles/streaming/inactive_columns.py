@@ -21,21 +21,14 @@ _ROUND_OFF = 10 * torch.finfo(torch.float64).eps
 
 
 class InactiveColumns(NamedTuple):
-    """State of K columns, of one series or of many side by side, of which some were constant in the warm-up.
+    """State of K columns, of one series or of many side by side, of which some were constant in the warm-up."""
 
-    Attributes:
-        base: What they deviate from, NaN before there is a value, shape (..., K).
-        log_sum: Sum of the logarithms of the deviations that set the scale, (..., K).
-        num: How many these are, (..., K).
-        floor: What the scale has grown to since, (..., K).
-        activated_at: Number of the row in which a column first moved, counting the rows of the stream from 1; zero
-            while it is inactive, (..., K).
-    """
-
-    base: Tensor
-    log_sum: Tensor
-    num: Tensor
-    floor: Tensor
+    base: Tensor  # what they deviate from, NaN before there is a value, shape (..., K)
+    log_sum: Tensor  # sum of the logarithms of the deviations that set the scale, (..., K)
+    num: Tensor  # how many these are, (..., K)
+    floor: Tensor  # what the scale has grown to since, (..., K)
+    # Number of the row in which a column first moved, counting the rows of the stream from 1; zero while it is
+    # inactive, (..., K)
     activated_at: Tensor
 
     @classmethod

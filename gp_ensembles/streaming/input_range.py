@@ -18,17 +18,11 @@ REACH, GROWTH = 1.0, 0.1  # in widths of the warm-up range
 
 
 class InputRange(NamedTuple):
-    """The range of D columns so far, of one series or of many side by side.
+    """The range of D columns so far, of one series or of many side by side."""
 
-    Attributes:
-        lower: Lower ends, shape (..., D).
-        upper: Upper ends, shape (..., D).
-        width: Widths of the warm-up range, shape (..., D).
-    """
-
-    lower: Tensor
-    upper: Tensor
-    width: Tensor
+    lower: Tensor  # lower ends, shape (..., D)
+    upper: Tensor  # upper ends, shape (..., D)
+    width: Tensor  # widths of the warm-up range, shape (..., D)
 
     @classmethod
     def of(cls, X: Tensor) -> "InputRange":

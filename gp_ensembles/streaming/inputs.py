@@ -24,21 +24,13 @@ _MOST_UNCERTAINTY = 1.0  # variance of the standardized target
 
 
 class InputState(NamedTuple):
-    """State of the inputs over a stream, or over many side by side.
+    """State of the inputs over a stream, or over many side by side."""
 
-    Attributes:
-        num_rows: Number of rows so far, shape (...).
-        gaps: Last values of the K inputs.
-        inactive_columns: Scales of those that were constant in the warm-up.
-        effect: Mean squared change of the prediction when a column is replaced by its mean, (..., K).
-        within: The range so far of all inputs, indicators among them.
-    """
-
-    num_rows: Tensor
-    gaps: Gaps
-    inactive_columns: InactiveColumns
-    effect: Tensor
-    within: InputRange
+    num_rows: Tensor  # number of rows so far, shape (...)
+    gaps: Gaps  # last values of the K inputs
+    inactive_columns: InactiveColumns  # scales of those that were constant in the warm-up
+    effect: Tensor  # mean squared change of the prediction when a column is replaced by its mean, (..., K)
+    within: InputRange  # the range so far of all inputs, indicators among them
 
     def packed(self) -> Tensor:
         """All numbers of a series side by side, shape (..., P), which :meth:`unpacked` reads back."""

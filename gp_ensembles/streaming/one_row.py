@@ -41,21 +41,13 @@ def is_plain(value: object, shape: tuple[int, ...]) -> TypeGuard[Tensor]:
 
 
 class PipelineRow(NamedTuple):
-    """A row that is predicted and not yet learned.
+    """A row that is predicted and not yet learned."""
 
-    Attributes:
-        staged: The update of the ensemble.
-        predictions: The predictions.
-        followed: State of the inputs after the row.
-        num_moved: Number of its inputs moved into range.
-        calibration: State of the calibration after it.
-    """
-
-    staged: StagedRow
-    predictions: OnlinePredictions
-    followed: InputState
-    num_moved: int
-    calibration: CalibrationState
+    staged: StagedRow  # the update of the ensemble
+    predictions: OnlinePredictions  # the predictions
+    followed: InputState  # state of the inputs after the row
+    num_moved: int  # number of its inputs moved into range
+    calibration: CalibrationState  # state of the calibration after it
 
 
 @final

@@ -91,17 +91,11 @@ class PathRows:
 
 
 class Ahead(NamedTuple):
-    """Predictions of the next target of L paths, each by the expert of the path.
+    """Predictions of the next target of L paths, each by the expert of the path."""
 
-    Attributes:
-        mean: Means, shape (L,).
-        variance: Variances, noise included, shape (L,).
-        degrees_of_freedom: Of Student-t predictions, shape (L,); ``None`` for normal ones.
-    """
-
-    mean: Tensor
-    variance: Tensor
-    degrees_of_freedom: Tensor | None = None
+    mean: Tensor  # means, shape (L,)
+    variance: Tensor  # variances, noise included, shape (L,)
+    degrees_of_freedom: Tensor | None = None  # of Student-t predictions, shape (L,); ``None`` for normal ones
 
 
 class Simulator(ABC):
@@ -172,23 +166,14 @@ class SharedSimulator(Simulator):
 
 
 class LinearModel(NamedTuple):
-    r"""One linear expert over H steps, double precision, in the coordinates of a schedule.
+    """One linear expert over H steps, double precision, in the coordinates of a schedule."""
 
-    Attributes:
-        moments: [covariance | mean] of the weights, shape (F, F + 1).
-        noise: Noise variance, a scalar.
-        walk: Q, its diagonal (F,) or (1,), or the matrix (F, F); ``None`` for static weights.
-        steps: Steps of the walk before each row, shape (H,).
-        row_scale: :math:`\alpha` of a :class:`~gp_ensembles.filters.schedule.Schedule`, shape (H,); ``None`` for one.
-        target_scale: :math:`\rho`, shape (H,); ``None`` for one.
-    """
-
-    moments: Tensor
-    noise: Tensor
-    walk: Tensor | None
-    steps: Tensor
-    row_scale: Tensor | None = None
-    target_scale: Tensor | None = None
+    moments: Tensor  # [covariance | mean] of the weights, shape (F, F + 1)
+    noise: Tensor  # noise variance, a scalar
+    walk: Tensor | None  # Q, its diagonal (F,) or (1,), or the matrix (F, F); ``None`` for static weights
+    steps: Tensor  # steps of the walk before each row, shape (H,)
+    row_scale: Tensor | None = None  # α of a Schedule, shape (H,); ``None`` for one
+    target_scale: Tensor | None = None  # ρ, shape (H,); ``None`` for one
 
 
 def linear_models(
