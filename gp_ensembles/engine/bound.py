@@ -1,6 +1,6 @@
 """Ensemble with its hyperparameters read once, which ``OnlineEnsemble`` uses until one of them changes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from operator import attrgetter, is_
 
@@ -12,7 +12,7 @@ from gp_ensembles.engine.ensemble import Ensemble, responses_of
 from gp_ensembles.engine.one_row import RowEnsemble
 from gp_ensembles.engine.quarantine import places_out
 from gp_ensembles.engine.recorded import Recording
-from gp_ensembles.engine.runners import RunnerBatches, SharedBasisBatch
+from gp_ensembles.engine.runners import RunnerBatches, SharedBases
 from gp_ensembles.engine.state import EnsembleState, named_tensors
 from gp_ensembles.engine.weighing import with_lags
 from gp_ensembles.experts.base import BoundExpert, Expert
@@ -25,7 +25,7 @@ _VERSION = attrgetter("_version")
 class BoundEnsemble:
     """Experts bound to their hyperparameters, their runners, and whether these are still up to date."""
 
-    def __init__(self, ensemble: Ensemble, state: EnsembleState, shared_bases: Sequence[SharedBasisBatch]) -> None:
+    def __init__(self, ensemble: Ensemble, state: EnsembleState, shared_bases: SharedBases) -> None:
         self._parameters = list(ensemble.parameters())
         self._as_bytes = all(p.device.type == "cpu" and p.is_contiguous() for p in self._parameters)
         self._memories = [p.detach().numpy().data for p in self._parameters] if self._as_bytes else []

@@ -12,6 +12,7 @@ from gp_ensembles.engine.quarantine import grown
 from gp_ensembles.engine.state import EnsembleState
 from gp_ensembles.engine.weighing import with_lags
 from gp_ensembles.experts.base import Expert
+from gp_ensembles.filters.states import overwrite_
 from gp_ensembles.meta_learners.base import MetaLearner, MetaState
 from gp_ensembles.meta_learners.combined import CombinedRules
 from gp_ensembles.meta_learners.reference import ReferenceAveraging
@@ -147,6 +148,4 @@ def revive_experts(online: OnlineEnsemble, names: Sequence[str], share: float) -
         raise ValueError(f"there is no expert named {unknown[0]!r}; the names are {list(online.names)}")
     state = online.state.meta
     index = torch.tensor([known[name] for name in names], dtype=torch.int64, device=state.log_weights.device)
-    revived = online.ensemble.meta_learner.revive(state, index, share)
-    for old, new in zip(state, revived, strict=True):
-        old.copy_(new)
+    overwrite_(state, online.ensemble.meta_learner.revive(state, index, share))

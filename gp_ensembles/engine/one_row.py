@@ -12,10 +12,11 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.external_counts import count_row
-from gp_ensembles.engine.runners import SharedBasisBatch
+from gp_ensembles.engine.runners import SharedBases
 from gp_ensembles.engine.state import EnsembleState
 from gp_ensembles.experts.base import BoundExpert, LinearRow, RowExpert, Season
 from gp_ensembles.features.base import FeatureMap
@@ -29,18 +30,6 @@ from gp_ensembles.numerics.compiled import compiled
 
 Numbers = NDArray[np.float64]
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
-
-
-class _RowBatch(NamedTuple):
-    """Expert objects that share features, T of them with E experts each; see :func:`predict_row` for the shapes."""
-
-    design: Numbers
-    moments: Numbers
-    walk: Numbers
-    noise: Numbers
-    joint: Numbers
-    mean: Numbers
-    variance: Numbers
 
 
 @final
@@ -58,18 +47,19 @@ class RowBatches:
 
     def __init__(
         self,
-        objects: Sequence[SharedBasisBatch],
+        objects: SharedBases,
         features: Sequence[FeatureMap],
         rows: Mapping[int, LinearRow],
         starts: Sequence[int],
     ) -> None:
         self._features = RowFeatures(features)
         self._seasons: list[Season] = []
-        self._batches: list[_RowBatch] = []
-        sizes = [len(one.places) * len(design) for one, design in zip(objects, self._features.designs, strict=True)]
+        # T objects of E experts on one design, as predict_row takes them.
+        self._batches: list[tuple[Numbers, Numbers, Numbers, Numbers, Numbers, Numbers, Numbers]] = []
+        sizes = [len(own) * len(design) for own, design in zip(objects, self._features.designs, strict=True)]
         self.mean, self.variance = np.empty(sum(sizes)), np.empty(sum(sizes))
         experts, at = [], 0
-        for (own, moments), design in zip(objects, self._features.designs, strict=True):
+        for (own, moments), design in zip(objects.items(), self._features.designs, strict=True):
             season = rows[own[0]].season
             if season is not None:
                 self._seasons.append(season)
@@ -79,11 +69,11 @@ class RowBatches:
             shape, width = (len(own), len(design)), moments.shape[-2]
             end = at + shape[0] * shape[1]
             self._batches.append(
-                _RowBatch(
-                    design,
+                (
                     moments.numpy().reshape(*shape, width, width + 1),
                     np.stack([rows[place].walk for place in own]),
                     np.stack([rows[place].noise for place in own]),
+                    design,
                     np.empty((*shape, width + 1)),
                     self.mean[at:end].reshape(shape),
                     self.variance[at:end].reshape(shape),
@@ -102,13 +92,13 @@ class RowBatches:
             design[0, 2:] = waves[num_rows % len(waves)]
             if slope is not None:
                 _go_on(*slope)
-        for design, moments, walk, noise, joint, mean, variance in self._batches:
-            predict_row(moments, walk, noise, design, joint, mean, variance)
+        for batch in self._batches:
+            predict_row(*batch)
 
     def learn(self, y: float) -> None:
         """Learn the target of the last row."""
         self._is_whole = False
-        for _, moments, walk, _, joint, mean, variance in self._batches:
+        for moments, walk, _, _, joint, mean, variance in self._batches:
             learn_row(moments, walk, joint, mean, variance, y)
         for season in self._seasons:
             season.num_rows[...] += 1
@@ -119,8 +109,8 @@ class RowBatches:
     def flush(self) -> None:
         """Complete the states, before others read them."""
         if not self._is_whole:
-            for batch in self._batches:
-                mirror(batch.moments)
+            for moments, *_ in self._batches:
+                mirror(moments)
             self._is_whole = True
 
 
@@ -192,7 +182,7 @@ class RowEnsemble:
         ensemble: Ensemble,
         bound: Sequence[BoundExpert],
         state: EnsembleState,
-        shared_bases: Sequence[SharedBasisBatch],
+        shared_bases: SharedBases,
     ) -> "RowEnsemble | None":
         """The fast path of an ensemble; ``None`` where only blocks can run."""
         layers, like = ensemble.layers, state.meta.log_weights
@@ -204,9 +194,9 @@ class RowEnsemble:
         if rule is None:
             return None
         starts = np.cumsum([0, *(expert.num_experts for expert in ensemble.experts)]).tolist()
-        joined = {batch.places[0]: batch for batch in shared_bases}
-        taken = {place for places, _ in shared_bases for place in places}
-        objects: list[SharedBasisBatch] = []
+        joined = {places[0]: places for places in shared_bases}
+        taken = {place for places in shared_bases for place in places}
+        objects: dict[tuple[int, ...], Tensor] = {}
         others: list[tuple[slice, RowExpert]] = []
         linear: dict[int, LinearRow] = {}
         for number, (expert, b, part) in enumerate(zip(ensemble.experts, bound, state.experts, strict=True)):
@@ -218,12 +208,12 @@ class RowEnsemble:
                 continue
             linear[number] = row
             if number in joined:
-                objects.append(joined[number])
+                objects[joined[number]] = shared_bases[joined[number]]
             elif number not in taken:
-                objects.append(SharedBasisBatch((number,), part[0].unsqueeze(0)))
+                objects[number,] = part[0].unsqueeze(0)
         if not objects:
             return None
-        maps = [ensemble.experts[batch.places[0]].features for batch in objects]
+        maps = [ensemble.experts[places[0]].features for places in objects]
         return cls(ensemble, state, rule, RowBatches(objects, maps, linear, starts), others)
 
     def predict(self, x: Numbers) -> RowMixture | None:

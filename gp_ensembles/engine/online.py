@@ -34,13 +34,13 @@ from gp_ensembles.engine.quarantine import (
 from gp_ensembles.engine.recorded import CannotRecordError, Recording, observe_recorded
 from gp_ensembles.engine.runners import (
     RunnerBatches,
-    SharedBasisBatch,
+    SharedBases,
     find_shared_bases,
     make_contiguous,
     runners_without,
     scatter,
 )
-from gp_ensembles.engine.state import EnsembleState, named_layers, named_tensors, snapshot
+from gp_ensembles.engine.state import EnsembleState, named_layers, named_tensors, snapshot, state_from
 from gp_ensembles.engine.upkeep import UpkeepReport, coming, maintain_
 from gp_ensembles.engine.weighing import run_block
 from gp_ensembles.filters.rows import Rows
@@ -54,8 +54,6 @@ from gp_ensembles.filters.states import (
     StructuralState,
     WindowState,
 )
-from gp_ensembles.innovations.bank import InnovationState
-from gp_ensembles.meta_learners.base import MetaState
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.display import ensemble_html, ensemble_text
 
@@ -110,7 +108,6 @@ class OnlineEnsemble(nn.Module):
         self._kinds = tuple(type(part) for part in start.experts)
         if start.quarantine is None:
             start = start._replace(quarantine=init_quarantine(len(ensemble.expert_names), start.meta.num_seen.device))
-        self._has_layers = start.innovations is not None, start.history is not None, start.external_models is not None
         for name, value in named_tensors(start):
             self.register_buffer(name, value.detach().clone())
         self._make_contiguous()
@@ -123,18 +120,7 @@ class OnlineEnsemble(nn.Module):
     def state(self) -> EnsembleState:
         """The state, by reference: copy it before you keep it."""
         self._flush()
-        experts: list[FilterState] = []
-        for number, kind in enumerate(self._kinds):
-            experts.append(kind(*(self._buffer(f"expert_{number}_{field}") for field in kind._fields)))
-        meta = MetaState(*(self._buffer(f"meta_{field}") for field in MetaState._fields))
-        innovations = history = None
-        if self._has_layers[0]:
-            innovations = InnovationState(*(self._buffer(f"innovations_{field}") for field in InnovationState._fields))
-        if self._has_layers[1]:
-            history = self._buffer("history")
-        external_models = self._buffer("external_models") if self._has_layers[2] else None
-        quarantine = Quarantine(*(self._buffer(f"quarantine_{field}") for field in Quarantine._fields))
-        return EnsembleState(tuple(experts), meta, innovations, history, external_models, quarantine)
+        return state_from(self._kinds, self._buffers, self._buffer)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -406,7 +392,7 @@ class OnlineEnsemble(nn.Module):
             for field in kind._fields
             if kind in (WindowState, ExternalState, StructuralState, RefittedState)
         }
-        if self._has_layers[2]:
+        if "external_models" in self._buffers:
             kept["external_models"] = self._buffer("external_models")
         self._invalidate()  # blocks were recorded where the state was
         self.why_eager = None
@@ -435,13 +421,12 @@ class OnlineEnsemble(nn.Module):
                 self._bound_ensemble = BoundEnsemble(self.ensemble, self.state, shared_bases)
         return self._bound_ensemble
 
-    def _make_contiguous(self) -> list[SharedBasisBatch]:
+    def _make_contiguous(self) -> SharedBases:
         """Make the states of experts that run together contiguous in memory, if they are not."""
-        shared_bases = []
-        for places in find_shared_bases(self.ensemble.experts, self._kinds):
-            names = [f"expert_{place}_moments" for place in places]
-            shared_bases.append(SharedBasisBatch(places, make_contiguous(self._buffers, names)))
-        return shared_bases
+        return {
+            places: make_contiguous(self._buffers, [f"expert_{place}_moments" for place in places])
+            for places in find_shared_bases(self.ensemble.experts, self._kinds)
+        }
 
     @property
     def device(self) -> torch.device:

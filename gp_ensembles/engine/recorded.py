@@ -24,7 +24,7 @@ from gp_ensembles.engine.predictions import (
     flatten,
     invalid_rows,
 )
-from gp_ensembles.engine.state import EnsembleState, named_tensors
+from gp_ensembles.engine.state import EnsembleState, named_tensors, state_from
 from gp_ensembles.engine.weighing import innovate, weigh, within_reach
 from gp_ensembles.experts.laplace import BoundLaplace
 from gp_ensembles.filters.rows import Rows
@@ -35,8 +35,6 @@ from gp_ensembles.filters.states import (
     StepPredictions,
     StudentTState,
 )
-from gp_ensembles.innovations.bank import InnovationState
-from gp_ensembles.meta_learners.base import MetaState
 from gp_ensembles.numerics.reductions import assuming
 
 _AHEAD = 32  # blocks that are queued before the host reads how many were learned
@@ -169,10 +167,8 @@ class FixedBlock:
 
 def with_tensors(like: EnsembleState, tensors: Iterator[Tensor]) -> EnsembleState:
     """A state of other tensors, in the order of :func:`~gp_ensembles.engine.state.named_tensors`."""
-    experts = tuple(type(part)(*(next(tensors) for _ in part)) for part in like.experts)
-    meta = MetaState(*(next(tensors) for _ in like.meta))
-    innovations = None if like.innovations is None else InnovationState(*(next(tensors) for _ in like.innovations))
-    return EnsembleState(experts, meta, innovations, None if like.history is None else next(tensors))
+    given = dict(zip((name for name, _ in named_tensors(like)), tensors, strict=True))
+    return state_from([type(part) for part in like.experts], given, given.__getitem__)
 
 
 def check_fixed_size(ensemble: Ensemble, start: EnsembleState, what: str) -> None:

@@ -5,45 +5,39 @@ the fixed cost of a block is paid once for all of them. Their states are parts o
 some experts are not run have runners of their own.
 """
 
-from collections.abc import Mapping, MutableMapping, Sequence
-from typing import NamedTuple, final
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from typing import final
 
 import torch
 from torch import Tensor
 
 from gp_ensembles.engine.input_checks import missing_rows
 from gp_ensembles.engine.predictions import flatten
-from gp_ensembles.experts.base import BoundExpert, Expert, Runner
+from gp_ensembles.experts.base import BoundExpert, Expert, Runner, StagedRunner
 from gp_ensembles.experts.gaussian import BoundGaussian, GaussianExpert
 from gp_ensembles.experts.laplace import LatentGroup, LatentRunner, stage_latent
 from gp_ensembles.filters.rows import Rows
-from gp_ensembles.filters.states import (
-    FilterState,
-    GaussianState,
-    Predictions,
-)
+from gp_ensembles.filters.states import FilterState, GaussianState, Predictions
 from gp_ensembles.filters.transitions import RandomWalk
 
+# Numbers of expert objects on one basis, ascending, and the memory of their states, shape (K, *batch, F, F + 1).
+SharedBases = Mapping[tuple[int, ...], Tensor]
+# Numbers of expert objects and their runner, whose predictions have a leading axis for them if there are several.
+RunnerBatch = tuple[tuple[int, ...], Runner]
 
-class SilentRunner(Runner):
-    """An expert object of which no expert is run: it predicts NaN and learns nothing."""
 
-    def __init__(self, bound: BoundExpert, state: FilterState) -> None:
-        self._bound = bound
-        self._state = state
-        self._num_experts = bound.prior_variance.numel()
+def silent_runner(bound: BoundExpert, state: FilterState) -> StagedRunner:
+    """No expert of an object: predictions are NaN, with log density minus infinity, and nothing is learned."""
+    num_experts = bound.prior_variance.numel()
 
-    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
-        r"""Predictions (M, B) that are NaN, with log density minus infinity, for features (\*batch, B, F)."""
-        example = self._bound.predict(self._state, Phi[..., :1, :])
-        axis = example.log_prob.ndim - 1
-        size = self._num_experts, Phi.shape[-2]
+    def run(Phi: Tensor, rows: Rows, has_gaps: bool) -> tuple[Predictions, Callable[[], object]]:
+        example = bound.predict(state, Phi[..., :1, :])
+        axis, size = example.log_prob.ndim - 1, (num_experts, Phi.shape[-2])
         shapes = {name: (*size, *value.shape[axis + 1 :]) for name, value in example._asdict().items()}
         fields = {name: example.log_prob.new_full(shape, torch.nan) for name, shape in shapes.items()}
-        return type(example)(**{**fields, "log_prob": impossible(rows.y, self._num_experts)})
+        return type(example)(**{**fields, "log_prob": impossible(rows.y, num_experts)}), lambda: None
 
-    def commit(self) -> None:
-        """Learn nothing."""
+    return StagedRunner(run)
 
 
 class CompactRunner(Runner):
@@ -55,15 +49,13 @@ class CompactRunner(Runner):
         self._num_experts = batch_shape.numel()
         self._full = tuple(field.view(self._num_experts, *field.shape[num_axes:]) for field in state)
         self._alive = alive
-        self._bound, self._state = bound, state
         self._parts = type(state)(*(field[alive] for field in self._full))
-        self._runner: Runner | None = None
-        if alive.numel():
-            self._runner = bound.take(alive).runner(self._parts)
+        self._silent = silent_runner(bound, state)
+        self._runner = bound.take(alive).runner(self._parts) if alive.numel() else None
 
     def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
         if self._runner is None:
-            return SilentRunner(self._bound, self._state).stage(Phi, rows, has_gaps)
+            return self._silent.stage(Phi, rows, has_gaps)
         living = self._runner.stage(Phi.reshape(self._num_experts, *Phi.shape[-2:])[self._alive], rows, has_gaps)
         parts = living._asdict()
         full = {name: self._scattered(value, torch.nan) for name, value in parts.items()}
@@ -104,7 +96,7 @@ def runners_without(
     for number, (expert, b, state, part, own) in enumerate(parts):
         traits = expert.traits
         if bool(part.all()) and bool(own.any()):
-            runners[number] = SilentRunner(b, state)
+            runners[number] = silent_runner(b, state)
         elif bool(part.any()) and traits.runs_apart and (len(part) == 1 or not traits.shares_state):
             runners[number] = CompactRunner(b, state, (~part).nonzero().squeeze(-1))
     return runners
@@ -115,20 +107,6 @@ def scatter(runners: Mapping[int, Runner]) -> None:
     for runner in runners.values():
         if isinstance(runner, CompactRunner):
             runner.scatter()
-
-
-class SharedBasisBatch(NamedTuple):
-    """Expert objects on one basis, or a single one."""
-
-    places: tuple[int, ...]  # their numbers, ascending
-    moments: Tensor  # the memory of their states [covariance | mean], shape (K, *batch, F, F + 1)
-
-
-class RunnerBatch(NamedTuple):
-    """A runner of one or more expert objects."""
-
-    places: tuple[int, ...]  # their numbers
-    runner: Runner  # its predictions have a leading axis for them if there are several
 
 
 def find_shared_bases(experts: Sequence[Expert], kinds: Sequence[type[FilterState]]) -> list[tuple[int, ...]]:
@@ -192,19 +170,19 @@ class RunnerBatches:
 
     @classmethod
     def of(
-        cls, bound: Sequence[BoundExpert], states: Sequence[FilterState], shared_bases: Sequence[SharedBasisBatch]
+        cls, bound: Sequence[BoundExpert], states: Sequence[FilterState], shared_bases: SharedBases
     ) -> "RunnerBatches":
         """Experts on a shared basis together, each other object by itself."""
-        joined = {places[0]: (places, moments) for places, moments in shared_bases}
-        taken = {place for places, _ in shared_bases for place in places}
-        batches = []
+        joined = {places[0]: (places, moments) for places, moments in shared_bases.items()}
+        taken = {place for places in shared_bases for place in places}
+        batches = list[RunnerBatch]()
         for number, (expert, state) in enumerate(zip(bound, states, strict=True)):
             if number in joined:
                 places, moments = joined[number]
                 gaussian = [b for b in (bound[place] for place in places) if isinstance(b, BoundGaussian)]
-                batches.append(RunnerBatch(places, _joined(gaussian, moments)))
+                batches.append((places, _joined(gaussian, moments)))
             elif number not in taken:
-                batches.append(RunnerBatch((number,), expert.runner(state)))
+                batches.append(((number,), expert.runner(state)))
         return cls(bound, states, batches)
 
     def single(self, number: int) -> Runner:
@@ -215,11 +193,11 @@ class RunnerBatches:
     def replaced(self, runners: Mapping[int, Runner]) -> "RunnerBatches":
         """The same with other runners for some expert objects; others on the same basis then run alone, too."""
         batches: list[RunnerBatch] = []
-        for batch in self.batches:
-            if runners.keys().isdisjoint(batch.places):
-                batches.append(batch)
+        for places, runner in self.batches:
+            if runners.keys().isdisjoint(places):
+                batches.append((places, runner))
             else:
-                batches += [RunnerBatch((place,), runners.get(place) or self.single(place)) for place in batch.places]
+                batches += [((place,), runners.get(place) or self.single(place)) for place in places]
         return RunnerBatches(self._bound, self._states, batches)
 
     def stage(self, group: LatentGroup | None, features: Sequence[Tensor], rows: Rows, has_gaps: bool) -> Predictions:
@@ -243,7 +221,7 @@ class RunnerBatches:
 
 def _order(batches: Sequence[RunnerBatch], bound: Sequence[BoundExpert]) -> Tensor | None:
     """Place of each expert among the predictions of all batches, (M,); ``None`` if they are in order."""
-    places = [place for batch in batches for place in batch.places]
+    places = [place for places, _ in batches for place in places]
     if places == sorted(places):
         return None
     sizes = [b.prior_variance.numel() for b in bound]

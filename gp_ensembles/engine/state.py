@@ -1,7 +1,7 @@
 """State of an ensemble, the names of its tensors, and snapshots of it."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Container, Sequence
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -56,6 +56,24 @@ def named_layers(state: EnsembleState) -> list[tuple[str, Tensor]]:
         named += [(f"quarantine_{field}", value) for field, value in state.quarantine._asdict().items()]
     optional = (("history", state.history), ("external_models", state.external_models))
     return [*named, *((name, value) for name, value in optional if value is not None)]
+
+
+def state_from(
+    kinds: Sequence[type[FilterState]], names: Container[str], read: Callable[[str], Tensor]
+) -> EnsembleState:
+    """The state with experts of these kinds, of tensors that are read by the names of :func:`named_tensors`."""
+
+    def part(kind: Any, prefix: str) -> Any:
+        return kind(*[read(f"{prefix}_{field}") for field in kind._fields])
+
+    return EnsembleState(
+        tuple(part(kind, f"expert_{number}") for number, kind in enumerate(kinds)),
+        part(MetaState, "meta"),
+        part(InnovationState, "innovations") if "innovations_scale" in names else None,
+        read("history") if "history" in names else None,
+        read("external_models") if "external_models" in names else None,
+        part(Quarantine, "quarantine") if "quarantine_until" in names else None,
+    )
 
 
 def snapshot(state: EnsembleState, num_rows: int) -> Callable[[], None]:

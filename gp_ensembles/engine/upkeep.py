@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from gp_ensembles.experts.base import BoundExpert, Upkeep
-from gp_ensembles.filters.states import FilterState
+from gp_ensembles.filters.states import FilterState, overwrite_
 from gp_ensembles.numerics.cholesky import NumericalError
 
 
@@ -54,7 +54,6 @@ def maintain_(
             continue
         if after is state:  # there is nothing to do yet
             continue
-        for old, new in zip(state, after, strict=True):
-            old.copy_(new)
+        overwrite_(state, after)
         done.append(report)
     return tuple(done)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.filters.rows import Rows
-from gp_ensembles.filters.states import FilterState, Predictions
+from gp_ensembles.filters.states import FilterState, Predictions, overwrite_
 from gp_ensembles.filters.transitions import Transition
 
 Numbers = NDArray[np.float64]
@@ -100,23 +100,33 @@ class RowExpert(ABC):
         """Forget what was predicted: others may change the state from here on."""
 
 
-class PureRunner(Runner):
-    """Any expert: the pure update, copied into the old state's memory."""
+@final
+class StagedRunner(Runner):
+    """Blocks by a function of features, rows and has_gaps: predictions, and what learns the block in place."""
 
-    def __init__(self, bound: "BoundExpert", state: FilterState) -> None:
-        self._bound = bound
-        self._state = state
-        self._staged: FilterState | None = None
+    def __init__(self, run: Callable[[Tensor, Rows, bool], tuple[Predictions, Callable[[], object]]]) -> None:
+        self._run = run
+        self._learn: Callable[[], object] | None = None
 
     def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
-        self._staged, predictions = self._bound.update_block(self._state, Phi, rows)
+        self._learn = None
+        predictions, self._learn = self._run(Phi, rows, has_gaps)
         return predictions
 
     def commit(self) -> None:
-        if self._staged is not None:
-            for old, new in zip(self._state, self._staged, strict=True):
-                old.copy_(new)
-            self._staged = None
+        if self._learn is not None:
+            self._learn()
+            self._learn = None
+
+
+def pure_runner(bound: "BoundExpert", state: FilterState) -> StagedRunner:
+    """Any expert: the pure update, copied into the old state's memory."""
+
+    def run(Phi: Tensor, rows: Rows, has_gaps: bool) -> tuple[Predictions, Callable[[], object]]:
+        after, predictions = bound.update_block(state, Phi, rows)
+        return predictions, lambda: overwrite_(state, after)
+
+    return StagedRunner(run)
 
 
 class Variances(NamedTuple):
@@ -210,32 +220,27 @@ class CopiedSeries(SeriesBatch):
         return type(self._state)(*(part.index_select(0, places) for part in self._state))
 
 
-class FixedUpdate(ABC):
+class FixedUpdate(NamedTuple):
     """Update of a fixed shape, of which the host reads no number, for blocks that are recorded."""
 
-    @abstractmethod
-    def stage(self, before: FilterState, Phi: Tensor, y: Tensor) -> tuple[Predictions, list[Tensor]]:
-        """Predictions, and the updates of the state, as functions of the state ``before``."""
-
-    @abstractmethod
-    def learn(self, updates: Iterator[Tensor], keep: Tensor) -> None:
-        """Update the state in place, if ``keep`` is set; NaN does not enter it."""
+    # Predictions, and the updates of the state, as functions of the state before, of features and targets
+    stage: Callable[[FilterState, Tensor, Tensor], tuple[Predictions, list[Tensor]]]
+    # Updates the state in place, if a flag is set; NaN does not enter it
+    learn: Callable[[Iterator[Tensor], Tensor], None]
 
 
-@final
-class WholeUpdate(FixedUpdate):
+def whole_update(bound: "BoundExpert", state: FilterState) -> FixedUpdate:
     """Whole new state, of any expert."""
 
-    def __init__(self, bound: "BoundExpert", state: FilterState) -> None:
-        self._bound, self._state = bound, state
-
-    def stage(self, before: FilterState, Phi: Tensor, y: Tensor) -> tuple[Predictions, list[Tensor]]:
-        after, steps = self._bound.update_block(before, Phi, y)
+    def stage(before: FilterState, Phi: Tensor, y: Tensor) -> tuple[Predictions, list[Tensor]]:
+        after, steps = bound.update_block(before, Phi, y)
         return steps, list(after)
 
-    def learn(self, updates: Iterator[Tensor], keep: Tensor) -> None:
-        for old in self._state:
+    def learn(updates: Iterator[Tensor], keep: Tensor) -> None:
+        for old in state:
             old.copy_(torch.where(keep, next(updates), old))
+
+    return FixedUpdate(stage, learn)
 
 
 class Upkeep(NamedTuple):
@@ -253,11 +258,11 @@ def _none(bound: "BoundExpert", state: FilterState) -> Sequence[Upkeep]:
 class Plans(NamedTuple):
     """Ways to run a kind of expert in the memory of a state, beside the pure update."""
 
-    runner: Callable[[Any, Any], Runner] = PureRunner  # makes what runs a bound expert over blocks from it and a state
+    runner: Callable[[Any, Any], Runner] = pure_runner  # makes what runs a bound expert over blocks from it and a state
     # Makes what runs it at one row on plain arrays, from these and its features; or ``None``
     row: Callable[[Any, Any, FeatureMap], LinearRow | RowExpert | None] | None = None
     # Makes its update in a block that is recorded, from a bound expert and a state
-    fixed: Callable[[Any, Any], FixedUpdate] = WholeUpdate
+    fixed: Callable[[Any, Any], FixedUpdate] = whole_update
     series: Callable[[Any, Any], SeriesBatch] = CopiedSeries  # makes what runs it on the states of many series
     # Lists the refits, trainings and drops that are to come, from a bound expert and a state
     upkeep: Callable[[Any, Any], Sequence[Upkeep]] = _none

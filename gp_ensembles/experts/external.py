@@ -25,7 +25,7 @@ from gp_ensembles.experts.adapters import (
     encoded,
     error_size,
 )
-from gp_ensembles.experts.base import BoundExpert, Expert, Plans, RowExpert, Runner, Traits, Upkeep
+from gp_ensembles.experts.base import BoundExpert, Expert, Plans, RowExpert, StagedRunner, Traits, Upkeep
 from gp_ensembles.experts.gaussian import check_single_output
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.batch import take_experts
@@ -93,22 +93,14 @@ class TrainedModels:
         return TrainedModels, ()
 
 
-class ExternalRunner(Runner):
+def _runner(bound: "BoundExternal", state: ExternalState) -> StagedRunner:
     """Rows of an external model, written in place."""
 
-    def __init__(self, bound: "BoundExternal", state: ExternalState) -> None:
-        self._bound = bound
-        self._state = state
-        self._staged: ExternalRows | None = None
+    def run(Phi: Tensor, rows: Rows, has_gaps: bool) -> tuple[Predictions, Callable[[], object]]:
+        staged, predictions = bound.condition(state, Phi, rows)
+        return predictions, lambda: append_(state, staged)
 
-    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
-        self._staged, predictions = self._bound.condition(self._state, Phi, rows)
-        return predictions
-
-    def commit(self) -> None:
-        if self._staged is not None:
-            append_(self._state, self._staged)
-        self._staged = None
+    return StagedRunner(run)
 
 
 @final
@@ -157,7 +149,7 @@ def _upkeep(bound: "BoundExternal", state: ExternalState) -> Sequence[Upkeep]:
 class BoundExternal(BoundExpert):
     """The view of an external expert that loops use."""
 
-    plans = Plans(ExternalRunner, _row, upkeep=_upkeep)
+    plans = Plans(_runner, _row, upkeep=_upkeep)
 
     def __init__(self, expert: "ExternalExpert") -> None:
         super().__init__(expert.features.bind(), expert.features.prior_variance, None)

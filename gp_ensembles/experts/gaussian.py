@@ -16,12 +16,12 @@ from gp_ensembles.experts.base import (
     FixedUpdate,
     LinearRow,
     Plans,
-    PureRunner,
     Runner,
     SeriesBatch,
     Variances,
-    WholeUpdate,
     of_length,
+    pure_runner,
+    whole_update,
 )
 from gp_ensembles.experts.evidence import batched_log_evidence
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
@@ -96,29 +96,25 @@ class CovarianceRunner(Runner):
         return schedule, stream, moment_scales(self._moments, mean_scale, covariance_scale)
 
 
-@final
-class GainUpdate(FixedUpdate):
+def gain_update(bound: "BoundGaussian", state: GaussianState) -> FixedUpdate:
     """Gain of a block in covariance form, so that large states are read and written once."""
+    moments = state.moments.view(-1, *state.moments.shape[-2:])
+    diagonal = state.moments[..., :-1].diagonal(dim1=-2, dim2=-1)
 
-    def __init__(self, bound: "BoundGaussian", state: GaussianState) -> None:
-        self._bound = bound
-        self._moments = state.moments.view(-1, *state.moments.shape[-2:])
-        self._diagonal = state.moments[..., :-1].diagonal(dim1=-2, dim2=-1)
-
-    def stage(self, before: FilterState, Phi: Tensor, y: Tensor) -> tuple[Predictions, list[Tensor]]:
+    def stage(before: FilterState, Phi: Tensor, y: Tensor) -> tuple[Predictions, list[Tensor]]:
         assert isinstance(before, GaussianState)
-        bound = self._bound
         walk = make_schedule(bound.transition, len(y), bound.prior_variance).walk
         gain, steps = condition_block(before, Phi, y, bound.noise, walk)
         return steps, [gain.left, gain.right, *([] if gain.drift is None else [gain.drift])]
 
-    def learn(self, updates: Iterator[Tensor], keep: Tensor) -> None:
+    def learn(updates: Iterator[Tensor], keep: Tensor) -> None:
         left, right = (torch.where(keep, next(updates), 0.0) for _ in range(2))
-        num = len(self._moments)
-        left, right = left.reshape(num, *left.shape[-2:]), right.reshape(num, *right.shape[-2:])
-        self._moments.baddbmm_(left.mT, right, alpha=-1)
-        if self._bound.transition is not None:
-            self._diagonal.add_(torch.where(keep, next(updates), 0.0))
+        left, right = (part.reshape(len(moments), *part.shape[-2:]) for part in (left, right))
+        moments.baddbmm_(left.mT, right, alpha=-1)
+        if bound.transition is not None:
+            diagonal.add_(torch.where(keep, next(updates), 0.0))
+
+    return FixedUpdate(stage, learn)
 
 
 @final
@@ -170,12 +166,12 @@ def _series(bound: "BoundGaussian", state: FilterState) -> SeriesBatch:
 
 def _fixed(bound: "BoundGaussian", state: FilterState) -> FixedUpdate:
     if isinstance(state, GaussianState) and isinstance(bound.transition, RandomWalk | None):
-        return GainUpdate(bound, state)
-    return WholeUpdate(bound, state)
+        return gain_update(bound, state)
+    return whole_update(bound, state)
 
 
 def _runner(bound: "BoundGaussian", state: FilterState) -> Runner:
-    return CovarianceRunner(bound, state) if isinstance(state, GaussianState) else PureRunner(bound, state)
+    return CovarianceRunner(bound, state) if isinstance(state, GaussianState) else pure_runner(bound, state)
 
 
 def _row(bound: "BoundGaussian", state: FilterState, features: FeatureMap) -> LinearRow | None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, CopiedSeries, Expert, Plans, PureRunner, Runner, Traits, of_length
+from gp_ensembles.experts.base import BoundExpert, CopiedSeries, Expert, Plans, Runner, Traits, of_length, pure_runner
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.batch import take_experts
 from gp_ensembles.filters.block import BlockGain
@@ -133,7 +133,7 @@ def latent_predictions(
 
 def _runner(bound: "BoundLaplace", state: GaussianState) -> Runner:
     alone = join_latent([bound])
-    return PureRunner(bound, state) if alone is None else LatentRunner(bound, state, alone)
+    return pure_runner(bound, state) if alone is None else LatentRunner(bound, state, alone)
 
 
 class BoundLaplace(BoundExpert):

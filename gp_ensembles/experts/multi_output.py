@@ -1,18 +1,18 @@
 """Several outputs that share features and the covariance of their weights."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor, nn
 
-from gp_ensembles.experts.base import BoundExpert, Expert, Plans, Runner, Traits
+from gp_ensembles.experts.base import BoundExpert, Expert, Plans, StagedRunner, Traits
 from gp_ensembles.experts.evidence import whitened_statistics
 from gp_ensembles.experts.gaussian import check_real_targets, checked_likelihood
 from gp_ensembles.features.base import BoundFeatures, FeatureMap, log_scale
 from gp_ensembles.features.batch import take_experts
 from gp_ensembles.filters.multi_output import (
-    GroupGain,
     MultiOutputNoise,
     apply_gains,
     apply_gains_,
@@ -21,36 +21,24 @@ from gp_ensembles.filters.multi_output import (
     num_groups,
 )
 from gp_ensembles.filters.rows import Rows
-from gp_ensembles.filters.schedule import Schedule
-from gp_ensembles.filters.states import FilterState, MultiOutputState, Predictions, StepPredictions
+from gp_ensembles.filters.states import FilterState, MultiOutputState, Predictions, StepPredictions, overwrite_
 from gp_ensembles.filters.transitions import Transition, make_schedule
 from gp_ensembles.filters.update import predict, update_block
 from gp_ensembles.numerics.cholesky import NumericalError
 
 
-class MultiOutputRunner(Runner):
+def _runner(bound: "BoundMultiOutput", state: MultiOutputState) -> StagedRunner:
     """Several outputs: the covariances in use change in place, the memory reserved for others is not touched."""
 
-    def __init__(self, bound: "BoundMultiOutput", state: MultiOutputState) -> None:
-        self._bound = bound
-        self._state = state
-        self._staged: tuple[list[GroupGain], Schedule] | MultiOutputState | None = None
-
-    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
-        bound = self._bound
+    def run(Phi: Tensor, rows: Rows, has_gaps: bool) -> tuple[Predictions, Callable[[], object]]:
         schedule = make_schedule(bound.transition, Phi.shape[-2], bound.prior_variance, rows.ages)
-        gains, predictions = condition_multi_output(self._state, Phi, rows.y, bound.observation, schedule)
-        same = [gain.source for gain in gains] == list(range(num_groups(self._state)))
-        self._staged = (gains, schedule) if same else apply_gains(self._state, gains, schedule)
-        return predictions
+        gains, predictions = condition_multi_output(state, Phi, rows.y, bound.observation, schedule)
+        if [gain.source for gain in gains] == list(range(num_groups(state))):
+            return predictions, lambda: apply_gains_(state, gains, schedule)
+        after = apply_gains(state, gains, schedule)
+        return predictions, lambda: overwrite_(state, after)
 
-    def commit(self) -> None:
-        if isinstance(self._staged, MultiOutputState):
-            for old, new in zip(self._state, self._staged, strict=True):
-                old.copy_(new)
-        elif self._staged is not None:
-            apply_gains_(self._state, *self._staged)
-        self._staged = None
+    return StagedRunner(run)
 
 
 class BoundMultiOutput(BoundExpert):
@@ -59,7 +47,7 @@ class BoundMultiOutput(BoundExpert):
     Shapes: ``prior_variance`` (\*batch), ``noise`` (\*batch), ``scale`` (\*batch, O).
     """
 
-    plans = Plans(MultiOutputRunner)
+    plans = Plans(_runner)
 
     def __init__(
         self,

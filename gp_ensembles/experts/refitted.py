@@ -24,6 +24,7 @@ from gp_ensembles.filters.states import (
     concatenate_steps,
     gaussian_state,
     in_dtype,
+    overwrite_,
 )
 from gp_ensembles.filters.stream import BlockStream
 from gp_ensembles.filters.transitions import RandomWalk, Transition
@@ -95,8 +96,7 @@ class RefittedRunner(Runner):
 
     def commit(self) -> None:
         if self._after is not None:
-            for old, new in zip(self._state, self._after, strict=True):
-                old.copy_(new)
+            overwrite_(self._state, self._after)
         elif self._staged is not None:
             stream, block = self._staged
             stream.commit()

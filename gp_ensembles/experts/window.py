@@ -1,7 +1,7 @@
 """Exact Gaussian process of the last rows, with any kernel and mean, and refits of its hyperparameters."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, final
 
@@ -11,7 +11,7 @@ from gpytorch.likelihoods import GaussianLikelihood
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gp_ensembles.experts.base import BoundExpert, Expert, Plans, RowExpert, Runner, Traits, Upkeep
+from gp_ensembles.experts.base import BoundExpert, Expert, Plans, RowExpert, StagedRunner, Traits, Upkeep
 from gp_ensembles.experts.empirical_bayes import LBFGS, get_vectors, gradient_ascent, set_vectors_, trainable
 from gp_ensembles.experts.gaussian import check_single_output, checked_likelihood
 from gp_ensembles.features.base import FeatureMap
@@ -27,6 +27,7 @@ from gp_ensembles.filters.states import (
     StepPredictions,
     WindowState,
     concatenate_steps,
+    overwrite_,
 )
 from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.filters.update import predict, update_block
@@ -81,24 +82,14 @@ class Refit:
                 raise ValueError(f"{name} of Refit must be at least 1, got {value}")
 
 
-class WindowRunner(Runner):
+def _runner(bound: "BoundWindow", state: WindowState) -> StagedRunner:
     """Rows appended and dropped in place; a block in which hyperparameters are refitted runs on a copy."""
 
-    def __init__(self, bound: "BoundWindow", state: WindowState) -> None:
-        self._bound = bound
-        self._state = state
-        self._staged: tuple[WindowChange | WindowState, int] | None = None
+    def run(Phi: Tensor, rows: Rows, has_gaps: bool) -> tuple[Predictions, Callable[[], object]]:
+        staged, predictions = bound.stage(state, Phi, rows)
+        return predictions, lambda: bound.commit(state, staged, Phi.shape[-2])
 
-    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
-        self._staged = None
-        staged, predictions = self._bound.stage(self._state, Phi, rows)
-        self._staged = staged, Phi.shape[-2]
-        return predictions
-
-    def commit(self) -> None:
-        if self._staged is not None:
-            self._bound.commit(self._state, *self._staged)
-            self._staged = None
+    return StagedRunner(run)
 
 
 @final
@@ -144,7 +135,7 @@ def _upkeep(bound: "BoundWindow", state: WindowState) -> Sequence[Upkeep]:
 class BoundWindow(BoundExpert):
     """The view of a window expert for loops; refitted hyperparameters are in the state."""
 
-    plans = Plans(WindowRunner, _row, upkeep=_upkeep)
+    plans = Plans(_runner, _row, upkeep=_upkeep)
 
     def __init__(self, expert: "WindowExpert") -> None:
         super().__init__(expert.features.bind(), expert.features.prior_variance, None)
@@ -198,8 +189,7 @@ class BoundWindow(BoundExpert):
     def commit(self, state: WindowState, staged: WindowChange | WindowState, num_rows: int) -> None:
         """Learn what :meth:`stage` made of so many rows, in place."""
         if isinstance(staged, WindowState):
-            for old, new in zip(state, staged, strict=True):
-                old.copy_(new)
+            overwrite_(state, staged)
             return
         change_(state, staged)
         if self._refitted is not None:

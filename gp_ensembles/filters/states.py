@@ -1,6 +1,6 @@
 """States of the filters, first states, and one-step-ahead predictions."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -285,6 +285,12 @@ def concatenate_steps(parts: Sequence[P]) -> P:
 def in_dtype(steps: StepPredictions, like: Tensor) -> StepPredictions:
     """Predictions in the dtype of a tensor."""
     return StepPredictions(*(value.to(like.dtype) for value in steps))
+
+
+def overwrite_(state: Iterable[Tensor], other: Iterable[Tensor]) -> None:
+    """Copy the tensors of another state into the memory of one."""
+    for old, new in zip(state, other, strict=True):
+        old.copy_(new)
 
 
 def gaussian_state(prior_variance: Tensor, num_features: int) -> GaussianState:

@@ -11,12 +11,10 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.engine.quarantine import Quarantine, init_quarantine
-from gp_ensembles.engine.state import EnsembleState, named_layers, named_tensors
+from gp_ensembles.engine.state import EnsembleState, named_layers, named_tensors, state_from
 from gp_ensembles.experts.base import Variances
 from gp_ensembles.files.operations import OpenFile, make_folder, remove_if_possible
 from gp_ensembles.filters.states import FilterState, GaussianState, gaussian_state, square_root_state
-from gp_ensembles.innovations.bank import InnovationState
-from gp_ensembles.meta_learners.base import MetaState
 from gp_ensembles.numerics.devices import check_memory
 
 FAILED = "failed"  # rows learned until a series failed, -1 for those that did not
@@ -31,7 +29,6 @@ class Store:
     ) -> None:
         start = _with_quarantine(start)
         self.kinds: tuple[type[FilterState], ...] = tuple(type(part) for part in start.experts)
-        self._layers = start.innovations is not None, start.history is not None
         self._folder, self._number = folder, 0
         self._start = dict(named_tensors(start))
         self._start[FAILED] = start.meta.num_seen.new_full((), -1)
@@ -128,15 +125,8 @@ class Store:
 
     def layers(self, places: Tensor) -> EnsembleState:
         """Copies of the states of the layers around the experts, (S, ...) each, without the experts' own."""
-        meta = MetaState(*(self._tensors[f"meta_{field}"][places] for field in MetaState._fields))
-        innovations = history = None
-        if self._layers[0]:
-            innovations = InnovationState(
-                *(self._tensors[f"innovations_{field}"][places] for field in InnovationState._fields)
-            )
-        if self._layers[1]:
-            history = self._tensors["history"][places]
-        return EnsembleState((), meta, innovations, history)
+        names = {name for name in self._start if not name.startswith("quarantine_")}
+        return state_from((), names, lambda name: self._tensors[name][places])
 
     def put_layers(self, places: Tensor, state: EnsembleState, some: Tensor) -> None:
         """Write the states that :meth:`layers` reads, of some series, integers, of a state (S, ...)."""
@@ -150,16 +140,7 @@ class Store:
 
     def state(self, place: int) -> EnsembleState:
         """A copy of the state of one series."""
-        experts = tuple(
-            kind(*(self._tensors[f"expert_{number}_{field}"][place].clone() for field in kind._fields))
-            for number, kind in enumerate(self.kinds)
-        )
-        layers = self.layers(torch.tensor([place], dtype=torch.int64, device=self.failed.device))
-        meta = MetaState(*(value[0] for value in layers.meta))
-        innovations = None if layers.innovations is None else InnovationState(*(v[0] for v in layers.innovations))
-        history = None if layers.history is None else layers.history[0]
-        quarantine = Quarantine(*(self._tensors[f"quarantine_{field}"][place].clone() for field in Quarantine._fields))
-        return EnsembleState(experts, meta, innovations, history, quarantine=quarantine)
+        return state_from(self.kinds, self._start, lambda name: self._tensors[name][place].clone())
 
     def put(self, places: Tensor, state: EnsembleState | None = None) -> None:
         """Give series a state, that before any data by default; makes room for them."""

@@ -1,4 +1,4 @@
-"""SharedBasisBatch run as one batch are what each is alone: the pure update of every expert object is the oracle."""
+"""Experts on one basis run as one batch are what each is alone: every expert object's pure update is the oracle."""
 
 import copy
 
@@ -58,7 +58,7 @@ def test_twins_share_a_basis_and_a_form(monkeypatch):
     stage = RunnerBatches.stage
 
     def staged(batches, *arguments):
-        run.append([batch.places for batch in batches.batches])
+        run.append([places for places, _ in batches.batches])
         return stage(batches, *arguments)
 
     monkeypatch.setattr(RunnerBatches, "stage", staged)

@@ -6,7 +6,7 @@ from gpytorch.kernels import RBFKernel
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.engine.state import named_tensors
-from gp_ensembles.experts.window import Refit, WindowExpert, WindowRunner
+from gp_ensembles.experts.window import BoundWindow, Refit, WindowExpert
 from gp_ensembles.meta_learners import FixedShare
 from gp_ensembles.numerics.cholesky import NumericalError
 
@@ -26,7 +26,7 @@ def test_a_call_that_fails_half_way_leaves_everything(monkeypatch, before, durin
     online = OnlineEnsemble(Ensemble([expert], FixedShare()), block_size=4)
     online.observe(X[:before], y[:before])
     want = [value.clone() for _, value in named_tensors(online.state)]
-    stage, calls = WindowRunner.stage, []
+    stage, calls = BoundWindow.stage, []
 
     def failing(self, *arguments):
         calls.append(1)
@@ -34,7 +34,7 @@ def test_a_call_that_fails_half_way_leaves_everything(monkeypatch, before, durin
             raise NumericalError("nothing left")
         return stage(self, *arguments)
 
-    monkeypatch.setattr(WindowRunner, "stage", failing)
+    monkeypatch.setattr(BoundWindow, "stage", failing)
     with pytest.raises(NumericalError):
         online.observe(X[before : before + during], y[before : before + during])
     for got, old in zip([value for _, value in named_tensors(online.state)], want, strict=True):
