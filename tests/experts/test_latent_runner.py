@@ -120,7 +120,7 @@ def test_together_they_are_plain_loops(name, monkeypatch):
     stage = RunnerBatches.stage
 
     def staged(batches, group, *arguments):
-        run.append((group, [type(batch.runner) for batch in batches.batches]))
+        run.append((group, [type(runner) for _, runner in batches.batches]))
         return stage(batches, group, *arguments)
 
     monkeypatch.setattr(RunnerBatches, "stage", staged)
