@@ -20,21 +20,13 @@ class Maps(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """Numbers of the R rules that weigh candidates, and of the rule over the identity and their mixtures.
+    """Numbers of the R rules that weigh candidates, and of the rule over the identity and their mixtures."""
 
-    Attributes:
-        kept: Factor of a weight, shape (R, 1).
-        gained: Factor of its density, shape (R, 1).
-        given: Share of each candidate, shape (R, 1).
-        keep: What the identity and the mixtures keep, shape (1,).
-        give: What each of them gets, shape (1 + R,).
-    """
-
-    kept: Any
-    gained: Any
-    given: Any
-    keep: Any
-    give: Any
+    kept: Any  # factor of a weight, shape (R, 1)
+    gained: Any  # factor of its density, shape (R, 1)
+    given: Any  # share of each candidate, shape (R, 1)
+    keep: Any  # what the identity and the mixtures keep, shape (1,)
+    give: Any  # what each of them gets, shape (1 + R,)
 
 
 def at(maps: Maps, u: Any, z: Any) -> tuple[Any, Any]:

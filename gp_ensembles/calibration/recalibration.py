@@ -47,13 +47,6 @@ def _vector(values: Iterable[float]) -> Tensor:
 _SHIFT, _SCALE = _vector([0.0, *(m for m, _ in _CANDIDATES)]), _vector([1.0, *(s for _, s in _CANDIDATES)])
 
 
-class MapComponents(NamedTuple):
-    """The normal distributions of the normal score of which every map is a mixture; the first is the identity."""
-
-    shift: Tensor  # shifts, shape (K,)
-    scale: Tensor  # scales, shape (K,)
-
-
 class RecalibrationState(NamedTuple):
     """State of recalibration between two targets, of one stream or of a batch of series."""
 
@@ -69,17 +62,12 @@ class RecalibratedBlock(NamedTuple):
     pit: Tensor  # the transforms of the targets after the map, shape (B,)
 
 
-class _Constants(NamedTuple):
-    """Formulas and their constants on one device, as tensors or arrays."""
+def map_components(like: Tensor) -> tuple[Tensor, Tensor]:
+    """Shifts and scales (K,) of the normal distributions of the normal score of which every map is a mixture.
 
-    formulas: ModuleType
-    maps: maps.Maps
-    rules: maps.Rules
-
-
-def map_components(like: Tensor) -> MapComponents:
-    """The components of all maps, in float64 on the device of ``like``."""
-    return MapComponents(_SHIFT.to(like.device), _SCALE.to(like.device))
+    The first is the identity. They are in float64 on the device of ``like``.
+    """
+    return _SHIFT.to(like.device), _SCALE.to(like.device)
 
 
 def init_recalibration(like: Tensor) -> RecalibrationState:
@@ -93,7 +81,7 @@ def map_log_weights(state: RecalibrationState) -> Tensor:
     r"""Log weights (K, \*batch) of the components of the maps for the next targets."""
     weights: Tensor
     if state.shares.is_cpu:
-        formulas = _ROW.formulas if state.shares.ndim == 1 else _constants(state.shares.device).formulas
+        formulas = (_ROW if state.shares.ndim == 1 else _constants(state.shares.device))[0]
         weights = torch.from_numpy(formulas.in_force(state.candidates.numpy(), state.shares.numpy()))
     else:
         weights = maps.in_force(*state)
@@ -135,7 +123,7 @@ def recalibrate_block(state: RecalibrationState, pit: Tensor) -> tuple[Recalibra
     now = [part.cpu().numpy() for part in state]
     weights, density, moved = np.empty((len(u), len(_SHIFT))), np.empty_like(u), np.empty_like(u)
     for row, is_missing in enumerate(np.isnan(u[:, 0]).tolist()):
-        *after, weights[row], density[row], moved[row] = _ROW.formulas.step(rules, *now, p[row], value[row], u[row])
+        *after, weights[row], density[row], moved[row] = _ROW[0].step(rules, *now, p[row], value[row], u[row])
         now = now if is_missing else after
     learned = RecalibrationState(*(torch.from_numpy(part).to(state.shares.device) for part in now))
     return learned, _as_block(*(torch.from_numpy(part).to(pit.device) for part in (weights, density, moved)))
@@ -169,7 +157,7 @@ def _as_block(weights: Tensor, density: Tensor, moved: Tensor) -> RecalibratedBl
 
 
 @lru_cache(maxsize=16)
-def _constants(device: torch.device) -> _Constants:
+def _constants(device: torch.device) -> tuple[ModuleType, maps.Maps, maps.Rules]:
     """Formulas for a device with their numbers; those of arrays for the processor."""
     shift, scale = _SHIFT[1:], _SCALE[1:]
     grid = maps.Maps(shift, scale, normal.cdf((-LIMIT - shift) / scale), normal.cdf((shift - LIMIT) / scale))
@@ -177,12 +165,9 @@ def _constants(device: torch.device) -> _Constants:
     kept, gained, given = (_vector(values).unsqueeze(-1) for values in zip(*of_rules, strict=True))
     rules = maps.Rules(kept, gained, given, _vector([1 - _SHARE]), _vector(_SHARE * prior for prior in _PRIOR))
     if device.type != "cpu":
-        return _Constants(
-            maps, maps.Maps(*(part.to(device) for part in grid)), maps.Rules(*(part.to(device) for part in rules))
-        )
-    return _Constants(
-        arrays_of(maps), maps.Maps(*(part.numpy() for part in grid)), maps.Rules(*(part.numpy() for part in rules))
-    )
+        return maps, maps.Maps(*(part.to(device) for part in grid)), maps.Rules(*(part.to(device) for part in rules))
+    numbers = maps.Maps(*(part.numpy() for part in grid)), maps.Rules(*(part.numpy() for part in rules))
+    return arrays_of(maps), *numbers
 
 
-_ROW = _constants(_SHIFT.device)._replace(formulas=rows_of(maps))
+_ROW = rows_of(maps), *_constants(_SHIFT.device)[1:]

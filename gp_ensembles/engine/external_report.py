@@ -8,7 +8,7 @@ import torch
 from gp_ensembles.engine.external_counts import ExternalCounts
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.regret import Regret, StreamSize, path_bound
-from gp_ensembles.experts.adapters import Failure, described
+from gp_ensembles.experts.adapters import described
 from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.filters.states import ExternalState
 
@@ -101,7 +101,7 @@ def _report(
         int(number) for number in (counted.num_targets, counted.num_answered, counted.num_absent)
     )
     was_absent = int(state.reason) and (num_absent or not int(counted.is_awake))
-    failure = described(int(state.reason), state.words) if was_absent else Failure("", "")
+    reason, fix = described(int(state.reason), state.words) if was_absent else ("", "")
     return ExternalReport(
         ensemble.expert_names[place],
         num_answered,
@@ -112,6 +112,6 @@ def _report(
         Regret(float(counted.ahead), bound if bound < math.inf else None),
         weight,
         float(counted.weight) / num_answered if num_answered else None,
-        failure.reason,
-        failure.fix,
+        reason,
+        fix,
     )

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -38,18 +38,13 @@ class BlockError(Exception):
         self.rows = rows
 
 
-class Culprit(NamedTuple):
-    """An expert that fails at a row, or all experts of an object that run together."""
+def find_culprit(
+    ensemble: Ensemble, bound: BoundEnsemble, X: Tensor, rows: Rows, reason: str
+) -> tuple[str, list[int], str] | None:
+    """The first expert that fails at a row X (1, D) by itself, or all experts of an object that run together.
 
-    who: str  # the expert in words
-    places: Sequence[int]  # places of the experts that failed
-    reason: str  # why, a clause
-
-
-def find_culprit(ensemble: Ensemble, bound: BoundEnsemble, X: Tensor, rows: Rows, reason: str) -> Culprit | None:
-    """The first expert that fails at a row X (1, D) by itself; ``None`` if none does. States are not touched.
-
-    ``reason`` is why the row failed, if an expert raises.
+    ``reason`` is why the row failed, if an expert raises. States are not touched. Returns: the expert in words, the
+    places of those that failed, and why, a clause; ``None`` if none does.
     """
     layers, start = ensemble.layers, 0
     runs = ~torch.isneginf(
@@ -64,7 +59,7 @@ def find_culprit(ensemble: Ensemble, bound: BoundEnsemble, X: Tensor, rows: Rows
             names = ensemble.expert_names[start + failed[0]], ensemble.expert_names[start + failed[-1]]
             who = f"expert {names[0]!r}" if len(failed) == 1 else f"one of the experts {names[0]!r} to {names[1]!r}"
             why = f"{symptom or reason}{_mend(expert)}"
-            return Culprit(who, [start + entry for entry in failed], why)
+            return who, [start + entry for entry in failed], why
         start += expert.num_experts
     return None
 
@@ -190,19 +185,19 @@ class Watch:
         found = find_culprit(self._ensemble, bound, X, rows, reason)
         if found is None:
             raise NumericalError(f"the weights failed at row {row} of this call: {reason}") from error.__cause__
-        quarantine = _of(state)
+        quarantine, (who, places, why) = _of(state), found
         weights = layers.by_expert(layers.rule.log_weights(state.meta)).exp()
-        left = weights.index_fill(0, _index(weights, [*found.places, *places_out(quarantine)]), 0.0)
+        left = weights.index_fill(0, _index(weights, [*places, *places_out(quarantine)]), 0.0)
         if not bool((left > 0).any()):
-            raise NumericalError(f"{found.who} failed at row {row} of this call: {found.reason}") from error.__cause__
+            raise NumericalError(f"{who} failed at row {row} of this call: {why}") from error.__cause__
         start = 0
         for expert, old in zip(self._ensemble.experts, state.experts, strict=True):
-            own = [place - start for place in found.places if start <= place < start + expert.num_experts]
+            own = [place - start for place in places if start <= place < start + expert.num_experts]
             if own:
                 self._prepared += [(value, value.clone()) for value in old]
                 _restart(old, expert, own)
             start += expert.num_experts
-        shut_out_(quarantine, found.places, int(state.meta.num_seen), found.reason)
+        shut_out_(quarantine, places, int(state.meta.num_seen), why)
         self._renew()
 
 

@@ -25,22 +25,14 @@ _FARTHEST, _FARTHEST_SINGLE = 1e8, 1e6
 
 
 class Layers(NamedTuple):
-    """Parts of an ensemble other than its experts.
+    """Parts of an ensemble other than its experts."""
 
-    Attributes:
-        rule: The weight rule.
-        bank: Innovation models; ``None`` for none.
-        memory: Past targets as inputs; ``None`` for none.
-        outlier_threshold: Error in standard deviations of the mixture from which a target counts less; ``None`` for
-            never.
-        external_models: Places of the experts that may be absent from a row, see :mod:`~gp_ensembles.engine.absence`.
-    """
-
-    rule: MetaLearner
-    bank: InnovationBank | None = None
-    memory: TargetMemory | None = None
+    rule: MetaLearner  # the weight rule
+    bank: InnovationBank | None = None  # innovation models; ``None`` for none
+    memory: TargetMemory | None = None  # past targets as inputs; ``None`` for none
+    # Error in standard deviations of the mixture from which a target counts less; ``None`` for never
     outlier_threshold: float | None = None
-    external_models: tuple[int, ...] = ()
+    external_models: tuple[int, ...] = ()  # places of the experts that may be absent from a row, see absence
 
     @property
     def num_copies(self) -> int:

@@ -301,38 +301,31 @@ def _as_tensor(value: Any) -> Tensor:
     return torch.as_tensor(value, dtype=torch.float64, device="cpu")
 
 
-class Failure(NamedTuple):
-    """A reason for a missing prediction and a remedy, a clause each."""
-
-    reason: str
-    fix: str
-
-
+# Reasons for a missing prediction and remedies, a clause each.
 FAILURES = {
-    SILENT: Failure(
+    SILENT: (
         "it gave no prediction (NaN)",
         "nothing needs to be done if no forecast exists for such rows; else fill the gaps in its inputs",
     ),
-    ILLEGAL_MEAN: Failure("its mean was infinite or beyond 1e30", "let it predict targets of mean 0 and variance 1"),
-    ILLEGAL_DEVIATION: Failure(
+    ILLEGAL_MEAN: ("its mean was infinite or beyond 1e30", "let it predict targets of mean 0 and variance 1"),
+    ILLEGAL_DEVIATION: (
         "its deviation was not positive and finite",
         "return standard deviations or None; quantiles must increase with their levels",
     ),
-    WRONG_LENGTH: Failure(
-        "its answer had the wrong shape", "return means (N,) and deviations (N,), or means alone, for inputs (N, D)"
+    WRONG_LENGTH: (
+        "its answer had the wrong shape",
+        "return means (N,) and deviations (N,), or means alone, for inputs (N, D)",
     ),
-    FAILED_PREDICTION: Failure("it failed to predict", "try model.fit(rows)(X) on inputs X of such a row"),
-    FAILED_TRAINING: Failure(
-        "it failed to train", "try model.fit(rows) on its own; the next training is tried as scheduled"
-    ),
-    UNTRAINED: Failure("it is not trained yet", "it needs ten targets, and the row of its first scheduled training"),
+    FAILED_PREDICTION: ("it failed to predict", "try model.fit(rows)(X) on inputs X of such a row"),
+    FAILED_TRAINING: ("it failed to train", "try model.fit(rows) on its own; the next training is tried as scheduled"),
+    UNTRAINED: ("it is not trained yet", "it needs ten targets, and the row of its first scheduled training"),
 }
 
 
-def described(reason: int, words: Tensor) -> Failure:
-    """The failure that a state records."""
-    found, text = FAILURES[reason], bytes(words.tolist()).rstrip(b"\0").decode(errors="ignore")
-    return found._replace(reason=f"{found.reason} ({text})") if text else found
+def described(reason: int, words: Tensor) -> tuple[str, str]:
+    """The reason that a state records and the remedy."""
+    (why, fix), text = FAILURES[reason], bytes(words.tolist()).rstrip(b"\0").decode(errors="ignore")
+    return (f"{why} ({text})" if text else why), fix
 
 
 def encoded(text: str, num_bytes: int = _NUM_BYTES) -> Tensor:

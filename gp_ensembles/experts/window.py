@@ -108,7 +108,7 @@ class WindowRow(RowExpert):
 
     def learn(self, y: float) -> None:
         self._rows.learn(y)
-        self._bound.commit(self._state, WindowChange(None, None), 1)
+        self._bound.commit(self._state, (None, None), 1)
 
     def forget(self) -> None:
         self._rows.forget()

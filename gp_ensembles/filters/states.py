@@ -53,17 +53,11 @@ class SquareRootState(NamedTuple):
 
 
 class StudentTState(NamedTuple):
-    r"""Posterior of the weights and of an unknown noise variance: normal-inverse-gamma.
+    """Posterior of the weights and of an unknown noise variance: normal-inverse-gamma."""
 
-    Attributes:
-        moments: [V | \mu], shape (\*batch, F, F + 1).
-        concentration: a, shape (\*batch).
-        rate: b, in squared units of the target, shape (\*batch).
-    """
-
-    moments: Tensor
-    concentration: Tensor
-    rate: Tensor
+    moments: Tensor  # [V | μ], shape (*batch, F, F + 1)
+    concentration: Tensor  # a, shape (*batch)
+    rate: Tensor  # b, in squared units of the target, shape (*batch)
 
     def __repr__(self) -> str:
         return record_text(self)
@@ -81,117 +75,69 @@ class StudentTState(NamedTuple):
 
 
 class MultiOutputState(NamedTuple):
-    r"""Posterior of the weights of several outputs that share covariances.
+    """Posterior of the weights of several outputs that share covariances."""
 
-    Attributes:
-        covariance: Posterior covariance of each group, shape (O, \*batch, F, F), for there may be as many as outputs.
-        mean: Posterior mean of the weights of each output, shape (\*batch, O, F).
-        group: Group of each output, integers, shape (O,).
-    """
-
+    # Posterior covariance of each group, shape (O, *batch, F, F), for there may be as many as outputs
     covariance: Tensor
-    mean: Tensor
-    group: Tensor
+    mean: Tensor  # posterior mean of the weights of each output, shape (*batch, O, F)
+    group: Tensor  # group of each output, integers, shape (O,)
 
     def __repr__(self) -> str:
         return record_text(self)
 
 
 class WindowState(NamedTuple):
-    r"""The last rows of an exact Gaussian process, in the order of time, C at most; unused entries are neutral.
+    """The last rows of an exact Gaussian process, in the order of time, C at most; unused entries are neutral."""
 
-    Attributes:
-        inputs: Rows, shape (\*batch, C, D).
-        targets: Targets, shape (\*batch, C).
-        noise_scale: Factor of the noise variance of each target, shape (\*batch, C).
-        factor: Lower Cholesky factor of the covariance of the targets, shape (\*batch, C, C).
-        projected: The factor's inverse times the targets less their prior means, shape (\*batch, C).
-        num_used: Rows in use, integers, shape (\*batch).
-        hyperparameters: Current ones where they are refitted, unconstrained, shape (\*batch, P); else P is zero.
-        num_rows: Rows so far, missing ones included, integers, shape (\*batch); zero where nothing is refitted.
-        due: Value of ``num_rows`` at which the next refit is due, integers, shape (\*batch).
-    """
-
-    inputs: Tensor
-    targets: Tensor
-    noise_scale: Tensor
-    factor: Tensor
-    projected: Tensor
-    num_used: Tensor
-    hyperparameters: Tensor
-    num_rows: Tensor
-    due: Tensor
+    inputs: Tensor  # rows, shape (*batch, C, D)
+    targets: Tensor  # targets, shape (*batch, C)
+    noise_scale: Tensor  # factor of the noise variance of each target, shape (*batch, C)
+    factor: Tensor  # lower Cholesky factor of the covariance of the targets, shape (*batch, C, C)
+    projected: Tensor  # the factor's inverse times the targets less their prior means, shape (*batch, C)
+    num_used: Tensor  # rows in use, integers, shape (*batch)
+    hyperparameters: Tensor  # current ones where they are refitted, unconstrained, shape (*batch, P); else P is zero
+    num_rows: Tensor  # rows so far, missing ones included, integers, shape (*batch); zero where nothing is refitted
+    due: Tensor  # value of ``num_rows`` at which the next refit is due, integers, shape (*batch)
 
     def __repr__(self) -> str:
         return record_text(self)
 
 
 class ExternalState(NamedTuple):
-    """The last observed rows that an external model is trained on, C at most, and when it is trained.
+    """The last observed rows that an external model is trained on, C at most, and when it is trained."""
 
-    Attributes:
-        inputs: Rows, single precision, shape (C, D).
-        targets: Targets, double precision like all that follow but the counts, shape (C,).
-        shares: Weight of each target, shape (C,).
-        errors: Error of the prediction made before each target, shape (C,); NaN where there was none.
-        num_seen: Rows so far, those with a missing target among them, an integer.
-        num_stored: Observed rows so far, an integer.
-        due: Value of ``num_seen`` at which the model is trained next, an integer.
-        trained_at: Value of ``num_stored`` when it was trained last, an integer.
-        digest: Of the rows that it was trained on, an integer; zero before it is trained.
-        reason: Code of why it last had no prediction, an integer; zero before.
-        words: Its message then, 200 bytes of UTF-8 padded with zeros, shape (200,).
-    """
-
-    inputs: Tensor
-    targets: Tensor
-    shares: Tensor
-    errors: Tensor
-    num_seen: Tensor
-    num_stored: Tensor
-    due: Tensor
-    trained_at: Tensor
-    digest: Tensor
-    reason: Tensor
-    words: Tensor
+    inputs: Tensor  # rows, single precision, shape (C, D)
+    targets: Tensor  # targets, double precision like all that follow but the counts, shape (C,)
+    shares: Tensor  # weight of each target, shape (C,)
+    errors: Tensor  # error of the prediction made before each target, shape (C,); NaN where there was none
+    num_seen: Tensor  # rows so far, those with a missing target among them, an integer
+    num_stored: Tensor  # observed rows so far, an integer
+    due: Tensor  # value of ``num_seen`` at which the model is trained next, an integer
+    trained_at: Tensor  # value of ``num_stored`` when it was trained last, an integer
+    digest: Tensor  # of the rows that it was trained on, an integer; zero before it is trained
+    reason: Tensor  # code of why it last had no prediction, an integer; zero before
+    words: Tensor  # its message then, 200 bytes of UTF-8 padded with zeros, shape (200,)
 
 
 class StructuralState(NamedTuple):
-    r"""Posterior of level, trend and season of a series, and how long it has lasted.
+    """Posterior of level, trend and season of a series, and how long it has lasted."""
 
-    Attributes:
-        moments: [covariance | mean], double precision, shape (\*batch, F, F + 1).
-        num_rows: Rows so far, those with a missing target among them, an integer.
-    """
-
-    moments: Tensor
-    num_rows: Tensor
+    moments: Tensor  # [covariance | mean], double precision, shape (*batch, F, F + 1)
+    num_rows: Tensor  # rows so far, those with a missing target among them, an integer
 
 
 class RefittedState(NamedTuple):
-    r"""Posterior of the weights of a model that is refitted on the last rows, and those rows, C at most.
+    """Posterior of the weights of a model that is refitted on the last rows, and those rows, C at most."""
 
-    Attributes:
-        moments: [covariance | mean], shape (\*batch, F, F + 1).
-        hyperparameters: Current ones, unconstrained, shape (P,).
-        walks: Variance of each weight's step, shape (\*batch).
-        lags: Lags of the past targets that are inputs, integers, shape (L,); zero for none.
-        inputs: Rows, shape (C, D).
-        targets: Targets, shape (C,); NaN where missing or downweighted.
-        remembered: Targets with gaps filled by the last value before them, shape (C,); zero before the first.
-        num_rows: Rows so far, those with a missing target among them, an integer.
-        due: Value of ``num_rows`` at which the next refit is due, an integer.
-    """
-
-    moments: Tensor
-    hyperparameters: Tensor
-    walks: Tensor
-    lags: Tensor
-    inputs: Tensor
-    targets: Tensor
-    remembered: Tensor
-    num_rows: Tensor
-    due: Tensor
+    moments: Tensor  # [covariance | mean], shape (*batch, F, F + 1)
+    hyperparameters: Tensor  # current ones, unconstrained, shape (P,)
+    walks: Tensor  # variance of each weight's step, shape (*batch)
+    lags: Tensor  # lags of the past targets that are inputs, integers, shape (L,); zero for none
+    inputs: Tensor  # rows, shape (C, D)
+    targets: Tensor  # targets, shape (C,); NaN where missing or downweighted
+    remembered: Tensor  # targets with gaps filled by the last value before them, shape (C,); zero before the first
+    num_rows: Tensor  # rows so far, those with a missing target among them, an integer
+    due: Tensor  # value of ``num_rows`` at which the next refit is due, an integer
 
 
 LinearState = GaussianState | SquareRootState
@@ -219,55 +165,37 @@ class StepPredictions(NamedTuple):
 
 
 class StudentTPredictions(NamedTuple):
-    r"""One-step-ahead Student-t predictions; the first fields as in :class:`StepPredictions`.
+    """One-step-ahead Student-t predictions; the first fields as in :class:`StepPredictions`."""
 
-    Attributes:
-        mean: Predictive mean, shape (\*batch, B).
-        variance: Predictive variance (not the squared scale), shape (\*batch, B).
-        log_prob: Log predictive density of the target, shape (\*batch, B); NaN where there is none.
-        degrees_of_freedom: Shape (\*batch, B); infinity for a normal prediction.
-    """
-
-    mean: Tensor
-    variance: Tensor
-    log_prob: Tensor
-    degrees_of_freedom: Tensor
+    mean: Tensor  # predictive mean, shape (*batch, B)
+    variance: Tensor  # predictive variance (not the squared scale), shape (*batch, B)
+    log_prob: Tensor  # log predictive density of the target, shape (*batch, B); NaN where there is none
+    degrees_of_freedom: Tensor  # shape (*batch, B); infinity for a normal prediction
 
     def __repr__(self) -> str:
         return record_text(self)
 
 
 class LatentPredictions(NamedTuple):
-    r"""One-step-ahead predictions under a likelihood that is not Gaussian.
+    """One-step-ahead predictions under a likelihood that is not Gaussian."""
 
-    Attributes:
-        mean: Predictive mean of the target, shape (\*batch, B); probabilities (\*batch, B, C) for C unordered classes.
-        variance: Predictive variance of the target, of the same shape.
-        log_prob: Log predictive probability (or density) of the target, shape (\*batch, B); NaN where there is none.
-        latent_mean: Mean of the latent function, shape (\*batch, B), or (\*batch, B, C) for C unordered classes.
-        latent_variance: Its variance (\*batch, B), or covariance (\*batch, B, C, C).
-    """
-
+    # Predictive mean of the target, shape (*batch, B); probabilities (*batch, B, C) for C unordered classes
     mean: Tensor
-    variance: Tensor
+    variance: Tensor  # predictive variance of the target, of the same shape
+    # Log predictive probability (or density) of the target, shape (*batch, B); NaN where there is none
     log_prob: Tensor
-    latent_mean: Tensor
-    latent_variance: Tensor
+    latent_mean: Tensor  # mean of the latent function, shape (*batch, B), or (*batch, B, C) for C unordered classes
+    latent_variance: Tensor  # its variance (*batch, B), or covariance (*batch, B, C, C)
 
     def __repr__(self) -> str:
         return record_text(self)
 
 
 class LatentMoments(NamedTuple):
-    r"""Latent values one step ahead, each before its target was seen.
+    """Latent values one step ahead, each before its target was seen."""
 
-    Attributes:
-        mean: Shape (\*batch, B), or (\*batch, B, C) for vectors of C latent values.
-        variance: Shape (\*batch, B), or covariance (\*batch, B, C, C).
-    """
-
-    mean: Tensor
-    variance: Tensor
+    mean: Tensor  # shape (*batch, B), or (*batch, B, C) for vectors of C latent values
+    variance: Tensor  # shape (*batch, B), or covariance (*batch, B, C, C)
 
 
 Predictions = StepPredictions | StudentTPredictions | LatentPredictions

@@ -47,11 +47,9 @@ class WindowRows(NamedTuple):
         return self.cross.shape[-1] + self.factor.shape[-1]
 
 
-class WindowChange(NamedTuple):
-    """Change of a window by a block."""
-
-    kept: WindowState | None  # the rows that stayed when it was full, without unused capacity; ``None`` if it was not
-    rows: WindowRows | None  # rows behind these, or behind those of the window before the block; ``None`` for none
+# Change of a window by a block: the rows that stayed if it was full, without unused capacity, and rows behind these,
+# or behind those of the window before the block.
+WindowChange = tuple[WindowState | None, WindowRows | None]
 
 
 def window_state(batch_shape: torch.Size, num_inputs: int, num_rows: int, like: Tensor) -> WindowState:
@@ -89,18 +87,20 @@ def stage_window(state: WindowState, Phi: Tensor, rows: Rows, window: Window) ->
     """Predict a block, and what :func:`change_` or :func:`changed` makes of it; arguments as in `update_window`."""
     seen, held = ~torch.isnan(rows.y), state
     capacity, num_rows = state.targets.shape[-1], rows.y.shape[-1]
-    change, parts, start = WindowChange(None, None), [], 0
+    kept: WindowState | None = None
+    appended: WindowRows | None = None
+    parts, start = [], 0
     while start < num_rows:
         stop = _end_of(seen, start, capacity - num_used(held))
         new, part = condition_window(held, Phi[..., start:stop, :], rows.part(slice(start, stop)), window)
         if new.end < capacity:
-            change = change._replace(rows=new)
+            appended = new
         else:
-            held = _filled(held, window, _last_rows(held, new, window.keep))
-            change = WindowChange(held, None)
+            held = kept = _filled(held, window, _last_rows(held, new, window.keep))
+            appended = None
         parts.append(part)
         start = stop
-    return change, concatenate_steps(parts)
+    return (kept, appended), concatenate_steps(parts)
 
 
 def condition_window(
@@ -152,10 +152,11 @@ def changed(state: WindowState, change: WindowChange) -> WindowState:
 
 def change_(state: WindowState, change: WindowChange) -> None:
     """The same in place."""
-    if change.kept is not None:
-        _keep_(state, change.kept)
-    if change.rows is not None:
-        _append_(state, change.rows)
+    kept, appended = change
+    if kept is not None:
+        _keep_(state, kept)
+    if appended is not None:
+        _append_(state, appended)
 
 
 def _keep_(state: WindowState, kept: WindowState) -> None:
@@ -228,7 +229,7 @@ def refactored(state: WindowState, window: Window, keep: int) -> WindowState:
     Raises:
         NumericalError: If a covariance is not positive definite.
     """
-    return changed(state, WindowChange(_filled(state, window, _last_rows(state, None, keep)), None))
+    return changed(state, (_filled(state, window, _last_rows(state, None, keep)), None))
 
 
 def _rows(Phi: Tensor) -> Tensor:

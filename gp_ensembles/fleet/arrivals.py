@@ -1,7 +1,6 @@
 """Batches of rows that arrive in any order, for any of the series."""
 
 from collections.abc import Hashable, Iterator, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,15 +8,11 @@ from torch import Tensor
 LENGTHS = (64, 8, 1)
 
 
-class Batch(NamedTuple):
-    """Equally many rows of each of some series."""
+def batches(places: Tensor, lengths: Sequence[int] = LENGTHS) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows, of series at places (N,), as batches with equally many of each series, in the order of each series.
 
-    places: Tensor  # places of the series, distinct, ascending, shape (S,)
-    rows: Tensor  # numbers of their rows in the call, in the order of time, shape (S, B)
-
-
-def batches(places: Tensor, lengths: Sequence[int] = LENGTHS) -> Iterator[Batch]:
-    """Rows, of series at places (N,), as batches with equally many of each series, in the order of each series."""
+    A batch is distinct places, ascending, shape (S,), and numbers of rows in the call in the order of time, (S, B).
+    """
     order = places.argsort(stable=True)
     series, counts = places[order].unique_consecutive(return_counts=True)
     starts = counts.cumsum(0) - counts
@@ -28,7 +23,7 @@ def batches(places: Tensor, lengths: Sequence[int] = LENGTHS) -> Iterator[Batch]
             here = (left >= length).nonzero().flatten()
             if here.numel() == 0:
                 break
-            yield Batch(series[here], order[starts[here].unsqueeze(-1) + steps])
+            yield series[here], order[starts[here].unsqueeze(-1) + steps]
             starts[here] += length
             left[here] -= length
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,16 +63,8 @@ def save_fleet(
         remove_if_possible(path)
 
 
-class Shard(NamedTuple):
-    """A part of a fleet."""
-
-    path: Path  # its file
-    num_series: int  # number of its series
-    digest: str  # SHA-256 of the file
-
-
-def read_about(folder: Path) -> tuple[dict[str, Any], list[Shard]]:
-    """The head, with what all series share, and the shards.
+def read_about(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The head, with what all series share, and of each shard the file, the number of series and the digest.
 
     Raises:
         FileNotFoundError: If there is no fleet.
@@ -81,9 +73,7 @@ def read_about(folder: Path) -> tuple[dict[str, Any], list[Shard]]:
     if not (folder / HEAD).exists():
         raise FileNotFoundError(f"{folder} holds no fleet: there is no {HEAD} in it; {_ADVICE}")
     head = read_checkpoint(folder / HEAD, _KIND)
-    return head["about"], [
-        Shard(folder / shard["file"], int(shard["num_series"]), shard["digest"]) for shard in head["shards"]
-    ]
+    return head["about"], head["shards"]
 
 
 def read_about_units(folder: Path) -> dict[str, Any]:
@@ -105,15 +95,15 @@ def settings_in(about: Mapping[str, Any]) -> dict[str, Any]:
     return {**{name: about[name] for name in names}, "dtype": getattr(torch, about["dtype"])}
 
 
-def read_shard(shard: Shard) -> tuple[list[Name], dict[str, Tensor]]:
+def read_shard(folder: Path, shard: Mapping[str, Any]) -> tuple[list[Name], dict[str, Tensor]]:
     """Names of the series of a shard, and their states (S, ...).
 
     Raises:
         OSError: If it cannot be read.
         ValueError: If it is damaged, something else, or of another fleet.
     """
-    path, num_series, digest = shard
-    states, names = read_tensors(path, digest)
+    path, num_series = folder / shard["file"], int(shard["num_series"])
+    states, names = read_tensors(path, shard["digest"])
     if len(names) != num_series or any(len(value) != num_series for value in states.values()):
         raise ValueError(f"{path} holds {len(names)} series where the fleet has {num_series}; it is of another one")
     return names, states

@@ -344,9 +344,9 @@ class EnsembleFleet:
             if not self._has_start:  # new series begin as they would have begun there
                 notes = _variance_notes(self.ensemble) if self.has_own_variances else {}
                 store = store.without_series(self.ensemble.init(), notes)
-            store.reserve(sum(shard.num_series for shard in shards))
+            store.reserve(sum(int(shard["num_series"]) for shard in shards))
             for shard in shards:
-                names, states = read_shard(shard)
+                names, states = read_shard(Path(folder), shard)
                 store.check_tensors(states)
                 store.put_tensors(slots.add(names).to(store.failed.device), states)
         except BaseException:

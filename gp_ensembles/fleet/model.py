@@ -418,11 +418,12 @@ class Fleet:
         names, X, y = [call.names[row] for row in rows.tolist()], call.X[rows], call.y[rows]
         codes, distinct = numbered(names, y)
         columns, state, calibration = (series.note(name, distinct) for name in ("columns", "inputs", "calibration"))
-        standard, each = follow_rows(config, columns, state, X, codes), path_of(config, columns[codes])
-        refuse(each.illegal(standard.scaled, X, y), names, rows)
+        scaled, inputs, extra = follow_rows(config, columns, state, X, codes)
+        each = path_of(config, columns[codes])
+        refuse(each.illegal(scaled, X, y), names, rows)
         targets, scales = each.targets(y).to(self.dtype), each.columns.scales
         try:
-            predictions = series.observe(names, standard.inputs, targets, extra=standard.extra)
+            predictions = series.observe(names, inputs, targets, extra=extra)
         except AllSetAsideError:
             return none
         mixture = in_units(predictions.mixture, scales)

@@ -1,7 +1,6 @@
 """Columns of each series of a fleet, and the states of its inputs and of its calibration, kept as packed numbers."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,30 +31,26 @@ def path_of(config: StreamConfig, columns: Tensor) -> InputPath:
     return InputPath(config, Columns.unpacked(columns))
 
 
-class StandardRows(NamedTuple):
-    """Rows of many series in standardized units, see :class:`~gp_ensembles.streaming.inputs.Standard`."""
-
-    scaled: Tensor  # inputs before they are moved into range, shape (N, D)
-    inputs: Tensor  # what the ensemble takes, (N, D)
-    extra: Tensor | None  # noise variance that gaps add to each row, (N,); ``None`` if there is no gap
-
-
-def follow_rows(config: StreamConfig, columns: Tensor, states: Tensor, X: Tensor, series: Tensor) -> StandardRows:
+def follow_rows(
+    config: StreamConfig, columns: Tensor, states: Tensor, X: Tensor, series: Tensor
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """Standardize rows X (N, D) of series (N,) in any order.
 
-    Columns and states of the S series are packed, (S, ...); states are changed in place.
+    Columns and states of the S series are packed, (S, ...); states are changed in place. Returns: inputs before they
+    are moved into range, (N, D); what the ensemble takes, (N, D); and the noise variance that gaps add to each row,
+    (N,), ``None`` if there is no gap.
     """
     num_rows, num_inputs = X.shape
     scaled, extra = torch.empty_like(X), X.new_zeros(num_rows)
     inputs = X.new_empty(num_rows, num_inputs, dtype=config.torch_dtype)
-    for batch in batches(series):
-        state, rows = InputState.unpacked(states[batch.places], num_inputs), batch.rows.flatten()
-        part = path_of(config, columns[batch.places]).follow(state, X[batch.rows])
+    for places, numbers in batches(series):
+        state, rows = InputState.unpacked(states[places], num_inputs), numbers.flatten()
+        part = path_of(config, columns[places]).follow(state, X[numbers])
         scaled[rows], inputs[rows] = part.scaled.flatten(0, 1), part.inputs.flatten(0, 1)
         if part.extra is not None:
             extra[rows] = part.extra.flatten()
-        states[batch.places] = part.state.packed()
-    return StandardRows(scaled, inputs, extra if bool(extra.any()) else None)
+        states[places] = part.state.packed()
+    return scaled, inputs, extra if bool(extra.any()) else None
 
 
 def pack_calibration(state: CalibrationState) -> Tensor:
@@ -90,12 +85,12 @@ def calibrate_rows(
     assert isinstance(mixture, Mixture | StudentTMixture)
     state, intervals, num = unpack_calibration(config, numbers), IntervalLevels(config.coverages), len(config.coverages)
     pit = cdf_by_pieces(mixture, y)
-    components, gain = map_components(pit), torch.zeros_like(pit)
-    log_weights = pit.new_empty(len(components.shift) if config.recalibrate else 0, len(y))
+    (shift, scale), gain = map_components(pit), torch.zeros_like(pit)
+    log_weights = pit.new_empty(len(shift) if config.recalibrate else 0, len(y))
     levels, covered = pit.new_empty(2, num, len(y)), pit.new_empty(num, len(y))
-    for batch in batches(series, lengths=(1,)):
-        rows = batch.rows.squeeze(-1)
-        here = slice(None) if len(batch.places) == len(numbers) else batch.places  # views where all have a row
+    for places, single in batches(series, lengths=(1,)):
+        rows = single.squeeze(-1)
+        here = slice(None) if len(places) == len(numbers) else places  # views where all have a row
         u = pit[rows]
         if state.recalibration is not None:
             maps, block = recalibrate(RecalibrationState(*(part[here] for part in state.recalibration)), u)
@@ -107,5 +102,5 @@ def calibrate_rows(
             levels[..., rows], covered[:, rows] = output
             for old, new in zip(state.levels, ends, strict=True):
                 old[here] = new
-    distribution = mixture if state.recalibration is None else Recalibrated(mixture, log_weights, *components)
+    distribution = mixture if state.recalibration is None else Recalibrated(mixture, log_weights, shift, scale)
     return distribution, gain, Intervals(config.coverages, levels, covered)

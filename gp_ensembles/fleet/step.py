@@ -34,19 +34,12 @@ from gp_ensembles.numerics.cholesky import NumericalError
 
 
 class Work(NamedTuple):
-    """Equally many rows of each of some series.
+    """Equally many rows of each of some series."""
 
-    Attributes:
-        places: Distinct places of the series, shape (S,).
-        numbers: Numbers of their rows in the call, in the order of time, shape (S, B).
-        X: Inputs, shape (S, B, D).
-        rows: Targets, NaN where missing, further noise and steps, shape (S, B) each.
-    """
-
-    places: Tensor
-    numbers: Tensor
-    X: Tensor
-    rows: Rows
+    places: Tensor  # distinct places of the series, shape (S,)
+    numbers: Tensor  # numbers of their rows in the call, in the order of time, shape (S, B)
+    X: Tensor  # inputs, shape (S, B, D)
+    rows: Rows  # targets, NaN where missing, further noise and steps, shape (S, B) each
 
     def row(self, number: int) -> "Work":
         """One row of each series."""

@@ -103,18 +103,6 @@ class InnovationPredictions(NamedTuple):
         return record_text(self)
 
 
-class _Scale(NamedTuple):
-    """A recursion of the size of errors, which models that differ only in width share."""
-
-    rate: float
-    df: float
-    is_autoregressive: bool
-
-    @classmethod
-    def of(cls, model: InnovationModel) -> "_Scale":
-        return cls(model.rate, min(model.degrees_of_freedom, _NORMAL_DF), model.autoregressive)
-
-
 @final
 class InnovationBank:
     """Innovation models, applied to all experts at once.
@@ -144,7 +132,7 @@ class InnovationBank:
         if not models or len(set(models)) < len(models):
             raise ValueError(f"innovation models must be at least one and distinct, got {list(models)}")
         self.models: tuple[InnovationModel, ...] = tuple(models)
-        self._followed = tuple(dict.fromkeys(_Scale.of(model) for model in models))
+        self._followed = tuple(dict.fromkeys(map(_recursion, models)))
         self._constants: dict[tuple[torch.dtype, torch.device], Models] = {}
         on_processor = self.constants(torch.zeros((), dtype=torch.float64, device="cpu"))
         arrays = {name: value.numpy() for name, value in on_processor._asdict().items() if name != "most"}
@@ -154,8 +142,8 @@ class InnovationBank:
         """The models' numbers, with the dtype and device of ``like``."""
         key = like.dtype, like.device
         if key not in self._constants:
-            of_scales = [(1 - f.rate, f.rate * (f.df + 1), f.df, f.is_autoregressive) for f in self._followed]
-            places = [self._followed.index(_Scale.of(model)) for model in self.models]
+            of_scales = [(1 - rate, rate * (df + 1), df, follows) for rate, df, follows in self._followed]
+            places = [self._followed.index(_recursion(model)) for model in self.models]
             of_models = [
                 (
                     model.autoregressive,
@@ -228,9 +216,9 @@ class InnovationBank:
         if missing is not None:
             errors = errors.masked_fill(missing.unsqueeze(-1), 0.0)
         counted = errors if share is None else errors * share.unsqueeze(-1)
-        pairs = recursions.neighbors(state.last_error, state.age, counted, missing)
-        sums = recursions.sums_of_block(state.products, pairs, counted, variance)
-        drift = recursions.predict_error(sums[0, :-1], sums[1, :-1], pairs.previous[:-1], pairs.ages[:-1])
+        previous, ages, is_pair = recursions.neighbors(state.last_error, state.age, counted, missing)
+        sums = recursions.sums_of_block(state.products, (previous, ages, is_pair), counted, variance)
+        drift = recursions.predict_error(sums[0, :-1], sums[1, :-1], previous[:-1], ages[:-1])
         plain, drifted = recursions.squared_errors(models, errors, variance, drift)
         scale, scales = self._follow(state.scale, recursions.ratios(models, plain, drifted), missing)
         moments = recursions.moments(models, scales, mean, variance, drift)
@@ -238,12 +226,12 @@ class InnovationBank:
         if missing is not None:
             log_prob = log_prob.masked_fill(missing[:, None, None], torch.nan)
         predictions = self._packed(moments[0], moments[1], log_prob)
-        products, last_error = sums[:, -1], pairs.previous[-1]
+        products, last_error = sums[:, -1], previous[-1]
         if dead is not None:
             scale, products = torch.where(dead, state.scale, scale), torch.where(dead, state.products, products)
             last_error = last_error.masked_fill(dead, 0.0)
             predictions = _without(predictions, dead[:, None, None])
-        return InnovationState(scale, products, last_error, pairs.ages[-1, 0]), predictions
+        return InnovationState(scale, products, last_error, ages[-1, 0]), predictions
 
     def predict(self, state: InnovationState, mean: Tensor, variance: Tensor) -> InnovationPredictions:
         """Predict rows that all come next, from the experts' moments (M, N); log densities are NaN."""
@@ -308,6 +296,11 @@ class InnovationBank:
         df = torch.where(models.is_normal, torch.inf, models.df).expand(mean.shape[-1], -1, len(mean))
         mean, variance, log_prob = (part.permute(2, 1, 0) for part in (mean, variance, log_prob))
         return InnovationPredictions(mean, variance, log_prob, df)
+
+
+def _recursion(model: InnovationModel) -> tuple[float, float, bool]:
+    """Rate, degrees of freedom and drift of its recursion of the size of errors; models of several widths share one."""
+    return model.rate, min(model.degrees_of_freedom, _NORMAL_DF), model.autoregressive
 
 
 def _variance(df: float) -> float:

@@ -47,35 +47,20 @@ clip, pick, up = backend.clip, backend.pick, backend.up
 
 
 class Models(NamedTuple):
-    """K models and the V recursions of scales that they share, as columns of numbers.
+    """K models and the V recursions of scales that they share, as columns of numbers."""
 
-    Attributes:
-        keep: One less the share of the newest error in each recursion, shape (V, 1).
-        gain: That share times one more than the degrees of freedom, shape (V, 1).
-        scale_df: Degrees of freedom of the density whose score it follows, shape (V, 1).
-        drifts: Whether it follows the residuals of the autoregression instead of the errors, shape (V, 1).
-        places: The recursion of each model, shape (K,).
-        shifts: Whether each model is autoregressive, 0 or 1, shape (K, 1).
-        width: Factor of a model's squared scale, shape (K, 1).
-        factor: Variance of a model over its squared scale, widened, shape (K, 1).
-        is_normal: Whether it is normal, shape (K, 1).
-        df: Degrees of freedom, 1 where it is normal, shape (K, 1).
-        constant: Logarithm of the density of the standard distribution at zero, shape (K, 1).
-        most: The largest squared error.
-    """
-
-    keep: Any
-    gain: Any
-    scale_df: Any
-    drifts: Any
-    places: Any
-    shifts: Any
-    width: Any
-    factor: Any
-    is_normal: Any
-    df: Any
-    constant: Any
-    most: float
+    keep: Any  # one less the share of the newest error in each recursion, shape (V, 1)
+    gain: Any  # that share times one more than the degrees of freedom, shape (V, 1)
+    scale_df: Any  # degrees of freedom of the density whose score it follows, shape (V, 1)
+    drifts: Any  # whether it follows the residuals of the autoregression instead of the errors, shape (V, 1)
+    places: Any  # the recursion of each model, shape (K,)
+    shifts: Any  # whether each model is autoregressive, 0 or 1, shape (K, 1)
+    width: Any  # factor of a model's squared scale, shape (K, 1)
+    factor: Any  # variance of a model over its squared scale, widened, shape (K, 1)
+    is_normal: Any  # whether it is normal, shape (K, 1)
+    df: Any  # degrees of freedom, 1 where it is normal, shape (K, 1)
+    constant: Any  # logarithm of the density of the standard distribution at zero, shape (K, 1)
+    most: float  # the largest squared error
 
 
 @jit
@@ -145,39 +130,35 @@ def learn(
     return log_prob, after, product, square
 
 
-class Neighbors(NamedTuple):
-    """Pairs of neighboring errors in a block."""
+def neighbors(last: Tensor, age: Tensor, errors: Tensor, missing: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """The neighbors of the errors (B, M) of a block, of which some are missing (B,).
 
-    # The last error that was observed before each row, and the one before the row after it, (B + 1, M)
-    previous: Tensor
-    ages: Tensor  # rows since then, shape (B + 1, 1)
-    is_pair: Tensor  # whether a row and the one before it were both observed, shape (B, 1)
-
-
-def neighbors(last: Tensor, age: Tensor, errors: Tensor, missing: Tensor | None) -> Neighbors:
-    """The neighbors of the errors (B, M) of a block, of which some are missing (B,)."""
+    Returns: the last error that was observed before each row and before the row after the block, (B + 1, M); rows
+    since then, (B + 1, 1); and whether a row and the one before it were both observed, (B, 1).
+    """
     known = torch.cat([last.unsqueeze(0), errors])
     if missing is None:
         ages = torch.cat([age.reshape(1), known.new_zeros(len(errors))]).unsqueeze(-1)
-        return Neighbors(known, ages, ages[:-1] == 0)
+        return known, ages, ages[:-1] == 0
     rows = torch.arange(len(known), device=known.device)
     seen = torch.cat([missing.new_zeros(1), ~missing])
     newest = torch.where(seen, rows, 0).cummax(0).values  # place in ``known`` of the last one up to each row
     ages = torch.where(newest == 0, rows + age, rows - newest).to(known.dtype).unsqueeze(-1)
-    return Neighbors(known[newest], ages, (ages[:-1] == 0) & ~missing.unsqueeze(-1))
+    return known[newest], ages, (ages[:-1] == 0) & ~missing.unsqueeze(-1)
 
 
-def sums_of_block(start: Tensor, pairs: Neighbors, errors: Tensor, variance: Tensor) -> Tensor:
+def sums_of_block(start: Tensor, pairs: tuple[Tensor, Tensor, Tensor], errors: Tensor, variance: Tensor) -> Tensor:
     """Both sums before each row of a block and after the last, (2, B + 1, M): :func:`next_sums`, all at once.
 
-    Shapes: ``start`` (2, M), ``errors`` and ``variance`` (B, M).
+    Shapes: ``start`` (2, M), ``errors`` and ``variance`` (B, M); ``pairs`` are those of :func:`neighbors`.
     """
-    previous = pairs.previous[:-1]
+    before, ages, is_pair = pairs
+    previous = before[:-1]
     if len(errors) == 1:
-        after = next_sums(start[0], start[1], previous[0], pairs.ages[0], errors[0], variance[0])
-        return torch.stack([start, torch.where(pairs.is_pair[0], torch.stack(after), start)], dim=1)
-    weighted = torch.where(pairs.is_pair, previous / variance, 0.0)
-    counts = pairs.is_pair.squeeze(-1).to(errors.dtype)
+        after = next_sums(start[0], start[1], previous[0], ages[0], errors[0], variance[0])
+        return torch.stack([start, torch.where(is_pair[0], torch.stack(after), start)], dim=1)
+    weighted = torch.where(is_pair, previous / variance, 0.0)
+    counts = is_pair.squeeze(-1).to(errors.dtype)
     num_before = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
     between = num_before.unsqueeze(-1) - num_before[1:]  # (B + 1, B), negative for terms that are not before a row
     powers = MEMORY ** torch.arange(len(num_before), dtype=counts.dtype, device=counts.device)

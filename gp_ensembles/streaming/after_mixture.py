@@ -51,14 +51,6 @@ class CalibrationState(NamedTuple):
     classes: ClassState | None = None
 
 
-class CalibratedBlock(NamedTuple):
-    """Predictions of a block as they were before each target."""
-
-    distribution: StreamDistribution  # the distributions
-    gain: Tensor  # what recalibration adds to the log density of each target, shape (B,)
-    intervals: Intervals | None  # adaptive intervals; ``None`` where there are none
-
-
 def init_calibration(config: StreamConfig) -> CalibrationState:
     """The state before any target."""
     target = config.ensemble.target
@@ -122,8 +114,12 @@ def next_levels(state: CalibrationState, config: StreamConfig, coverage: float) 
 @torch.no_grad()
 def calibrate_block(
     state: CalibrationState, config: StreamConfig, mixture: AnyMixture, y: Tensor, block_size: int = _ROWS
-) -> tuple[CalibrationState, CalibratedBlock]:
-    """Learn a block of targets (B,); returns the state and the predictions made before each."""
+) -> tuple[CalibrationState, StreamDistribution, Tensor, Intervals | None]:
+    """Learn a block of targets (B,).
+
+    Returns: the state after it; predictions as they were before each target; what recalibration adds to the log density
+    of each, (B,); and adaptive intervals, ``None`` where there are none.
+    """
     nothing = torch.zeros_like(y[..., 0] if y.ndim > 1 else y)
     if isinstance(mixture, LatentMixture) and state.labels is not None and state.classes is not None:
         predicted, seen = _predicted_rows(mixture, block_size), y.double().cpu()
@@ -137,9 +133,9 @@ def calibrate_block(
         place = seen.nan_to_num(0.0).long().unsqueeze(-1)
         gained = torch.where(seen.isnan(), 0.0, (log_prob - predicted).gather(-1, place).squeeze(-1)).to(y)
         state = CalibrationState(None, None, labels, classes)
-        return state, CalibratedBlock(_classes(log_prob, mixture), gained, None)
+        return state, _classes(log_prob, mixture), gained, None
     if isinstance(mixture, LatentMixture) or (state.recalibration is None and state.levels is None):
-        return state, CalibratedBlock(mixture, nothing, None)
+        return state, mixture, nothing, None
     pit = _probabilities(mixture, y)
     distribution: StreamDistribution = mixture
     recalibration, levels, intervals, gain = state.recalibration, state.levels, None, nothing
@@ -149,7 +145,7 @@ def calibrate_block(
     if levels is not None:
         levels, output = IntervalLevels(config.coverages).update_block(levels, pit.cpu())
         intervals = Intervals(config.coverages, *(part.to(y.device) for part in output))
-    return CalibrationState(recalibration, levels), CalibratedBlock(distribution, gain, intervals)
+    return CalibrationState(recalibration, levels), distribution, gain, intervals
 
 
 def _probabilities(mixture: Mixture | StudentTMixture, y: Tensor) -> Tensor:

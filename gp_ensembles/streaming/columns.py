@@ -14,27 +14,17 @@ from gp_ensembles.streaming.scales import Standardizer, constant_columns
 
 
 class Columns(NamedTuple):
-    """The use of the columns of a table; what belongs to a series has an axis in front where there are many.
+    """The use of the columns of a table; what belongs to a series has an axis in front where there are many."""
 
-    Attributes:
-        kept: Places of the K inputs.
-        forecasts: Places of the forecasts, which only their experts see.
-        scales: Shifts and scales of the inputs and of the target; scale one of inputs that are constant in the warm-up.
-        inactive: Which inputs these are, (..., K), see :mod:`~gp_ensembles.streaming.inactive_columns`.
-        imputation: How gaps are filled.
-        indicators: Inputs that have an indicator, 1 where missing.
-        gap_share: Shares of gaps in the warm-up, of these I inputs, shape (I,).
-        gap_scale: Standard deviations of their indicators, shape (I,).
-    """
-
-    kept: list[int]
-    forecasts: list[int]
+    kept: list[int]  # places of the K inputs
+    forecasts: list[int]  # places of the forecasts, which only their experts see
+    # Shifts and scales of the inputs and of the target; scale one of inputs that are constant in the warm-up
     scales: Standardizer
-    inactive: Tensor
-    imputation: Imputation
-    indicators: tuple[int, ...]
-    gap_share: Tensor
-    gap_scale: Tensor
+    inactive: Tensor  # which inputs these are, (..., K), see inactive_columns
+    imputation: Imputation  # how gaps are filled
+    indicators: tuple[int, ...]  # inputs that have an indicator, 1 where missing
+    gap_share: Tensor  # shares of gaps in the warm-up, of these I inputs, shape (I,)
+    gap_scale: Tensor  # standard deviations of their indicators, shape (I,)
 
     @classmethod
     def of(cls, config: StreamConfig, X: Tensor, y: Tensor, names: Sequence[str]) -> "Columns":

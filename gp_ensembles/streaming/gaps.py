@@ -48,17 +48,11 @@ class Gaps(NamedTuple):
 
 
 class Imputation(NamedTuple):
-    r"""Imputation of K columns, found from the warm-up rows.
+    """Imputation of K columns, found from the warm-up rows."""
 
-    Attributes:
-        mean: Means, shape (..., K).
-        persistence: Coefficients :math:`\rho`, shape (..., K).
-        used: Those by which gaps are filled, shape (..., K).
-    """
-
-    mean: Tensor
-    persistence: Tensor
-    used: Tensor
+    mean: Tensor  # means, shape (..., K)
+    persistence: Tensor  # coefficients ρ, shape (..., K)
+    used: Tensor  # those by which gaps are filled, shape (..., K)
 
     @classmethod
     def of(cls, X: Tensor, mean: Tensor, impute: Impute) -> "Imputation":

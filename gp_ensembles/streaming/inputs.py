@@ -52,21 +52,13 @@ class InputState(NamedTuple):
 
 
 class Standard(NamedTuple):
-    """Rows in standardized units.
+    """Rows in standardized units."""
 
-    Attributes:
-        scaled: K columns, followed by indicators, shape (..., N, K + I); float64.
-        inputs: What the ensemble takes: these within range and forecasts, in the precision of the run.
-        extra: Noise variance that gaps add to each row, (..., N); ``None`` if there is no gap.
-        num_moved: How many inputs of each row were moved into range, (..., N).
-        state: The state after the rows.
-    """
-
-    scaled: Tensor
-    inputs: Tensor
-    extra: Tensor | None
-    num_moved: Tensor
-    state: InputState
+    scaled: Tensor  # K columns, followed by indicators, shape (..., N, K + I); float64
+    inputs: Tensor  # what the ensemble takes: these within range and forecasts, in the precision of the run
+    extra: Tensor | None  # noise variance that gaps add to each row, (..., N); ``None`` if there is no gap
+    num_moved: Tensor  # how many inputs of each row were moved into range, (..., N)
+    state: InputState  # the state after the rows
 
 
 @final

@@ -444,19 +444,19 @@ class OnlineModel:
             self._followed = followed
             self.anomaly_counts = self.anomaly_counts.after(int(standard.num_moved.sum()), num_outliers, num_imputed)
             mixture = in_units(predictions.mixture, self.scales)
-            self._calibration, block = calibrate_block(self._calibration, self.config, mixture, y, online.block_size)
-        log_prob = predictions.log_prob.double() - self.scales.log_scale(targets) + block.gain
+            calibrated = calibrate_block(self._calibration, self.config, mixture, y, online.block_size)
+            self._calibration, distribution, gain, intervals = calibrated
+        log_prob = predictions.log_prob.double() - self.scales.log_scale(targets) + gain
         log_weights = online.ensemble.layers.by_expert(predictions.log_weights.double())
-        return OnlinePredictions(block.distribution, log_prob, log_weights, 0, block.intervals)
+        return OnlinePredictions(distribution, log_prob, log_weights, 0, intervals)
 
     def _pipeline(self, X: object, y: object = None) -> RowPipeline | None:
         """The fast pipeline of a single row X and its target; ``None`` where only blocks can handle or refuse it."""
-        if self.online is None or self.warm_X is None or not is_plain(X, (1, self.warm_X.shape[1])):
+        is_row = self.warm_X is not None and is_plain(X, (1, self.warm_X.shape[1]))
+        if self.online is None or not is_row or not (y is None or is_plain(y, (1,))):
             return None
-        if y is None or is_plain(y, (1,)):
-            self._row = pipeline_of(self._row, self.online, self.config, self._inputs[0].columns)
-            return self._row
-        return None
+        self._row = pipeline_of(self._row, self.online, self.config, self._inputs[0].columns)
+        return self._row
 
     def _compile_now(self) -> None:
         """Learn a row on a copy, so that functions are compiled now and not at the first row."""
