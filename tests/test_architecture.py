@@ -134,7 +134,6 @@ DOORS = {
 KIND_SWITCHES: dict[str, str] = {
     # Two forms of one state, each its own or handed to it.
     "experts/gaussian.py": "covariance and square root",
-    "experts/multi_output.py": "a block staged whole, or as a gain",
     "experts/window.py": "a block staged whole, or as rows",
     "filters/block.py": "covariance and square root",
     "filters/schedule.py": "covariance and square root",

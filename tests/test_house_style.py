@@ -340,9 +340,10 @@ def undocumented_methods(classes: Iterable[type]) -> list[str]:
     return [
         f"{cls.__name__}.{name}"
         for cls in classes
+        if not cls.__name__.startswith("_")
         for name, member in vars(cls).items()
         if isinstance(member, FunctionType | property | classmethod | staticmethod) and name[0] != "_"
-        if not inspect.getdoc(getattr(cls, name))
+        if not any(vars(base)[name].__doc__ for base in cls.__mro__ if name in vars(base))
     ]
 
 

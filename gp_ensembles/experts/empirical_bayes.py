@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeGuard
 
 import torch
-from gpytorch.kernels import ScaleKernel
+from gpytorch.kernels import Kernel, ScaleKernel
 from gpytorch.priors import Prior
 from torch import Tensor, nn
 
@@ -195,7 +195,7 @@ def _set_length_scales_(module: nn.Module, scales: Tensor) -> None:
         scales = scales[module.columns]
     raw = dict(module.named_parameters(recurse=False)).get("raw_lengthscale")
     if raw is not None and raw.requires_grad and raw.shape[-1] == len(scales):
-        is_kernel = hasattr(module, "raw_lengthscale_constraint")
+        is_kernel = isinstance(module, Kernel)  # a basis of bumps names its constraint otherwise
         constraint: Any = module.raw_lengthscale_constraint if is_kernel else module.lengthscale_constraint
         with torch.no_grad():
             changed = constraint.inverse_transform(scales.to(raw)).expand_as(raw)
