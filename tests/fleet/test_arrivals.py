@@ -11,14 +11,14 @@ from gp_ensembles.fleet.arrivals import batches
 def test_every_row_comes_once_and_in_the_order_of_its_series(series, lengths):
     places = torch.tensor(series, dtype=torch.int64)
     came: dict[int, list[int]] = {}
-    for batch in batches(places, lengths):
-        assert batch.rows.shape[1] in lengths
-        assert batch.places.tolist() == sorted(set(batch.places.tolist()))
-        for place, rows in zip(batch.places.tolist(), batch.rows.tolist(), strict=True):
+    for some, numbers in batches(places, lengths):
+        assert numbers.shape[1] in lengths
+        assert some.tolist() == sorted(set(some.tolist()))
+        for place, rows in zip(some.tolist(), numbers.tolist(), strict=True):
             came.setdefault(place, []).extend(rows)
     assert came == {place: [row for row, one in enumerate(series) if one == place] for place in set(series)}
 
 
 def test_series_with_as_many_rows_are_worked_on_together():
     places = torch.arange(5).repeat(72)
-    assert [tuple(batch.rows.shape) for batch in batches(places)] == [(5, 64), (5, 8)]
+    assert [tuple(rows.shape) for _, rows in batches(places)] == [(5, 64), (5, 8)]
