@@ -276,7 +276,6 @@ class GaussianExpert(Expert):
         return BoundGaussian(self.features.bind(), self.features.prior_variance, self.transition, noise)
 
     def check_targets(self, y: Tensor) -> None:
-        """Raise unless targets have shape (B,) and none is infinite; see :meth:`Expert.check_targets`."""
         check_single_output(y)
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:

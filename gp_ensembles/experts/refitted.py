@@ -350,7 +350,6 @@ class RefittedExpert(Expert):
         return BoundRefitted(self)
 
     def check_targets(self, y: Tensor) -> None:
-        """Raise unless targets have shape (B,) and none is infinite; see :meth:`Expert.check_targets`."""
         check_single_output(y)
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:

@@ -129,7 +129,6 @@ class RobustExpert(Expert):
         return BoundRobust(features.bind(), features.prior_variance, self.transition, noise, self.threshold)
 
     def check_targets(self, y: Tensor) -> None:
-        """Raise unless targets have shape (B,) and none is infinite; see :meth:`Expert.check_targets`."""
         check_single_output(y)
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:

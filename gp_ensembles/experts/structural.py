@@ -202,7 +202,6 @@ class StructuralExpert(Expert):
         return BoundStructural(self)
 
     def check_targets(self, y: Tensor) -> None:
-        """Raise unless targets have shape (B,) and none is infinite; see :meth:`Expert.check_targets`."""
         check_single_output(y)
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:

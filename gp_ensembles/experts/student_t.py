@@ -165,7 +165,6 @@ class StudentTExpert(Expert):
         return BoundStudentT(self.features.bind(), self.init(), self.transition, self.noise_discount)
 
     def check_targets(self, y: Tensor) -> None:
-        """Raise unless targets have shape (B,) and none is infinite; see :meth:`Expert.check_targets`."""
         check_single_output(y)
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:

@@ -368,7 +368,6 @@ class WindowExpert(Expert):
         return Window(kernel, noise, self.num_rows, mean)
 
     def check_targets(self, y: Tensor) -> None:
-        """Raise unless targets have shape (B,) and none is infinite; see :meth:`Expert.check_targets`."""
         check_single_output(y)
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
