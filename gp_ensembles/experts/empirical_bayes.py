@@ -146,8 +146,9 @@ def fit_empirical_bayes(
         start_precision: Precision of a Gaussian prior around the starting values in the unconstrained space. A
             small one keeps hyperparameters that the data do not determine from running away, and starts apart.
         progress: Show a progress bar with the mean log evidence per row.
-        length_scales: Length scales of the first inputs, shape (D,), to start from a second time; the end with more
-            evidence, by a tenth of a nat, counts. See :func:`~gp_ensembles.numerics.short_length_scales.short_length_scales`.
+        length_scales: Length scales of the first inputs, shape (D,), to start from a second time, see
+            :func:`~gp_ensembles.numerics.short_length_scales.short_length_scales`; the end with more evidence counts,
+            by a tenth of a nat.
 
     Returns:
         The log evidence reached, iterations and convergence, per expert.
