@@ -123,7 +123,7 @@ class EnsembleSpec:
         outlier_threshold: Error in standard deviations of the mixture from which a target counts less; ``None`` for
             never.
         rank_on_warm_up: Whether the rule weighs the experts on the warm-up rows, where their one-step log densities sum
-            to the evidence of the fit; far better with few rows than equal weights, the default, as in the papers.
+            to the evidence of the fit; far better with few rows than equal weights, as in Waxman and Djuric (2024).
 
     Innovations, lags, extra experts and the threshold apply to targets of one real number only.
 
