@@ -197,8 +197,7 @@ def _set_length_scales_(module: nn.Module, scales: Tensor) -> None:
         scales = scales[module.columns]
     raw = dict(module.named_parameters(recurse=False)).get("raw_lengthscale")
     if raw is not None and raw.requires_grad and raw.shape[-1] == len(scales):
-        is_kernel = hasattr(module, "raw_lengthscale_constraint")
-        constraint: Any = module.raw_lengthscale_constraint if is_kernel else module.lengthscale_constraint
+        constraint: Any = getattr(module, "raw_lengthscale_constraint", None) or module.lengthscale_constraint
         with torch.no_grad():
             changed = constraint.inverse_transform(scales.to(raw)).expand_as(raw)
             raw.copy_(torch.where(scales.isnan(), raw, changed))

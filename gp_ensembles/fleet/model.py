@@ -296,7 +296,7 @@ class Fleet:
         assert isinstance(distribution, SeriesDistribution)
         if calibration.levels is not None:
             found = found._replace(levels=IntervalLevels(self.config.coverages).probabilities(calibration.levels))
-        return found._replace(rows=torch.tensor(rows, device=self.device), distribution=distribution)
+        return found._replace(rows=torch.tensor(rows, dtype=torch.int64, device=self.device), distribution=distribution)
 
     def retire(self, names: Names) -> None:
         """Remove series, including those in their warm-up.
