@@ -68,7 +68,7 @@ soebe: EnsembleSpec = EnsembleSpec("soebe", rule=StickySwitching())
 sdoebe: EnsembleSpec = EnsembleSpec("sdoebe", static=False, random_walk_variances=SPEEDS, rule=StickySwitching())
 e_doebe: EnsembleSpec = EnsembleSpec("e_doebe", random_walk_variances=_FAST, rule=SpeedSwitching())
 
-ie_gp: EnsembleSpec = EnsembleSpec("ie_gp", (KernelDictionary(),), fit_settings=_OPTIMUM_ONLY)
+ie_gp: EnsembleSpec = EnsembleSpec("ie_gp", (KernelDictionary(),), fit_settings=_OPTIMUM_ONLY, rank_on_warm_up=True)
 sie_gp: EnsembleSpec = replace(ie_gp, name="sie_gp", rule=StickySwitching())
 die_gp: EnsembleSpec = replace(ie_gp, name="die_gp", static=False, random_walk_variances=(1e-3,))
 dsie_gp: EnsembleSpec = replace(die_gp, name="dsie_gp", rule=StickySwitching())

@@ -11,7 +11,7 @@ from torch import Tensor
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.input_checks import check_made
 from gp_ensembles.engine.online import OnlineEnsemble
-from gp_ensembles.ensembles.bases import Basis, FourierBasis, HilbertBasis, RadialBasis
+from gp_ensembles.ensembles.bases import Basis, FourierBasis, HilbertBasis, RadialBasis, recurring
 from gp_ensembles.ensembles.build import (
     FitSettings,
     assemble,
@@ -121,7 +121,7 @@ class EnsembleSpec:
         outlier_threshold: Error in standard deviations of the mixture from which a target counts less; ``None`` for
             never.
         rank_on_warm_up: Whether the rule weighs the experts on the warm-up rows, where their one-step log densities sum
-            to the evidence of the fit; far better with few rows than equal weights, the default, as in the papers.
+            to the evidence of the fit; far better with few rows than equal weights, as in Waxman and Djuric (2024).
 
     Innovations, lags, extra experts and the threshold apply to targets of one real number only.
 
@@ -295,7 +295,8 @@ class EnsembleSpec:
         maps = maps if lagged is None else lagged.maps
         short = None
         if settings.method is not None and y.ndim == 1 and self.target.is_ordered:
-            short = short_length_scales(X, y, _REACH)
+            # The next rows lie beyond a column that only rises, such as time: past targets follow what is fast there.
+            short = short_length_scales(X, y, _REACH, None if lagged is None else recurring(X))
         experts = fitted_experts(maps, inputs, y, settings, generator, progress, self.target, short)
         groups = [static_group(experts)] if self.static else []
         groups += [dynamic_group(experts, inputs, [speed]) for speed in self.random_walk_variances]

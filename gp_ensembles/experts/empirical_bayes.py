@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeGuard
 
 import torch
-from gpytorch.kernels import Kernel, ScaleKernel
+from gpytorch.kernels import ScaleKernel
 from gpytorch.priors import Prior
 from torch import Tensor, nn
 
@@ -19,6 +19,7 @@ from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.minimize import descend, minimize
 
+_WORTH = 0.1  # nats that the end of a second start must gain, so that round-off decides nothing
 _SHRINK = 0.7  # share of experts still running below which the others are no longer evaluated
 _TRAINED = frozenset({"features.kernel.raw_outputscale", "likelihood.noise_covar.raw_noise"})  # of fixed kernels
 
@@ -145,8 +146,9 @@ def fit_empirical_bayes(
         start_precision: Precision of a Gaussian prior around the starting values in the unconstrained space. A
             small one keeps hyperparameters that the data do not determine from running away, and starts apart.
         progress: Show a progress bar with the mean log evidence per row.
-        length_scales: Length scales of the first inputs, shape (D,), to start from a second time; the end with more
-            evidence counts. See :func:`~gp_ensembles.numerics.short_length_scales.short_length_scales`.
+        length_scales: Length scales of the first inputs, shape (D,), to start from a second time, see
+            :func:`~gp_ensembles.numerics.short_length_scales.short_length_scales`; the end with more evidence counts,
+            by a tenth of a nat.
 
     Returns:
         The log evidence reached, iterations and convergence, per expert.
@@ -184,7 +186,7 @@ def fit_empirical_bayes(
     except BaseException:
         set_vectors_(expert, start)
         raise
-    is_better = second.log_evidence > first.log_evidence
+    is_better = second.log_evidence > first.log_evidence + _WORTH
     set_vectors_(expert, torch.where(is_better.unsqueeze(-1), get_vectors(expert), reached))
     return EvidenceFit(*(torch.where(is_better, two, one) for one, two in zip(first, second, strict=True)))
 
@@ -195,8 +197,7 @@ def _set_length_scales_(module: nn.Module, scales: Tensor) -> None:
         scales = scales[module.columns]
     raw = dict(module.named_parameters(recurse=False)).get("raw_lengthscale")
     if raw is not None and raw.requires_grad and raw.shape[-1] == len(scales):
-        is_kernel = isinstance(module, Kernel)  # a basis of bumps names its constraint otherwise
-        constraint: Any = module.raw_lengthscale_constraint if is_kernel else module.lengthscale_constraint
+        constraint: Any = getattr(module, "raw_lengthscale_constraint", None) or module.lengthscale_constraint
         with torch.no_grad():
             changed = constraint.inverse_transform(scales.to(raw)).expand_as(raw)
             raw.copy_(torch.where(scales.isnan(), raw, changed))

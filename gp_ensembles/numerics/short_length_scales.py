@@ -13,6 +13,7 @@ each ratio r of function to noise, which all blocks share:
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -26,26 +27,29 @@ _WORTH = 10.0  # nats that short scales must gain
 
 
 @torch.no_grad()
-def short_length_scales(X: Tensor, y: Tensor, reach: float) -> Tensor | None:
+def short_length_scales(X: Tensor, y: Tensor, reach: float, columns: Sequence[int] | None = None) -> Tensor | None:
     """Length scales (D,) with more evidence than all that a search finds by itself; ``None`` where there are none.
 
     Args:
         X: Inputs, shape (N, D).
         y: Targets, shape (N,); NaN rows are left out.
         reach: Shortest scale that a search finds by itself, as a share of each column's range.
+        columns: Columns whose scales may be short; all by default.
     """
     seen = ~y.isnan()
     rows, targets = X[seen].double(), y[seen].double()
     if len(targets) < 4 or not bool(targets.std() > 0):
         return None
     span = rows.amax(0) - rows.amin(0)
-    moving = (span > 0).nonzero().flatten().tolist()
+    moving = [column for column in (range(len(span)) if columns is None else columns) if span[column] > 0]
+    if not moving:
+        return None
     rows = (rows - rows.amin(0)) / torch.where(span > 0, span, 1.0)
     places = _blocks(rows)
     rows, targets = rows[places], ((targets - targets.mean()) / targets.std())[places]
     gaps = torch.stack([_gap(column) for column in rows.flatten(0, 1).mT])
     scales = _candidates(gaps, _nearest(rows), moving)
-    evidence = _evidence(rows, targets, scales)
+    evidence = profiled_evidence(rows, targets, scales)
     long = evidence[(scales >= reach).all(1)].max()
     best, found = scales[evidence.argmax()], evidence.max()
     if not bool((best < reach).any()):
@@ -54,7 +58,7 @@ def short_length_scales(X: Tensor, y: Tensor, reach: float) -> Tensor | None:
         for column in 2 * moving:
             moved = best.repeat(4, 1)
             moved[:, column] = (best[column] * best.new_tensor([0.25, 0.5, 2.0, 4.0])).clamp(float(gaps[column]), 2.0)
-            evidence = _evidence(rows, targets, moved)
+            evidence = profiled_evidence(rows, targets, moved)
             if bool(evidence.max() > found):
                 best, found = moved[evidence.argmax()], evidence.max()
     is_found = bool((best < reach).any()) and bool(found > long + _WORTH)
@@ -92,7 +96,10 @@ def _nearest(rows: Tensor) -> float:
 def _candidates(gaps: Tensor, nearest: float, moving: list[int]) -> Tensor:
     """Sets of length scales to try, (S, D)."""
     start = torch.full_like(gaps, _LONGEST)
-    sets = [start.clone().fill_(scale) for scale in _halved(nearest)]
+    sets = [
+        start.index_fill(0, torch.tensor(moving, dtype=torch.int64, device=gaps.device), scale)
+        for scale in _halved(nearest)
+    ]
     if 1 < len(moving) <= _MOST_COLUMNS:
         for column in moving:
             for scale in _halved(float(gaps[column]))[1:]:
@@ -107,7 +114,7 @@ def _halved(shortest: float) -> list[float]:
     return [_LONGEST * 0.5**power for power in range(number + 1)]
 
 
-def _evidence(rows: Tensor, targets: Tensor, scales: Tensor) -> Tensor:
+def profiled_evidence(rows: Tensor, targets: Tensor, scales: Tensor) -> Tensor:
     """Evidence in nats at the best ratio and noise, (S,), of rows (K, n, D) with targets (K, n)."""
     ratios = rows.new_tensor(_RATIOS).reshape(-1, 1, 1)
     found = []

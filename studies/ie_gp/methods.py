@@ -96,7 +96,7 @@ def run_method(start: Start, stream: Stream, settings: MethodSettings, seed: int
 
 def start_ensemble(spec: EnsembleSpec, stream: Stream, settings: MethodSettings, generator: torch.Generator) -> Observe:
     """One of the paper's ensembles, over its dictionary of kernels."""
-    own = replace(spec, bases=(KernelDictionary(settings.num_features),))
+    own = replace(spec, bases=(KernelDictionary(settings.num_features),), rank_on_warm_up=False)  # as the paper does
     if not own.static:
         own = replace(own, random_walk_variances=(settings.random_walk_variance,))
     if settings.as_published and isinstance(own.rule, BayesianModelAveraging):

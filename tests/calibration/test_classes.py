@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gp_ensembles.calibration.classes import init_classes, remember_labels, update_classes
+from gp_ensembles.calibration.classes import init_classes, predict_classes, remember_labels, update_classes
 
 N = 40
 MOVES = ((1, 0, 0, 0, 0), (1, 1, 0, 1, 0), (1, 1, 1, 1, 1))
@@ -75,6 +75,22 @@ def test_it_is_plain_loops(num_classes):
         torch.testing.assert_close(state.moments[k, :, -1], torch.tensor(mean), rtol=1e-8, atol=1e-9)
         own = state.moments[k, :, :-1][moving][:, moving]
         torch.testing.assert_close(own, torch.tensor(covariance), rtol=1e-7, atol=1e-10)
+
+
+@pytest.mark.parametrize("num_classes", [2, 4])
+def test_any_blocking_gives_the_same(num_classes):
+    predicted, others, y = stream(num_classes)
+    whole, want = update_classes(init_classes(num_classes, 1, predicted), predicted, others, y)
+    for size in (1, 7):
+        state, parts = init_classes(num_classes, 1, predicted), []
+        for start in range(0, N, size):
+            rows = slice(start, start + size)
+            ahead = predict_classes(state, predicted[rows][:1], others[:, rows][:, :1])
+            state, log_prob = update_classes(state, predicted[rows], others[:, rows], y[rows])
+            torch.testing.assert_close(ahead[0], log_prob[0], rtol=1e-12, atol=1e-12)  # predict is the next row
+            parts.append(log_prob)
+        torch.testing.assert_close(torch.cat(parts), want, rtol=1e-11, atol=1e-11)
+        torch.testing.assert_close(state, whole, rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.parametrize("num_classes", [2, 3])

@@ -176,6 +176,15 @@ def test_options_override_the_config_wherever_they_stand():
         assert normalized_arguments(given.split()) == found.split()
 
 
+def test_the_score_runs_along(workplace, capsys):
+    assert stream(workplace, "data.csv", "shown", warmup=WARMUP, progress=True) == 0
+    reported = capsys.readouterr()
+    assert "220/220" in reported.err
+    assert "log_score=" in reported.err
+    assert "recursive linear regression" in reported.out
+    assert str(workplace / "shown" / "checkpoint.pt") in reported.out
+
+
 def test_named_tables_and_folders(workplace, refused):
     config = workplace / "small.yaml"
     assert run("stream", "name:airline_passengers", warmup=60, out=workplace / "air", config=config) == 0

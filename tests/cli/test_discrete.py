@@ -5,6 +5,7 @@ from gpytorch.likelihoods import NegativeBinomialLikelihood
 from scipy import stats
 
 from gp_ensembles.cli.predictions import rows_of_mixture, rows_of_rates
+from gp_ensembles.distributions import counts as count_mixture
 from gp_ensembles.distributions.latent_mixture import LatentMixture, Response
 from gp_ensembles.likelihoods import LogPoissonLikelihood
 from gp_ensembles.likelihoods.predictive import GaussHermite
@@ -39,6 +40,25 @@ def test_rows_of_counts():
         rows = check_rows(mixture(likelihood), y)
         assert rows.probabilities.shape == (30, 0)
         assert bool(torch.isnan(rows.crps[5]))
+
+
+def test_one_gross_count_changes_its_own_row_only(monkeypatch):
+    """And the work not at all: distribution functions are asked for as many counts as before."""
+    visited: list[int] = []
+    plain = count_mixture.PoissonCounts.cdf
+    monkeypatch.setattr(
+        count_mixture.PoissonCounts, "cdf", lambda self, k, rows: visited.append(k.numel()) or plain(self, k, rows)
+    )
+    predicted, y = mixture(LogPoissonLikelihood()), torch.full((30,), 3.0, dtype=F64)
+    usual = rows_of_mixture(predicted, y)
+    before = sum(visited)
+    y[11] = 5e8
+    gross = rows_of_mixture(predicted, y)
+    assert sum(visited) - before <= before + 64
+    others = torch.arange(30) != 11
+    for a, b in zip(usual, gross, strict=True):
+        torch.testing.assert_close(a[others], b[others], equal_nan=True)
+    assert 5e8 - 200 < float(gross.crps[11]) < 5e8
 
 
 def test_rows_of_rates_in_closed_form():

@@ -143,3 +143,14 @@ def test_a_rule_cannot_go_on_from_a_memory_of_another(old, new):
     with pytest.raises(ValueError, match=words):
         add_experts(online, [bumps()], 0.1, meta_learner=new)
     assert all(torch.equal(a, b) for a, b in zip(before, online.state_dict().values(), strict=True))
+
+
+@pytest.mark.parametrize("old", [OnlineNewton(), combined(FixedShare(), SoftBayes())], ids=lambda r: type(r).__name__)
+def test_a_rule_without_memory_or_of_the_same_kind_goes_on(old):
+    X, y = stream()
+    online = OnlineEnsemble(Ensemble([linear()], old))
+    online.observe(X, y)
+    same = OnlineNewton(delta=0.5) if isinstance(old, OnlineNewton) else combined(FixedShare(0.2), SoftBayes())
+    for rule in (FixedShare(), same):
+        bigger = add_experts(online, [bumps()], 0.1, meta_learner=rule)
+        assert bool(bigger.observe(X, y).log_prob.isfinite().all())

@@ -85,6 +85,19 @@ def test_single_precision_stays_close():
     torch.testing.assert_close(single.log_prob.double(), double.log_prob, rtol=2e-2, atol=2e-2)
 
 
+def test_experts_that_died_stay_out_of_the_mixture():
+    X, y = rows(num_rows=300)
+    prior = torch.ones(4 * 3, dtype=torch.float64)
+    prior[3:6] = 0.0  # the second expert and its innovation models
+    rule = BayesianModelAveraging(prior)
+    online = OnlineEnsemble(ensemble(rule=rule), block_size=20)
+    predictions = online.observe(X, y)
+    kept = [k for k in range(12) if not 3 <= k < 6]
+    assert bool(predictions.experts.mean[3:6].isnan().all())
+    assert bool(predictions.experts.mean[kept].isfinite().all())
+    assert bool(predictions.log_prob.isfinite().all())
+
+
 def test_every_prediction_has_a_name():
     assert ensemble().names[:4] == ("a", "a + ar t4 rate 0.1", "a + normal rate 0.05", "b")
     assert ensemble().num_experts == 12

@@ -10,7 +10,7 @@ from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.engine.runners import RunnerBatches
 from gp_ensembles.experts.laplace import LaplaceExpert, LatentRunner, join_latent
 from gp_ensembles.features import LinearFeatures
-from gp_ensembles.filters import CorrelatedWalk, RandomWalk, StabilizedForgetting
+from gp_ensembles.filters import CorrelatedWalk, ExponentialForgetting, RandomWalk, StabilizedForgetting
 from gp_ensembles.filters.sites import MomentMatchingUpdate
 from gp_ensembles.likelihoods import LogPoissonLikelihood, OrdinalLikelihood
 from gp_ensembles.likelihoods.classification import LogisticLikelihood, Logit
@@ -44,7 +44,7 @@ def stream(name, dtype=torch.float64):
 
 
 def experts(name):
-    """Four objects: two batches and two single ones, static, walking and forgetting."""
+    """Five objects: two batches and three single ones, static, walking and forgetting."""
     prior = torch.tensor([0.5, 2.0], dtype=torch.float64)
     one = LinearFeatures(D, prior)
     other = LinearFeatures(D, torch.tensor(3.0, dtype=torch.float64))
@@ -55,6 +55,7 @@ def experts(name):
         LaplaceExpert(one, shared, RandomWalk(torch.tensor([[0.1], [0.3]], dtype=torch.float64))),
         LaplaceExpert(other, MAKERS[name]((), 1), StabilizedForgetting(0.9)),
         LaplaceExpert(other, MAKERS[name]((), 2), walk),
+        LaplaceExpert(other, MAKERS[name]((), 3), ExponentialForgetting(0.95)),
     ]
 
 
@@ -101,6 +102,8 @@ def oracle(name, expert, m, X, y):
             covariance = covariance + float(expert.transition.variance[m]) * identity
         elif isinstance(expert.transition, CorrelatedWalk):
             covariance = covariance + expert.transition.covariance
+        elif isinstance(expert.transition, ExponentialForgetting):
+            covariance = covariance / 0.95
         elif isinstance(expert.transition, StabilizedForgetting):
             mean, covariance = math.sqrt(0.9) * mean, 0.9 * covariance + 0.1 * prior * identity
         means.append(phi @ mean)

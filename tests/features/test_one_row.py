@@ -40,6 +40,10 @@ def hilbert(kernel: ScaleKernel, rows: torch.Tensor) -> FeatureMap:
     return HilbertAdditiveFeatures.from_data(kernel, rows, 5)
 
 
+def radial() -> FeatureMap:
+    return RadialBasisFeatures(kmeans(X, 6), torch.tensor([[0.5], [1.0]], dtype=torch.float64))
+
+
 one = torch.ones((), dtype=torch.float64)
 MAPS = {
     "fourier": lambda: fourier(()),
@@ -54,11 +58,12 @@ MAPS = {
         Clamp.to_domain(hilbert(scaled(2), X[:10, [1, 3]])), [1, 3], D
     ),
     "linear within a box": lambda: Clamp(LinearFeatures(D, one), -0.5 * torch.ones(D).double(), torch.ones(D).double()),
-    "radial within a box": lambda: Clamp(fourier(()), -torch.ones(D).double(), torch.ones(D).double()),
+    "fourier within a box": lambda: Clamp(fourier(()), -torch.ones(D).double(), torch.ones(D).double()),
+    "radial within a box": lambda: Clamp(radial(), -torch.ones(D).double(), torch.ones(D).double()),
     "linear": lambda: LinearFeatures(D, one),
     "linear without bias": lambda: LinearFeatures(D, one, bias=False),
     "constant": lambda: ConstantFeatures(D, one),
-    "radial": lambda: RadialBasisFeatures(kmeans(X, 6), torch.tensor([[0.5], [1.0]], dtype=torch.float64)),
+    "radial": radial,
     "polynomial of some columns": lambda: SelectColumns(AdditivePolynomialFeatures(2, 3, one), [0, 2], D),
 }
 

@@ -233,6 +233,14 @@ def test_a_file_that_is_read_again_is_gone_on_from(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["row"] == 61
 
 
+def test_classes_need_no_config(tmp_path, capsys):
+    labels = [{**row, "load": "high" if row["load"] > 2.5 else "low"} for row in rows(40)]
+    command = ["stream", written(tmp_path / "rows.jsonl", labels), "--target", "load", "--format", "jsonl"]
+    command += ["--warmup", "30"]
+    assert main([*command, "--classes", "low,high", "--out", str(tmp_path / "out")]) == 0
+    assert set(json.loads(capsys.readouterr().out.splitlines()[-1])["probabilities"]) == {"low", "high"}
+
+
 def test_nobody_reads_the_answers(tmp_path, monkeypatch, capsys):
     (tmp_path / "small.yaml").write_text(YAML)
     command = ["stream", written(tmp_path / "rows.jsonl", rows(40)), "--format", "jsonl", "--target", "load"]
