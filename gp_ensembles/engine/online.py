@@ -2,6 +2,7 @@
 
 import copy
 import math
+import warnings
 from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any, Self
 
@@ -57,6 +58,10 @@ from gp_ensembles.filters.states import (
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.display import ensemble_html, ensemble_text
 
+_UNRANKED = (
+    "the experts are weighed equally, as nothing was observed since the fit: observe rows first, or fit "
+    "replace(spec, rank_on_warm_up=True), which weighs them by the rows of the fit"
+)
 _PREDICT_ROWS = 256  # rows predicted at once, so that features of a long table fit in memory
 
 
@@ -76,6 +81,7 @@ class OnlineEnsemble(nn.Module):
     Attributes:
         records: Whether blocks are recorded as CUDA graphs and replayed, where they can be; ``None`` for on a GPU only.
         why_eager: Why they cannot be recorded, once that was tried; ``None`` otherwise.
+        is_ranked: Whether weights follow from rows; not after a fit that ends with equal weights, before other rows.
 
     Example:
         >>> import torch
@@ -104,6 +110,7 @@ class OnlineEnsemble(nn.Module):
         start = ensemble.init() if state is None else state
         self.records: bool | None = None
         self.why_eager: str | None = None
+        self.is_ranked: bool = True
         self._bound_ensemble: BoundEnsemble | None = None
         self._kinds = tuple(type(part) for part in start.experts)
         if start.quarantine is None:
@@ -256,6 +263,8 @@ class OnlineEnsemble(nn.Module):
         bound.flush()
         check_inputs(X, self.ensemble.num_inputs, bound.like, bound.bounded, self.ensemble.forecasts)
         layers, state = self.ensemble.layers, bound.state
+        if not self.is_ranked and int(state.meta.num_seen) == 0:
+            warnings.warn(_UNRANKED, UserWarning, stacklevel=3)
         rows = checked_rows(X, X[:, 0], steps, extra, self.ensemble.is_real)
         parts: list[AnyMixture] = []
         for here in rows.equal_steps(_PREDICT_ROWS):

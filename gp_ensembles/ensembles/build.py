@@ -221,7 +221,9 @@ def conditioned(ensemble: Ensemble, X: Tensor, y: Tensor, *, keep_weights: bool 
         return online
     state = online.state
     quarantine = rebased(state.quarantine, int(state.meta.num_seen))
-    return OnlineEnsemble(ensemble, state._replace(meta=ensemble.init().meta, quarantine=quarantine))
+    fresh = OnlineEnsemble(ensemble, state._replace(meta=ensemble.init().meta, quarantine=quarantine))
+    fresh.is_ranked = len(fresh.names) == 1
+    return fresh
 
 
 def assemble(

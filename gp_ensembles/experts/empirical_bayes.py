@@ -19,7 +19,7 @@ from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.minimize import descend, minimize
 
-_WORTH = 0.1  # nats that the end of a second start must gain, so that round-off decides nothing
+_WORTH = 0.1  # nats per row that the end of a second start must gain: where a first one finds something, it stays
 _SHRINK = 0.7  # share of experts still running below which the others are no longer evaluated
 _TRAINED = frozenset({"features.kernel.raw_outputscale", "likelihood.noise_covar.raw_noise"})  # of fixed kernels
 
@@ -148,7 +148,7 @@ def fit_empirical_bayes(
         progress: Show a progress bar with the mean log evidence per row.
         length_scales: Length scales of the first inputs, shape (D,), to start from a second time, see
             :func:`~gp_ensembles.numerics.short_length_scales.short_length_scales`; the end with more evidence counts,
-            by a tenth of a nat.
+            by a tenth of a nat per row.
 
     Returns:
         The log evidence reached, iterations and convergence, per expert.
@@ -186,7 +186,7 @@ def fit_empirical_bayes(
     except BaseException:
         set_vectors_(expert, start)
         raise
-    is_better = second.log_evidence > first.log_evidence + _WORTH
+    is_better = second.log_evidence > first.log_evidence + _WORTH * int(_seen(y).sum())
     set_vectors_(expert, torch.where(is_better.unsqueeze(-1), get_vectors(expert), reached))
     return EvidenceFit(*(torch.where(is_better, two, one) for one, two in zip(first, second, strict=True)))
 

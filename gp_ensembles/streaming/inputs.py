@@ -188,6 +188,7 @@ class InputPath:
         targets = self.targets(y).to(config.torch_dtype)
         if is_fitted:
             online = config.ensemble.fit(warm.inputs, targets, generator=generator, progress=progress)
+            online.is_ranked = True  # a stream goes on, and earns its weights
         else:
             online = config.ensemble.unfitted(warm.inputs, targets, generator=generator)
         if config.block_size is not None:

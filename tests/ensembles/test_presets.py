@@ -99,6 +99,16 @@ def test_weights_after_a_fit_are_those_that_the_rows_have_earned():
     assert online.log_weights.exp().max() > 0.5
 
 
+def test_predictions_before_any_weights_are_earned_warn():
+    X, y = stream()
+    online = build("oebe", X[:100], y[:100])
+    with pytest.warns(UserWarning, match="weighed equally.*rank_on_warm_up=True"):
+        online.predict(X[:2])
+    online.observe(X[100:101], y[100:101])
+    online.predict(X[:2])
+    build("oebe", X[:100], y[:100], rank_on_warm_up=True).predict(X[:2])
+
+
 def test_twins_share_features_and_noise_and_exchange_weight():
     X, y = stream()
     online = build("e_doebe", X[:100], y[:100], rule=SpeedSwitching(0.2), random_walk_variances=(1e-4,))
