@@ -11,7 +11,7 @@ from torch import Tensor
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.input_checks import check_made
 from gp_ensembles.engine.online import OnlineEnsemble
-from gp_ensembles.ensembles.bases import Basis, FourierBasis, HilbertBasis, RadialBasis, recurring
+from gp_ensembles.ensembles.bases import Basis, FourierBasis, HilbertBasis, RadialBasis
 from gp_ensembles.ensembles.build import (
     FitSettings,
     assemble,
@@ -295,8 +295,7 @@ class EnsembleSpec:
         maps = maps if lagged is None else lagged.maps
         short = None
         if settings.method is not None and y.ndim == 1 and self.target.is_ordered:
-            # The next rows lie beyond a column that only rises, such as time: past targets follow what is fast there.
-            short = short_length_scales(X, y, _REACH, None if lagged is None else recurring(X))
+            short = short_length_scales(X, y, _REACH)
         experts = fitted_experts(maps, inputs, y, settings, generator, progress, self.target, short)
         groups = [static_group(experts)] if self.static else []
         groups += [dynamic_group(experts, inputs, [speed]) for speed in self.random_walk_variances]

@@ -23,7 +23,7 @@ _OF_ALL = 2  # blocks of rows from everywhere
 _LONGEST = 0.5  # share of the range to begin with
 _MOST_COLUMNS = 30  # columns beyond which scales are alike in all
 _RATIOS = tuple(10.0**power for power in range(-2, 8))  # of the variances of function and noise
-_WORTH = 10.0  # nats that short scales must gain
+_WORTH = 0.1  # nats per row that short scales must gain
 
 
 @torch.no_grad()
@@ -61,7 +61,7 @@ def short_length_scales(X: Tensor, y: Tensor, reach: float, columns: Sequence[in
             evidence = profiled_evidence(rows, targets, moved)
             if bool(evidence.max() > found):
                 best, found = moved[evidence.argmax()], evidence.max()
-    is_found = bool((best < reach).any()) and bool(found > long + _WORTH)
+    is_found = bool((best < reach).any()) and bool(found > long + _WORTH * targets.numel())
     return (best * torch.where(span > 0, span, 1.0)).to(X) if is_found else None
 
 
