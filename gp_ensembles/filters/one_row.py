@@ -7,7 +7,7 @@ The state [Σ | μ] of E experts on each of T transitions is read and changed in
           [\Sigma \mid \mu] \leftarrow [\Sigma + Q \mid \mu] - \frac{c}{v}\, [c^\top \mid m - y]
 
 The cost is that of memory access, so the compiled loops read and change the lower triangle of the covariance alone, and
-:func:`mirror` fills the upper triangle before anything else reads the state. Without numba the products are those of
+``mirror`` fills the upper triangle before anything else reads the state. Without numba the products are those of
 numpy and torch, and there is nothing to mirror.
 """
 
@@ -18,30 +18,6 @@ from numpy.typing import NDArray
 from gp_ensembles.numerics.compiled import IS_COMPILED, compiled
 
 Numbers = NDArray[np.float64]
-
-
-def predict_row(
-    moments: Numbers, walk: Numbers, noise: Numbers, design: Numbers, joint: Numbers, mean: Numbers, variance: Numbers
-) -> None:
-    """Predict one target; the state is not touched.
-
-    Shapes: ``moments`` (T, E, F, F + 1), ``walk`` (T, E, F), ``noise`` (T, E), ``design`` (E, F), ``joint`` (T, E,
-    F + 1), ``mean`` (T, E), ``variance`` (T, E).
-    """
-    _predict(moments, walk, noise, design, joint, mean, variance)
-
-
-def learn_row(moments: Numbers, walk: Numbers, joint: Numbers, mean: Numbers, variance: Numbers, y: float) -> None:
-    """Learn the target that :func:`predict_row` has predicted; the state changes in place, up to :func:`mirror`.
-
-    Shapes: ``moments`` (T, E, F, F + 1).
-    """
-    _learn(moments, walk, joint, mean, variance, y)
-
-
-def mirror(moments: Numbers) -> None:
-    """Make whole what :func:`learn_row` has left: the upper triangle of each covariance, from the lower one."""
-    _mirror(moments)
 
 
 def _predict_by_products(
@@ -121,6 +97,10 @@ def _nothing(moments: Numbers) -> None:
     pass
 
 
-_predict = compiled(_predict_by_loops, any_order=True) if IS_COMPILED else _predict_by_products
-_learn = compiled(_learn_by_loops) if IS_COMPILED else _learn_by_products
-_mirror = compiled(_mirror_by_loops) if IS_COMPILED else _nothing
+# Predict one target; the state is not touched. Shapes: ``moments`` (T, E, F, F + 1), ``walk`` (T, E, F), ``noise``
+# (T, E), ``design`` (E, F), ``joint`` (T, E, F + 1), ``mean`` (T, E), ``variance`` (T, E).
+predict_row = compiled(_predict_by_loops, any_order=True) if IS_COMPILED else _predict_by_products
+# Learn the target that ``predict_row`` has predicted; the state changes in place, up to ``mirror``.
+learn_row = compiled(_learn_by_loops) if IS_COMPILED else _learn_by_products
+# Make whole what ``learn_row`` has left: the upper triangle of each covariance, from the lower one.
+mirror = compiled(_mirror_by_loops) if IS_COMPILED else _nothing

@@ -249,8 +249,8 @@ def test_one_that_cannot_be_trained_is_absent_until_it_can():
     then = online.observe(X[FIRST:35], y[FIRST:35])
     assert bool(then.experts.mean[1].isnan().all())
     assert int(online.state.experts[1].reason) == FAILED_TRAINING
-    failure = described(FAILED_TRAINING, online.state.experts[1].words)
-    assert failure.reason == "it failed to train (RuntimeError: cannot be trained)"
+    reason, _ = described(FAILED_TRAINING, online.state.experts[1].words)
+    assert reason == "it failed to train (RuntimeError: cannot be trained)"
     built.experts[1].adapter.mood = "well"
     back = online.observe(X[35:], y[35:])
     assert bool(back.experts.mean[1, :5].isnan().all())  # rows 35 to 39: training is due after row 40

@@ -40,8 +40,8 @@ def test_a_series_goes_on_by_itself_and_comes_back(own_variances, recalibrate, g
     standard, scales = model.path.follow(model.state, own_X), model.path.columns.scales
     predicted = model.online.observe(standard.inputs, model.path.targets(own_y), extra=standard.extra)
     mixture = in_units(predicted.mixture, scales)
-    _, block = calibrate_block(model.calibration, fleet.config, mixture, own_y)
-    log_prob = predicted.log_prob - scales.y_scale.log() + block.gain
+    _, _, gain, _ = calibrate_block(model.calibration, fleet.config, mixture, own_y)
+    log_prob = predicted.log_prob - scales.y_scale.log() + gain
     fleet.add(["twin", "again"], fleet.export("unit 1"))
     expected = numbers(fleet.observe(names[half:], X[half:], y[half:]))
     close = {"rtol": 1e-9, "atol": 1e-9, "equal_nan": True}
