@@ -5,7 +5,7 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -193,6 +193,7 @@ class LineSession:
             "rows_waiting": self.num_waiting,
             "rows_given_up": 0 if self._late is None else self._late.num_given_up,
             "lines_malformed": tally.num_malformed,
+            "bad_rows": 0 if self.model is None else self.model.anomaly_counts.bad_rows,
             "log_score": tally.log_prob / num_scored if tally.num_scored else None,
             "coverage_90": tally.num_covered / num_scored if tally.num_scored and not self._has_classes else None,
             "microseconds_per_row": 1e6 * tally.seconds / tally.num_rows if tally.num_rows else None,
@@ -361,7 +362,8 @@ class LineSession:
     def _fit(self, rows: list[tuple[str, _WarmRow]], num_warm: int) -> None:
         """Detect column types and fit the model on the first rows; the others are pending."""
         records = [{**row.record, self.target: row.target} for _, row in rows]
-        table = open_rows(records, self.target, self.options, num_warm_up=num_warm)
+        options = replace(self.options, on_bad_time="refuse")  # the answer says so
+        table = open_rows(records, self.target, options, num_warm_up=num_warm)
         warm = table.take(num_warm)
         if warm.num_rows < num_warm:  # the next row has a malformed cell
             try:

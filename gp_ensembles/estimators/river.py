@@ -17,8 +17,10 @@ from gp_ensembles.ensembles.presets import auto, auto_for, oebe
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.estimators.scikit_learn import class_target
 from gp_ensembles.streaming import OnlineModel, StreamConfig
-from gp_ensembles.streaming.checks import illegal_input, illegal_target, too_large
-from gp_ensembles.streaming.config import MIN_WARM_UP
+from gp_ensembles.streaming.bad_rows import clean_arrivals
+from gp_ensembles.streaming.checks import LARGEST, too_large
+from gp_ensembles.streaming.config import MIN_WARM_UP, OnBadRow
+from gp_ensembles.streaming.reports import AnomalyCounts
 from gp_ensembles.streaming.running import running_distribution
 from gp_ensembles.streaming.scales import constant_columns
 
@@ -57,6 +59,8 @@ class RiverRegressor(MiniBatchRegressor):
             numbers or counts; for classes see :class:`RiverClassifier`.
         warmup: Rows for scales and hyperparameters.
         seed: Seed of all randomness.
+        on_bad_row: What becomes of a number that is infinite or out of all proportion, such as an overflow code, as in
+            :class:`~gp_ensembles.streaming.StreamConfig`; ``anomaly_counts`` says how many rows had one.
 
     Example:
         >>> import math
@@ -70,10 +74,17 @@ class RiverRegressor(MiniBatchRegressor):
         7.0
     """
 
-    def __init__(self, spec: EnsembleSpec | None = None, warmup: int = 300, seed: int = 0) -> None:
+    def __init__(
+        self,
+        spec: EnsembleSpec | None = None,
+        warmup: int = 300,
+        seed: int = 0,
+        on_bad_row: OnBadRow = "missing",
+    ) -> None:
         self.spec = spec
         self.warmup = warmup
         self.seed = seed
+        self.on_bad_row = on_bad_row
         _check_warm_up(warmup)
         self._ensemble = auto if spec is None else spec
         check_made("spec", self._ensemble, EnsembleSpec, "gpe.auto or gpe.e_doebe")
@@ -88,19 +99,19 @@ class RiverRegressor(MiniBatchRegressor):
         """Learn one row.
 
         Raises:
-            ValueError: If a feature is not a number, or a number is out of all proportion.
+            ValueError: If a feature is not a number, or by ``on_bad_row`` if a number is out of all proportion.
         """
         target = target_of(y)
         if self._model is not None:
             self._learn_rows([x], [target])
             return
-        y_row = _column([target])
-        for wrong in (illegal_target(self._ensemble.target, y_row), too_large(y_row.new_zeros(1, 1), y_row)):
-            if wrong is not None:
-                raise ValueError(wrong.message(len(self._rows.rows) + 1, ()))
-        rows = self._rows.with_row(x, target)
+        y_row, config = _column([target]), self._config(self._ensemble)
+        wrong = clean_arrivals(y_row.new_zeros(1, 1), y_row, config).refused
+        if wrong is not None:
+            raise ValueError(wrong.message(len(self._rows.rows) + 1, None))
+        rows = self._rows.with_row(x, target, self.on_bad_row)
         if rows.is_enough(self.warmup):
-            self._model = rows.fit(self._ensemble, self.warmup, self.seed, _column(rows.targets))
+            self._model = rows.fit(config, _column(rows.targets))
             rows = _KeptRows(rows.names)
         self._rows = rows
 
@@ -138,9 +149,17 @@ class RiverRegressor(MiniBatchRegressor):
         return self._model is not None
 
     @property
+    def anomaly_counts(self) -> AnomalyCounts:
+        """Counts of unusual numbers so far, see :class:`~gp_ensembles.streaming.reports.AnomalyCounts`."""
+        return AnomalyCounts() if self._model is None else self._model.anomaly_counts
+
+    @property
     def expert_weights(self) -> dict[str, float]:
         """Weights for the next target, by expert; empty while the warm-up lasts."""
         return {} if self._model is None else self._model.weights
+
+    def _config(self, spec: EnsembleSpec) -> StreamConfig:
+        return StreamConfig(spec, warmup=self.warmup, seed=self.seed, on_bad_row=self.on_bad_row)
 
     def _learn_rows(self, rows: Sequence[Row], targets: Sequence[float]) -> None:
         assert self._model is not None
@@ -149,7 +168,8 @@ class RiverRegressor(MiniBatchRegressor):
     def _distribution(self, rows: Sequence[Row]) -> Distribution:
         if self._model is None:
             matrix_of(rows, ())  # text is refused from the first row on
-            return running_distribution(self._ensemble.target, _column(self._rows.targets), len(rows))
+            y = [math.nan if _is_too_large(target) else target for target in self._rows.targets]
+            return running_distribution(self._ensemble.target, _column(y), len(rows))
         return self._model.predict(matrix_of(rows, self._rows.names))
 
     @classmethod
@@ -170,6 +190,7 @@ class RiverClassifier(MiniBatchClassifier):
             target that is not one of classes is replaced by one.
         warmup: Rows for scales and hyperparameters.
         seed: Seed of all randomness.
+        on_bad_row: As in :class:`RiverRegressor`.
 
     Example:
         >>> import math
@@ -183,10 +204,17 @@ class RiverClassifier(MiniBatchClassifier):
         ('high', True)
     """
 
-    def __init__(self, spec: EnsembleSpec | None = None, warmup: int = 300, seed: int = 0) -> None:
+    def __init__(
+        self,
+        spec: EnsembleSpec | None = None,
+        warmup: int = 300,
+        seed: int = 0,
+        on_bad_row: OnBadRow = "missing",
+    ) -> None:
         self.spec = spec
         self.warmup = warmup
         self.seed = seed
+        self.on_bad_row = on_bad_row
         _check_warm_up(warmup)
         self._rows = _KeptRows()
         self._model: OnlineModel | None = None
@@ -201,16 +229,17 @@ class RiverClassifier(MiniBatchClassifier):
         """Learn one row.
 
         Raises:
-            ValueError: If a feature is not a number, or a number is out of all proportion.
+            ValueError: If a feature is not a number, or by ``on_bad_row`` if a number is out of all proportion.
         """
         if self._model is not None:
             self._learn_rows([x], [y])
             return
-        rows = self._rows.with_row(x, y)
+        rows = self._rows.with_row(x, y, self.on_bad_row)
         if rows.is_enough(self.warmup):
             labels = _sorted({label for label in rows.targets if not _is_missing(label)})
             spec = self._spec_for(len(labels))
-            self._model = rows.fit(spec, self.warmup, self.seed, _codes(rows.targets, labels))
+            config = StreamConfig(spec, warmup=self.warmup, seed=self.seed, on_bad_row=self.on_bad_row)
+            self._model = rows.fit(config, _codes(rows.targets, labels))
             self._labels, rows = labels, _KeptRows(rows.names)
         self._rows = rows
         self._count([y])
@@ -239,6 +268,11 @@ class RiverClassifier(MiniBatchClassifier):
     def is_fitted(self) -> bool:
         """Whether the warm-up is over."""
         return self._model is not None
+
+    @property
+    def anomaly_counts(self) -> AnomalyCounts:
+        """Counts of unusual numbers so far, see :class:`~gp_ensembles.streaming.reports.AnomalyCounts`."""
+        return AnomalyCounts() if self._model is None else self._model.anomaly_counts
 
     @property
     def expert_weights(self) -> dict[str, float]:
@@ -284,26 +318,25 @@ class _KeptRows(NamedTuple):
     rows: tuple[Row, ...] = ()
     targets: tuple[Any, ...] = ()
 
-    def with_row(self, x: Row, y: Any) -> "_KeptRows":
+    def with_row(self, x: Row, y: Any, on_bad_row: OnBadRow) -> "_KeptRows":
         """The rows with one more."""
         if not x and not self.names:
             raise ValueError("the row has no feature; give at least one")
         row = matrix_of([x], tuple(x))
-        for wrong in (illegal_input(row), too_large(row, row.new_zeros(1))) if x else ():
-            if wrong is not None:
-                raise ValueError(wrong.message(len(self.rows) + 1, tuple(str(name) for name in x)))
+        wrong = too_large(row, row.new_zeros(1)) if x and on_bad_row == "refuse" else None
+        if wrong is not None:
+            raise ValueError(wrong.message(len(self.rows) + 1, tuple(str(name) for name in x)))
         new = tuple(name for name in x if name not in self.names)
         return _KeptRows((*self.names, *new), (*self.rows, dict(x)), (*self.targets, y))
 
     def is_enough(self, warmup: int) -> bool:
         """Whether a model can be fitted to them."""
-        seen = [target for target in self.targets if not _is_missing(target)]
+        seen = [target for target in self.targets if not _is_missing(target) and not _is_too_large(target)]
         is_long = len(self.rows) >= warmup and len(seen) >= MIN_WARM_UP and len(set(seen)) > 1
         return is_long and len(constant_columns(self.X)) < len(self.names)
 
-    def fit(self, spec: EnsembleSpec, warmup: int, seed: int, y: Tensor) -> OnlineModel:
+    def fit(self, config: StreamConfig, y: Tensor) -> OnlineModel:
         """A model of them; only their names are needed afterwards."""
-        config = StreamConfig(spec, warmup=warmup, seed=seed)
         return OnlineModel(config, [str(name) for name in self.names]).fit(self.X, y)
 
     @property
@@ -369,6 +402,11 @@ def _is_missing(value: Any) -> bool:
         return True
     differs = value != value
     return isinstance(differs, bool | np.bool_) and bool(differs)
+
+
+def _is_too_large(value: Any) -> bool:
+    """Whether a target is a number that cannot be squared."""
+    return isinstance(value, float) and abs(value) > LARGEST
 
 
 def target_of(y: Any) -> float:

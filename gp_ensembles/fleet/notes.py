@@ -1,7 +1,6 @@
 """Columns of each series of a fleet, and the states of its inputs and of its calibration, kept as packed numbers."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ from gp_ensembles.fleet.predictions import SeriesDistribution
 from gp_ensembles.streaming.after_mixture import CalibrationState, init_calibration
 from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.config import StreamConfig
-from gp_ensembles.streaming.inputs import InputPath, InputState
+from gp_ensembles.streaming.inputs import InputPath, InputState, Standard
 from gp_ensembles.streaming.predictions import Intervals
 
 
@@ -32,36 +31,24 @@ def path_of(config: StreamConfig, columns: Tensor) -> InputPath:
     return InputPath(config, Columns.unpacked(columns))
 
 
-class StandardRows(NamedTuple):
-    """Rows of many series in standardized units, see :class:`~gp_ensembles.streaming.inputs.Standard`.
+def follow_rows(config: StreamConfig, columns: Tensor, states: Tensor, X: Tensor, series: Tensor) -> Standard:
+    """Standardize rows X (N, D) of series (N,) in any order; columns and states of the S series are packed, (S, ...).
 
-    Attributes:
-        scaled: Inputs before they are moved into range, shape (N, D).
-        inputs: What the ensemble takes, (N, D).
-        extra: Noise variance that gaps add to each row, (N,); ``None`` if there is no gap.
-    """
-
-    scaled: Tensor
-    inputs: Tensor
-    extra: Tensor | None
-
-
-def follow_rows(config: StreamConfig, columns: Tensor, states: Tensor, X: Tensor, series: Tensor) -> StandardRows:
-    """Standardize rows X (N, D) of series (N,) in any order.
-
-    Columns and states of the S series are packed, (S, ...); states are changed in place.
+    See :meth:`~gp_ensembles.streaming.inputs.InputPath.follow`; the states after the rows are those of all S series.
     """
     num_rows, num_inputs = X.shape
-    scaled, extra = torch.empty_like(X), X.new_zeros(num_rows)
+    states, scaled, extra, num_moved = states.clone(), torch.empty_like(X), X.new_zeros(num_rows), series.clone()
     inputs = X.new_empty(num_rows, num_inputs, dtype=config.torch_dtype)
     for batch in batches(series):
         state, rows = InputState.unpacked(states[batch.places], num_inputs), batch.rows.flatten()
         part = path_of(config, columns[batch.places]).follow(state, X[batch.rows])
         scaled[rows], inputs[rows] = part.scaled.flatten(0, 1), part.inputs.flatten(0, 1)
+        num_moved[rows] = part.num_moved.flatten()
         if part.extra is not None:
             extra[rows] = part.extra.flatten()
         states[batch.places] = part.state.packed()
-    return StandardRows(scaled, inputs, extra if bool(extra.any()) else None)
+    after = InputState.unpacked(states, num_inputs)
+    return Standard(scaled, inputs, extra if bool(extra.any()) else None, num_moved, after)
 
 
 def pack_calibration(state: CalibrationState) -> Tensor:
