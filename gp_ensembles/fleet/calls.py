@@ -1,6 +1,5 @@
 """Checks of a fleet's settings and of the rows of its calls, and rows divided over several fleets."""
 
-from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
@@ -84,14 +83,11 @@ def refuse(wrong: IllegalRow | None, names: Sequence[Hashable], rows: Tensor | N
         raise RefusedRowError(names[wrong.row], wrong._replace(row=number))
 
 
-def arrived(
-    config: StreamConfig, rows: CallRows, bad_rows: Counter[Hashable], numbers: Tensor | None = None
-) -> CallRows:
-    """Rows of warm-ups, which have numbers in a call, without what cannot be squared, which is counted by series."""
+def arrived(config: StreamConfig, rows: CallRows, numbers: Tensor | None = None) -> tuple[CallRows, tuple[int, ...]]:
+    """Rows of warm-ups, which have numbers in a call, without what cannot be squared, and places of those with such."""
     clean = clean_arrivals(rows.X, rows.y, config)
     refuse(clean.refused, rows.names, numbers)
-    bad_rows.update(rows.names[row] for row in clean.bad)
-    return rows._replace(X=clean.X, y=clean.y)
+    return rows._replace(X=clean.X, y=clean.y), clean.bad
 
 
 def divided(rows: CallRows, owners: Sequence[Owner]) -> tuple[dict[Owner, Tensor], dict[Owner, CallRows]]:

@@ -167,9 +167,8 @@ class Fleet:
     @property
     def _numbers(self) -> dict[str, Any]:
         names = ("warmup", "seed", "recalibrate", "impute", "clip", "on_bad_row")
-        settings = {name: getattr(self.config, name) for name in names}
         own = {"own_variances": self.own_variances, "own_length_scales": self.own_length_scales}
-        return {**settings, **own, "coverages": list(self.config.coverages)}
+        return {**{name: getattr(self.config, name) for name in names}, **own, "coverages": list(self.config.coverages)}
 
     def fit(self, names: Names, X: Tensor, y: Tensor, *, shared: "Fleet | None" = None, progress: bool = False) -> None:
         """Forget everything, fit hyperparameters to these rows, and begin with the series that have enough of them.
@@ -203,7 +202,8 @@ class Fleet:
         """A fleet with only these rows, and the series that have enough; this one becomes it after the block."""
         other = self.fresh()
         other.folder = self.folder
-        rows = arrived(self.config, other.checked(names, X, y), other.bad_rows)
+        rows, bad = arrived(self.config, other.checked(names, X, y))
+        other.bad_rows.update(rows.names[row] for row in bad)
         other._waiting = joined({}, *rows)
         ready = {name: len(rows.y) for name, rows in other._waiting.items() if length_of_warm_up(rows.y, self.warmup)}
         if must_fit and not ready:
@@ -323,9 +323,8 @@ class Fleet:
         columns, inputs = series.note("columns", own)[0], series.note("inputs", own)[0]
         path = path_of(self.config, columns)
         state = InputState.unpacked(inputs, len(path.columns.kept))
-        return SeriesModel(
-            series.export(name), path, state, unpack_calibration(self.config, series.note("calibration", own)[0])
-        )
+        calibration = unpack_calibration(self.config, series.note("calibration", own)[0])
+        return SeriesModel(series.export(name), path, state, calibration)
 
     def add(self, names: Names, model: SeriesModel) -> None:
         """Add series, each of which begins as a copy of one by itself, see :meth:`export`.
@@ -455,12 +454,13 @@ class Fleet:
         if not new:
             return rows
         came, own = self.waiting, CallRows([call.names[row] for row in new], call.X[rows], call.y[rows])
-        own = arrived(self.config, own, self.bad_rows, rows)
+        own, bad = arrived(self.config, own, rows)
         self._waiting = joined(self._waiting, *own)
         least = {name: length_of_warm_up(kept.y, self.warmup) for name, kept in self._waiting.items()}
         # With all that came in earlier calls, while there was nothing to fit to.
         prepared = self._prepare({name: max(num, came.get(name, 0)) for name, num in least.items() if num})
         is_kept = rows_of_warm_ups(own.names, came, prepared)
+        self.bad_rows.update(own.names[row] for row in bad if is_kept[row])
         return rows[torch.tensor(is_kept, dtype=torch.bool, device=rows.device)]
 
     def _prepare(self, ready: _Counts, *, must_fit: bool = False, progress: bool = False) -> _Counts:

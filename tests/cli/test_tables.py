@@ -166,7 +166,11 @@ def swapped(rows):
 @pytest.mark.parametrize(
     ("change", "options", "words"),
     [
-        (swapped, ["--time", "when"], "column when: the time 2024-03-02T06:00:00 is before that of the previous row"),
+        (
+            swapped,
+            ["--time", "when", "--on_bad_time=refuse"],
+            "column when: the time 2024-03-02T06:00:00 is before that of the previous row",
+        ),
         (lambda rows: [["today", *row[1:]] for row in rows], ["--kinds", "when=date"], "no date format fits"),
         (lambda rows: rows, ["--kinds", "when=day"], "the type of when is 'day'; choose one of"),
         (lambda rows: rows, ["--kinds", "when"], "--kinds when has no type; write NAME=KIND"),

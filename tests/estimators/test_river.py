@@ -99,7 +99,7 @@ def test_features_come_and_go_in_any_order():
 
 
 def test_bad_rows_change_nothing():
-    model, fresh = RiverRegressor(small, warmup=40), RiverRegressor(small, warmup=40)
+    model, fresh = (RiverRegressor(small, warmup=40, on_bad_row="refuse") for _ in range(2))
     for x, y, words in (
         ({"a": "red"}, 1.0, r"feature a is 'red', not a number; .*OneHotEncoder"),
         *((x, 1.0, r"infinite|too large|no feature") for x in ({"a": math.inf}, {"a": 1e200}, {})),

@@ -301,7 +301,7 @@ def test_all_columns_of_text_are_named_at_once(tmp_path):
 def test_a_clock_that_is_set_back_is_named():
     times = [*HOURS[:50], HOURS[49], HOURS[49] - pd.Timedelta(minutes=30), HOURS[60]]
     records = [{"when": str(time), "y": float(place)} for place, time in enumerate(times)]
-    rows = open_rows(records, "y", num_warm_up=40)
+    rows = open_rows(records, "y", TableOptions(on_bad_time="refuse"), num_warm_up=40)
     rows.take(51)
     with pytest.raises(ValueError, match=r"sort the rows by time \(or, if the clock was set back here"):
         rows.take(2)
