@@ -1,6 +1,7 @@
 """Online ensembles with river's interface: a regressor and a classifier that learn one dictionary at a time."""
 
 import math
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -45,7 +46,48 @@ class RowForecast(NamedTuple):
     upper: float
 
 
-class RiverRegressor(MiniBatchRegressor):
+class _OneRowAtATime(ABC):
+    """What regressor and classifier have in common: settings, the rows of the warm-up, and the model after it."""
+
+    def __init__(self, spec: EnsembleSpec | None, warmup: int, seed: int, on_bad_row: OnBadRow) -> None:
+        self.spec = spec
+        self.warmup = warmup
+        self.seed = seed
+        self.on_bad_row = on_bad_row
+        if warmup < MIN_WARM_UP:
+            raise ValueError(f"warmup is {warmup}; at least {MIN_WARM_UP} rows are needed to fit a model")
+        self._rows = _KeptRows()
+        self._model: OnlineModel | None = None
+
+    @abstractmethod
+    def learn_one(self, x: Row, y: Any) -> None:
+        """Learn one row."""
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether the warm-up is over."""
+        return self._model is not None
+
+    @property
+    def anomaly_counts(self) -> AnomalyCounts:
+        """Counts of unusual numbers so far, see :class:`~gp_ensembles.streaming.reports.AnomalyCounts`."""
+        return AnomalyCounts() if self._model is None else self._model.anomaly_counts
+
+    @property
+    def expert_weights(self) -> dict[str, float]:
+        """Weights for the next target, by expert; empty while the warm-up lasts."""
+        return {} if self._model is None else self._model.weights
+
+    def _config(self, spec: EnsembleSpec) -> StreamConfig:
+        return StreamConfig(spec, warmup=self.warmup, seed=self.seed, on_bad_row=self.on_bad_row)
+
+    @classmethod
+    def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
+        """Small settings with which river runs its checks."""
+        yield {"spec": replace(oebe, bases=(LinearBasis(),)), "warmup": 30}
+
+
+class RiverRegressor(_OneRowAtATime, MiniBatchRegressor):
     """Online ensemble of Bayesian basis expansions with river's interface.
 
     Until ``warmup`` rows have come, at least ten of them with a target, and until a feature and the target vary, rows
@@ -75,25 +117,15 @@ class RiverRegressor(MiniBatchRegressor):
     """
 
     def __init__(
-        self,
-        spec: EnsembleSpec | None = None,
-        warmup: int = 300,
-        seed: int = 0,
-        on_bad_row: OnBadRow = "missing",
+        self, spec: EnsembleSpec | None = None, warmup: int = 300, seed: int = 0, on_bad_row: OnBadRow = "missing"
     ) -> None:
-        self.spec = spec
-        self.warmup = warmup
-        self.seed = seed
-        self.on_bad_row = on_bad_row
-        _check_warm_up(warmup)
+        super().__init__(spec, warmup, seed, on_bad_row)
         self._ensemble = auto if spec is None else spec
         check_made("spec", self._ensemble, EnsembleSpec, "gpe.auto or gpe.e_doebe")
         if self._ensemble.target.num_labels is not None:
             raise TypeError(f"spec.target is {self._ensemble.target}, for classes; use RiverClassifier")
         if self._ensemble.target.num_outputs is not None:
             raise TypeError("river's regressors have one target; for several use OnlineModel or OnlineRegressor")
-        self._rows = _KeptRows()
-        self._model: OnlineModel | None = None
 
     def learn_one(self, x: Row, y: float | None) -> None:
         """Learn one row.
@@ -143,24 +175,6 @@ class RiverRegressor(MiniBatchRegressor):
 
         return pd.Series(self._distribution(list(rows_of(X))).mean.cpu().numpy(), index=X.index)
 
-    @property
-    def is_fitted(self) -> bool:
-        """Whether the warm-up is over."""
-        return self._model is not None
-
-    @property
-    def anomaly_counts(self) -> AnomalyCounts:
-        """Counts of unusual numbers so far, see :class:`~gp_ensembles.streaming.reports.AnomalyCounts`."""
-        return AnomalyCounts() if self._model is None else self._model.anomaly_counts
-
-    @property
-    def expert_weights(self) -> dict[str, float]:
-        """Weights for the next target, by expert; empty while the warm-up lasts."""
-        return {} if self._model is None else self._model.weights
-
-    def _config(self, spec: EnsembleSpec) -> StreamConfig:
-        return StreamConfig(spec, warmup=self.warmup, seed=self.seed, on_bad_row=self.on_bad_row)
-
     def _learn_rows(self, rows: Sequence[Row], targets: Sequence[float]) -> None:
         assert self._model is not None
         self._model.observe(matrix_of(rows, self._rows.names), _column(targets))
@@ -172,13 +186,8 @@ class RiverRegressor(MiniBatchRegressor):
             return running_distribution(self._ensemble.target, _column(y), len(rows))
         return self._model.predict(matrix_of(rows, self._rows.names))
 
-    @classmethod
-    def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
-        """Small settings with which river runs its checks."""
-        yield {"spec": replace(oebe, bases=(LinearBasis(),)), "warmup": 30}
 
-
-class RiverClassifier(MiniBatchClassifier):
+class RiverClassifier(_OneRowAtATime, MiniBatchClassifier):
     """Online ensemble of Bayesian classifiers with river's interface.
 
     As :class:`RiverRegressor`, for labels of any kind. The classes are those of the warm-up rows, which go on until two
@@ -205,19 +214,9 @@ class RiverClassifier(MiniBatchClassifier):
     """
 
     def __init__(
-        self,
-        spec: EnsembleSpec | None = None,
-        warmup: int = 300,
-        seed: int = 0,
-        on_bad_row: OnBadRow = "missing",
+        self, spec: EnsembleSpec | None = None, warmup: int = 300, seed: int = 0, on_bad_row: OnBadRow = "missing"
     ) -> None:
-        self.spec = spec
-        self.warmup = warmup
-        self.seed = seed
-        self.on_bad_row = on_bad_row
-        _check_warm_up(warmup)
-        self._rows = _KeptRows()
-        self._model: OnlineModel | None = None
+        super().__init__(spec, warmup, seed, on_bad_row)
         self._labels: list[Label] = []  # of the model, in its order
         self._counts: Counter[Label] = Counter()
 
@@ -238,8 +237,7 @@ class RiverClassifier(MiniBatchClassifier):
         if rows.is_enough(self.warmup):
             labels = _sorted({label for label in rows.targets if not _is_missing(label)})
             spec = self._spec_for(len(labels))
-            config = StreamConfig(spec, warmup=self.warmup, seed=self.seed, on_bad_row=self.on_bad_row)
-            self._model = rows.fit(config, _codes(rows.targets, labels))
+            self._model = rows.fit(self._config(spec), _codes(rows.targets, labels))
             self._labels, rows = labels, _KeptRows(rows.names)
         self._rows = rows
         self._count([y])
@@ -263,21 +261,6 @@ class RiverClassifier(MiniBatchClassifier):
         import pandas as pd  # it is there: X is a frame of it
 
         return pd.DataFrame(self._probabilities(list(rows_of(X))), index=X.index)
-
-    @property
-    def is_fitted(self) -> bool:
-        """Whether the warm-up is over."""
-        return self._model is not None
-
-    @property
-    def anomaly_counts(self) -> AnomalyCounts:
-        """Counts of unusual numbers so far, see :class:`~gp_ensembles.streaming.reports.AnomalyCounts`."""
-        return AnomalyCounts() if self._model is None else self._model.anomaly_counts
-
-    @property
-    def expert_weights(self) -> dict[str, float]:
-        """Weights for the next target, by expert; empty while the warm-up lasts."""
-        return {} if self._model is None else self._model.weights
 
     def _probabilities(self, rows: Sequence[Row]) -> list[dict[Label, float]]:
         total = sum(self._counts.values())
@@ -304,11 +287,6 @@ class RiverClassifier(MiniBatchClassifier):
     def _spec_for(self, num_labels: int) -> EnsembleSpec:
         target = class_target(num_labels, None if self.spec is None else self.spec.target)
         return auto_for(target) if self.spec is None else replace(self.spec, target=target)
-
-    @classmethod
-    def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
-        """Small settings with which river runs its checks."""
-        yield {"spec": replace(oebe, bases=(LinearBasis(),)), "warmup": 30}
 
 
 class _KeptRows(NamedTuple):
@@ -345,11 +323,6 @@ class _KeptRows(NamedTuple):
         return matrix_of(self.rows, self.names)
 
 
-def _check_warm_up(warmup: int) -> None:
-    if warmup < MIN_WARM_UP:
-        raise ValueError(f"warmup is {warmup}; at least {MIN_WARM_UP} rows are needed to fit a model")
-
-
 def matrix_of(rows: Sequence[Row], names: Sequence[Hashable]) -> Tensor:
     """Rows as a matrix (N, D) with NaN for features that are missing from a row."""
     values = [[_number(name, row.get(name)) for name in names] for row in rows]
@@ -371,9 +344,7 @@ def rows_of(X: "pd.DataFrame") -> Iterator[dict[Hashable, Any]]:
     return (dict(zip(columns, values, strict=True)) for values in X.itertuples(index=False, name=None))
 
 
-def _after_warm_up(
-    model: RiverRegressor | RiverClassifier, X: "pd.DataFrame", y: "pd.Series"
-) -> tuple[list[Row], list[Any]]:
+def _after_warm_up(model: _OneRowAtATime, X: "pd.DataFrame", y: "pd.Series") -> tuple[list[Row], list[Any]]:
     """Give a model the rows that its warm-up takes, one at a time; what is left of rows and targets."""
     if len(X) != len(y):
         raise ValueError(f"X has {len(X)} rows and y {len(y)}; give a target for each row")

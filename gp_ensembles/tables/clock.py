@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,14 +25,6 @@ _JUMP = 5.0  # usual steps from which on a step may prove to be a mistyped time
 _MOST_AHEAD = 1000  # rows after it
 _FEW_WRONG = 0.05  # share of the first rows that may be skipped
 _HOURS_A_DAY = 20  # distinct values at least in a column that counts hours
-
-
-class Passed(NamedTuple):
-    """Rows that a clock has passed."""
-
-    times: Times  # shape (B,); those of skipped rows are those of the rows before
-    steps: Times  # usual steps before each, 1 for the very first row, 0 for skipped ones
-    is_skipped: NDArray[np.bool_] | None  # which were skipped; ``None`` for none
 
 
 @dataclass(frozen=True)
@@ -123,11 +114,16 @@ class Clock:
         of_day: Cells = dates if self.hour_style is not None else (times % _DAY) // _HOUR
         return {self.name: dates.astype("datetime64[D]").astype("datetime64[ns]"), self.hour: of_day}
 
-    def after(self, times: Times, *, skips: bool = False) -> tuple["Clock", Passed]:
+    def after(
+        self, times: Times, *, skips: bool = False
+    ) -> tuple["Clock", tuple[Times, Times, NDArray[np.bool_] | None]]:
         """The clock after rows at these times (B,), NaN where there is none; rows at wrong times are skipped, or raise.
 
         A time before that of the row before is right where the clock was put back an hour at night, and after a long
         step to a time which so proves to be the wrong one.
+
+        Returns: the clock; times, of skipped rows those of the rows before; the usual steps before each, 1 for the very
+        first row and 0 for skipped ones; and which were skipped, ``None`` for none.
         """
         clock, last, jumped_from, num_since = self, self.last, self.jumped_from, self.num_since
         found, before, skipped = times.copy(), np.full_like(times, np.nan), np.zeros(len(times), dtype=bool)
@@ -167,14 +163,15 @@ class Clock:
             first_gap=first_gap,
             longest_gap=max(self.longest_gap, float(steps.max()) if gaps.any() else 0.0),
         )
-        return clock, Passed(found, steps, skipped if skipped.any() else None)
+        return clock, (found, steps, skipped if skipped.any() else None)
 
     def _is_put_back(self, time: float, before: float) -> bool:
         """Whether a step back is that of a clock that was put back an hour at night, in times without a zone."""
         if not self.is_date or self.zone or self.timezone is not None or self.step > _HOUR:
             return False
         is_at_night = (time + _NIGHT[0]) % _DAY < _NIGHT[1]
-        return is_at_night and 0 < time + _HOUR - before <= _LONG * self.step and not time - self.put_back_at < _SEASON
+        is_usual = abs(time + _HOUR - before - self.step) < (_LONG - 1) * self.step
+        return is_at_night and is_usual and not time - self.put_back_at < _SEASON
 
     def _out_of_order(self, time: float, before: float) -> str:
         here, there = self.format([time, before])
@@ -244,17 +241,14 @@ class Clock:
 
     def remarks(self) -> list[str]:
         """What was done about times that were out of order."""
-        found = []
-        if self.num_put_back:
-            found.append(f"the clock was put back an hour {_times(self.num_put_back)}")
-        if self.num_skipped:
-            after = self.format([self.first_skipped])[0]
-            number = "1 row" if self.num_skipped == 1 else f"{self.num_skipped} rows"
-            found.append(f"{number} without a time, or before the row before, skipped (the first after {after})")
-        if self.num_ahead:
-            number = "1 row" if self.num_ahead == 1 else f"{self.num_ahead} rows"
-            found.append(f"{number} taken at a time that proved to be ahead")
-        return found
+        after = self.format([self.first_skipped])[0] if self.num_skipped else ""
+        numbers = {
+            "time(s) the clock was put back an hour": self.num_put_back,
+            f"row(s) skipped, whose time was missing or before that of the row before (the first after {after})":
+                self.num_skipped,
+            "row(s) taken at a time that proved to be ahead": self.num_ahead,
+        }  # fmt: skip
+        return [f"{number} {text}" for text, number in numbers.items() if number]
 
 
 def find_clock(
@@ -344,10 +338,6 @@ def _frequency(times: Times) -> str | None:
         return None
     found = pd.infer_freq(dates[:1000])
     return None if found is None else str(found)
-
-
-def _times(number: int) -> str:
-    return "once" if number == 1 else f"{number} times"
 
 
 def _duration(seconds: float) -> str:

@@ -52,7 +52,7 @@ def test_an_hour_that_comes_twice_is_recognized_without_a_zone(place, num_warm_u
         assert torch.cat([part.steps for part in found]).tolist() == [1.0] * len(times)
         report = rows.encoder.clock.report()
         assert (report["put_back"], report["gaps"], report["duplicates"], report["skipped"]) == (1, 0, 0, 0)
-        assert "the clock was put back an hour once" in rows.encoder.clock.describe()
+        assert "1 time(s) the clock was put back an hour" in rows.encoder.clock.describe()
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -136,7 +136,7 @@ def test_mistyped_times_cost_their_rows_only(kind, places):
         assert bool(X[list(places)].isnan().all())
         assert not bool(X[good].isnan().any())
         assert rows.encoder.clock.report()["skipped"] == len(places)
-        assert f"{len(places)} rows without a time, or before the row before, skipped" in rows.encoder.clock.describe()
+        assert f"{len(places)} row(s) skipped, whose time was missing or before that" in rows.encoder.clock.describe()
         with pytest.raises(ValueError, match=r"the time|is not a date"):
             taken(open_rows(records(texts), "y", TableOptions(time="when", on_bad_time="refuse"), num_warm_up=40), size)
 
