@@ -287,19 +287,23 @@ class Fleet:
         found = empty_predictions(missing, self.config.coverages)._replace(waiting=waiting)
         if not rows:
             return found
-        X, given = X[rows], [given[row] for row in rows]
+        X, given, numbers = (
+            X[rows],
+            [given[row] for row in rows],
+            torch.tensor(rows, dtype=torch.int64, device=X.device),
+        )
         series = self._series_of(given)
         path = path_of(self.config, series.note("columns", given))
         states = InputState.unpacked(series.note("inputs", given), X.shape[1])
         standard, clean = path.cleaned(partial(path.each, states), X)
-        refuse(clean.refused, given, torch.tensor(rows))
+        refuse(clean.refused, given, numbers)
         mixture = in_units(series.predict(given, standard.inputs, extra=standard.extra), path.columns.scales)
         calibration = unpack_calibration(self.config, series.note("calibration", given))
         distribution = calibrate_next(calibration, mixture)
         assert isinstance(distribution, SeriesDistribution)
         if calibration.levels is not None:
             found = found._replace(levels=IntervalLevels(self.config.coverages).probabilities(calibration.levels))
-        return found._replace(rows=torch.tensor(rows, device=self.device), distribution=distribution)
+        return found._replace(rows=numbers, distribution=distribution)
 
     def retire(self, names: Names) -> None:
         """Remove series, including those in their warm-up.

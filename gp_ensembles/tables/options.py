@@ -27,8 +27,8 @@ class TableOptions:
             order of time.
         missing: Values treated as missing besides empty cells, NA and the like, such as ``-999``.
         gaps: Columns that are read besides ``features``: forecasts of others.
-        timezone: The zone of times without an offset from UTC, such as ``Europe/Paris``. The hour that comes twice in
-            autumn is then told apart by the order of the rows; without a zone, times are taken as they are.
+        timezone: The zone of times without an offset from UTC, such as ``Europe/Paris``. The two
+            readings of the hour that comes twice in autumn are then distinguished by the order of the rows.
         on_bad_time: What becomes of a row whose time is missing, unreadable, or before that of the row before:
             ``skip`` learns nothing from it and counts it, ``refuse`` is an error.
 
