@@ -193,8 +193,7 @@ class Fleet:
         """Forget everything, and fit only the shared hyperparameters to these rows; no series starts."""
         with self._restarted(names, X, y, must_fit=True) as (other, ready):
             warm, other.bad_rows, _ = without_outliers(self.config, {name: other._waiting[name] for name in ready})
-            standard = warm_ups(self.config, warm).standard
-            ensemble, other._template = fitted_ensemble(self.config, standard, progress)
+            ensemble, other._template = fitted_ensemble(self.config, warm_ups(self.config, warm).standard, progress)
             other.series, other._waiting = other._empty(ensemble), {}
 
     @contextmanager
@@ -287,11 +286,8 @@ class Fleet:
         found = empty_predictions(missing, self.config.coverages)._replace(waiting=waiting)
         if not rows:
             return found
-        X, given, numbers = (
-            X[rows],
-            [given[row] for row in rows],
-            torch.tensor(rows, dtype=torch.int64, device=X.device),
-        )
+        numbers = torch.tensor(rows, dtype=torch.int64, device=X.device)
+        X, given = X[numbers], [given[row] for row in rows]
         series = self._series_of(given)
         path = path_of(self.config, series.note("columns", given))
         states = InputState.unpacked(series.note("inputs", given), X.shape[1])
