@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from gp_ensembles.cli.config import load_config
-from gp_ensembles.cli.line_session import LineError, LineSession, read_line
+from gp_ensembles.cli.line_session import LineSession, read_line
 from gp_ensembles.cli.scored_stream import load_checkpoint
 from gp_ensembles.files.checkpoint import Kind, read_checkpoint
 from gp_ensembles.papers.quadrature import RegressionProblem, Search
@@ -51,7 +51,7 @@ def _table(path: Path) -> None:
 
 def _lines(path: Path) -> None:
     lines = path.read_bytes().split(b"\n")[:_MOST_LINES]
-    _each([partial(read_line, line.decode("utf-8", "replace"), "load", "id") for line in lines], LineError)
+    _each([partial(read_line, line.decode("utf-8", "replace"), "load", "id") for line in lines], ValueError)
 
 
 def _checkpoint(path: Path) -> None:
@@ -99,7 +99,7 @@ _IN_CHECKPOINTS = (
 )
 READERS = {
     "tables": Reader(_table, (ValueError,), ".csv", _IN_TABLES),
-    "lines": Reader(_lines, (LineError,), ".jsonl", _IN_LINES),
+    "lines": Reader(_lines, (ValueError,), ".jsonl", _IN_LINES),
     "configs": Reader(lambda path: load_config(path).to_plain(), (ValueError,), ".yaml", _IN_CONFIGS),
     "checkpoints": Reader(_checkpoint, (ValueError,), ".pt", _IN_CHECKPOINTS),
 }

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 
-from gp_ensembles.cli.bad_rows import Policy
 from gp_ensembles.cli.out_folder import make_writable
 from gp_ensembles.cli.predictions import MODEL, score_table
 from gp_ensembles.cli.report.figures import PICTURES, save_pictures
@@ -31,6 +30,7 @@ _ANOMALIES = {
     "targets_discounted": "targets far outside all predictions, down-weighted",
     "targets_left_out": "outliers among the warm-up targets, treated as missing",
     "inputs_imputed": "imputed inputs",
+    "bad_rows": "rows with an infinite or implausibly large number",
 }
 _WORDS = {
     "rff": "Fourier features",
@@ -48,17 +48,15 @@ class Output:
     pictures: bool = True
     progress: bool = True  # show a progress bar with the running score
     checkpoint_seconds: float = 30.0  # seconds between checkpoints while the stream is read
-    on_bad_row: Policy = "missing"  # see :class:`~gp_ensembles.cli.bad_rows.BadRows`
     report: bool = True  # write ``report.html``
 
 
 def stream(rows: RowStream, config: StreamConfig, output: Output) -> dict[str, object]:
     """Fit a model to the first rows of a table, predict and learn the rest, and write all results."""
-    warm, bad_rows = take_warm_up(config, rows, output.on_bad_row)  # a refused table leaves no folder behind
+    warm = take_warm_up(config, rows)  # a refused table leaves no folder behind
     config = config.resolved(warm.X)
     folder = OutputFolder(output.out)
     started = ScoredStream.fit(config, rows, warm, progress=output.progress and sys.stderr.isatty())
-    started.bad_rows = bad_rows
     return run(started, rows, folder, output)
 
 
@@ -168,9 +166,8 @@ def new_history(scored: ScoredStream) -> RunHistory:
 
 @torch.no_grad()
 def count_events(scored: ScoredStream) -> dict[str, int]:
-    """Event counts of a stream: every field of ``AnomalyCounts``, bad rows, failures, external models."""
-    counts = {_ANOMALIES[name]: int(number) for name, number in scored.anomaly_counts._asdict().items()}
-    counts["rows with an infinite or implausibly large number"] = scored.bad_rows.num_rows
+    """Event counts of a stream: those of ``AnomalyCounts``, failures, external models."""
+    counts = {text: int(getattr(scored.anomaly_counts, name)) for name, text in _ANOMALIES.items()}
     counts["experts quarantined after a failure"] = sum(failure.times for failure in failures(scored.newest))
     activated = [column.activated_at > 0 for column in scored.newest.columns]
     counts["inputs constant during warm-up that have varied since"] = sum(activated)

@@ -14,8 +14,10 @@ from gp_ensembles.ensembles.presets import auto
 from gp_ensembles.ensembles.records import spec_from_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.streaming import StreamConfig
+from gp_ensembles.streaming.config import Impute, OnBadRow
 
 _WARM_UP = "warm-up rows, to which the model is fitted; 1000 by default, or a third of a table shorter than 3000"
+_BAD_ROW = "infinite or implausibly large numbers: treat them as missing, skip their rows, limit inputs, or refuse them"
 # What PyYAML raises for values such as "!!int" besides its own errors.
 _ODD_YAML = (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 _UNREADABLE = "it holds a value or key that cannot be parsed as YAML; quote text, and leave out tags (!!)"
@@ -32,12 +34,12 @@ def add_config(parser: ArgumentParser) -> None:
     dtypes = Literal["float64", "float32"]
     add("--dtype", type=dtypes, default=start.dtype, help="precision of the ensemble; scores are computed in float64")
     add("--block_size", type=int | None, default=None, help="rows learned at once; by default chosen by size")
-    impute = Literal["found", "last", "mean"]
-    add("--impute", type=impute, default=start.impute, help="how missing inputs are imputed")
+    add("--impute", type=Impute, default=start.impute, help="how missing inputs are imputed")
     add("--clip", type=float | None, default=None, help="clip inputs at this many warm-up deviations")
     add("--limit_inputs", type=bool, default=start.limit_inputs, help="clip inputs far outside the range seen so far")
     add("--recalibrate", type=bool, default=start.recalibrate, help="recalibrate predictions on past errors")
     add("--coverages", type=list[float], default=list(start.coverages), help="coverages of intervals; [] for none")
+    add("--on_bad_row", type=OnBadRow, default=start.on_bad_row, help=_BAD_ROW)
 
 
 def load_config(path: str | Path) -> StreamConfig:

@@ -5,7 +5,7 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,10 +39,6 @@ _LARGEST = 10**300
 Identity = str | int | float  # whole numbers are whole: 7.0 is 7
 
 
-class LineError(ValueError):
-    """A line that cannot be used."""
-
-
 class Line(NamedTuple):
     """The content of a line."""
 
@@ -53,34 +49,34 @@ class Line(NamedTuple):
 
 
 def read_line(text: str, target: str, identity: str, features: Sequence[str] | None = None) -> Line:
-    """Read a line of JSON."""
+    """Read a line of JSON; ValueError if it cannot be used."""
     try:
         found = json.loads(text.lstrip("\ufeff"))
     except json.JSONDecodeError as error:
-        raise LineError(f"not JSON: {error.msg} at character {error.pos + 1}") from None
+        raise ValueError(f"not JSON: {error.msg} at character {error.pos + 1}") from None
     except ValueError:  # Python limits the number of digits
-        raise LineError("not usable JSON: a number has thousands of digits") from None
+        raise ValueError("not usable JSON: a number has thousands of digits") from None
     except RecursionError:
-        raise LineError("not usable JSON: it is nested too deeply") from None
+        raise ValueError("not usable JSON: it is nested too deeply") from None
     if not isinstance(found, dict):
-        raise LineError(f'not a JSON object such as {{"{identity}": 1, ...}}, but {type(found).__name__}')
+        raise ValueError(f'not a JSON object such as {{"{identity}": 1, ...}}, but {type(found).__name__}')
     for name, value in found.items():
         if isinstance(value, list | dict):
-            raise LineError(f"{name} is a {type(value).__name__}; values are numbers, text, true, false or null")
+            raise ValueError(f"{name} is a {type(value).__name__}; values are numbers, text, true, false or null")
         if isinstance(value, int) and abs(value) > _LARGEST:
-            raise LineError(f"{name} is a whole number beyond 1e300")
+            raise ValueError(f"{name} is a whole number beyond 1e300")
     own = found.pop(identity, None)
     if isinstance(own, bool):
-        raise LineError(f"the {identity} is {own}; it must be a number or text")
+        raise ValueError(f"the {identity} is {own}; it must be a number or text")
     if isinstance(own, float):
         if not math.isfinite(own):
-            raise LineError(f"the {identity} is {own}; it must be a number or text")
+            raise ValueError(f"the {identity} is {own}; it must be a number or text")
         own = int(own) if own.is_integer() else own
     has_target = target in found
     value = found.pop(target, None)
     record = found if features is None else {name: found[name] for name in features if name in found}
     if not record and (own is None or not has_target):
-        raise LineError(f"neither inputs of a row nor an {identity} with a {target}")
+        raise ValueError(f"neither inputs of a row nor an {identity} with a {target}")
     return Line(own, record, value, is_lost=not record and value is None)
 
 
@@ -153,7 +149,7 @@ class LineSession:
         return len(self._late.waiting)
 
     def take(self, line: Line) -> dict[str, Any] | None:
-        """Process a line; returns the answer to a row, ``None`` to a target alone."""
+        """Process a line; returns the answer to a row, ``None`` to a target alone; ValueError if it cannot be used."""
         began = time.perf_counter()
         answer = None
         row = f"row {self.tally.num_rows + 1}"
@@ -163,13 +159,13 @@ class LineSession:
                 answer = self._predict(key, line)
                 self.tally.num_rows += 1
             elif not self._is_waiting(key):
-                raise LineError(f"no row {line.identity!r} is pending")
+                raise ValueError(f"no row {line.identity!r} is pending")
             if line.target is not None:
                 self._learn(key, line.target)
         except (ValueError, OverflowError) as error:
             problem = " ".join(str(error).split())
             if answer is None:
-                raise LineError(problem) from None
+                raise ValueError(problem) from None
             answer["refused"] = problem  # the row was answered, its target cannot be used
             self.tally.num_malformed += 1
         if line.is_lost or (line.identity is None and self._is_waiting(key)):
@@ -193,6 +189,7 @@ class LineSession:
             "rows_waiting": self.num_waiting,
             "rows_given_up": 0 if self._late is None else self._late.num_given_up,
             "lines_malformed": tally.num_malformed,
+            "bad_rows": 0 if self.model is None else self.model.anomaly_counts.bad_rows,
             "log_score": tally.log_prob / num_scored if tally.num_scored else None,
             "coverage_90": tally.num_covered / num_scored if tally.num_scored and not self._has_classes else None,
             "microseconds_per_row": 1e6 * tally.seconds / tally.num_rows if tally.num_rows else None,
@@ -249,7 +246,7 @@ class LineSession:
 
     def _predict(self, key: str, line: Line) -> dict[str, Any]:
         if key in self._known:
-            raise LineError(f"a row {line.identity!r} was read before; give each row its own id")
+            raise ValueError(f"a row {line.identity!r} was read before; give each row its own id")
         answer: dict[str, Any] = {"id": line.identity, "row": self.tally.num_rows + 1}
         if self._late is None or self.encoder is None:
             self._warm[key] = _WarmRow(dict(line.record))
@@ -287,7 +284,7 @@ class LineSession:
     def _number(self, column: TargetColumn, target: Any) -> float:
         """A target as a number; NaN if missing."""
         if isinstance(target, bool) and column.classes is None:
-            raise LineError(f"the target is {target!r}, not a number; name classes with --classes")
+            raise ValueError(f"the target is {target!r}, not a number; name classes with --classes")
         cells = np.array([str(target).lower() if isinstance(target, bool) else str(target)], dtype=object)
         if column.classes is None and not isinstance(target, str):
             cells = np.array([target], dtype=np.float64)
@@ -361,7 +358,8 @@ class LineSession:
     def _fit(self, rows: list[tuple[str, _WarmRow]], num_warm: int) -> None:
         """Detect column types and fit the model on the first rows; the others are pending."""
         records = [{**row.record, self.target: row.target} for _, row in rows]
-        table = open_rows(records, self.target, self.options, num_warm_up=num_warm)
+        options = replace(self.options, on_bad_time="refuse")  # the answer says so
+        table = open_rows(records, self.target, options, num_warm_up=num_warm)
         warm = table.take(num_warm)
         if warm.num_rows < num_warm:  # the next row has a malformed cell
             try:

@@ -16,7 +16,7 @@ from typing import IO, Any, Literal
 
 from jsonargparse import ArgumentParser, Namespace
 
-from gp_ensembles.cli.line_session import WINDOW, LineError, LineSession, read_line
+from gp_ensembles.cli.line_session import WINDOW, LineSession, read_line
 from gp_ensembles.cli.out_folder import make_writable
 from gp_ensembles.cli.tables import TableRequest
 from gp_ensembles.cli.writing import CHECKPOINT, SUMMARY
@@ -86,7 +86,7 @@ def run_lines(
             session.tally.num_lines += 1
             try:
                 answer = session.take(read_line(text, session.target, identity, names))
-            except LineError as error:
+            except ValueError as error:
                 session.tally.num_malformed += 1
                 _report(session.tally.num_malformed, number, str(error))
                 continue

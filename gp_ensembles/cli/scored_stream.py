@@ -5,6 +5,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,6 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.calibration.coverage import CoverageState, init_coverage
-from gp_ensembles.cli.bad_rows import BadRows, Policy
 from gp_ensembles.cli.baselines import Baselines, DiscreteBaselines
 from gp_ensembles.cli.predictions import (
     Chunk,
@@ -25,11 +25,12 @@ from gp_ensembles.cli.predictions import (
 )
 from gp_ensembles.cli.report.history import RunHistory
 from gp_ensembles.cli.tables import check_table, check_warm_up_rows
-from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoint
+from gp_ensembles.files.checkpoint import Kind, rebuilt, write_checkpoint
 from gp_ensembles.metrics.discrete import ClassScores
 from gp_ensembles.metrics.streaming import StreamScores
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.streaming import OnlineModel, StreamConfig
+from gp_ensembles.streaming.bad_rows import clean_arrivals
 from gp_ensembles.streaming.checks import illegal_target
 from gp_ensembles.streaming.reports import AnomalyCounts
 from gp_ensembles.tables import RowStream
@@ -95,7 +96,6 @@ class ScoredStream:
         self.clock = clock
         self.scores, self.coverages = progress.scores, progress.coverages
         self.anomaly_counts, self.newest = model.anomaly_counts, model  # with the rows since the last boundary
-        self.bad_rows = BadRows()
         self.history: RunHistory | None = None  # of the current run, for its report
         self.is_whole = True  # False while a chunk has changed the model and nothing else yet
         self.target_scale: float = float(model.scales.y_scale)
@@ -103,14 +103,9 @@ class ScoredStream:
         self.chunk_rows: int = block * max(1, CHUNK_ROWS // block)
 
     @classmethod
-    def start(
-        cls, config: StreamConfig, rows: RowStream, *, on_bad_row: Policy = "missing", progress: bool = False
-    ) -> "ScoredStream":
+    def start(cls, config: StreamConfig, rows: RowStream, *, progress: bool = False) -> "ScoredStream":
         """Fit a model to the first ``config.warmup`` rows of a table, which are taken from it."""
-        warm, bad_rows = take_warm_up(config, rows, on_bad_row)
-        stream = cls.fit(config, rows, warm, progress=progress)
-        stream.bad_rows = bad_rows
-        return stream
+        return cls.fit(config, rows, take_warm_up(config, rows), progress=progress)
 
     @classmethod
     def fit(cls, config: StreamConfig, rows: RowStream, warm: Rows, *, progress: bool = False) -> "ScoredStream":
@@ -170,18 +165,16 @@ class ScoredStream:
             block = Rows.join([pending, new]) if new.num_rows else pending
             last_row = torch.cat([block.X[-1], block.y[-1:]]) if new.num_rows else self.progress.last_row
             first_row = self.progress.num_rows + 1
-            bad_rows, X, y = self.bad_rows.clean(self.model, block.X, block.y, first_row)
-            cleaned = block._replace(X=X, y=y)
-            wrong = self.model.first_illegal(X, y)
+            wrong = self.model.cleaned(block.X, block.y).refused
             if wrong is not None:
-                problem = wrong.message(first_row, self.model.feature_names or ())
+                problem = wrong.message(first_row, self.model.feature_names)
                 if wrong.row <= known:
                     break
-                cleaned = cleaned.part(slice(0, wrong.row))
                 last_row = torch.cat([block.X[wrong.row - 1], block.y[wrong.row - 1 : wrong.row]])
-            encoder = self.encoder.passed(None if cleaned.time is None else cleaned.time[known:])
+                block = block.part(slice(0, wrong.row))
+            encoder = self.encoder.passed(block.part(slice(known, None)))
             skipped = 0 if repeat_pending and is_first else known
-            yield self._advance(cleaned, last_row, encoder, bad_rows).tail(skipped)
+            yield self._advance(block, last_row, encoder).tail(skipped)
             is_first = False
         raise ValueError(problem)  # the rows before are learned and returned
 
@@ -193,7 +186,7 @@ class ScoredStream:
         where = rows.where(taken, wrong.row, self.target_name)
         return taken.part(slice(0, wrong.row)), f"{where}: the target is {wrong.problem}"
 
-    def _advance(self, block: Rows, last_row: Tensor, encoder: TableEncoder, bad_rows: BadRows) -> Chunk:
+    def _advance(self, block: Rows, last_row: Tensor, encoder: TableEncoder) -> Chunk:
         """Learn the rows since the last boundary, permanently if they reach the next one."""
         is_memory_full = block.num_rows % self.chunk_rows == 0
         none = block.part(slice(block.num_rows, None))._replace(lines=None)
@@ -211,20 +204,21 @@ class ScoredStream:
             chunk, scores, coverages = self._learn(learned, copy.deepcopy(self.baselines), block)
             pending = block._replace(lines=None)
             self.progress, self.encoder = self.progress._replace(pending=pending, last_row=last_row), encoder
-        self.scores, self.coverages, self.bad_rows = scores, coverages, bad_rows
+        self.scores, self.coverages = scores, coverages
         self.anomaly_counts, self.newest = learned.anomaly_counts, learned
         return chunk
 
     def _learn(
         self, model: OnlineModel, baselines: Baselines | DiscreteBaselines, rows: Rows
     ) -> tuple[Chunk, Scores, Coverages]:
-        first, X, y = self.progress.num_rows + 1, rows.X, rows.y
-        inputs, targets = model.inputs(X).cpu(), model.targets(y).cpu()
+        clean = model.cleaned(rows.X, rows.y)
+        first, y = self.progress.num_rows + 1, clean.y.to(rows.y.device)
+        inputs, targets = model.inputs(clean.X).cpu(), model.targets(y).cpu()
         assert model.online is not None
         num_seen = int(model.online.state.meta.num_seen)
         began = time.perf_counter()
         try:
-            predictions = model.observe(X, y, rows.steps)
+            predictions = model.observe(rows.X, rows.y, rows.steps)
         except (ValueError, NumericalError) as error:
             self.is_whole = True  # a rejected block leaves the model as it was
             kind = NumericalError if isinstance(error, NumericalError) else ValueError
@@ -241,23 +235,21 @@ class ScoredStream:
         return chunk, scores, count_intervals(self.progress.coverages, chunk, predictions)
 
 
-def take_warm_up(config: StreamConfig, rows: RowStream, on_bad_row: Policy = "missing") -> tuple[Rows, BadRows]:
-    """The warm-up rows of a table, and the count of bad ones; nothing is fitted."""
+def take_warm_up(config: StreamConfig, rows: RowStream) -> Rows:
+    """The warm-up rows of a table, which a model can be fitted to; nothing is fitted."""
     check_table(rows, config)
-    names, target = rows.feature_names, config.ensemble.target
     parts = list[Rows]()
     while left := config.warmup - sum(part.num_rows for part in parts):
         parts.append(rows.take(left))  # a malformed row raises
         if not parts[-1].num_rows:
             raise ValueError(f"{rows.name} ends in the warm-up; choose a smaller --warmup")
     warm = Rows.join(parts)
-    bad_rows, warm = BadRows(on_bad_row).clean_warm_up(warm, names, target)
-    wrong = illegal_target(target, warm.y)
-    if wrong is not None:
-        where = rows.where(warm, wrong.row, rows.target_name)
-        raise ValueError(f"{where}: the target is {wrong.problem}")
-    check_warm_up_rows(warm, rows, config)
-    return warm, bad_rows
+    clean = clean_arrivals(warm.X, warm.y, config)
+    if clean.refused is not None and clean.refused.column is None:
+        where = rows.where(warm, clean.refused.row, rows.target_name)
+        raise ValueError(f"{where}: the target is {clean.refused.problem}")
+    check_warm_up_rows(warm._replace(X=clean.X, y=clean.y), rows, config)
+    return warm
 
 
 def build_baselines(model: OnlineModel, *, is_fitted: bool) -> Baselines | DiscreteBaselines:
@@ -286,7 +278,6 @@ def save_checkpoint(stream: ScoredStream, path: str | os.PathLike[str]) -> None:
         "pending": [part.clone() if isinstance(part, Tensor) else part for part in progress.pending],
         "last_row": progress.last_row,
         "clock": list(stream.clock),
-        "bad_rows": list(stream.bad_rows),
         "anomaly_counts": list(stream.anomaly_counts),
         "history": None if stream.history is None else stream.history.to_plain(),
     }
@@ -295,14 +286,7 @@ def save_checkpoint(stream: ScoredStream, path: str | os.PathLike[str]) -> None:
 
 def load_checkpoint(path: str | os.PathLike[str], *, device: str | None = None) -> ScoredStream:
     """Read a stream, to continue where it was saved."""
-    content = read_checkpoint(Path(path), _KIND)
-    try:
-        return _rebuild(content, device)
-    except (KeyError, TypeError, AttributeError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(
-            f"{path} does not fit this version of the library ({reason}); start the stream again"
-        ) from error
+    return rebuilt(Path(path), _KIND, partial(_rebuild, device=device), "start the stream again")
 
 
 def _rebuild(content: dict[str, Any], device: str | None) -> ScoredStream:
@@ -314,7 +298,7 @@ def _rebuild(content: dict[str, Any], device: str | None) -> ScoredStream:
     clock = Timings(*content["clock"])
     name, encoder = content["table"]["name"], TableEncoder.from_plain(content["table"]["encoder"])
     stream = ScoredStream(name, encoder, model, baselines, progress, clock)
-    stream.bad_rows, stream.anomaly_counts = BadRows(*content["bad_rows"]), AnomalyCounts(*content["anomaly_counts"])
+    stream.anomaly_counts = AnomalyCounts(*content["anomaly_counts"])
     stream.scores = _scores(content["current_scores"])
     stream.coverages = _coverages(content["current_coverages"])
     stream.history = None if content["history"] is None else RunHistory.from_plain(content["history"])

@@ -28,7 +28,7 @@ from gp_ensembles.files.operations import remove_if_possible
 from gp_ensembles.files.replacing import PARTIAL, GrowingTable, copy_file, write_json, write_text
 from gp_ensembles.files.transaction import complete, staged
 from gp_ensembles.fleet import Fleet
-from gp_ensembles.fleet.calls import SMALL
+from gp_ensembles.fleet.calls import SMALL, RefusedRowError
 from gp_ensembles.fleet.checkpoint import HEAD
 from gp_ensembles.streaming import StreamConfig
 from gp_ensembles.tables import RowStream
@@ -50,6 +50,7 @@ def stream_series(
         recalibrate=settings.recalibrate,
         impute=settings.impute,
         clip=settings.clip,
+        on_bad_row=settings.on_bad_row,
         seed=settings.seed,
         dtype=settings.torch_dtype,
         device=settings.device,
@@ -113,6 +114,11 @@ def series_report(summary: dict[str, object], out: Path) -> str:
     aside = summary["set_aside"]
     if isinstance(aside, dict) and aside:
         parts.append(f"{len(aside)} series were set aside because no expert was left: {', '.join(list(aside)[:5])}")
+    if isinstance(bad := summary["bad_rows"], dict) and bad:
+        parts.append(
+            f"{sum(bad.values())} rows of {len(bad)} series had an infinite or implausibly large number: "
+            f"{', '.join(list(bad)[:5])}"
+        )
     return "\n".join([*parts, scores, *(str(out / name) for name in ("predictions.csv", "series.csv", FLEET))])
 
 
@@ -202,7 +208,7 @@ class SeriesRun:
             left = None if rows.num_rows is None else rows.num_rows - rows.num_given
             with progress_bar("stream", left, output.progress) as bar:
                 while (part := rows.take(BATCH_ROWS)).num_rows:
-                    table.append(self._learn(part))
+                    table.append(self._learn(part, rows))
                     self.num_read += part.num_rows
                     self.first = self.first or as_cells(part.part(slice(0, NUM_FIRST)))
                     self.last = as_cells(part.part(slice(part.num_rows - 1, None)))[0]
@@ -228,10 +234,15 @@ class SeriesRun:
         ends = [] if self._coverage is None else ["lower", "upper"]
         return csv_line(["row", "series", "mean", "std", *ends, "log_prob", "y"])
 
-    def _learn(self, rows: Rows) -> str:
-        """Predict and learn rows; returns the predictions as text."""
+    def _learn(self, rows: Rows, source: RowStream) -> str:
+        """Predict and learn rows of a table; returns the predictions as text."""
         assert rows.series is not None
-        predicted = self.fleet.observe(rows.series, rows.X, rows.y)
+        try:
+            predicted = self.fleet.observe(rows.series, rows.X, rows.y)
+        except RefusedRowError as error:
+            wrong, names = error.wrong, source.feature_names
+            place = source.where(rows, wrong.row, source.target_name if wrong.column is None else names[wrong.column])
+            raise ValueError(f"{place}: series {error.series!r}: {wrong.message(rows.first_row, names)}") from error
         mean, variance = predicted.moments()
         covered = predicted.covered[0] if len(predicted.covered) else torch.full_like(mean, torch.nan)
         scored = (values.tolist() for values in (predicted.log_prob, rows.y.to(mean) - mean, covered))
@@ -275,6 +286,7 @@ class SeriesRun:
             "waiting": len(fleet.waiting),
             "set_aside": {str(name): number for name, number in fleet.failures.items()},
             "rows_read": self.num_read,
+            "bad_rows": {str(name): number for name, number in fleet.bad_rows.items()},
             **whole,
         }
 

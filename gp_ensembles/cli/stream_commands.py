@@ -8,7 +8,6 @@ from typing import Literal
 
 from jsonargparse import ArgumentParser, Namespace
 
-from gp_ensembles.cli.bad_rows import Policy
 from gp_ensembles.cli.commands import Output, demo, report, resume, stream
 from gp_ensembles.cli.compare import compare, comparison_table, load_named_configs, over_seeds, with_seeds
 from gp_ensembles.cli.config import add_config, config_from, warmup_in
@@ -28,14 +27,15 @@ from gp_ensembles.streaming import StreamConfig
 from gp_ensembles.streaming.config import MIN_WARM_UP
 from gp_ensembles.tables import RowStream, TableOptions, explain
 from gp_ensembles.tables.encoder import TableError
-from gp_ensembles.tables.options import KINDS
+from gp_ensembles.tables.options import KINDS, OnBadTime
 
 _CONFIG = "a config's name (gp-ensembles configs lists them) or a YAML file"
 _DATA = "a CSV file of any dialect or a Parquet file, gzipped or not; - for the standard input; name:SET for a \
 bundled data set, such as name:trump_approval; with --data_folder, the name of a data set in that folder's manifest"
 _STRICT = "exit with code 3 after any warning, for instance if intervals miss their coverage"
+_TIMEZONE = "zone of times without an offset from UTC, such as Europe/Paris; by default they are taken as they are"
+_BAD_TIME = "rows whose time is missing, unreadable or before that of the row before: skip and count them, or refuse"
 _SKIP = "skip rows that the stream has read already; by default a table that starts with them is refused"
-_BAD_ROW = "infinite or implausibly large numbers: treat them as missing, skip their rows, or stop"
 
 
 def add_options(name: str, command: ArgumentParser) -> None:
@@ -47,7 +47,6 @@ def add_options(name: str, command: ArgumentParser) -> None:
         _add_columns(command)
     if name == "stream":
         add_table_options(command)
-        add("--on_bad_row", type=Policy, default="missing", help=_BAD_ROW)
     if name == "resume":
         _add_missing(command)
         add("--checkpoint", type=Path, required=True, help="folder of a run, or its checkpoint.pt")
@@ -101,6 +100,8 @@ def _add_columns(command: ArgumentParser) -> None:
     add("--kinds", type=str | None, default=None, help=f"column types, NAME=KIND,...: {kinds}; detected by default")
     _add_missing(command)
     add("--time", type=str | None, default=None, help="column that orders the rows; the first date column by default")
+    add("--timezone", type=str | None, default=None, help=_TIMEZONE)
+    add("--on_bad_time", type=OnBadTime, default="skip", help=_BAD_TIME)
     add("--series", type=str | None, default=None, help="column of the series of each row; each has its own model")
     add("--classes", type=str | None, default=None, help="class labels of the target, comma-separated")
     add("--explain", type=bool, default=False, help="print how each column and the time are read, and run nothing")
@@ -122,13 +123,12 @@ def request(values: Namespace) -> TableRequest:
     features, classes = split_names(values.features), split_names(values.classes)
     kinds, series = split_kinds(values.kinds), values.series
     columns = replace(dialect, features=features, kinds=kinds, time=values.time, classes=classes, series=series)
+    columns = replace(columns, timezone=values.timezone, on_bad_time=values.on_bad_time)
     return TableRequest(values.data, values.target, values.data_folder, columns)
 
 
 def _output(values: Namespace) -> Output:
-    on_bad_row: Policy = values.on_bad_row if "on_bad_row" in values else "missing"
-    seconds = values.checkpoint_seconds
-    return Output(values.out, values.pictures, values.progress, seconds, on_bad_row, values.report)
+    return Output(values.out, values.pictures, values.progress, values.checkpoint_seconds, values.report)
 
 
 def _stream(values: Namespace) -> int:

@@ -20,6 +20,7 @@ from gp_ensembles.streaming.warm_up_outliers import warm_up_outlier_lines
 from gp_ensembles.tables.explain import ColumnSummary
 
 Summary = Mapping[str, Any]
+_MOST_SKIPPED = 0.05  # largest share of rows that may be skipped because of their times without a warning
 _SCORES = ("nmse", "log_score", "log_score_gaussian", "crps", "coverage_90")
 _CLASS_SCORES = ("error_rate", "log_loss", "brier", "calibration_error")
 
@@ -33,7 +34,7 @@ def summarize_run(
     assert model.warm_y is not None
     table = score_table(stream.scores, stream.target_scale)
     scores = table.pop(MODEL)
-    rows, clock = stream.num_read - config.warmup, stream.encoder.clock
+    rows, clock, bad = stream.num_read - config.warmup, stream.encoder.clock, stream.anomaly_counts
     return {
         "model": config.ensemble.name,
         "data": stream.name,
@@ -43,6 +44,7 @@ def summarize_run(
         "columns": [report._asdict() for report in columns],
         "inputs": [report._asdict() for report in stream.newest.columns],
         "time": None if clock is None else clock.report(),
+        "time_remarks": [] if clock is None else [f"{clock.name}: {remark}" for remark in clock.remarks()],
         "notes": list(stream.encoder.notes),
         "warmup": config.warmup,
         "only_label_of_warmup": only_label(config.ensemble.target, model.warm_y),
@@ -51,7 +53,7 @@ def summarize_run(
         "rows": rows,
         "rows_this_run": stream.num_read - max(rows_before, config.warmup),
         "rows_scored": int(stream.scores[MODEL].num_scored),
-        "bad_rows": stream.bad_rows._asdict(),
+        "bad_rows": {"policy": config.on_bad_row, "num_rows": bad.bad_rows, "first": bad.first_bad_row},
         "inputs_moved": stream.anomaly_counts.inputs_moved,
         "targets_discounted": stream.anomaly_counts.targets_discounted,
         "num_experts": len(model.names),
@@ -114,7 +116,13 @@ def look_after(stream: ScoredStream, limits: HealthLimits | None = None) -> tupl
     clock, timing = stream.clock, None
     if clock.first_rows and clock.last_rows:
         timing = Throughput(clock.first / clock.first_rows, clock.last / clock.last_rows)
-    return health(stream.newest, limits, coverage=stream.coverages.get(0.9), timing=timing)
+    found = health(stream.newest, limits, coverage=stream.coverages.get(0.9), timing=timing)
+    times = stream.encoder.clock
+    if times is None or not times.num_skipped:
+        return found
+    share = times.num_skipped / times.num_rows
+    text = f"{100 * share:.3g} % of the rows were skipped because of their times"
+    return (*found, Finding("rows skipped", share, _MOST_SKIPPED, share <= _MOST_SKIPPED, text))
 
 
 def health_lines(summary: Summary) -> list[str]:
@@ -156,8 +164,9 @@ def bad_row_lines(summary: Summary) -> list[str]:
     bad, lines = summary.get("bad_rows"), []
     if isinstance(bad, dict) and bad["num_rows"]:
         rows = "1 row" if bad["num_rows"] == 1 else f"{bad['num_rows']} rows"
-        taken = "treated as missing" if bad["policy"] == "missing" else "skipped"
+        taken = {"missing": "treated as missing", "limit": "limited"}.get(bad["policy"], "skipped")
         lines.append(f"{rows} had an infinite or implausibly large number, {taken}; the first: {bad['first']}")
+    lines += summary.get("time_remarks") or []
     if summary.get("inputs_moved"):
         lines.append(f"{summary['inputs_moved']} inputs far outside the range seen before were clipped")
     if summary.get("targets_discounted"):

@@ -229,7 +229,8 @@ class RecurringBasis(Basis):
         check_made("basis", self.basis, Basis, "FourierBasis()")
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
-        columns = recurring(X)
+        change = X[1:] - X[:-1]
+        columns = ((change > 0).any(0) & (change < 0).any(0)).nonzero().flatten().tolist()
         if len(columns) == X.shape[1]:
             return self.basis.build(X, generator=generator)
         maps = self.basis.build(X[:, columns], generator=generator) if columns else []
@@ -280,12 +281,6 @@ class KernelDictionary(Basis):
         scaled = ScaleKernel(kernel, batch_shape=squared.shape, outputscale_constraint=log_scale()).to(X)
         features = RandomFourierFeatures.from_kernel(scaled, X.shape[-1], self.num_features, generator=generator)
         return [(self.name, features)]
-
-
-def recurring(X: Tensor) -> list[int]:
-    """Columns of rows (N, D) that rise at some of them and fall at others."""
-    change = X[1:] - X[:-1]
-    return ((change > 0).any(0) & (change < 0).any(0)).nonzero().flatten().tolist()
 
 
 def _label(

@@ -1,6 +1,7 @@
 """Online ensembles with river's interface: a regressor and a classifier that learn one dictionary at a time."""
 
 import math
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,8 +18,10 @@ from gp_ensembles.ensembles.presets import auto, auto_for, oebe
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.estimators.scikit_learn import class_target
 from gp_ensembles.streaming import OnlineModel, StreamConfig
-from gp_ensembles.streaming.checks import illegal_input, illegal_target, too_large
-from gp_ensembles.streaming.config import MIN_WARM_UP
+from gp_ensembles.streaming.bad_rows import clean_arrivals
+from gp_ensembles.streaming.checks import LARGEST, too_large
+from gp_ensembles.streaming.config import MIN_WARM_UP, OnBadRow
+from gp_ensembles.streaming.reports import AnomalyCounts
 from gp_ensembles.streaming.running import running_distribution
 from gp_ensembles.streaming.scales import constant_columns
 
@@ -43,7 +46,48 @@ class RowForecast(NamedTuple):
     upper: float
 
 
-class RiverRegressor(MiniBatchRegressor):
+class _OneRowAtATime(ABC):
+    """What regressor and classifier have in common: settings, the rows of the warm-up, and the model after it."""
+
+    def __init__(self, spec: EnsembleSpec | None, warmup: int, seed: int, on_bad_row: OnBadRow) -> None:
+        self.spec = spec
+        self.warmup = warmup
+        self.seed = seed
+        self.on_bad_row = on_bad_row
+        if warmup < MIN_WARM_UP:
+            raise ValueError(f"warmup is {warmup}; at least {MIN_WARM_UP} rows are needed to fit a model")
+        self._rows = _KeptRows()
+        self._model: OnlineModel | None = None
+
+    @abstractmethod
+    def learn_one(self, x: Row, y: Any) -> None:
+        """Learn one row."""
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether the warm-up is over."""
+        return self._model is not None
+
+    @property
+    def anomaly_counts(self) -> AnomalyCounts:
+        """Counts of unusual numbers so far, see :class:`~gp_ensembles.streaming.reports.AnomalyCounts`."""
+        return AnomalyCounts() if self._model is None else self._model.anomaly_counts
+
+    @property
+    def expert_weights(self) -> dict[str, float]:
+        """Weights for the next target, by expert; empty while the warm-up lasts."""
+        return {} if self._model is None else self._model.weights
+
+    def _config(self, spec: EnsembleSpec) -> StreamConfig:
+        return StreamConfig(spec, warmup=self.warmup, seed=self.seed, on_bad_row=self.on_bad_row)
+
+    @classmethod
+    def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
+        """Small settings with which river runs its checks."""
+        yield {"spec": replace(oebe, bases=(LinearBasis(),)), "warmup": 30}
+
+
+class RiverRegressor(_OneRowAtATime, MiniBatchRegressor):
     """Online ensemble of Bayesian basis expansions with river's interface.
 
     Until ``warmup`` rows have come, at least ten of them with a target, and until a feature and the target vary, rows
@@ -57,6 +101,8 @@ class RiverRegressor(MiniBatchRegressor):
             numbers or counts; for classes see :class:`RiverClassifier`.
         warmup: Rows for scales and hyperparameters.
         seed: Seed of all randomness.
+        on_bad_row: What becomes of a number that is infinite or out of all proportion, such as an overflow code, as in
+            :class:`~gp_ensembles.streaming.StreamConfig`; ``anomaly_counts`` says how many rows had one.
 
     Example:
         >>> import math
@@ -70,37 +116,34 @@ class RiverRegressor(MiniBatchRegressor):
         7.0
     """
 
-    def __init__(self, spec: EnsembleSpec | None = None, warmup: int = 300, seed: int = 0) -> None:
-        self.spec = spec
-        self.warmup = warmup
-        self.seed = seed
-        _check_warm_up(warmup)
+    def __init__(
+        self, spec: EnsembleSpec | None = None, warmup: int = 300, seed: int = 0, on_bad_row: OnBadRow = "missing"
+    ) -> None:
+        super().__init__(spec, warmup, seed, on_bad_row)
         self._ensemble = auto if spec is None else spec
         check_made("spec", self._ensemble, EnsembleSpec, "gpe.auto or gpe.e_doebe")
         if self._ensemble.target.num_labels is not None:
             raise TypeError(f"spec.target is {self._ensemble.target}, for classes; use RiverClassifier")
         if self._ensemble.target.num_outputs is not None:
             raise TypeError("river's regressors have one target; for several use OnlineModel or OnlineRegressor")
-        self._rows = _KeptRows()
-        self._model: OnlineModel | None = None
 
     def learn_one(self, x: Row, y: float | None) -> None:
         """Learn one row.
 
         Raises:
-            ValueError: If a feature is not a number, or a number is out of all proportion.
+            ValueError: If a feature is not a number, or by ``on_bad_row`` if a number is out of all proportion.
         """
         target = target_of(y)
         if self._model is not None:
             self._learn_rows([x], [target])
             return
-        y_row = _column([target])
-        for wrong in (illegal_target(self._ensemble.target, y_row), too_large(y_row.new_zeros(1, 1), y_row)):
-            if wrong is not None:
-                raise ValueError(wrong.message(len(self._rows.rows) + 1, ()))
-        rows = self._rows.with_row(x, target)
+        y_row, config = _column([target]), self._config(self._ensemble)
+        wrong = clean_arrivals(y_row.new_zeros(1, 1), y_row, config).refused
+        if wrong is not None:
+            raise ValueError(wrong.message(len(self._rows.rows) + 1, None))
+        rows = self._rows.with_row(x, target, self.on_bad_row)
         if rows.is_enough(self.warmup):
-            self._model = rows.fit(self._ensemble, self.warmup, self.seed, _column(rows.targets))
+            self._model = rows.fit(config, _column(rows.targets))
             rows = _KeptRows(rows.names)
         self._rows = rows
 
@@ -132,16 +175,6 @@ class RiverRegressor(MiniBatchRegressor):
 
         return pd.Series(self._distribution(list(rows_of(X))).mean.cpu().numpy(), index=X.index)
 
-    @property
-    def is_fitted(self) -> bool:
-        """Whether the warm-up is over."""
-        return self._model is not None
-
-    @property
-    def expert_weights(self) -> dict[str, float]:
-        """Weights for the next target, by expert; empty while the warm-up lasts."""
-        return {} if self._model is None else self._model.weights
-
     def _learn_rows(self, rows: Sequence[Row], targets: Sequence[float]) -> None:
         assert self._model is not None
         self._model.observe(matrix_of(rows, self._rows.names), _column(targets))
@@ -149,16 +182,12 @@ class RiverRegressor(MiniBatchRegressor):
     def _distribution(self, rows: Sequence[Row]) -> Distribution:
         if self._model is None:
             matrix_of(rows, ())  # text is refused from the first row on
-            return running_distribution(self._ensemble.target, _column(self._rows.targets), len(rows))
+            y = [math.nan if _is_too_large(target) else target for target in self._rows.targets]
+            return running_distribution(self._ensemble.target, _column(y), len(rows))
         return self._model.predict(matrix_of(rows, self._rows.names))
 
-    @classmethod
-    def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
-        """Small settings with which river runs its checks."""
-        yield {"spec": replace(oebe, bases=(LinearBasis(),)), "warmup": 30}
 
-
-class RiverClassifier(MiniBatchClassifier):
+class RiverClassifier(_OneRowAtATime, MiniBatchClassifier):
     """Online ensemble of Bayesian classifiers with river's interface.
 
     As :class:`RiverRegressor`, for labels of any kind. The classes are those of the warm-up rows, which go on until two
@@ -170,6 +199,7 @@ class RiverClassifier(MiniBatchClassifier):
             target that is not one of classes is replaced by one.
         warmup: Rows for scales and hyperparameters.
         seed: Seed of all randomness.
+        on_bad_row: As in :class:`RiverRegressor`.
 
     Example:
         >>> import math
@@ -183,13 +213,10 @@ class RiverClassifier(MiniBatchClassifier):
         ('high', True)
     """
 
-    def __init__(self, spec: EnsembleSpec | None = None, warmup: int = 300, seed: int = 0) -> None:
-        self.spec = spec
-        self.warmup = warmup
-        self.seed = seed
-        _check_warm_up(warmup)
-        self._rows = _KeptRows()
-        self._model: OnlineModel | None = None
+    def __init__(
+        self, spec: EnsembleSpec | None = None, warmup: int = 300, seed: int = 0, on_bad_row: OnBadRow = "missing"
+    ) -> None:
+        super().__init__(spec, warmup, seed, on_bad_row)
         self._labels: list[Label] = []  # of the model, in its order
         self._counts: Counter[Label] = Counter()
 
@@ -201,16 +228,16 @@ class RiverClassifier(MiniBatchClassifier):
         """Learn one row.
 
         Raises:
-            ValueError: If a feature is not a number, or a number is out of all proportion.
+            ValueError: If a feature is not a number, or by ``on_bad_row`` if a number is out of all proportion.
         """
         if self._model is not None:
             self._learn_rows([x], [y])
             return
-        rows = self._rows.with_row(x, y)
+        rows = self._rows.with_row(x, y, self.on_bad_row)
         if rows.is_enough(self.warmup):
             labels = _sorted({label for label in rows.targets if not _is_missing(label)})
             spec = self._spec_for(len(labels))
-            self._model = rows.fit(spec, self.warmup, self.seed, _codes(rows.targets, labels))
+            self._model = rows.fit(self._config(spec), _codes(rows.targets, labels))
             self._labels, rows = labels, _KeptRows(rows.names)
         self._rows = rows
         self._count([y])
@@ -234,16 +261,6 @@ class RiverClassifier(MiniBatchClassifier):
         import pandas as pd  # it is there: X is a frame of it
 
         return pd.DataFrame(self._probabilities(list(rows_of(X))), index=X.index)
-
-    @property
-    def is_fitted(self) -> bool:
-        """Whether the warm-up is over."""
-        return self._model is not None
-
-    @property
-    def expert_weights(self) -> dict[str, float]:
-        """Weights for the next target, by expert; empty while the warm-up lasts."""
-        return {} if self._model is None else self._model.weights
 
     def _probabilities(self, rows: Sequence[Row]) -> list[dict[Label, float]]:
         total = sum(self._counts.values())
@@ -271,11 +288,6 @@ class RiverClassifier(MiniBatchClassifier):
         target = class_target(num_labels, None if self.spec is None else self.spec.target)
         return auto_for(target) if self.spec is None else replace(self.spec, target=target)
 
-    @classmethod
-    def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
-        """Small settings with which river runs its checks."""
-        yield {"spec": replace(oebe, bases=(LinearBasis(),)), "warmup": 30}
-
 
 class _KeptRows(NamedTuple):
     """The rows of the warm-up as they came."""
@@ -284,37 +296,31 @@ class _KeptRows(NamedTuple):
     rows: tuple[Row, ...] = ()
     targets: tuple[Any, ...] = ()
 
-    def with_row(self, x: Row, y: Any) -> "_KeptRows":
+    def with_row(self, x: Row, y: Any, on_bad_row: OnBadRow) -> "_KeptRows":
         """The rows with one more."""
         if not x and not self.names:
             raise ValueError("the row has no feature; give at least one")
         row = matrix_of([x], tuple(x))
-        for wrong in (illegal_input(row), too_large(row, row.new_zeros(1))) if x else ():
-            if wrong is not None:
-                raise ValueError(wrong.message(len(self.rows) + 1, tuple(str(name) for name in x)))
+        wrong = too_large(row, row.new_zeros(1)) if x and on_bad_row == "refuse" else None
+        if wrong is not None:
+            raise ValueError(wrong.message(len(self.rows) + 1, tuple(str(name) for name in x)))
         new = tuple(name for name in x if name not in self.names)
         return _KeptRows((*self.names, *new), (*self.rows, dict(x)), (*self.targets, y))
 
     def is_enough(self, warmup: int) -> bool:
         """Whether a model can be fitted to them."""
-        seen = [target for target in self.targets if not _is_missing(target)]
+        seen = [target for target in self.targets if not _is_missing(target) and not _is_too_large(target)]
         is_long = len(self.rows) >= warmup and len(seen) >= MIN_WARM_UP and len(set(seen)) > 1
         return is_long and len(constant_columns(self.X)) < len(self.names)
 
-    def fit(self, spec: EnsembleSpec, warmup: int, seed: int, y: Tensor) -> OnlineModel:
+    def fit(self, config: StreamConfig, y: Tensor) -> OnlineModel:
         """A model of them; only their names are needed afterwards."""
-        config = StreamConfig(spec, warmup=warmup, seed=seed)
         return OnlineModel(config, [str(name) for name in self.names]).fit(self.X, y)
 
     @property
     def X(self) -> Tensor:
         """The rows as a matrix (N, D), NaN where a feature was missing."""
         return matrix_of(self.rows, self.names)
-
-
-def _check_warm_up(warmup: int) -> None:
-    if warmup < MIN_WARM_UP:
-        raise ValueError(f"warmup is {warmup}; at least {MIN_WARM_UP} rows are needed to fit a model")
 
 
 def matrix_of(rows: Sequence[Row], names: Sequence[Hashable]) -> Tensor:
@@ -338,9 +344,7 @@ def rows_of(X: "pd.DataFrame") -> Iterator[dict[Hashable, Any]]:
     return (dict(zip(columns, values, strict=True)) for values in X.itertuples(index=False, name=None))
 
 
-def _after_warm_up(
-    model: RiverRegressor | RiverClassifier, X: "pd.DataFrame", y: "pd.Series"
-) -> tuple[list[Row], list[Any]]:
+def _after_warm_up(model: _OneRowAtATime, X: "pd.DataFrame", y: "pd.Series") -> tuple[list[Row], list[Any]]:
     """Give a model the rows that its warm-up takes, one at a time; what is left of rows and targets."""
     if len(X) != len(y):
         raise ValueError(f"X has {len(X)} rows and y {len(y)}; give a target for each row")
@@ -369,6 +373,11 @@ def _is_missing(value: Any) -> bool:
         return True
     differs = value != value
     return isinstance(differs, bool | np.bool_) and bool(differs)
+
+
+def _is_too_large(value: Any) -> bool:
+    """Whether a target is a number that cannot be squared."""
+    return isinstance(value, float) and abs(value) > LARGEST
 
 
 def target_of(y: Any) -> float:

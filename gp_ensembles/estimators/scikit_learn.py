@@ -22,6 +22,7 @@ from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget, LevelTarget, RealTarget, Target
 from gp_ensembles.estimators.inputs import Array, Columns, as_array, as_tensor, checked_inputs, encoded_names, fit_frame
 from gp_ensembles.streaming import OnlineModel, StreamConfig
+from gp_ensembles.streaming.config import OnBadRow
 from gp_ensembles.streaming.forecasting.forecast import Forecast
 from gp_ensembles.streaming.joint import joint_covariance
 from gp_ensembles.streaming.predictions import StreamDistribution
@@ -46,6 +47,8 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
         warmup: Rows for scales and hyperparameters. With ``partial_fit`` alone, rows are kept until that many have
             come, and meanwhile predictions are the running mean and variance of the targets.
         random_state: Seed, random state or ``None``, as in scikit-learn.
+        on_bad_row: What becomes of a number that cannot be learned, such as an overflow code, as in
+            :class:`~gp_ensembles.streaming.StreamConfig`; ``model_.anomaly_counts`` says how many there were.
 
     Example:
         >>> from dataclasses import replace
@@ -69,10 +72,12 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
         spec: EnsembleSpec | None = None,
         warmup: int = 1000,
         random_state: int | np.random.RandomState | None = None,
+        on_bad_row: OnBadRow = "missing",
     ) -> None:
         self.spec = spec
         self.warmup = warmup
         self.random_state = random_state
+        self.on_bad_row = on_bad_row
 
     def fit(self, X: Any, y: Any) -> Self:
         """Forget everything, fit to the first rows, and learn all.
@@ -251,7 +256,7 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
             if not isinstance(spec.target, RealTarget):
                 raise TypeError(f"several targets need spec.target=RealTarget(), got {spec.target}")
             spec = replace(spec, target=RealTarget(num_outputs))
-        return _new_model(spec, num_warmup, self.random_state, encoded_names(self, columns))
+        return _new_model(self, spec, num_warmup, columns)
 
 
 class OnlineClassifier(ClassifierMixin, BaseEstimator):
@@ -266,6 +271,7 @@ class OnlineClassifier(ClassifierMixin, BaseEstimator):
         warmup: Rows for scales and hyperparameters. With ``partial_fit`` alone, rows are kept until that many have
             come, and meanwhile probabilities are the frequencies of the labels so far.
         random_state: Seed, random state or ``None``, as in scikit-learn.
+        on_bad_row: As in :class:`OnlineRegressor`.
 
     Attributes:
         classes\_: The labels, sorted, shape (C,).
@@ -291,10 +297,12 @@ class OnlineClassifier(ClassifierMixin, BaseEstimator):
         spec: EnsembleSpec | None = None,
         warmup: int = 1000,
         random_state: int | np.random.RandomState | None = None,
+        on_bad_row: OnBadRow = "missing",
     ) -> None:
         self.spec = spec
         self.warmup = warmup
         self.random_state = random_state
+        self.on_bad_row = on_bad_row
 
     def fit(self, X: Any, y: Any) -> Self:
         """Forget everything, fit to the first rows, and learn all.
@@ -383,7 +391,7 @@ class OnlineClassifier(ClassifierMixin, BaseEstimator):
         given = None if self.spec is None else self.spec.target
         target = class_target(len(classes), given)
         spec = auto_for(target) if self.spec is None else replace(self.spec, target=target)
-        return _new_model(spec, num_warmup, self.random_state, encoded_names(self, columns))
+        return _new_model(self, spec, num_warmup, columns)
 
 
 @contextmanager
@@ -432,10 +440,11 @@ def _warm_up(warmup: Any, num_rows: int) -> int:
 
 
 def _new_model(
-    spec: EnsembleSpec, num_warmup: int, random_state: int | np.random.RandomState | None, names: list[str] | None
+    estimator: OnlineRegressor | OnlineClassifier, spec: EnsembleSpec, num_warmup: int, columns: Columns | None
 ) -> OnlineModel:
-    config = StreamConfig(spec, warmup=num_warmup, seed=_seed(random_state))
-    return OnlineModel(config, names)
+    seed = _seed(estimator.random_state)
+    config = StreamConfig(spec, warmup=num_warmup, seed=seed, on_bad_row=estimator.on_bad_row)
+    return OnlineModel(config, encoded_names(estimator, columns))
 
 
 def _seed(random_state: int | np.random.RandomState | None) -> int:

@@ -11,6 +11,7 @@ from gp_ensembles.ensembles.presets import light, oebe
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.estimators.inputs import Array, as_array, as_tensor
 from gp_ensembles.estimators.scikit_learn import OnlineRegressor
+from gp_ensembles.streaming.config import OnBadRow
 from gp_ensembles.streaming.predictions import StreamDistribution
 
 try:
@@ -109,6 +110,7 @@ class SkproRegressor(BaseProbaRegressor):
         spec: What the ensemble is made of, as in :class:`~gp_ensembles.estimators.scikit_learn.OnlineRegressor`.
         warmup: Rows for scales and hyperparameters.
         random_state: Seed.
+        on_bad_row: What becomes of a number that cannot be learned, as there.
 
     Example:
         >>> import numpy as np
@@ -137,15 +139,23 @@ class SkproRegressor(BaseProbaRegressor):
         "y_inner_mtype": "pd_DataFrame_Table",
     }
 
-    def __init__(self, spec: EnsembleSpec | None = None, warmup: int = 1000, random_state: int | None = None) -> None:
+    def __init__(
+        self,
+        spec: EnsembleSpec | None = None,
+        warmup: int = 1000,
+        random_state: int | None = None,
+        on_bad_row: OnBadRow = "missing",
+    ) -> None:
         self.spec = spec
         self.warmup = warmup
         self.random_state = random_state
+        self.on_bad_row = on_bad_row
         super().__init__()
 
     def _fit(self, X: pd.DataFrame, y: pd.DataFrame, C: pd.DataFrame | None = None) -> Self:
         self._columns_of_y = y.columns
-        self.regressor_ = OnlineRegressor(self.spec, self.warmup, self.random_state).fit(_named(X), _target(y))
+        regressor = OnlineRegressor(self.spec, self.warmup, self.random_state, self.on_bad_row)
+        self.regressor_ = regressor.fit(_named(X), _target(y))
         return self
 
     def _update(self, X: pd.DataFrame, y: pd.DataFrame, C: pd.DataFrame | None = None) -> Self:

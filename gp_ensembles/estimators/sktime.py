@@ -11,6 +11,7 @@ from gp_ensembles.ensembles.presets import forecaster, oebe
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.estimators.inputs import Array, as_array
 from gp_ensembles.estimators.scikit_learn import OnlineRegressor
+from gp_ensembles.streaming.config import OnBadRow
 from gp_ensembles.streaming.forecasting.forecast import Forecast
 
 try:
@@ -35,6 +36,8 @@ class SktimeForecaster(BaseForecaster):
         warmup: Rows for scales and hyperparameters, at most; all where the series is shorter.
         num_paths: Number of sample paths.
         random_state: Seed.
+        on_bad_row: What becomes of a number that cannot be learned, as in
+            :class:`~gp_ensembles.estimators.scikit_learn.OnlineRegressor`.
 
     Example:
         >>> import numpy as np
@@ -78,11 +81,13 @@ class SktimeForecaster(BaseForecaster):
         warmup: int = 1000,
         num_paths: int = 500,
         random_state: int = 0,
+        on_bad_row: OnBadRow = "missing",
     ) -> None:
         self.spec = spec
         self.warmup = warmup
         self.num_paths = num_paths
         self.random_state = random_state
+        self.on_bad_row = on_bad_row
         super().__init__()
 
     def _fit(self, y: pd.Series, X: pd.DataFrame | None, fh: ForecastingHorizon | None) -> Self:
@@ -96,7 +101,7 @@ class SktimeForecaster(BaseForecaster):
         self._columns = None if X is None else list(X.columns)
         frame = self._inputs(y.index, X)
         # Kinds and scales need a target in their rows.
-        self.regressor_ = OnlineRegressor(spec, self.warmup, self.random_state)
+        self.regressor_ = OnlineRegressor(spec, self.warmup, self.random_state, self.on_bad_row)
         self.regressor_.partial_fit(frame, y.to_numpy(dtype=np.float64))
         if not self.regressor_.model_.is_fitted:  # a series shorter than the warm-up
             self.regressor_.fit(frame, y.to_numpy(dtype=np.float64))

@@ -29,14 +29,6 @@ class _Map(NamedTuple):
     factor: Numbers  # (E, F)
 
 
-class _Clip(NamedTuple):
-    """Columns that are seen within a box, as further columns behind those of the row."""
-
-    columns: list[int]
-    lower: Numbers
-    upper: Numbers
-
-
 @final
 class RowFeatures:
     r"""Feature maps with their hyperparameters read, on all or some columns, clamped to a box or not.
@@ -46,10 +38,11 @@ class RowFeatures:
 
     def __init__(self, maps: Sequence[FeatureMap]) -> None:
         self._num_inputs = maps[0].num_inputs
-        self._clips: list[_Clip] = []
+        # Columns seen within a box, with its ends, as further columns behind those of the row.
+        self._clips: list[tuple[list[int], Numbers, Numbers]] = []
         parts = [self._read(features, list(range(self._num_inputs))) for features in maps]
         known = [part for part in parts if part is not None]
-        self._row = np.empty(self._num_inputs + sum(len(clip.columns) for clip in self._clips))
+        self._row = np.empty(self._num_inputs + sum(len(columns) for columns, *_ in self._clips))
         num_waves, start, places = sum(len(part.phases) for part in known), 0, [np.empty((0, 0), dtype=np.int64)]
         self._frequencies = np.zeros((num_waves, len(self._row)))
         self._phases = np.concatenate([np.empty(0), *(part.phases for part in known)])
@@ -100,8 +93,8 @@ class RowFeatures:
         if isinstance(features, SelectColumns):
             return self._read(features.features, [columns[j] for j in features.columns.tolist()])
         if isinstance(features, Clamp):
-            first = self._num_inputs + sum(len(clip.columns) for clip in self._clips)
-            self._clips.append(_Clip(columns, features.lower.numpy(), features.upper.numpy()))
+            first = self._num_inputs + sum(len(known) for known, *_ in self._clips)
+            self._clips.append((columns, features.lower.numpy(), features.upper.numpy()))
             found = self._read(features.features, list(range(first, first + len(columns))))
             if found is None:
                 self._clips.pop()

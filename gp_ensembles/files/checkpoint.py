@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import safetensors.torch
 import torch
@@ -24,6 +24,7 @@ from torch import Tensor
 
 from gp_ensembles.files.replacing import replace_file
 
+Built = TypeVar("Built")
 _HEAD = ("format", "format_version", "manifest")
 _CALLED = frozenset({"torch._utils _rebuild_tensor_v2", "collections OrderedDict"})
 _LIBRARIES = ("gp_ensembles", "torch", "gpytorch", "numpy")
@@ -81,6 +82,16 @@ def read_checkpoint(path: Path, kind: Kind) -> dict[str, Any]:
             f"{path} is damaged or was changed: its content does not match its manifest; use an earlier one"
         )
     return found
+
+
+def rebuilt(path: Path, kind: Kind, build: Callable[[dict[str, Any]], Built], remedy: str) -> Built:
+    """What a function makes of the content of a file; ValueError, with a remedy, if it does not fit this version."""
+    content = read_checkpoint(path, kind)
+    try:
+        return build(content)
+    except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{path} does not fit this version of the library ({reason}); {remedy}") from error
 
 
 def fingerprint(*tensors: Tensor) -> str:

@@ -16,8 +16,21 @@ from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.spec_checks import check_count, check_flag
 from gp_ensembles.fleet.ensemble_fleet import Names, listed
 from gp_ensembles.numerics.devices import check_device
+from gp_ensembles.streaming.bad_rows import clean_arrivals
 from gp_ensembles.streaming.checks import IllegalRow
-from gp_ensembles.streaming.config import MIN_WARM_UP, Impute, StreamConfig
+from gp_ensembles.streaming.config import MIN_WARM_UP, Impute, OnBadRow, StreamConfig
+
+
+class RefusedRowError(ValueError):
+    """A row of a call that cannot be learned, of a series."""
+
+    def __init__(self, series: Hashable, wrong: IllegalRow) -> None:
+        super().__init__(series, wrong)
+        self.series, self.wrong = series, wrong
+
+    def __str__(self) -> str:
+        return f"series {self.series!r}: {self.wrong.message(0, None)}"
+
 
 Owner = TypeVar("Owner", bound=Hashable)
 
@@ -30,7 +43,7 @@ class CallRows(NamedTuple):
     y: Tensor  # targets, shape (N,)
 
 
-def checked_rows(names: Names, X: Tensor, y: Tensor | None, num_inputs: int | None) -> CallRows:
+def checked_rows(names: Names, X: Tensor, y: Tensor | None, num_inputs: int | None, on_bad_row: OnBadRow) -> CallRows:
     """Names, inputs X (N, D) and targets y (N,) in float64, if they are legal.
 
     Raises:
@@ -49,7 +62,7 @@ def checked_rows(names: Names, X: Tensor, y: Tensor | None, num_inputs: int | No
         )
     if num_inputs is not None and X.shape[1] != num_inputs:
         raise ValueError(f"X has {X.shape[1]} columns, the rows before had {num_inputs}")
-    for what, values in (("X", X.flatten(1)), ("y", y.unsqueeze(-1))):
+    for what, values in (("X", X.flatten(1)), ("y", y.unsqueeze(-1))) if on_bad_row == "refuse" else ():
         infinite = values.isinf().any(-1)
         if bool(infinite.any()):
             row = int(infinite.int().argmax())
@@ -60,9 +73,15 @@ def checked_rows(names: Names, X: Tensor, y: Tensor | None, num_inputs: int | No
 def refuse(wrong: IllegalRow | None, names: Sequence[Hashable], rows: Tensor | None = None) -> None:
     """Raise if there is a row that cannot be learned, among rows of series (N,), with numbers in the call (N,)."""
     if wrong is not None:
-        columns = tuple(f"column {number}" for number in range(1 + (wrong.column or 0)))
         number = wrong.row if rows is None else int(rows[wrong.row])
-        raise ValueError(f"series {names[wrong.row]!r}: {wrong._replace(row=number).message(0, columns)}")
+        raise RefusedRowError(names[wrong.row], wrong._replace(row=number))
+
+
+def arrived(config: StreamConfig, rows: CallRows, numbers: Tensor | None = None) -> tuple[CallRows, tuple[int, ...]]:
+    """Rows of warm-ups, which have numbers in a call, without what cannot be squared, and places of those with such."""
+    clean = clean_arrivals(rows.X, rows.y, config)
+    refuse(clean.refused, rows.names, numbers)
+    return rows._replace(X=clean.X, y=clean.y), clean.bad
 
 
 def divided(rows: CallRows, owners: Sequence[Owner]) -> tuple[dict[Owner, Tensor], dict[Owner, CallRows]]:
@@ -94,6 +113,7 @@ def fleet_settings(
     flags: Mapping[str, bool],
     impute: Impute,
     clip: float | None,
+    on_bad_row: OnBadRow,
 ) -> StreamConfig:
     """The settings of a fleet, which messages name, as those of a stream.
 
@@ -121,4 +141,5 @@ def fleet_settings(
         clip=clip,
         recalibrate=flags["recalibrate"],
         coverages=tuple(coverages),
+        on_bad_row=on_bad_row,
     )

@@ -1,7 +1,9 @@
 """Many series in their own units, each with its own ensemble: rows in, distributions and intervals out."""
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -14,7 +16,7 @@ from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.fleet.arrivals import numbered
-from gp_ensembles.fleet.calls import SMALL, CallRows, checked_rows, fleet_settings, refuse
+from gp_ensembles.fleet.calls import SMALL, CallRows, arrived, checked_rows, fleet_settings, refuse
 from gp_ensembles.fleet.checkpoint import read_about, read_about_units, settings_in
 from gp_ensembles.fleet.ensemble_fleet import AllSetAsideError, EnsembleFleet, Names, listed
 from gp_ensembles.fleet.exported import SeriesModel
@@ -26,11 +28,7 @@ from gp_ensembles.fleet.notes import (
     path_of,
     unpack_calibration,
 )
-from gp_ensembles.fleet.predictions import (
-    FleetPredictions,
-    SeriesDistribution,
-    empty_predictions,
-)
+from gp_ensembles.fleet.predictions import FleetPredictions, SeriesDistribution, empty_predictions
 from gp_ensembles.fleet.store import new_folder, next_folder
 from gp_ensembles.fleet.warm_up import (
     WarmUpRows,
@@ -46,8 +44,7 @@ from gp_ensembles.fleet.warm_up import (
     without_outliers,
 )
 from gp_ensembles.streaming.after_mixture import calibrate_next, in_units
-from gp_ensembles.streaming.checks import too_large
-from gp_ensembles.streaming.config import MIN_WARM_UP, Impute, StreamConfig
+from gp_ensembles.streaming.config import MIN_WARM_UP, Impute, OnBadRow, StreamConfig
 from gp_ensembles.streaming.inputs import InputState
 from gp_ensembles.streaming.warm_up_outliers import warn_of_outliers
 
@@ -77,6 +74,7 @@ class Fleet:
         recalibrate: Correct distribution functions by past errors; means and variances are then integrals, which cost
             several times the row where they are asked for.
         impute: What a missing input is imputed by, as in :class:`~gp_ensembles.streaming.StreamConfig`.
+        on_bad_row: What becomes of numbers that cannot be learned, as there; rows that had one are in ``bad_rows``.
         clip: Inputs are clipped at this many warm-up standard deviations from the warm-up mean; not by default.
         seed: Seed of all randomness.
         dtype: Precision of the states; scales and predictions are in float64.
@@ -119,10 +117,13 @@ class Fleet:
         device: str | torch.device = "cpu",
         own_variances: bool = True,
         own_length_scales: bool = False,
+        on_bad_row: OnBadRow = "missing",
         folder: str | Path | None = None,
     ) -> None:
         on = {"own_variances": own_variances, "own_length_scales": own_length_scales, "recalibrate": recalibrate}
-        self.config: StreamConfig = fleet_settings(self, spec, warmup, seed, coverages, dtype, device, on, impute, clip)
+        self.config: StreamConfig = fleet_settings(
+            self, spec, warmup, seed, coverages, dtype, device, on, impute, clip, on_bad_row
+        )
         self.access: AccessLock = AccessLock()
         self.spec: EnsembleSpec = spec
         self.warmup: int = self.config.warmup
@@ -131,6 +132,7 @@ class Fleet:
         self.own_variances, self.own_length_scales = own_variances, own_length_scales
         self.series: EnsembleFleet | None = None
         self.folder: Path | None = new_folder(folder, self.device)
+        self.bad_rows: Counter[Hashable] = Counter()  # rows with a number that cannot be learned, by series
         self._waiting: dict[Hashable, WarmUpRows] = {}
         self._template: WarmUpRows | None = None  # standardized rows of the series that the ensemble is made for
 
@@ -164,10 +166,9 @@ class Fleet:
 
     @property
     def _numbers(self) -> dict[str, Any]:
-        names = ("warmup", "seed", "recalibrate", "impute", "clip")
-        settings = {name: getattr(self.config, name) for name in names}
-        settings |= {"own_variances": self.own_variances, "own_length_scales": self.own_length_scales}
-        return {**settings, "coverages": list(self.config.coverages)}
+        names = ("warmup", "seed", "recalibrate", "impute", "clip", "on_bad_row")
+        own = {"own_variances": self.own_variances, "own_length_scales": self.own_length_scales}
+        return {**{name: getattr(self.config, name) for name in names}, **own, "coverages": list(self.config.coverages)}
 
     def fit(self, names: Names, X: Tensor, y: Tensor, *, shared: "Fleet | None" = None, progress: bool = False) -> None:
         """Forget everything, fit hyperparameters to these rows, and begin with the series that have enough of them.
@@ -191,8 +192,8 @@ class Fleet:
     def fit_shared(self, names: Names, X: Tensor, y: Tensor, *, progress: bool = False) -> None:
         """Forget everything, and fit only the shared hyperparameters to these rows; no series starts."""
         with self._restarted(names, X, y, must_fit=True) as (other, ready):
-            warm = warm_ups(self.config, {name: without_outliers(other._waiting[name]) for name in ready})
-            ensemble, other._template = fitted_ensemble(self.config, warm.standard, progress)
+            warm, other.bad_rows, _ = without_outliers(self.config, {name: other._waiting[name] for name in ready})
+            ensemble, other._template = fitted_ensemble(self.config, warm_ups(self.config, warm).standard, progress)
             other.series, other._waiting = other._empty(ensemble), {}
 
     @contextmanager
@@ -200,8 +201,8 @@ class Fleet:
         """A fleet with only these rows, and the series that have enough; this one becomes it after the block."""
         other = self.fresh()
         other.folder = self.folder
-        rows = other.checked(names, X, y)
-        refuse(too_large(rows.X, rows.y), rows.names)
+        rows, bad = arrived(self.config, other.checked(names, X, y))
+        other.bad_rows.update(rows.names[row] for row in bad)
         other._waiting = joined({}, *rows)
         ready = {name: len(rows.y) for name, rows in other._waiting.items() if length_of_warm_up(rows.y, self.warmup)}
         if must_fit and not ready:
@@ -244,11 +245,11 @@ class Fleet:
             Predictions in the order of the rows.
 
         Raises:
-            ValueError: If rows are malformed, or one holds a number more than 1e6 warm-up standard deviations from the
-                warm-up mean of its series.
+            ValueError: If rows are malformed; with ``on_bad_row="refuse"`` also if one holds a number more than 1e6
+                warm-up standard deviations from the warm-up mean of its series.
         """
         call, series = self.checked(names, X, y), self.series
-        waiting, template = dict(self._waiting), self._template
+        waiting, template, bad_rows = dict(self._waiting), self._template, self.bad_rows.copy()
         new = [row for row, name in enumerate(call.names) if series is None or name not in series]
         try:
             kept = self._keep(call, new)
@@ -257,7 +258,7 @@ class Fleet:
         except BaseException:
             if series is None and self.series is not None:
                 self.series.remove_files()
-            self._waiting, self.series, self._template = waiting, series, template
+            self._waiting, self.series, self._template, self.bad_rows = waiting, series, template, bad_rows
             if series is not None:
                 began = {*waiting, *(call.names[row] for row in new)}
                 series.retire([name for name in began if name in series])
@@ -285,18 +286,20 @@ class Fleet:
         found = empty_predictions(missing, self.config.coverages)._replace(waiting=waiting)
         if not rows:
             return found
-        X, given = X[rows], [given[row] for row in rows]
+        numbers = torch.tensor(rows, dtype=torch.int64, device=X.device)
+        X, given = X[numbers], [given[row] for row in rows]
         series = self._series_of(given)
         path = path_of(self.config, series.note("columns", given))
-        standard = path.each(InputState.unpacked(series.note("inputs", given), X.shape[1]), X)
-        refuse(path.illegal(standard.scaled, X), given)
+        states = InputState.unpacked(series.note("inputs", given), X.shape[1])
+        standard, clean = path.cleaned(partial(path.each, states), X)
+        refuse(clean.refused, given, numbers)
         mixture = in_units(series.predict(given, standard.inputs, extra=standard.extra), path.columns.scales)
         calibration = unpack_calibration(self.config, series.note("calibration", given))
         distribution = calibrate_next(calibration, mixture)
         assert isinstance(distribution, SeriesDistribution)
         if calibration.levels is not None:
             found = found._replace(levels=IntervalLevels(self.config.coverages).probabilities(calibration.levels))
-        return found._replace(rows=torch.tensor(rows, dtype=torch.int64, device=self.device), distribution=distribution)
+        return found._replace(rows=numbers, distribution=distribution)
 
     def retire(self, names: Names) -> None:
         """Remove series, including those in their warm-up.
@@ -366,6 +369,7 @@ class Fleet:
             "dtype": str(self.dtype).removeprefix("torch."),
             "template": dict(self._template._asdict()),
             "waiting": [{"name": name, **rows._asdict()} for name, rows in self._waiting.items()],
+            "bad_rows": [list(item) for item in self.bad_rows.items()],
             "notes": dict(notes or {}),
         }
         self.series.save(folder, about=about, progress=progress)
@@ -390,6 +394,7 @@ class Fleet:
         fleet._template = WarmUpRows(**about["template"]).to(fleet.device)
         fleet.series = fleet._empty(shared_ensemble(fleet.config, fleet._template))
         fleet.series.load(folder)
+        fleet.bad_rows = Counter(dict(about.get("bad_rows", [])))
         fleet._waiting = {row["name"]: WarmUpRows(row["X"], row["y"]).to(fleet.device) for row in about["waiting"]}
         return fleet
 
@@ -418,17 +423,19 @@ class Fleet:
         names, X, y = [call.names[row] for row in rows.tolist()], call.X[rows], call.y[rows]
         codes, distinct = numbered(names, y)
         columns, state, calibration = (series.note(name, distinct) for name in ("columns", "inputs", "calibration"))
-        scaled, inputs, extra = follow_rows(config, columns, state, X, codes)
         each = path_of(config, columns[codes])
-        refuse(each.illegal(scaled, X, y), names, rows)
+        standard, clean = each.cleaned(lambda X: follow_rows(config, columns, state, X, codes), X, y)
+        refuse(clean.refused, names, rows)
+        y = clean.y
         targets, scales = each.targets(y).to(self.dtype), each.columns.scales
         try:
-            predictions = series.observe(names, inputs, targets, extra=extra)
+            predictions = series.observe(names, standard.inputs, targets, extra=standard.extra)
         except AllSetAsideError:
             return none
         mixture = in_units(predictions.mixture, scales)
         distribution, gain, intervals = calibrate_rows(config, calibration, mixture, y, codes)
-        series.write_note("inputs", distinct, state)
+        self.bad_rows.update(names[row] for row in clean.bad)
+        series.write_note("inputs", distinct, standard.state.packed())
         series.write_note("calibration", distinct, calibration)
         none.log_prob[rows] = predictions.log_prob.double() - scales.log_scale(targets) + gain
         none.covered[:, rows] = intervals.covered
@@ -436,15 +443,10 @@ class Fleet:
 
     def checked(self, names: Names, X: Tensor, y: Tensor | None = None) -> CallRows:
         """Names, inputs and targets (zeros by default) in float64 on the device, if legal; ValueError if not."""
-        rows = checked_rows(names, X, y, self.num_inputs)
+        kept = (self._template, *self._waiting.values())
+        num_inputs = next((known.X.shape[1] for known in kept if known is not None), None)
+        rows = checked_rows(names, X, y, num_inputs, self.config.on_bad_row)
         return rows._replace(X=rows.X.to(self.device), y=rows.y.to(self.device))
-
-    @property
-    def num_inputs(self) -> int | None:
-        """Number of columns of all rows so far; ``None`` before any."""
-        if self._template is not None:
-            return self._template.X.shape[1]
-        return next((rows.X.shape[1] for rows in self._waiting.values()), None)
 
     def _keep(self, call: CallRows, new: Sequence[int]) -> Tensor:
         """Keep new rows of warm-ups and start the series that have enough; returns numbers of the rows kept, (K,)."""
@@ -452,21 +454,23 @@ class Fleet:
         if not new:
             return rows
         came, own = self.waiting, CallRows([call.names[row] for row in new], call.X[rows], call.y[rows])
-        refuse(too_large(own.X, own.y), own.names, rows)
+        own, bad = arrived(self.config, own, rows)
         self._waiting = joined(self._waiting, *own)
         least = {name: length_of_warm_up(kept.y, self.warmup) for name, kept in self._waiting.items()}
         # With all that came in earlier calls, while there was nothing to fit to.
         prepared = self._prepare({name: max(num, came.get(name, 0)) for name, num in least.items() if num})
         is_kept = rows_of_warm_ups(own.names, came, prepared)
+        self.bad_rows.update(own.names[row] for row in bad if is_kept[row])
         return rows[torch.tensor(is_kept, dtype=torch.bool, device=rows.device)]
 
     def _prepare(self, ready: _Counts, *, must_fit: bool = False, progress: bool = False) -> _Counts:
         """Start series, each from its first rows; none while there is nothing to fit to."""
         first = {name: WarmUpRows(*(part[:num] for part in self._waiting[name])) for name, num in ready.items()}
-        warm = {name: without_outliers(rows) for name, rows in first.items()}
+        warm, bad, num_left_out = without_outliers(self.config, first)
         if not warm or (self.series is None and not must_fit and not any(map(moves, warm.values()))):
             return {}
-        warn_of_outliers(sum(int((warm[name].y.isnan() & ~rows.y.isnan()).sum()) for name, rows in first.items()), 0)
+        self.bad_rows += bad
+        warn_of_outliers(num_left_out, 0)
         ups = warm_ups(self.config, warm)
         own = self.own_variances, self.own_length_scales
         if self.series is None:

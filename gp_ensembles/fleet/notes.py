@@ -15,7 +15,7 @@ from gp_ensembles.fleet.predictions import SeriesDistribution
 from gp_ensembles.streaming.after_mixture import CalibrationState, init_calibration
 from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.config import StreamConfig
-from gp_ensembles.streaming.inputs import InputPath, InputState
+from gp_ensembles.streaming.inputs import InputPath, InputState, Standard
 from gp_ensembles.streaming.predictions import Intervals
 
 
@@ -31,26 +31,24 @@ def path_of(config: StreamConfig, columns: Tensor) -> InputPath:
     return InputPath(config, Columns.unpacked(columns))
 
 
-def follow_rows(
-    config: StreamConfig, columns: Tensor, states: Tensor, X: Tensor, series: Tensor
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Standardize rows X (N, D) of series (N,) in any order.
+def follow_rows(config: StreamConfig, columns: Tensor, states: Tensor, X: Tensor, series: Tensor) -> Standard:
+    """Standardize rows X (N, D) of series (N,) in any order; columns and states of the S series are packed, (S, ...).
 
-    Columns and states of the S series are packed, (S, ...); states are changed in place. Returns: inputs before they
-    are moved into range, (N, D); what the ensemble takes, (N, D); and the noise variance that gaps add to each row,
-    (N,), ``None`` if there is no gap.
+    See :meth:`~gp_ensembles.streaming.inputs.InputPath.follow`; the states after the rows are those of all S series.
     """
     num_rows, num_inputs = X.shape
-    scaled, extra = torch.empty_like(X), X.new_zeros(num_rows)
+    states, scaled, extra, num_moved = states.clone(), torch.empty_like(X), X.new_zeros(num_rows), series.clone()
     inputs = X.new_empty(num_rows, num_inputs, dtype=config.torch_dtype)
     for places, numbers in batches(series):
         state, rows = InputState.unpacked(states[places], num_inputs), numbers.flatten()
         part = path_of(config, columns[places]).follow(state, X[numbers])
         scaled[rows], inputs[rows] = part.scaled.flatten(0, 1), part.inputs.flatten(0, 1)
+        num_moved[rows] = part.num_moved.flatten()
         if part.extra is not None:
             extra[rows] = part.extra.flatten()
         states[places] = part.state.packed()
-    return scaled, inputs, extra if bool(extra.any()) else None
+    after = InputState.unpacked(states, num_inputs)
+    return Standard(scaled, inputs, extra if bool(extra.any()) else None, num_moved, after)
 
 
 def pack_calibration(state: CalibrationState) -> Tensor:

@@ -1,5 +1,6 @@
 """Warm-ups of series: their rows, units, and the ensemble that all series share."""
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -17,10 +18,10 @@ from gp_ensembles.fleet.fitting import fit_bases, fit_own_variances
 from gp_ensembles.fleet.length_scales import fit_factors
 from gp_ensembles.fleet.notes import path_of
 from gp_ensembles.numerics.lag_selection import find_lags
+from gp_ensembles.streaming.bad_rows import clean_warm_up
 from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.config import MIN_WARM_UP, StreamConfig
 from gp_ensembles.streaming.inputs import InputState
-from gp_ensembles.streaming.warm_up_outliers import limit_warm_up, outliers_in_warm_up
 
 _MOST_SERIES, _MOST_ROWS = 50, 500  # to which hyperparameters are fitted
 _AT_ONCE = 256  # series whose rows are standardized together
@@ -78,9 +79,15 @@ def length_of_warm_up(y: Tensor, warmup: int) -> int | None:
     return least if least <= len(y) else None
 
 
-def without_outliers(rows: WarmUpRows) -> WarmUpRows:
-    """A warm-up with outliers of the inputs moved to the edge of the other values, and those of the targets missing."""
-    return WarmUpRows(limit_warm_up(rows.X)[0], torch.where(outliers_in_warm_up(rows.y), torch.nan, rows.y))
+def without_outliers(
+    config: StreamConfig, warm: Mapping[Hashable, WarmUpRows]
+) -> tuple[dict[Hashable, WarmUpRows], Counter[Hashable], int]:
+    """Warm-ups without outliers; how many rows of each had a number that cannot be learned; and targets left out."""
+    found, bad, num_left_out = dict[Hashable, WarmUpRows](), Counter[Hashable](), 0
+    for name, rows in warm.items():
+        clean, _, num = clean_warm_up(*rows, config)
+        found[name], bad[name], num_left_out = WarmUpRows(clean.X, clean.y), len(clean.bad), num_left_out + num
+    return found, +bad, num_left_out
 
 
 def warm_ups(config: StreamConfig, warm: Mapping[Hashable, WarmUpRows]) -> WarmUps:

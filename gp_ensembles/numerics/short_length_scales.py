@@ -13,7 +13,6 @@ each ratio r of function to noise, which all blocks share:
 """
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -27,23 +26,20 @@ _WORTH = 0.1  # nats per row that short scales must gain
 
 
 @torch.no_grad()
-def short_length_scales(X: Tensor, y: Tensor, reach: float, columns: Sequence[int] | None = None) -> Tensor | None:
+def short_length_scales(X: Tensor, y: Tensor, reach: float) -> Tensor | None:
     """Length scales (D,) with more evidence than all that a search finds by itself; ``None`` where there are none.
 
     Args:
         X: Inputs, shape (N, D).
         y: Targets, shape (N,); NaN rows are left out.
         reach: Shortest scale that a search finds by itself, as a share of each column's range.
-        columns: Columns whose scales may be short; all by default.
     """
     seen = ~y.isnan()
     rows, targets = X[seen].double(), y[seen].double()
     if len(targets) < 4 or not bool(targets.std() > 0):
         return None
     span = rows.amax(0) - rows.amin(0)
-    moving = [column for column in (range(len(span)) if columns is None else columns) if span[column] > 0]
-    if not moving:
-        return None
+    moving = (span > 0).nonzero().flatten().tolist()
     rows = (rows - rows.amin(0)) / torch.where(span > 0, span, 1.0)
     places = _blocks(rows)
     rows, targets = rows[places], ((targets - targets.mean()) / targets.std())[places]
@@ -96,10 +92,7 @@ def _nearest(rows: Tensor) -> float:
 def _candidates(gaps: Tensor, nearest: float, moving: list[int]) -> Tensor:
     """Sets of length scales to try, (S, D)."""
     start = torch.full_like(gaps, _LONGEST)
-    sets = [
-        start.index_fill(0, torch.tensor(moving, dtype=torch.int64, device=gaps.device), scale)
-        for scale in _halved(nearest)
-    ]
+    sets = [torch.full_like(gaps, scale) for scale in _halved(nearest)]
     if 1 < len(moving) <= _MOST_COLUMNS:
         for column in moving:
             for scale in _halved(float(gaps[column]))[1:]:

@@ -1,7 +1,7 @@
 """A stream: targets with the predictions made before them, running log scores, the experts' weights, a forecast."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -76,20 +76,14 @@ def plot_bands(
     return _bands_figure(None, arrays, target_name, last_row)
 
 
-class Runs(NamedTuple):
-    """Runs of rows that follow one another, each array (R,)."""
+def plot_long_bands(
+    runs: Mapping[str, Any], last: Mapping[str, ArrayLike], *, target_name: str = "y", last_row: int = 0
+) -> Figure:
+    """As :func:`plot_bands` for a stream of which runs of rows are known, and its last rows one by one.
 
-    rows: Array  # row numbers at their middles
-    least: Array  # least targets; NaN where none was observed
-    greatest: Array
-    mean: Array  # means of the predictive means
-    lower: Array  # lowest ends of the bands
-    upper: Array  # highest ends
-    is_missing: NDArray[np.bool_]  # whether a target is missing
-
-
-def plot_long_bands(runs: Runs, last: Mapping[str, ArrayLike], *, target_name: str = "y", last_row: int = 0) -> Figure:
-    """As :func:`plot_bands` for a stream of which runs of rows are known, and its last rows one by one."""
+    Of the runs, (R,) each: their middles ``rows``, ``least`` and ``greatest`` target (NaN where none was observed),
+    ``mean``, ``lower`` and ``upper`` end of the band, and whether a target ``is_missing``.
+    """
     return _bands_figure(lambda axis: _draw_runs(axis, runs), as_columns(last), target_name, last_row)
 
 
@@ -311,22 +305,22 @@ def _draw_rows(axis: Axes, arrays: dict[str, Array], last_row: int) -> None:
     _mark_missing(axis, rows[np.isnan(y)])
 
 
-def _runs_of(arrays: dict[str, Array], first_row: int) -> Runs:
+def _runs_of(arrays: dict[str, Array], first_row: int) -> dict[str, Any]:
     """Runs of rows, at most a thousand."""
     runs = bins(len(arrays["y"]), 1000)
     rows = first_row + np.array([(run.start + run.stop - 1) / 2 for run in runs])
     lowest, highest = thin(arrays["y"], runs, np.min), thin(arrays["y"], runs, np.max)
     mean, lower, upper = (thin(arrays[name], runs, np.median) for name in ("mean", "lower", "upper"))
     is_missing = np.array([np.isnan(arrays["y"][run]).any() for run in runs])
-    return Runs(rows, lowest, highest, mean, lower, upper, is_missing)
+    bands = {"mean": mean, "lower": lower, "upper": upper}
+    return {"rows": rows, "least": lowest, "greatest": highest, **bands, "is_missing": is_missing}
 
 
-def _draw_runs(axis: Axes, runs: Runs) -> None:
-    axis.fill_between(
-        runs.rows, runs.least, runs.greatest, color=FAINT, alpha=0.45, linewidth=0, label="range of targets"
-    )
-    draw_band(axis, runs.rows, runs.mean, runs.lower, runs.upper)
-    _mark_missing(axis, runs.rows[runs.is_missing])
+def _draw_runs(axis: Axes, runs: Mapping[str, Any]) -> None:
+    rows, span = runs["rows"], (runs["least"], runs["greatest"])
+    axis.fill_between(rows, *span, color=FAINT, alpha=0.45, linewidth=0, label="range of targets")
+    draw_band(axis, rows, runs["mean"], runs["lower"], runs["upper"])
+    _mark_missing(axis, rows[runs["is_missing"]])
     axis.text(
         1.0, 1.02, "grey: range of the targets in runs of rows",
         transform=axis.transAxes, ha="right", va="bottom", fontsize=8, color=INK,

@@ -22,12 +22,13 @@ class IllegalRow(NamedTuple):
     column: int | None  # the input that is wrong, counted from 0; ``None`` for the target
     problem: str  # what is wrong and how to fix it
 
-    def message(self, first_row: int, feature_names: tuple[str, ...]) -> str:
-        """The whole sentence."""
+    def message(self, first_row: int, feature_names: Sequence[str] | None) -> str:
+        """The whole sentence; inputs without names are ``column 0`` and so on."""
         number = first_row + self.row
         if self.column is None:
             return f"the target of row {number} is {self.problem}"
-        return f"{feature_names[self.column]!r} is {self.problem.format(row=number)}"
+        name = feature_names[self.column] if feature_names else f"column {self.column}"
+        return f"{name!r} is {self.problem.format(row=number)}"
 
 
 def check_input_shape(X: Tensor, num_columns: int | None) -> None:
@@ -128,21 +129,28 @@ def columns_of(X: Tensor, kept: Sequence[int]) -> Tensor:
     return X[..., kept] if len(kept) < X.shape[-1] else X
 
 
-def outlying_number(
+def outlying_numbers(
     X: Tensor, y: Tensor, inputs: Tensor, targets: Tensor, kept: Sequence[int], dtype: torch.dtype
-) -> IllegalRow | None:
-    """The first row with a number too far from the warm-up mean or beyond the precision of a run, if there is one.
+) -> Tensor:
+    """Mask (N, K + O) of numbers too far from the warm-up mean or beyond the precision of a run.
 
     ``inputs`` (N, K) and ``targets`` are X (N, D) and y in standardized units.
     """
     num_rows = X.shape[0]
-    given = torch.cat([columns_of(X, kept).nan_to_num(0.0), y.reshape(num_rows, -1).nan_to_num(0.0)], dim=-1)
-    scaled = torch.cat([inputs, targets.reshape(num_rows, -1).nan_to_num(0.0)], dim=-1)
-    outlying = ~(scaled.abs() < FARTHEST) | ~torch.isfinite(given.to(dtype))
+    given = torch.cat([columns_of(X, kept), y.reshape(num_rows, -1)], dim=-1)
+    scaled = torch.cat([inputs, targets.reshape(num_rows, -1)], dim=-1)
+    return (~(scaled.abs() < FARTHEST) | given.to(dtype).isinf()) & ~given.isnan()
+
+
+def outlying_number(
+    X: Tensor, y: Tensor, inputs: Tensor, targets: Tensor, kept: Sequence[int], dtype: torch.dtype
+) -> IllegalRow | None:
+    """The first of :func:`outlying_numbers`, if there is one."""
+    outlying = outlying_numbers(X, y, inputs, targets, kept, dtype)
     if not bool(outlying.any()):
         return None
     row, column = divmod(int(outlying.flatten().int().argmax()), outlying.shape[1])
-    value = float(given[row, column])
+    value = float(X[row, kept[column]] if column < len(kept) else y.reshape(len(y), -1)[row, column - len(kept)])
     far = f"more than {FARTHEST:g} warm-up deviations from the warm-up mean; correct it, or leave"
     if column < len(kept):
         return IllegalRow(row, kept[column], f"{value:.6g} in row {{row}}, {far} the row out")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from gp_ensembles.numerics.devices import check_device
 from gp_ensembles.numerics.display import changed, spread_text
 
 Impute = Literal["found", "last", "mean"]
+OnBadRow = Literal["missing", "skip", "limit", "refuse"]
 MIN_WARM_UP = 10  # targets without which nothing is fitted
 
 
@@ -42,6 +43,10 @@ class StreamConfig:
             not recalibrated.
         coverages: Target coverages of adaptive intervals, for a single output of real numbers; with none, intervals are
             those of the distribution.
+        on_bad_row: What becomes of a number that is infinite or more than 1e6 warm-up standard deviations from the
+            warm-up mean, such as an overflow code: it counts as ``missing``, its row teaches nothing (``skip``), an
+            input is moved to the edge of the range seen so far (``limit``; a target counts as missing), or the call is
+            refused (``refuse``). Rows are counted in ``OnlineModel.anomaly_counts``.
 
     Raises:
         TypeError: If ``ensemble`` is not a record, or a number is of another type.
@@ -63,6 +68,7 @@ class StreamConfig:
     limit_inputs: bool = True
     recalibrate: bool = True
     coverages: tuple[float, ...] = (0.9,)
+    on_bad_row: OnBadRow = "missing"
 
     def __repr__(self) -> str:
         ensemble = " ".join(repr(self.ensemble).split()).replace("( ", "(").replace(", )", ")")
@@ -84,6 +90,10 @@ class StreamConfig:
             raise ValueError(f"warmup is {self.warmup}; at least {MIN_WARM_UP} rows are needed to fit a model")
         if self.impute not in ("found", "last", "mean"):
             raise ValueError(f"impute must be 'found', 'last' or 'mean', got {self.impute!r}")
+        if self.on_bad_row not in get_args(OnBadRow):
+            raise ValueError(f"on_bad_row must be 'missing', 'skip', 'limit' or 'refuse', got {self.on_bad_row!r}")
+        if self.on_bad_row == "limit" and not self.limit_inputs:
+            raise ValueError("on_bad_row='limit' moves inputs into the range so far, which needs limit_inputs=True")
         if self.seed < 0:
             raise ValueError(f"seed must be zero or positive, got {self.seed}")
         if self.seed >= 2**63:

@@ -23,6 +23,7 @@ class HealthLimits:
         experts_out: Maximum number of experts in quarantine.
         inputs_moved: Largest share of inputs far beyond the range seen so far.
         inputs_imputed: Largest share of missing inputs.
+        bad_rows: Largest share of rows with a number that cannot be learned, see ``StreamConfig.on_bad_row``.
         slowdown: Largest ratio of the time per row to that of the first thousand rows.
 
     Raises:
@@ -34,6 +35,7 @@ class HealthLimits:
     experts_out: int = 0
     inputs_moved: float = 0.01
     inputs_imputed: float = 0.2
+    bad_rows: float = 0.01
     slowdown: float = 3.0
 
     def __post_init__(self) -> None:
@@ -101,7 +103,7 @@ def health(
         ... )
         >>> _ = model.observe(X[:30], X[:30, 0].sin())
         >>> [finding.name for finding in health(model) if finding.ok]
-        ['interval levels', 'effective experts', 'experts in quarantine', 'inputs moved', 'inputs imputed']
+        ['interval levels', 'effective experts', 'experts in quarantine', 'inputs moved', 'inputs imputed', 'bad rows']
     """
     if model.online is None:
         return ()
@@ -123,6 +125,9 @@ def health(
     found.append(_at_most("inputs moved", moved, limits.inputs_moved, meaning))
     meaning = f"{100 * imputed:.3g} % of the inputs were missing"
     found.append(_at_most("inputs imputed", imputed, limits.inputs_imputed, meaning))
+    bad = model.anomaly_counts.bad_rows / max(model.num_rows, 1)
+    meaning = f"{100 * bad:.3g} % of the rows held an infinite or implausibly large number"
+    found.append(_at_most("bad rows", bad, limits.bad_rows, meaning))
     if timing is not None and timing.first > 0:
         ratio = timing.now / timing.first
         meaning = f"a row takes {ratio:.3g} times as long as one of the first thousand"

@@ -10,7 +10,15 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.engine.online import OnlineEnsemble
-from gp_ensembles.streaming.checks import IllegalRow, illegal_target, outlying_number
+from gp_ensembles.streaming.bad_rows import CleanRows, clean_rows
+from gp_ensembles.streaming.checks import (
+    FARTHEST,
+    IllegalRow,
+    illegal_input,
+    illegal_target,
+    outlying_number,
+    outlying_numbers,
+)
 from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.forecasts import standard_forecasts
@@ -163,12 +171,45 @@ class InputPath:
         ``scaled`` (N, K + I) are its standardized inputs.
         """
         config, kept = self._config, self.columns.kept
-        if y is None:
-            num_outputs = config.ensemble.target.num_outputs
-            y = X.new_full(X.shape[:1] if num_outputs is None else (X.shape[0], num_outputs), torch.nan)
+        y = self._no_targets(X) if y is None else y
         wrong = illegal_target(config.ensemble.target, y)
         outlier = outlying_number(X, y, scaled[:, : len(kept)], self.targets(y), kept, config.torch_dtype)
         return wrong if wrong is not None and (outlier is None or wrong.row <= outlier.row) else outlier
+
+    def cleaned(
+        self, follow: Callable[[Tensor], Standard], X: Tensor, y: Tensor | None = None
+    ) -> tuple[Standard, CleanRows]:
+        """Rows in standardized units, by ``follow``, without numbers that cannot be learned, and what became of them.
+
+        See ``StreamConfig.on_bad_row``; targets y (N,) are missing by default.
+        """
+        y = self._no_targets(X) if y is None else y
+        standard, rows = follow(X), CleanRows(X, y)
+        refused = self.illegal(standard.scaled, X, y)
+        if self._config.on_bad_row != "refuse" and (refused is not None or bool(X.isinf().any())):
+            rows = self._without_bad(standard.scaled, X, y)
+            standard = follow(rows.X)
+            refused = self.illegal(standard.scaled, rows.X, rows.y)
+        return standard, rows._replace(refused=refused)
+
+    def _without_bad(self, scaled: Tensor, X: Tensor, y: Tensor) -> CleanRows:
+        """Rows without infinite and outlying numbers, from their standardized inputs (N, K + I)."""
+        columns, kept, on_bad_row = self.columns, self.columns.kept, self._config.on_bad_row
+        numbers = X, y, scaled[:, : len(kept)], self.targets(y), kept, self._config.torch_dtype
+        wrong = torch.cat([X, y.reshape(len(y), -1)], dim=-1).isinf()
+        wrong[:, [*kept, *range(X.shape[1], wrong.shape[1])]] |= outlying_numbers(*numbers)
+        limited = None
+        if on_bad_row == "limit":  # the range moves them further
+            mean, reach = columns.scales.X_mean, 0.5 * FARTHEST * columns.scales.X_scale
+            near = columns.of_table(X).clamp(mean - reach, mean + reach)
+            limited = torch.full_like(X, torch.nan)
+            limited[:, kept] = torch.where(columns.inactive, torch.nan, near)
+        return clean_rows(X, y, wrong, outlying_number(*numbers) or illegal_input(X), on_bad_row, limited)
+
+    def _no_targets(self, X: Tensor) -> Tensor:
+        """Missing targets of rows X (N, D)."""
+        num_outputs = self._config.ensemble.target.num_outputs
+        return X.new_full(X.shape[:1] if num_outputs is None else (X.shape[0], num_outputs), torch.nan)
 
     def taken(self, scaled: Tensor, X: Tensor) -> Tensor:
         """Standardized rows within range and the forecasts of rows X (..., N, D), in the precision of the run."""

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.distributions import LatentMixture, Mixture, Recalibrated, StudentTMixture
-from gp_ensembles.streaming.checks import illegal_target, too_large
 from gp_ensembles.streaming.model import OnlineModel
 from gp_ensembles.streaming.predictions import StreamDistribution
 from gp_ensembles.streaming.running import class_distribution
@@ -23,7 +22,7 @@ class Scored(NamedTuple):
 
     Attributes:
         identity: The row's identity.
-        y: The target; NaN if it will never arrive.
+        y: The target; NaN if it will never arrive, or cannot be learned (``StreamConfig.on_bad_row``).
         predicted: The distribution of the row when it was predicted, of N = 1 rows.
         log_prob: Log density or probability of the target under it, in nats; NaN where it was given up.
     """
@@ -157,8 +156,7 @@ class LateTargets:
             why = f"it was never predicted, is learned, or is more than {self.window} rows old"
             why = why if row is None else "its target arrived before"
             raise ValueError(f"no row {identity!r} is pending: {why}")
-        target = torch.tensor([float(y)], dtype=torch.float64, device="cpu")
-        self._refuse(row.X, target)
+        target = self._cleaned(row.X, torch.tensor([float(y)], dtype=torch.float64, device="cpu"))
         row.y = float(y)
         try:
             self._learn(self._num_ready(give_up=self._num_hopeless()))
@@ -166,7 +164,7 @@ class LateTargets:
             if identity in self._rows:
                 row.y = None
             raise
-        return Scored(identity, row.y, row.predicted, float(row.predicted.log_prob(target.to(self.model.device))[0]))
+        return Scored(identity, float(target), row.predicted, float(row.predicted.log_prob(target)[0]))
 
     def content(self) -> dict[str, Any]:
         """The pending rows as plain containers and tensors, which :meth:`restore` reads back; without the model.
@@ -244,15 +242,12 @@ class LateTargets:
             del self._rows[identity]
         self.num_given_up += sum(value != value for value in y)
 
-    def _refuse(self, X: Tensor, y: Tensor) -> None:
-        """Raise if a row cannot be learned."""
-        model = self.model
-        if model.is_fitted:
-            wrong = model.first_illegal(X.to(model.device), y.to(model.device))
-        else:
-            wrong = illegal_target(model.config.ensemble.target, y) or too_large(X, y)
-        if wrong is not None:
-            raise ValueError(wrong.message(model.num_rows + 1, model.feature_names or ()))
+    def _cleaned(self, X: Tensor, y: Tensor) -> Tensor:
+        """The target of a row as it will be learned; raises if it cannot be."""
+        rows = self.model.cleaned(X, y)
+        if rows.refused is not None:
+            raise ValueError(rows.refused.message(self.model.num_rows + 1, self.model.feature_names))
+        return rows.y
 
 
 _KINDS: dict[str, Any] = {"mixture": Mixture, "student_t": StudentTMixture, "recalibrated": Recalibrated}

@@ -3,6 +3,7 @@
 import copy
 import html
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from gp_ensembles.engine.external_report import ExternalReport, external_reports
 from gp_ensembles.engine.input_checks import check_made, checked_steps
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.upkeep import UpkeepReport
-from gp_ensembles.files.checkpoint import read_checkpoint, write_checkpoint
+from gp_ensembles.files.checkpoint import rebuilt, write_checkpoint
 from gp_ensembles.numerics.compiled import IS_COMPILED
 from gp_ensembles.streaming.after_mixture import (
     calibrate_block,
@@ -26,14 +27,13 @@ from gp_ensembles.streaming.after_mixture import (
     next_levels,
     remember,
 )
+from gp_ensembles.streaming.bad_rows import CleanRows, clean_arrivals, clean_warm_up
 from gp_ensembles.streaming.checks import (
     IllegalRow,
     check_input_shape,
     checked_targets,
     illegal_input,
-    illegal_target,
     num_warm_up_rows,
-    too_large,
     warn_of_waiting,
 )
 from gp_ensembles.streaming.config import StreamConfig
@@ -46,7 +46,7 @@ from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribu
 from gp_ensembles.streaming.reports import AnomalyCounts, ColumnReport, column_reports, num_discounted
 from gp_ensembles.streaming.running import no_predictions, running_distribution
 from gp_ensembles.streaming.scales import Standardizer
-from gp_ensembles.streaming.warm_up_outliers import limit_warm_up, num_far, outliers_in_warm_up, warn_of_outliers
+from gp_ensembles.streaming.warm_up_outliers import num_far, warn_of_outliers
 
 
 @guarded(writes=["fit", "observe", "maintain"], reads=["predict", "predict_interval", "forecast", "weights", "save"])
@@ -188,8 +188,7 @@ class OnlineModel:
         """
         X = self._checked_inputs(X)
         y = checked_targets(y, X, self.config.ensemble.target.num_outputs)
-        self._refuse_warm_up(X, y, 1)
-        self._start(X, y, progress)
+        self._start(*self._checked_warm_up(X, y, 1, AnomalyCounts()), progress)
         return self
 
     def observe(self, X: Tensor, y: Tensor, steps: Tensor | None = None) -> OnlinePredictions:
@@ -207,8 +206,8 @@ class OnlineModel:
             Predictions of the rows that came after the warm-up.
 
         Raises:
-            ValueError: If a row is not legal, or holds a number more than 1e6 warm-up standard deviations from the
-                warm-up mean; or when the warm-up ends, as in :meth:`fit`.
+            ValueError: If a row is not legal (by ``config.on_bad_row`` a number that cannot be learned may make it so);
+                or when the warm-up ends, as in :meth:`fit`.
             NumericalError: If an expert fails; the message names it and the row.
         """
         if steps is None and (predicted := self._observe_row(X, y)) is not None:
@@ -217,12 +216,9 @@ class OnlineModel:
         y = checked_targets(y, X, self.config.ensemble.target.num_outputs)
         steps = checked_steps(X, steps)
         if self.online is not None:
-            path, followed = self._inputs
-            standard = path.follow(followed, X)
-            self._refuse(path.illegal(standard.scaled, X, y), self.num_rows + 1)
-            return self._learn(self.online, path, standard, y, steps)
+            return self._learn(self.online, *self._standard(X, y, first_row=self.num_rows + 1), steps)
         num_before = self.num_rows
-        self._refuse_warm_up(X, y, num_before + 1)
+        X, y, counts = self._checked_warm_up(X, y, num_before + 1, self.anomaly_counts)
         all_X, all_y = X, y
         if self.warm_X is not None and self.warm_y is not None:
             all_X, all_y = torch.cat([self.warm_X, X]), torch.cat([self.warm_y, y])
@@ -230,11 +226,11 @@ class OnlineModel:
         if num_warm is None:
             warn_of_waiting(num_before, all_y.shape[0], self.config.warmup)
             # Copies: the caller's memory may change before the warm-up is over.
-            self.warm_X, self.warm_y = all_X.clone(), all_y.clone()
+            self.warm_X, self.warm_y, self.anomaly_counts = all_X.clone(), all_y.clone(), counts
             return no_predictions(self.config.ensemble.target, y, len(self.names))
         before = dict(self.__dict__)
         try:
-            self._start(all_X[:num_warm], all_y[:num_warm], progress=False)
+            self._start(all_X[:num_warm], all_y[:num_warm], counts, progress=False)
             first_row = num_warm - num_before
             if num_warm == all_y.shape[0]:
                 return no_predictions(self.config.ensemble.target, y, len(self.names))
@@ -258,7 +254,7 @@ class OnlineModel:
             Distributions in the units of the target; float64 for real numbers, else in the precision of the run.
 
         Raises:
-            ValueError: If a row is malformed, or holds a number too far from the warm-up mean, as in :meth:`observe`.
+            ValueError: If a row is malformed or not legal, as in :meth:`observe`.
         """
         row = self._pipeline(X) if steps is None else None
         if row is not None and (predicted := row.predict(X, self._inputs[1], self._calibration)) is not None:
@@ -268,9 +264,7 @@ class OnlineModel:
         if self.online is None:
             y = X.new_zeros(0) if self.warm_y is None else self.warm_y
             return running_distribution(self.config.ensemble.target, y, X.shape[0])
-        path, followed = self._inputs
-        standard = path.each(followed, X)
-        self._refuse(path.illegal(standard.scaled, X), 1)
+        standard, _ = self._standard(X, all_next=True)
         mixture = self.online.predict(standard.inputs, steps=steps, extra=standard.extra)
         return calibrate_next(self._calibration, in_units(mixture, self.scales))
 
@@ -298,9 +292,7 @@ class OnlineModel:
         assert known is not None
         X = self._checked_inputs(future_rows(X, known.shape[1]))
         check_forecast(self.config.ensemble.target, X.shape[0], self.num_rows, num_paths)
-        path, followed = self._inputs
-        standard = path.follow(followed, X)
-        self._refuse(path.illegal(standard.scaled, X), 1)
+        (path, followed), (standard, _) = self._inputs, self._standard(X)
         inputs, first = path.taken(followed.within.limit(standard.scaled), X), self.predict(X[:1])
         return forecast_rows(online, inputs, standard.extra, scales, first, num_paths, generator)
 
@@ -326,16 +318,27 @@ class OnlineModel:
 
     def next_inputs(self, X: Tensor) -> Tensor:
         """Rows (N, D) that all come next as the ensemble takes them: standardized, within reach, and forecasts."""
-        return self._inputs[0].each(self._inputs[1], X).inputs
+        return self._standard(X, all_next=True)[0].inputs
 
     def targets(self, y: Tensor) -> Tensor:
         """Targets as the ensemble sees them: standardized if they are real numbers; float64."""
         return self._inputs[0].targets(y.to(self.device))
 
-    def first_illegal(self, X: Tensor, y: Tensor) -> IllegalRow | None:
-        """The first of the next rows X (N, D) and y (N,) that cannot be learned, if there is one."""
-        (path, followed), X, y = self._inputs, X.to(self.device), y.to(self.device)
-        return path.illegal(path.follow(followed, X).scaled, X, y)
+    def cleaned(self, X: Tensor, y: Tensor) -> CleanRows:
+        """The next rows X (N, D) and y (N,) as :meth:`observe` takes them, see ``StreamConfig.on_bad_row``."""
+        X, y = X.to(self.device), y.to(self.device)
+        if self._path is None or self._followed is None:
+            return clean_arrivals(X, y, self.config)
+        return self._path.cleaned(partial(self._path.follow, self._followed), X, y)[1]
+
+    def _standard(
+        self, X: Tensor, y: Tensor | None = None, *, all_next: bool = False, first_row: int = 1
+    ) -> tuple[Standard, CleanRows]:
+        """Consecutive rows, or rows that all come next, in standardized units, and as they are learned; or an error."""
+        path, followed = self._inputs
+        standard, rows = path.cleaned(partial(path.each if all_next else path.follow, followed), X, y)
+        self._refuse(rows.refused, first_row)
+        return standard, rows
 
     def save(self, path: str | Path) -> None:
         """Write everything to a file in one step: a reader finds the old file or the new one, never half of one.
@@ -360,14 +363,7 @@ class OnlineModel:
             OSError: If the file cannot be read.
             ValueError: If it is not a model, is damaged, or is of another version.
         """
-        content = read_checkpoint(Path(path), KIND)
-        try:
-            return cls.from_content(content, device=device)
-        except (KeyError, TypeError, AttributeError, RuntimeError) as error:
-            reason = str(error).splitlines()[0]
-            raise ValueError(
-                f"{path} does not fit this version of the library ({reason}); fit the model again"
-            ) from error
+        return rebuilt(Path(path), KIND, partial(cls.from_content, device=device), "fit the model again")
 
     def content(self) -> dict[str, Any]:
         """Everything as plain containers and tensors, which :meth:`from_content` reads back."""
@@ -414,11 +410,10 @@ class OnlineModel:
         """A table of experts with weights as bars, for notebooks."""
         return html.escape(repr(self)) if self.online is None else self.online._repr_html_()
 
-    def _start(self, X: Tensor, y: Tensor, progress: bool) -> None:
+    def _start(self, X: Tensor, y: Tensor, counts: AnomalyCounts, progress: bool) -> None:
         """Fit to these rows, all or nothing."""
-        outlier = outliers_in_warm_up(y) if self.config.ensemble.target.is_real else torch.zeros_like(y).bool()
-        y = torch.where(outlier, torch.nan, y)
-        X, num_moved = limit_warm_up(X) if self.config.limit_inputs else (X, 0)
+        rows, num_moved, num_left_out = clean_warm_up(X, y, self.config)
+        X, y, counts = rows.X, rows.y, counts.with_bad(rows, 1, self.feature_names)
         path = InputPath.of(self.config, X, y, self._names_of(range(X.shape[1])))
         warm = path.warm_up(X)
         online = path.build_ensemble(warm, y, is_fitted=True, progress=progress)
@@ -427,22 +422,24 @@ class OnlineModel:
             self.warm_X, self.warm_y, self.online = X.clone(), y.clone(), online
             self._calibration = remember(init_calibration(self.config), y)
             self._path, self._followed = path, followed
-            self.anomaly_counts = AnomalyCounts(num_moved, 0, int(outlier.sum()), int(followed.gaps.num_imputed.sum()))
+            counts = counts.after(num_moved, 0, int(followed.gaps.num_imputed.sum()))
+            self.anomaly_counts = counts._replace(targets_left_out=num_left_out)
         self._compile_now()
         warn_of_outliers(self.anomaly_counts.targets_left_out, self.num_far_in_warmup)
         warn_of_poor_forecasts(self.config.ensemble, X[:, path.columns.forecasts], y)
 
     def _learn(
-        self, online: OnlineEnsemble, path: InputPath, standard: Standard, y: Tensor, steps: Tensor | None
+        self, online: OnlineEnsemble, standard: Standard, rows: CleanRows, steps: Tensor | None
     ) -> OnlinePredictions:
         """Learn rows in standardized units, and their targets."""
-        followed, targets, times = standard.state, path.targets(y), {"steps": steps, "extra": standard.extra}
+        y, counts = rows.y, self.anomaly_counts.with_bad(rows, self.num_rows + 1, self.feature_names)
+        followed, targets, times = standard.state, self.targets(y), {"steps": steps, "extra": standard.extra}
         predictions = online.observe(standard.inputs, targets.to(self.config.torch_dtype), **times)
         num_outliers = num_discounted(predictions.mixture, targets, self.config.ensemble.outlier_threshold)
         num_imputed = int(followed.gaps.num_imputed.sum())
         with uninterrupted():  # the layers around the ensemble learn the rows too
             self._followed = followed
-            self.anomaly_counts = self.anomaly_counts.after(int(standard.num_moved.sum()), num_outliers, num_imputed)
+            self.anomaly_counts = counts.after(int(standard.num_moved.sum()), num_outliers, num_imputed)
             mixture = in_units(predictions.mixture, self.scales)
             calibrated = calibrate_block(self._calibration, self.config, mixture, y, online.block_size)
             self._calibration, distribution, gain, intervals = calibrated
@@ -481,19 +478,22 @@ class OnlineModel:
         known = self.warm_X.shape[1] if self.warm_X is not None else None
         check_input_shape(X, known if self.feature_names is None else len(self.feature_names))
         X = X.detach().to(self.device, torch.float64)
-        self._refuse(illegal_input(X), 1)
+        if self.config.on_bad_row == "refuse":
+            self._refuse(illegal_input(X), 1)
         return X
 
-    def _refuse_warm_up(self, X: Tensor, y: Tensor, first_row: int) -> None:
-        for wrong in (too_large(X, y), illegal_target(self.config.ensemble.target, y)):
-            self._refuse(wrong, first_row)
+    def _checked_warm_up(
+        self, X: Tensor, y: Tensor, first_row: int, counts: AnomalyCounts
+    ) -> tuple[Tensor, Tensor, AnomalyCounts]:
+        rows = clean_arrivals(X, y, self.config)
+        self._refuse(rows.refused, first_row)
         forecast_places(self.config.ensemble, self._names_of(range(X.shape[1])))  # before any row is kept
-        self.config = self.config.resolved(X)
+        self.config = self.config.resolved(rows.X)
+        return rows.X, rows.y, counts.with_bad(rows, first_row, self.feature_names)
 
     def _refuse(self, wrong: IllegalRow | None, first_row: int) -> None:
         if wrong is not None:
-            width = 0 if wrong.column is None else wrong.column + 1
-            raise ValueError(wrong.message(first_row, self._names_of(range(width))))
+            raise ValueError(wrong.message(first_row, self.feature_names))
 
     def _names_of(self, columns: Sequence[int]) -> tuple[str, ...]:
         given = self.feature_names

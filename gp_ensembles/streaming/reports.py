@@ -7,6 +7,7 @@ from torch import Tensor
 
 from gp_ensembles.distributions import LatentMixture
 from gp_ensembles.engine.predictions import AnyMixture
+from gp_ensembles.streaming.bad_rows import CleanRows
 from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.inputs import InputState
 
@@ -20,17 +21,28 @@ class AnomalyCounts(NamedTuple):
         targets_left_out: Targets of the warm-up that count as missing, see
             :mod:`~gp_ensembles.streaming.warm_up_outliers`.
         inputs_imputed: Imputed inputs, see :mod:`~gp_ensembles.streaming.gaps`.
+        bad_rows: Rows with a number that cannot be learned, see ``StreamConfig.on_bad_row``.
+        first_bad_row: What was wrong with the first of them.
     """
 
     inputs_moved: int = 0
     targets_discounted: int = 0
     targets_left_out: int = 0
     inputs_imputed: int = 0
+    bad_rows: int = 0
+    first_bad_row: str = ""
 
     def after(self, num_moved: int, num_discounted: int, inputs_imputed: int) -> "AnomalyCounts":
         """The counts after a block, and how many inputs were imputed in all."""
-        inputs, targets, left_out, _ = self
-        return AnomalyCounts(inputs + num_moved, targets + num_discounted, left_out, inputs_imputed)
+        inputs, targets = self.inputs_moved + num_moved, self.targets_discounted + num_discounted
+        return self._replace(inputs_moved=inputs, targets_discounted=targets, inputs_imputed=inputs_imputed)
+
+    def with_bad(self, rows: CleanRows, first_row: int, names: Sequence[str] | None) -> "AnomalyCounts":
+        """The counts with rows, the first of which has this number, that held what cannot be learned."""
+        if rows.first is None:
+            return self
+        first = self.first_bad_row or rows.first.message(first_row, names)
+        return self._replace(bad_rows=self.bad_rows + len(rows.bad), first_bad_row=first)
 
 
 def num_discounted(mixture: AnyMixture, y: Tensor, threshold: float | None) -> int:

@@ -5,10 +5,13 @@ import warnings
 import torch
 from torch import Tensor
 
+from gp_ensembles.streaming.checks import FARTHEST
+
 # Ranges beyond which a number is a mistake, and typical sizes where most numbers are one and the same.
 _RANGES, _SIZES = 60.0, 1000.0
 _LEAST, _SHARE, _MOST = 10, 0.01, 0.05  # so many may be mistakes, or this share if that is more; of few rows this one
 _FARTHEST = 10  # one in so many does not count where the range of the others is taken
+_ROUND_OFF = 1e-12  # of a number
 _STEP = 3  # so many at the end of the warm-up are a step, no mistakes
 
 
@@ -34,11 +37,30 @@ def num_far(y: Tensor) -> int:
 def limit_warm_up(X: Tensor) -> tuple[Tensor, int]:
     """Warm-up rows (N, D) with outliers moved to the edge of the other values, and how many were moved."""
     outliers = outliers_in_warm_up(X)
-    if not bool(outliers.any()):
-        return X, 0
+    return to_the_edge(X, outliers) if bool(outliers.any()) else X, int(outliers.sum())
+
+
+def to_the_edge(X: Tensor, outliers: Tensor) -> Tensor:
+    """Rows (N, D) with the numbers of a mask moved to the edge of the others of their column."""
     rest = torch.where(outliers, torch.nan, X)
     lower, upper = (rest.nan_to_num(nan=value) for value in (torch.inf, -torch.inf))
-    return torch.where(outliers, X.clamp(lower.amin(0), upper.amax(0)), X), int(outliers.sum())
+    return torch.where(outliers, X.clamp(lower.amin(0), upper.amax(0)), X)
+
+
+def implausible(X: Tensor) -> Tensor:
+    """Mask of inputs (N, D) as far from the others, in their deviations, as is a mistake in later rows, see FARTHEST.
+
+    The others are nine tenths of a column, those nearest to its median, unless they are all the same.
+    """
+    far = torch.zeros_like(X, dtype=torch.bool)
+    for column, mask in zip(X.unbind(-1), far.unbind(-1), strict=True):
+        distance = (column - column.nanmedian()).abs()
+        near = distance[~distance.isnan()].sort().values
+        near = near[: near.numel() - near.numel() // _FARTHEST]
+        spread = near.square().mean().sqrt()
+        if bool(spread > _ROUND_OFF * column.nanmedian().abs()):
+            mask.copy_(distance > FARTHEST * spread)
+    return far
 
 
 def warm_up_outlier_lines(num_missing: int, num_kept: int) -> list[str]:

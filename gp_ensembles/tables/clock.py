@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from gp_ensembles.extras import needs_cli
 from gp_ensembles.tables.columns import ColumnEncoder, DateColumn, NumberColumn, to_numbers
-from gp_ensembles.tables.dates import parse
+from gp_ensembles.tables.dates import parse, to_utc, to_wall
 from gp_ensembles.tables.raw import CellError, Cells
 
 Times = NDArray[np.float64]
@@ -18,6 +19,11 @@ _NEWEST_FIRST = "the newest row comes first; sort the rows by time, the oldest f
 _LONG = 1.5  # usual steps from which on a step is a gap
 _DAY = 86400.0
 _HOUR = 3600.0
+_NIGHT = (3600.0, 5 * 3600.0)  # clocks are put back between 23 and 4
+_SEASON = 100 * 86400.0  # at most once in so many seconds
+_JUMP = 5.0  # usual steps from which on a step may prove to be a mistyped time
+_MOST_AHEAD = 1000  # rows after it
+_FEW_WRONG = 0.05  # share of the first rows that may be skipped
 _HOURS_A_DAY = 20  # distinct values at least in a column that counts hours
 
 
@@ -39,6 +45,14 @@ class Clock:
     zone: tuple[float, ...] = ()  # least and greatest offset from UTC, in seconds; empty without offsets
     hour: str | None = None  # a second column with the time of day, if the first has dates only
     hour_style: str | None = None  # the format of the second; ``None`` if it counts hours
+    timezone: str | None = None  # the zone of dates without an offset, if it is known
+    num_skipped: int = 0  # rows whose time was missing, unreadable or before that of the row before
+    first_skipped: float = math.nan  # time before the first of them
+    num_put_back: int = 0  # how often the clock was put back an hour, without an offset or a zone that says so
+    put_back_at: float = math.nan  # when it was, the last time
+    jumped_from: float = math.nan  # time before the last long step, which may prove to be a mistake
+    num_since: int = 0  # rows since then
+    num_ahead: int = 0  # rows that were taken, and proved to be ahead of the time
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "zone", tuple(self.zone))
@@ -64,55 +78,110 @@ class Clock:
         """Whether times are dates."""
         return self.style is not None
 
-    def read(self, columns: Mapping[str, Cells], decimal: str) -> Times:
-        """Times of cells (B,) by column: seconds since 1970, or the column's numbers."""
+    def read(self, columns: Mapping[str, Cells], decimal: str, *, skips: bool = False) -> Times:
+        """Times of cells (B,) by column: seconds since 1970, or the column's numbers; NaN to be skipped, if it may."""
         cells = columns[self.name]
-        times = to_numbers(cells, decimal) if self.style is None else parse(cells, self.style, self.zone).seconds
+        if self.style is None:
+            times = to_numbers(cells, decimal, may_be_wrong=skips)
+        else:
+            times = parse(cells, self.style, self.zone, may_be_wrong=skips).seconds
         if self.hour is not None:
-            times = times + _of_day(columns[self.hour], self.hour_style, decimal)
-        if np.isnan(times).any():
+            times = times + _of_day(columns[self.hour], self.hour_style, decimal, skips)
+        if np.isnan(times).any() and not skips:
             raise CellError(int(np.isnan(times).argmax()), "the time is missing; fill it in, or remove the row")
+        return self._in_utc(times)
+
+    def _in_utc(self, wall: Times) -> Times:
+        """Times (B,) of the zone in UTC; of an hour that comes twice each is the first after the time before."""
+        times, second = to_utc(wall, self.timezone), to_utc(wall, self.timezone, is_second=True)
+        if not (second > times).any():
+            return times
+        last = self.last
+        for place in range(len(times)):
+            if times[place] <= last < second[place] or (times[place] <= last == second[place]):
+                times[place] = second[place]
+            last = last if math.isnan(times[place]) else times[place]
         return times
 
     def cells(self, times: Times) -> dict[str, Cells]:
         """Cells of its columns at times (B,), as :meth:`read` reads them."""
         if not self.is_date:
             return {self.name: times}
+        times = to_wall(times, self.timezone)
         dates: Cells = (times * 1e9).round().astype("datetime64[ns]")
         if self.hour is None:
             return {self.name: dates}
         of_day: Cells = dates if self.hour_style is not None else (times % _DAY) // _HOUR
         return {self.name: dates.astype("datetime64[D]").astype("datetime64[ns]"), self.hour: of_day}
 
-    def after(self, times: Times) -> tuple["Clock", Times]:
-        """The clock after rows at these times (B,), and the usual steps before each, 1 for the very first row."""
-        if not len(times):
-            return self, times
-        before = np.concatenate([[times[0] - self.step if math.isnan(self.last) else self.last], times[:-1]])
-        moves = times - before
-        if (moves < 0).any():
-            place = int((moves < 0).argmax())
-            here, there = self.format([times[place]])[0], self.format([before[place]])[0]
-            winter = ""
-            if self.is_date and not self.zone and -moves[place] <= _HOUR:
-                winter = " (or, if the clock was set back here, write times with their UTC offset: 02:00+01:00)"
-            raise CellError(
-                place, f"the time {here} is before that of the previous row, {there}; sort the rows by time{winter}"
-            )
-        steps = moves / self.step
+    def after(
+        self, times: Times, *, skips: bool = False
+    ) -> tuple["Clock", tuple[Times, Times, NDArray[np.bool_] | None]]:
+        """The clock after rows at these times (B,), NaN where there is none; rows at wrong times are skipped, or raise.
+
+        A time before that of the row before is right where the clock was put back an hour at night, and after a long
+        step to a time which so proves to be the wrong one.
+
+        Returns: the clock; times, of skipped rows those of the rows before; the usual steps before each, 1 for the very
+        first row and 0 for skipped ones; and which were skipped, ``None`` for none.
+        """
+        clock, last, jumped_from, num_since = self, self.last, self.jumped_from, self.num_since
+        found, before, skipped = times.copy(), np.full_like(times, np.nan), np.zeros(len(times), dtype=bool)
+        for place, time in enumerate(times.tolist()):
+            start = time - self.step if math.isnan(last) else last
+            num_since += 1
+            if time - start > _JUMP * self.step:
+                jumped_from, num_since = start, 0
+            elif not time >= start:
+                if clock._is_put_back(time, start):
+                    clock = replace(clock, num_put_back=clock.num_put_back + 1, put_back_at=time)
+                    start -= _HOUR
+                elif time >= jumped_from and num_since <= _MOST_AHEAD:
+                    clock = replace(clock, num_ahead=clock.num_ahead + num_since)
+                    start, jumped_from = jumped_from, math.nan
+                elif skips:
+                    found[place], skipped[place] = last, True
+                    first = clock.first_skipped if clock.num_skipped else last
+                    clock = replace(clock, num_skipped=clock.num_skipped + 1, first_skipped=first)
+                    continue
+                else:
+                    raise CellError(place, self._out_of_order(time, start))
+            before[place], last = start, time
+        steps = np.where(skipped, 0.0, (found - before) / self.step)
         gaps = steps > _LONG
         first_gap = self.first_gap
         if math.isnan(first_gap) and gaps.any():
             first_gap = float(before[int(gaps.argmax())])
-        return replace(
-            self,
-            last=float(times[-1]),
+        clock = replace(
+            clock,
+            last=last,
+            jumped_from=jumped_from,
+            num_since=num_since,
             num_rows=self.num_rows + len(times),
-            num_doubled=self.num_doubled + int((steps == 0).sum()),
+            num_doubled=self.num_doubled + int((steps[~skipped] == 0).sum()),
             num_gaps=self.num_gaps + int(gaps.sum()),
             first_gap=first_gap,
             longest_gap=max(self.longest_gap, float(steps.max()) if gaps.any() else 0.0),
-        ), steps
+        )
+        return clock, (found, steps, skipped if skipped.any() else None)
+
+    def _is_put_back(self, time: float, before: float) -> bool:
+        """Whether a step back is that of a clock that was put back an hour at night, in times without a zone."""
+        if not self.is_date or self.zone or self.timezone is not None or self.step > _HOUR:
+            return False
+        is_at_night = (time + _NIGHT[0]) % _DAY < _NIGHT[1]
+        is_usual = abs(time + _HOUR - before - self.step) < (_LONG - 1) * self.step
+        return is_at_night and is_usual and not time - self.put_back_at < _SEASON
+
+    def _out_of_order(self, time: float, before: float) -> str:
+        here, there = self.format([time, before])
+        winter = ""
+        if self.is_date and not self.zone and before - time <= _HOUR:
+            winter = (
+                " (or, if the clock was set back here, give --timezone, or write times with their UTC offset: "
+                "02:00+01:00)"
+            )
+        return f"the time {here} is before that of the previous row, {there}; sort the rows by time{winter}"
 
     def ahead(self, num_steps: int) -> Times:
         """The next times at the usual step, shape (H,)."""
@@ -120,12 +189,15 @@ class Clock:
             with needs_cli("a calendar"):
                 import pandas as pd
 
-            start = pd.Timestamp(self.last, unit="s")
+            start = pd.Timestamp(float(to_wall(np.array([self.last]), self.timezone)[0]), unit="s")
             dates = pd.date_range(start, periods=num_steps + 1, freq=self.frequency)
             if dates[0] == start:
                 moments: Times = dates[1:].to_numpy().astype("datetime64[ns]").astype(np.int64) / 1e9
-                return moments
-        return self.last + self.step * np.arange(1.0, num_steps + 1.0, dtype=np.float64)
+                return to_utc(moments, self.timezone)
+        moments = self.last + self.step * np.arange(1.0, num_steps + 1.0, dtype=np.float64)
+        if self.timezone is None or self.step % _DAY:
+            return moments
+        return to_utc(to_wall(np.array([self.last]), self.timezone) + (moments - self.last), self.timezone)
 
     def format(self, times: Sequence[float]) -> list[str]:
         """Times as text: dates in ISO 8601 and UTC; numbers as they are."""
@@ -142,7 +214,13 @@ class Clock:
             "last": self.format([self.last])[0],
             "duplicates": self.num_doubled,
             "gaps": self.num_gaps,
+            "timezone": self.timezone,
+            "put_back": self.num_put_back,
+            "skipped": self.num_skipped,
+            "ahead": self.num_ahead,
         }
+        if self.num_skipped:
+            described["first_skipped_after"] = self.format([self.first_skipped])[0]
         if self.num_gaps:
             described |= {"first_gap_after": self.format([self.first_gap])[0], "longest_gap_steps": self.longest_gap}
         return described
@@ -159,18 +237,32 @@ class Clock:
         else:
             text += ", no gap"
         doubled = f"{self.num_doubled or 'no'} duplicate{'s' * (self.num_doubled > 1)}"
-        return f"{text}, {doubled}"
+        return ", ".join([text, doubled, *self.remarks()])
+
+    def remarks(self) -> list[str]:
+        """What was done about times that were out of order."""
+        after = self.format([self.first_skipped])[0] if self.num_skipped else ""
+        numbers = {
+            "time(s) the clock was put back an hour": self.num_put_back,
+            f"row(s) skipped, whose time was missing or before that of the row before (the first after {after})":
+                self.num_skipped,
+            "row(s) taken at a time that proved to be ahead": self.num_ahead,
+        }  # fmt: skip
+        return [f"{number} {text}" for text, number in numbers.items() if number]
 
 
 def find_clock(
-    columns: Sequence[ColumnEncoder], cells: Mapping[str, Cells], decimal: str
+    columns: Sequence[ColumnEncoder], cells: Mapping[str, Cells], decimal: str, *, skips: bool = False
 ) -> tuple[Clock | None, tuple[str, ...]]:
-    """The first date column that never decreases in the warm-up rows, as a clock, and notes on others."""
+    """The first date column that never decreases in the warm-up rows, as a clock, and notes on others.
+
+    If there is none, it is the first one that does so but where a clock was put back, and in few rows, if they may be
+    skipped.
+    """
     notes = []
-    for column in columns:
-        if not isinstance(column, DateColumn) or not column.has_elapsed:
-            continue
-        times = parse(cells[column.name], column.style, column.zone).seconds
+    dates = [column for column in columns if isinstance(column, DateColumn) and column.has_elapsed]
+    for column in dates:
+        times = column.parse(cells[column.name]).seconds
         moves = np.diff(times)
         if np.isnan(times).any():
             notes.append(f"{column.name} does not order the rows: times are missing in the first rows")
@@ -179,13 +271,19 @@ def find_clock(
             notes.append(f"{column.name} does not order the rows: it decreases at row {place}")
         elif times[-1] > times[0]:
             return clock_of(column, columns, cells, decimal), tuple(notes)
+    for column in dates:
+        with suppress(CellError):
+            clock = clock_of(column, columns, cells, decimal)
+            after, _ = clock.after(clock.read(cells, decimal, skips=skips), skips=skips)
+            if after.num_skipped + after.num_ahead <= _FEW_WRONG * after.num_rows:
+                return clock, tuple(note for note in notes if not note.startswith(f"{column.name} does not order"))
     return None, tuple(notes)
 
 
 def refuse_newest_first(column: ColumnEncoder, cells: Cells) -> None:
     """Raise if the newest row comes first according to a date column."""
     if isinstance(column, DateColumn) and column.has_elapsed:
-        moves = np.diff(parse(cells, column.style, column.zone).seconds)
+        moves = np.diff(column.parse(cells).seconds)
         if len(moves) > 1 and (moves <= 0).all() and (moves < 0).any():
             raise CellError(0, f"{_NEWEST_FIRST}, or leave the times out (--kinds {column.name}=drop)")
 
@@ -210,13 +308,17 @@ def clock_of(
             whole = times + _of_day(cells[other.name], style, decimal)
             if not (np.diff(whole) < 0).any():
                 clock = Clock.fit(column.name, column.style, whole)
-                return replace(clock, zone=column.zone, hour=other.name, hour_style=style)
-    return replace(Clock.fit(column.name, column.style, times), zone=column.zone)
+                clock = replace(clock, hour=other.name, hour_style=style)
+                return replace(clock, zone=column.zone, timezone=column.timezone)
+    clock = Clock.fit(column.name, column.style, times)
+    return replace(clock, zone=column.zone, timezone=column.timezone)
 
 
-def _of_day(cells: Cells, style: str | None, decimal: str) -> Times:
+def _of_day(cells: Cells, style: str | None, decimal: str, may_be_wrong: bool = False) -> Times:
     """Seconds since midnight, from text of a format or from hours."""
-    return to_numbers(cells, decimal) * _HOUR if style is None else parse(cells, style).wall % _DAY
+    if style is None:
+        return to_numbers(cells, decimal, may_be_wrong=may_be_wrong) * _HOUR
+    return parse(cells, style, may_be_wrong=may_be_wrong).wall % _DAY
 
 
 def _counts_hours(values: Times, dates: Times) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from gp_ensembles.tables.dates import parse
+from gp_ensembles.tables.dates import Dates, parse
 from gp_ensembles.tables.numbers import is_missing, numbers_in
 from gp_ensembles.tables.raw import CellError, Cells, texts_of
 
@@ -171,6 +171,7 @@ class DateColumn(ColumnEncoder):
     has_elapsed: bool = True  # whether the days since the first row are a column
     # Least and greatest offset from UTC in the first rows, in seconds; empty without offsets
     zone: tuple[float, ...] = ()
+    timezone: str | None = None  # the zone of its times, if they have no offset
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "periods", tuple(self.periods))
@@ -183,9 +184,13 @@ class DateColumn(ColumnEncoder):
         weekend = (f"{self.name}: weekend",) * ("week" in self.periods)
         return (f"{self.name}: days",) * self.has_elapsed + waves + weekend
 
+    def parse(self, cells: Cells) -> Dates:
+        """Its cells as dates."""
+        return parse(cells, self.style, self.zone, self.timezone)
+
     def encode(self, cells: Cells, decimal: str) -> Encoded:
         """See :meth:`ColumnEncoder.encode`."""
-        dates = parse(cells, self.style, self.zone)
+        dates = self.parse(cells)
         parts = [(dates.seconds - self.origin) / _DAY] if self.has_elapsed else []
         for period in self.periods:
             phase = 2 * math.pi * _phase(dates.wall, period)
@@ -235,15 +240,15 @@ def column_from_plain(plain: dict[str, Any]) -> ColumnEncoder:
     return made
 
 
-def to_numbers(cells: Cells, decimal: str) -> NDArray[np.float64]:
-    """Cells of numbers, shape (B,)."""
+def to_numbers(cells: Cells, decimal: str, *, may_be_wrong: bool = False) -> NDArray[np.float64]:
+    """Cells of numbers, shape (B,); NaN for other text where that may be."""
     if cells.dtype.kind == "f":
         values: NDArray[np.float64] = cells.astype(np.float64)
     elif cells.dtype.kind == "M":
         raise CellError(0, "it is a date, not a number")
     else:
         values, wrong = numbers_in(texts_of(cells), decimal)
-        if wrong is not None:
+        if wrong is not None and not may_be_wrong:
             raise CellError(wrong, f"{str(cells[wrong])!r} is not a number; fix it, or name it with --missing")
     return values
 

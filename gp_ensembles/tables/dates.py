@@ -79,23 +79,59 @@ def find_zone(cells: Sequence[str]) -> tuple[float, ...]:
     return zone
 
 
-def parse(cells: Cells, style: str, zone: tuple[float, ...] = ()) -> Dates:
-    """Cells as dates in a format."""
+def parse(
+    cells: Cells,
+    style: str,
+    zone: tuple[float, ...] = (),
+    timezone: str | None = None,
+    *,
+    may_be_wrong: bool = False,
+) -> Dates:
+    """Cells as dates in a format, those without an offset of a time zone; NaN for what is no date where that may be."""
     if cells.dtype.kind == "M":
         seconds = _seconds(cells)
-        return Dates(seconds, seconds + min(zone, default=0.0))
+        return Dates(to_utc(seconds, timezone), seconds + min(zone, default=0.0))
     texts = texts_of(cells)
     places = [place for place, text in enumerate(texts) if not is_missing(text)]
     given = [texts[place] for place in places]
     wall = np.full(len(texts), np.nan)
     wall[places], wrong = _walls(given, style)
-    if wrong is not None:
+    if wrong is not None and not may_be_wrong:
         raise CellError(places[wrong], f"{given[wrong]!r} is not a date in the format of the first rows; fix it")
     offsets = [_offset(text) for text in given]
     _check_zone(offsets, places, zone)
     seconds = wall.copy()
     seconds[places] -= [offset or 0.0 for offset in offsets]
-    return Dates(seconds, wall)
+    return Dates(to_utc(seconds, timezone), wall)
+
+
+def to_utc(wall: NDArray[np.float64], timezone: str | None, *, is_second: bool = False) -> NDArray[np.float64]:
+    """Local times (N,) as seconds since 1970 in UTC; of an hour that comes twice the first, or the second.
+
+    Times that a clock leaves out in spring are those of the first moment after them. Without a zone nothing changes.
+    """
+    if timezone is None:
+        return wall
+    with needs_cli("a time zone"):
+        import pandas as pd
+
+    found, known = wall.copy(), ~np.isnan(wall)
+    moments = pd.DatetimeIndex((wall[known] * 1e9).round().astype("datetime64[ns]"))
+    is_summer = np.full(len(moments), not is_second)
+    local = moments.tz_localize(timezone, ambiguous=is_summer, nonexistent="shift_forward")
+    found[known] = _seconds(local.tz_convert("UTC").tz_localize(None).to_numpy())
+    return found
+
+
+def to_wall(seconds: NDArray[np.float64], timezone: str | None) -> NDArray[np.float64]:
+    """Seconds since 1970 in UTC (N,) as local times of a zone; as they are without one."""
+    if timezone is None:
+        return seconds
+    with needs_cli("a time zone"):
+        import pandas as pd
+
+    moments = pd.DatetimeIndex((seconds * 1e9).round().astype("datetime64[ns]"), tz="UTC")
+    return _seconds(moments.tz_convert(timezone).tz_localize(None).to_numpy())
 
 
 def _check_zone(offsets: Sequence[float | None], places: Sequence[int], zone: tuple[float, ...]) -> None:

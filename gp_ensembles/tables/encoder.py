@@ -12,7 +12,7 @@ from gp_ensembles.tables.clock import Clock, Times, clock_of, find_clock, refuse
 from gp_ensembles.tables.columns import ColumnEncoder, DroppedColumn, TargetColumn, column_from_plain
 from gp_ensembles.tables.kinds import fit_column, notes_of, notes_of_target, refuse_text
 from gp_ensembles.tables.options import TableOptions
-from gp_ensembles.tables.raw import CellError, Cells, RawRows, texts_of, without
+from gp_ensembles.tables.raw import CellError, Cells, RawRows, blank, texts_of, without
 from gp_ensembles.tables.rows import Rows
 
 
@@ -51,6 +51,7 @@ class TableEncoder:
     notes: tuple[str, ...] = ()  # remarks for users
     words: tuple[str, ...] = ()  # values treated as missing
     series: str | None = None  # the column with the series of each row; ``None`` for a single series
+    skips: bool = True  # whether rows at wrong times are skipped
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -75,7 +76,7 @@ class TableEncoder:
             given = options.kinds.get(name)
             try:
                 with _named(path, name, raw):
-                    column = fit_column(name, raw.columns[name], decimal, given)
+                    column = fit_column(name, raw.columns[name], decimal, given, options.timezone)
                     if given is None and column.kind in ("category", "hashed"):
                         refuse_text(name, raw.columns[name])
                     missing[name] = _share_missing(column, raw, decimal)
@@ -94,7 +95,8 @@ class TableEncoder:
                 )
             notes = notes_of(columns, raw.columns, decimal)
             return cls(tuple(columns), target_column, None, missing, notes, options.missing, options.series)
-        clock, notes = find_clock(columns, raw.columns, decimal)
+        skips = options.on_bad_time == "skip"
+        clock, notes = find_clock(columns, raw.columns, decimal, skips=skips)
         if options.time == target:
             raise TableError(f"{path}: the column {target} is the target, and cannot order the rows as well")
         if clock is None and options.time is None:
@@ -104,19 +106,24 @@ class TableEncoder:
         if options.time is not None:
             known = {column.name: column for column in columns if not isinstance(column, DroppedColumn)}
             with _named(path, options.time, raw):
-                own = known.get(options.time) or fit_column(options.time, raw.columns[options.time], decimal)
+                cells = raw.columns[options.time]
+                own = known.get(options.time) or fit_column(options.time, cells, decimal, None, options.timezone)
                 clock, notes = clock_of(own, columns, raw.columns, decimal), ()
         notes += notes_of(columns, raw.columns, decimal)
         if target_column.classes is None:
             with _named(path, target, raw):
                 y = target_column.encode(raw.columns[target], decimal)
             notes += notes_of_target(target, y)
-        return cls(tuple(columns), target_column, clock, missing, notes, options.missing)
+        return cls(tuple(columns), target_column, clock, missing, notes, options.missing, skips=skips)
 
     def encode(self, raw: RawRows, decimal: str, path: str, first_row: int) -> tuple["TableEncoder", Rows]:
         """Rows as numbers, and the encoder after them."""
         raw = without(raw, self.words)
-        clock, times, steps = self.clock, None, None
+        clock, times, steps, skipped = self.clock, None, None, None
+        if clock is not None and (read := self.times(raw, decimal, path, first_row)) is not None:
+            with _named(path, clock.name, raw, first_row):
+                clock, (times, steps, skipped) = clock.after(read, skips=self.skips)
+            raw = raw if skipped is None else blank(raw, clock.names, skipped)
         parts = []
         for column in self.columns if raw.num_rows else ():
             if not isinstance(column, DroppedColumn):
@@ -131,26 +138,26 @@ class TableEncoder:
         if self.target.name in raw.columns:
             with _named(path, self.target.name, raw, first_row):
                 y = self.target.encode(raw.columns[self.target.name], decimal)
-        if clock is not None and (times := self.times(raw, decimal, path, first_row)) is not None:
-            with _named(path, clock.name, raw, first_row):
-                clock, steps = clock.after(times)
-        when, since, lines = (None if part is None else torch.from_numpy(part) for part in (times, steps, raw.lines))
+        y = y if skipped is None else np.where(skipped, np.nan, y)
+        arrays = (times, steps, raw.lines, skipped)
+        when, since, lines, mask = (None if part is None else torch.from_numpy(part) for part in arrays)
         series = _series_of(self.series, raw, path, first_row)
-        rows = Rows(torch.from_numpy(X), torch.from_numpy(y), when, since, first_row, lines, series)
+        rows = Rows(torch.from_numpy(X), torch.from_numpy(y), when, since, first_row, lines, series, mask)
         return replace(self, clock=clock), rows
 
     def times(self, raw: RawRows, decimal: str, path: str, first_row: int) -> Times | None:
-        """Times of rows (B,), ``None`` without a clock; arguments as for :meth:`encode`."""
+        """Times of rows (B,), NaN to be skipped, ``None`` without a clock; arguments as for :meth:`encode`."""
         if self.clock is None:
             return None
         with _named(path, self.clock.name, raw, first_row):
-            return self.clock.read(raw.columns, decimal)
+            return self.clock.read(raw.columns, decimal, skips=self.skips)
 
-    def passed(self, times: torch.Tensor | None) -> "TableEncoder":
-        """The encoder after rows at these times (B,), as :meth:`encode` leaves it."""
-        if self.clock is None or times is None:
+    def passed(self, rows: Rows) -> "TableEncoder":
+        """The encoder after some rows, as :meth:`encode` leaves it."""
+        if self.clock is None or rows.time is None:
             return self
-        return replace(self, clock=self.clock.after(times.numpy())[0])
+        times = rows.time if rows.is_skipped is None else rows.time.masked_fill(rows.is_skipped, torch.nan)
+        return replace(self, clock=self.clock.after(times.numpy(), skips=True)[0])
 
     def ahead(self, num_steps: int) -> tuple[dict[str, Cells], Times | None]:
         """Cells of the next rows as far as known: times at the usual step, all else missing."""
@@ -171,6 +178,7 @@ class TableEncoder:
             "notes": list(self.notes),
             "words": list(self.words),
             "series": self.series,
+            "skips": self.skips,
         }
 
     @classmethod
@@ -185,6 +193,7 @@ class TableEncoder:
             tuple(plain["notes"]),
             tuple(plain["words"]),
             plain["series"],
+            plain.get("skips", False),  # not in files of earlier versions
         )
 
     def _column_of(self, place: int) -> str:

@@ -17,7 +17,7 @@ from gp_ensembles.tables.columns import (
     NumberColumn,
     to_numbers,
 )
-from gp_ensembles.tables.dates import ISO, Dates, find_digits, find_format, find_zone, parse
+from gp_ensembles.tables.dates import ISO, UNIX, Dates, find_digits, find_format, find_zone, parse, to_utc
 from gp_ensembles.tables.numbers import is_missing, may_be_decimal, numbers_in
 from gp_ensembles.tables.raw import CellError, Cells, texts_of
 
@@ -31,8 +31,10 @@ _MARKS = (-200.0, *(sign * (10.0**digits - 1) for sign in (-1, 1) for digits in 
 _SHARE = 0.005
 
 
-def fit_column(name: str, cells: Cells, decimal: str, given: str | None = None) -> ColumnEncoder:
-    """The encoder of a column."""
+def fit_column(
+    name: str, cells: Cells, decimal: str, given: str | None = None, timezone: str | None = None
+) -> ColumnEncoder:
+    """The encoder of a column; dates without an offset from UTC are of a zone."""
     if given == "drop":
         return DroppedColumn(name)
     if given == "number" or (given is None and cells.dtype.kind == "f"):
@@ -42,7 +44,7 @@ def fit_column(name: str, cells: Cells, decimal: str, given: str | None = None) 
     if given == "category":
         return _category(name, cells)
     if cells.dtype.kind == "M":
-        return _dates(name, parse(cells, ISO), ISO)
+        return _dates(name, parse(cells, ISO), ISO, (), timezone)
     texts = texts_of(cells)
     found = [text for text in texts if not is_missing(text)]
     style = None
@@ -50,7 +52,7 @@ def fit_column(name: str, cells: Cells, decimal: str, given: str | None = None) 
         style = find_format(found) or (find_digits(found) if given == "date" else None)
     if style is not None:
         zone = find_zone(texts)
-        return _dates(name, parse(cells, style, zone), style, zone)
+        return _dates(name, parse(cells, style, zone), style, zone, None if zone or style in UNIX else timezone)
     if given == "date":
         raise CellError(
             _first_odd(texts), "no date format fits all cells of the first rows; write them as 2024-01-31 13:00"
@@ -87,7 +89,7 @@ def refuse_text(name: str, cells: Cells) -> None:
         )
 
 
-def _dates(name: str, dates: Dates, style: str, zone: tuple[float, ...] = ()) -> DateColumn:
+def _dates(name: str, dates: Dates, style: str, zone: tuple[float, ...], timezone: str | None) -> DateColumn:
     """Calendar features with variation in the warm-up rows."""
     wall = dates.wall[~np.isnan(dates.wall)]
     if not len(wall):
@@ -100,8 +102,10 @@ def _dates(name: str, dates: Dates, style: str, zone: tuple[float, ...] = ()) ->
         periods.append("week")
     if has_days and days.max() - days.min() >= 60:
         periods.append("year")
-    origin = float(np.nanmin(dates.seconds[:1])) if not np.isnan(dates.seconds[0]) else float(np.nanmin(dates.seconds))
-    return DateColumn(name, style, origin, tuple(periods), bool(has_days), zone)
+    timezone = timezone if has_days else None
+    seconds = to_utc(dates.seconds, timezone)
+    origin = float(np.nanmin(seconds) if np.isnan(seconds[0]) else seconds[0])
+    return DateColumn(name, style, origin, tuple(periods), bool(has_days), zone, timezone)
 
 
 def _advice(wrong: int, texts: list[str]) -> str:

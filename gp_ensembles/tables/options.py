@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+OnBadTime = Literal["skip", "refuse"]
 KINDS = ("number", "boolean", "category", "date", "drop")
 
 
@@ -25,9 +27,13 @@ class TableOptions:
             order of time.
         missing: Values treated as missing besides empty cells, NA and the like, such as ``-999``.
         gaps: Columns that are read besides ``features``: forecasts of others.
+        timezone: The zone of times without an offset from UTC, such as ``Europe/Paris``. The two
+            readings of the hour that comes twice in autumn are then distinguished by the order of the rows.
+        on_bad_time: What becomes of a row whose time is missing, unreadable, or before that of the row before:
+            ``skip`` learns nothing from it and counts it, ``refuse`` is an error.
 
     Raises:
-        ValueError: If a type is unknown, or a delimiter or decimal mark is invalid.
+        ValueError: If a type or zone is unknown, or a delimiter or decimal mark is invalid.
 
     Example:
         >>> TableOptions(kinds={"hour": "category"}).kinds["hour"]
@@ -45,6 +51,8 @@ class TableOptions:
     gaps: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     series: str | None = None
+    timezone: str | None = None
+    on_bad_time: OnBadTime = "skip"
 
     def __post_init__(self) -> None:
         for name in ("features", "classes", "gaps", "missing"):
@@ -55,6 +63,15 @@ class TableOptions:
         for column, kind in self.kinds.items():
             if kind not in KINDS:
                 raise ValueError(f"the type of {column} is {kind!r}; choose one of {', '.join(KINDS)}")
+        if self.timezone is not None:
+            try:
+                ZoneInfo(self.timezone)
+            except (ValueError, OSError, ZoneInfoNotFoundError):
+                raise ValueError(
+                    f"there is no time zone {self.timezone!r}; zones are named as in Europe/Paris or America/New_York"
+                ) from None
+        if self.on_bad_time not in get_args(OnBadTime):
+            raise ValueError(f"on_bad_time must be 'skip' or 'refuse', got {self.on_bad_time!r}")
         if self.delimiter is not None and len(self.delimiter) != 1:
             raise ValueError(f"the delimiter must be one character such as ; or a tab, got {self.delimiter!r}")
         if self.decimal not in (None, ".", ","):

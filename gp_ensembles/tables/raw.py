@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,6 +81,16 @@ def without(raw: RawRows, words: Sequence[str]) -> RawRows:
             columns[name] = np.where([bool(pattern.fullmatch(cell)) for cell in cells], "", cells)
         else:
             columns[name] = cells
+    return RawRows(columns, raw.lines)
+
+
+def blank(raw: RawRows, names: Sequence[str], rows: NDArray[np.bool_]) -> RawRows:
+    """Rows without the cells of some columns in some rows (B,)."""
+    columns = dict(raw.columns)
+    for name in names:
+        cells: Any = columns[name].copy()
+        cells[rows] = {"O": "", "M": np.datetime64("NaT")}.get(cells.dtype.kind, np.nan)
+        columns[name] = cells
     return RawRows(columns, raw.lines)
 
 

@@ -19,6 +19,8 @@ class Rows(NamedTuple):
         first_row: Number of the first row, counted from 1.
         lines: Line of each row in the file, shape (B,); ``None`` without a file.
         series: Name of the series of each row, B names; ``None`` for a single series.
+        is_skipped: Which rows had a wrong time, shape (B,): theirs is that of the row before, their steps are zero and
+            their targets missing; ``None`` where no time was wrong.
 
     Example:
         >>> zero = torch.zeros(3, 1, dtype=torch.float64)
@@ -33,6 +35,7 @@ class Rows(NamedTuple):
     first_row: int
     lines: Tensor | None
     series: tuple[str, ...] | None = None
+    is_skipped: Tensor | None = None
 
     @property
     def num_rows(self) -> int:
@@ -42,9 +45,10 @@ class Rows(NamedTuple):
     def part(self, rows: slice) -> "Rows":
         """A part of the rows."""
         start = rows.indices(self.num_rows)[0]
-        times, steps, lines = (None if part is None else part[rows] for part in (self.time, self.steps, self.lines))
+        parts = (self.time, self.steps, self.lines, self.is_skipped)
+        times, steps, lines, skipped = (None if part is None else part[rows] for part in parts)
         series = None if self.series is None else self.series[rows]
-        return Rows(self.X[rows], self.y[rows], times, steps, self.first_row + start, lines, series)
+        return Rows(self.X[rows], self.y[rows], times, steps, self.first_row + start, lines, series, skipped)
 
     @classmethod
     def join(cls, parts: Sequence["Rows"]) -> "Rows":
@@ -53,9 +57,14 @@ class Rows(NamedTuple):
             return parts[0]
         X, y = torch.cat([part.X for part in parts]), torch.cat([part.y for part in parts])
         times, steps = _joined([part.time for part in parts]), _joined([part.steps for part in parts])
-        lines = _joined([part.lines for part in parts])
+        lines, skipped = _joined([part.lines for part in parts]), None
+        if any(part.is_skipped is not None for part in parts):
+            none = [torch.zeros_like(part.y, dtype=torch.bool) for part in parts]
+            skipped = torch.cat(
+                [no if part.is_skipped is None else part.is_skipped for no, part in zip(none, parts, strict=True)]
+            )
         series = None if parts[0].series is None else tuple(name for part in parts for name in part.series or ())
-        return cls(X, y, times, steps, parts[0].first_row, lines, series)
+        return cls(X, y, times, steps, parts[0].first_row, lines, series, skipped)
 
 
 def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:

@@ -27,7 +27,7 @@ def stream_rows(place, small, rows, out="out", **options):
 def test_a_wild_number_costs_its_row_only(place, small, refused, column, value, words):
     rows = small.rows(160)
     rows[120][column] = value
-    refused(stream_rows(place, small, rows, on_bad_row="stop"), words)
+    refused(stream_rows(place, small, rows, on_bad_row="refuse"), words)
     written = small.read(place / "out" / "predictions.csv.partial")
     assert [int(row["row"]) for row in written] == list(range(61, 121))
     # going on after the row is as if it had never been there
@@ -53,7 +53,7 @@ def test_wild_numbers_are_taken_for_missing_ones_and_counted(place, small, capsy
     assert tables_of(place / "out") == tables_of(place / "gaps")
     found = summary_of(place / "out")["bad_rows"]
     assert (found["num_rows"], found["policy"]) == (len(cells), "missing")
-    refused(stream_rows(place, small, rows, "stopped", on_bad_row="stop"), f"row {min(cells) + 1}")
+    refused(stream_rows(place, small, rows, "stopped", on_bad_row="refuse"), f"row {min(cells) + 1}")
 
 
 def test_what_is_wild_hangs_on_the_precision_and_on_the_limits_of_inputs(place, small, refused):

@@ -192,3 +192,19 @@ def test_a_run_in_which_no_series_has_begun_is_not_gone_on_with(folder, refused)
     table(20).to_csv("short.csv", index=False)
     assert stream("short.csv", "--out", "run") == 0
     refused(resume("all.csv"), "no series of the run in run has completed its warm-up")
+
+
+def test_a_code_in_one_series_costs_its_cell_and_by_option_the_run(folder, capsys):
+    spoiled, gaps = table(400), table(400)
+    place = spoiled.index[(spoiled["meter"] == "7") & spoiled["x"].notna()][60]
+    spoiled.loc[place, "x"], gaps.loc[place, "x"] = 65535e15, math.nan
+    spoiled.to_csv("spoiled.csv", index=False)
+    gaps.to_csv("gaps.csv", index=False)
+    assert stream("spoiled.csv", "--out", "run") == 0
+    assert "1 rows of 1 series had an infinite or implausibly large number: 7" in capsys.readouterr().out
+    assert stream("gaps.csv", "--out", "whole") == 0
+    same_predictions()
+    assert summary_of(folder / "run")["bad_rows"] == {"7": 1}
+    assert stream("spoiled.csv", "--out", "no", "--on_bad_row", "refuse") == 2
+    words = f"data row {place + 1} (line {place + 2}), column x: series '7': 'x' is 6.5535e+19 in row {place + 1}"
+    assert words in capsys.readouterr().err

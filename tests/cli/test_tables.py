@@ -68,6 +68,7 @@ def test_dates_give_a_time_calendar_columns_and_steps(place, small, style):
     assert summary["time"] == {
         "name": "when", "kind": "date", "usual_step": 3600.0, "last": "2024-03-06T16:00:00", "duplicates": 0,
         "gaps": 1, "first_gap_after": "2024-03-04T17:00:00", "longest_gap_steps": 8.0,
+        "timezone": None, "put_back": 0, "skipped": 0, "ahead": 0,
     }  # fmt: skip
     # By hand: the same columns as numbers, ordered by a column of hours.
     start, by_hand = HOURS[0], []
@@ -166,7 +167,11 @@ def swapped(rows):
 @pytest.mark.parametrize(
     ("change", "options", "words"),
     [
-        (swapped, ["--time", "when"], "column when: the time 2024-03-02T06:00:00 is before that of the previous row"),
+        (
+            swapped,
+            ["--time", "when", "--on_bad_time=refuse"],
+            "column when: the time 2024-03-02T06:00:00 is before that of the previous row",
+        ),
         (lambda rows: [["today", *row[1:]] for row in rows], ["--kinds", "when=date"], "no date format fits"),
         (lambda rows: rows, ["--kinds", "when=day"], "the type of when is 'day'; choose one of"),
         (lambda rows: rows, ["--kinds", "when"], "--kinds when has no type; write NAME=KIND"),
@@ -191,3 +196,24 @@ def test_a_file_that_is_no_table_is_refused(place, refused):
         (place / "odd.csv").write_bytes(content)
         refused(stream(place, "odd.csv", "never"), str(place / "odd.csv"))
         assert not (place / "never").exists()
+
+
+def test_rows_at_mistyped_times_are_skipped_and_resumed(place, small, capsys):
+    rows = dated(small.rows(ROWS), "%Y-%m-%d %H:%M")
+    for number in (90, 91, 110):
+        rows[number][0] = rows[number][0].replace("2024", "2023")
+    rows[120][0] = ""
+    small.write(place / "wrong.csv", rows, ("when", "a", "b", "y"))
+    assert stream(place, "wrong.csv", "wrong", "--timezone", "UTC") == 0
+    words = "when: 4 row(s) skipped, whose time was missing or before that of the row before (the first after 2024-"
+    assert words in capsys.readouterr().out
+    time = summary_of(place / "wrong")["time"]
+    assert (time["skipped"], time["timezone"]) == (4, "UTC")
+    predictions = small.read(place / "wrong" / "predictions.csv")
+    assert [int(row["row"]) for row in predictions if row["y"] == ""] == [91, 92, 111, 121]
+    small.write(place / "first.csv", rows[:100], ("when", "a", "b", "y"))
+    small.write(place / "rest.csv", rows[100:], ("when", "a", "b", "y"))
+    assert stream(place, "first.csv", "parts", "--timezone", "UTC") == 0
+    assert resume(place, "rest.csv", "parts") == 0
+    assert (place / "parts" / "predictions.csv").read_bytes() == (place / "wrong" / "predictions.csv").read_bytes()
+    assert summary_of(place / "parts")["time"] == time

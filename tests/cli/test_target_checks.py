@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gp_ensembles.cli import scored_stream
-from gp_ensembles.cli.bad_rows import BadRows
 from gp_ensembles.cli.scored_stream import ScoredStream, load_checkpoint
 from gp_ensembles.data import Table
 from gp_ensembles.ensembles.bases import LinearBasis
@@ -159,8 +158,7 @@ def test_rows_given_to_a_stream_are_counted_from_the_first_of_the_stream():
 def test_the_first_of_two_bad_rows_is_named(is_wild_first):
     table = make_table()
     X, y = table.X[40:].clone(), table.y[40:].clone()
-    scored = ScoredStream.start(BINARY, open_table(table, 40))
-    scored.bad_rows = BadRows("stop")
+    scored = ScoredStream.start(replace(BINARY, on_bad_row="refuse"), open_table(table, 40))
     X[20 if is_wild_first else 30, 0], y[25] = 1e200, 0.5
     with pytest.raises(ValueError, match="in row 61" if is_wild_first else "row 66, column y: the target is 0.5"):
         list(scored.chunks(at_hand(X, y)))

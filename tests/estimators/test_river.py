@@ -99,11 +99,11 @@ def test_features_come_and_go_in_any_order():
 
 
 def test_bad_rows_change_nothing():
-    model, fresh = RiverRegressor(small, warmup=40), RiverRegressor(small, warmup=40)
+    model, fresh = (RiverRegressor(small, warmup=40, on_bad_row="refuse") for _ in range(2))
     for x, y, words in (
         ({"a": "red"}, 1.0, r"feature a is 'red', not a number; .*OneHotEncoder"),
         *((x, 1.0, r"infinite|too large|no feature") for x in ({"a": math.inf}, {"a": 1e200}, {})),
-        ({"a": 1.0}, math.inf, "target of row 1 is infinite"),
+        ({"a": 1.0}, math.inf, "target of row 1 is inf, too large"),
     ):
         with pytest.raises(ValueError, match=words):
             fresh.learn_one(x, y)

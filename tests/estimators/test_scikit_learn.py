@@ -146,7 +146,7 @@ def test_pickle_clone_and_pipeline():
 
 def test_bad_input_changes_nothing():
     X, y = table()
-    model = OnlineRegressor(small, warmup=60, random_state=0).fit(X, y)
+    model = OnlineRegressor(small, warmup=60, random_state=0, on_bad_row="refuse").fit(X, y)
     before = model.predict(X)
     with pytest.raises(ValueError, match="shape"):
         model.partial_fit(X, y[:-1])

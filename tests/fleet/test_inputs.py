@@ -39,9 +39,13 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def both():
+    return made()
+
+
+def made(**settings):
     X, y = rows(torch.Generator().manual_seed(5))
     X[WARMUP + 3 : WARMUP + 6, 1] = NAN
-    fleet, model = Fleet(SPEC, warmup=WARMUP), OnlineModel(StreamConfig(SPEC, warmup=WARMUP))
+    fleet, model = Fleet(SPEC, warmup=WARMUP, **settings), OnlineModel(StreamConfig(SPEC, warmup=WARMUP, **settings))
     fleet.observe(["a"] * BEFORE, X[:BEFORE], y[:BEFORE])
     model.observe(X[:BEFORE], y[:BEFORE])
     return fleet, model, X[BEFORE:], y[BEFORE:]
@@ -60,8 +64,8 @@ def test_one_series_and_many_say_the_same(cells, both):
     torch.testing.assert_close(log_prob, model.observe(X, y).log_prob, rtol=1e-8, atol=1e-8)
 
 
-def test_a_number_that_is_a_mistake_is_refused_and_changes_nothing(both):
-    fleet, model, X, y = copy.deepcopy(both)
+def test_a_number_that_is_a_mistake_is_refused_and_changes_nothing():
+    fleet, model, X, y = made(on_bad_row="refuse")
     fleet.observe(["b"] * WARMUP, *rows(torch.Generator().manual_seed(6), WARMUP))
     far, wrong, huge = X[:4].clone(), y[:4].clone(), X[:4].clone()
     far[2, 1], wrong[1], huge[3, 0] = 1e8, -1e9, 1e200

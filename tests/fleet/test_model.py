@@ -211,7 +211,7 @@ def test_series_that_stand_still_have_units_too(generator):
 def test_a_rejected_call_changes_nothing(change, error, words, generator):
     names, X, y = table(WARMUP + 10, generator)
     cut = SERIES * WARMUP
-    fleet, other = (Fleet(QUICK, warmup=WARMUP) for _ in range(2))
+    fleet, other = (Fleet(QUICK, warmup=WARMUP, on_bad_row="refuse") for _ in range(2))
     for one in (fleet, other):
         one.fit(names[:cut], X[:cut], y[:cut])
     with pytest.raises(error, match=words):

@@ -35,7 +35,7 @@ def rows(num_rows: int, seed: int) -> tuple[list[str], Tensor, Tensor]:
 
 def prepared() -> Fleet:
     """A fleet after its warm-up."""
-    fleet = Fleet(warmup=50)
+    fleet = Fleet(warmup=50, on_bad_row="refuse")
     fleet.fit(*rows(60, 0))
     return fleet
 

@@ -114,7 +114,7 @@ def test_changing_a_target_changes_nothing_before_it():
 
 
 def test_a_rejected_call_changes_nothing_and_a_fit_starts_anew():
-    model, X, y = fitted()
+    model, X, y = fitted(on_bad_row="refuse")
     model.observe(X[:100], y[:100])
     before = copy.deepcopy(model)
     bad = y[100:].clone()

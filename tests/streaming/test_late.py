@@ -29,14 +29,14 @@ def stream(seed=0):
 
 
 @functools.cache
-def fitted_once(walks):
+def fitted_once(walks, **settings):
     X, y = stream()
     spec = {None: LINEAR, "with": WALKING, "only": replace(WALKING, static=False)}[walks]
-    return OnlineModel(StreamConfig(spec, warmup=WARMUP)).fit(X[:WARMUP], y[:WARMUP])
+    return OnlineModel(StreamConfig(spec, warmup=WARMUP, **settings)).fit(X[:WARMUP], y[:WARMUP])
 
 
-def fitted(walks=None):
-    return copy.deepcopy(fitted_once(walks))
+def fitted(walks=None, **settings):
+    return copy.deepcopy(fitted_once(walks, **settings))
 
 
 def same_state(first, second):
@@ -136,7 +136,7 @@ def test_beyond_the_window_a_target_is_given_up():
 
 def test_what_is_wrong_changes_nothing():
     X, y = stream()
-    late = LateTargets(fitted())
+    late = LateTargets(fitted(on_bad_row="refuse"))
     late.predict("a", X[WARMUP])
     before = late.content()
     with pytest.raises(ValueError, match="a row 'a' is already pending"):

@@ -242,7 +242,7 @@ BAD = {
 @pytest.mark.parametrize("kind", BAD)
 def test_a_rejected_call_changes_nothing(kind):
     X, y = rows()
-    model = OnlineModel(StreamConfig(SMALL, warmup=40), ["a", "b"]).fit(X[:40], y[:40])
+    model = OnlineModel(StreamConfig(SMALL, warmup=40, on_bad_row="refuse"), ["a", "b"]).fit(X[:40], y[:40])
     spoil, message = BAD[kind]
     bad_X, bad_y = X[40:].clone(), y[40:].clone()
     spoil(bad_X, bad_y)
@@ -292,7 +292,7 @@ def test_a_warm_up_that_cannot_be_fitted_changes_nothing():
     X, y = rows()
     with pytest.raises(ValueError, match="the target is constant"):
         OnlineModel(StreamConfig(SMALL)).fit(X, 0 * y)
-    model = OnlineModel(StreamConfig(SMALL, warmup=40))
+    model = OnlineModel(StreamConfig(SMALL, warmup=40, on_bad_row="refuse"))
     model.observe(X[:20], y[:20])
     with pytest.raises(ValueError, match="too large to be squared"):
         model.observe(1e200 * X[20:50], y[20:50])
@@ -345,7 +345,8 @@ def test_what_a_model_is_made_of_is_checked(make, message):
 
 
 def test_predict_refuses_what_observe_does():
-    model, X, _ = fitted()
+    X, y = rows()
+    model = OnlineModel(StreamConfig(SMALL, warmup=40, on_bad_row="refuse")).fit(X[:40], y[:40])
     for bad, message in ((1e200, "more than 1e\\+06"), (math.inf, "infinite")):
         far = X[:3].clone()
         far[1, 0] = bad
@@ -365,7 +366,7 @@ def test_rows_to_fit_are_counted_from_one():
         X, y = rows()
         BAD[kind][0](X, y)
         with pytest.raises(ValueError, match=message):
-            OnlineModel(StreamConfig(SMALL, warmup=40), ["a", "b"]).fit(X, y)
+            OnlineModel(StreamConfig(SMALL, warmup=40, on_bad_row="refuse"), ["a", "b"]).fit(X, y)
 
 
 @pytest.mark.parametrize("target", [RealTarget(), RealTarget(2)])

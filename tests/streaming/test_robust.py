@@ -66,15 +66,16 @@ def test_one_wild_input_hardly_matters(value):
         assert error(X, y, UNLIMITED_BASES)[0] > 1.5 * clean_error("bases")
 
 
-@pytest.mark.parametrize("value", [2e3, -1e9])
-def test_one_wild_input_of_the_warm_up_hardly_matters(value):
+@pytest.mark.parametrize(("value", "on_bad_row"), [(2e3, "missing"), (-1e9, "refuse"), (-1e9, "missing")])
+def test_one_wild_input_of_the_warm_up_hardly_matters(value, on_bad_row):
     X, y = rows()
     X[30, 1] = value
-    spoiled, model = error(X, y)
+    is_bad = value == -1e9 and on_bad_row == "missing"
+    spoiled, model = error(X, y, replace(CONFIG, on_bad_row=on_bad_row))
     assert spoiled < 1.1 * clean_error()
-    assert model.anomaly_counts.inputs_moved == 1
-    unlimited, model = error(X, y, UNLIMITED_BASES)
-    assert unlimited > 1.5 * clean_error("bases")
+    assert (model.anomaly_counts.inputs_moved, model.anomaly_counts.bad_rows) == (not is_bad, is_bad)
+    unlimited, model = error(X, y, replace(UNLIMITED_BASES, on_bad_row=on_bad_row))
+    assert (unlimited > 1.5 * clean_error("bases")) != is_bad
     assert model.anomaly_counts.inputs_moved == 0
 
 

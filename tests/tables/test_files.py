@@ -272,7 +272,7 @@ def test_bad_tables_get_one_sentence_with_the_place(tmp_path):
     path = tmp_path / "bad.csv"
     for name, (content, message) in BAD.items():
         path.write_text(content)
-        options = TableOptions(time="time" if name == "backwards" else None)
+        options = TableOptions(time="time" if name == "backwards" else None, on_bad_time="refuse")
         with pytest.raises(ValueError, match=message):
             list(open_rows(path, "load", options, num_warm_up=30))
 
@@ -289,12 +289,12 @@ def test_a_bad_cell_later_loses_nothing_before_it(tmp_path):
 
 def test_dates_that_run_backwards_do_not_order_rows_unless_they_are_told_to():
     frame = pd.DataFrame({"time": [*HOURS[:30], HOURS[3], *HOURS[31:]], "load": LOAD})
-    rows = open_rows(frame, "load", num_warm_up=40)
+    rows = open_rows(frame, "load", TableOptions(on_bad_time="refuse"), num_warm_up=40)
     assert rows.encoder.clock is None
     assert "time does not order the rows: it decreases at row 31" in explain(rows.encoder, rows.columns)
     assert rows.take(60).X.shape == (60, 3)
     with pytest.raises(ValueError, match="data row 31, column time: the time 2024-01-01T03:00:00 is before"):
-        list(open_rows(frame, "load", TableOptions(time="time"), num_warm_up=40))
+        list(open_rows(frame, "load", TableOptions(time="time", on_bad_time="refuse"), num_warm_up=40))
 
 
 def test_classes_are_named_in_their_order():

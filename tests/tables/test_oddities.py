@@ -105,7 +105,7 @@ def test_another_zone_later_is_told_whatever_the_batches(later, message, size):
 @pytest.mark.parametrize("hour", ["{t:%H.%M.%S}", "{t:%H:%M}", "{t:%I:%M %p}", "{t.hour}"])
 def test_dates_and_hours_in_two_columns(hour):
     records = [{"Date": f"{t:%d/%m/%Y}", "Time": hour.format(t=t), "load": 1.0} for t in HOURS]
-    rows = open_rows(records, "load", num_warm_up=60)
+    rows = open_rows(records, "load", TableOptions(on_bad_time="refuse"), num_warm_up=60)
     taken = rows.take(90)
     assert rows.encoder.clock.describe() == "Date and Time: a row every hour, no gap, no duplicate"
     assert taken.time.tolist() == [time.timestamp() for time in HOURS]
@@ -301,7 +301,7 @@ def test_all_columns_of_text_are_named_at_once(tmp_path):
 def test_a_clock_that_is_set_back_is_named():
     times = [*HOURS[:50], HOURS[49], HOURS[49] - pd.Timedelta(minutes=30), HOURS[60]]
     records = [{"when": str(time), "y": float(place)} for place, time in enumerate(times)]
-    rows = open_rows(records, "y", num_warm_up=40)
+    rows = open_rows(records, "y", TableOptions(on_bad_time="refuse"), num_warm_up=40)
     rows.take(51)
     with pytest.raises(ValueError, match=r"sort the rows by time \(or, if the clock was set back here"):
         rows.take(2)

@@ -222,7 +222,7 @@ def save_pictures(
     from gp_ensembles.plots import plot_bands, plot_weights, save_figure
     from gp_ensembles.plots.calibration import plot_class_counts, plot_pit_counts
     from gp_ensembles.plots.canvas import show_times
-    from gp_ensembles.plots.stream import Runs, plot_long_bands, plot_score_sums
+    from gp_ensembles.plots.stream import plot_long_bands, plot_score_sums
 
     if not history.num_rows:
         return []
@@ -248,7 +248,7 @@ def save_pictures(
         else:
             recent = history.recent()
             last = {name: recent[name][-_LAST_ROWS:] for name in ("y", "mean", "lower", "upper")}
-            runs = Runs(**history.runs(_MOST_RUNS))
+            runs = history.runs(_MOST_RUNS)
             figures["bands.png"] = plot_long_bands(runs, last, target_name=target, last_row=history.last_row)
         if history.pit_counts.sum():
             figures["calibration.png"] = plot_pit_counts(history.pit_counts)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from gp_ensembles.cli.__main__ import main
-from gp_ensembles.cli.line_session import LineError, LineSession, read_line
+from gp_ensembles.cli.line_session import LineSession, read_line
 from gp_ensembles.cli.lines import run_lines
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
@@ -309,7 +309,7 @@ def test_what_lines_say():
         ('{"wind": ' + "9" * 5000 + "}", "a number has thousands of digits"),
         ('{"id": NaN, "wind": 1}', "the id is nan"),
     ]:
-        with pytest.raises(LineError, match=problem):
+        with pytest.raises(ValueError, match=problem):
             read_line(text, "load", "id")
 
 

@@ -91,8 +91,10 @@ def test_what_is_refused() -> None:
         model.forecast(3, num_paths=1)
     with pytest.raises(ValueError, match="must lie between 0 and 1"):
         model.forecast(3).quantile([0.5, 1.5])
+    content = model.content()
+    strict = OnlineModel.from_content({**content, "config": {**content["config"], "on_bad_row": "refuse"}})
     with pytest.raises(ValueError, match="column 0"):
-        model.forecast(torch.cat([X[180:182], torch.full((1, 1), 1e300, dtype=torch.float64)]))
+        strict.forecast(torch.cat([X[180:182], torch.full((1, 1), 1e300, dtype=torch.float64)]))
     with pytest.raises(ValueError, match="the warm-up is not over: 0 of 100"):
         OnlineModel(model.config).forecast(2)
     classes = EnsembleSpec("classes", (LinearBasis(),), target=BinaryTarget())
