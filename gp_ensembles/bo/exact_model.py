@@ -241,7 +241,9 @@ class ExactEnsembleModel(MixtureModel):
             modes = exact_kernels.initial_hyperparameters(self._kernels, rows.X.shape[-1])
             for index in _indices(batch):
                 own = [Hyperparameters(*(value[index] for value in start)) for start in starts]
-                found.append(exact_kernels.fit(self._kernels, rows.map(itemgetter(index)), [*own, modes]))
+                some = rows.map(itemgetter(index))
+                more = exact_kernels.short_start(self._kernels, some, modes)
+                found.append(exact_kernels.fit(self._kernels, some, [*own, modes, *more]))
         each = (torch.stack(values).reshape(*batch, *values[0].shape) for values in zip(*found, strict=True))
         self.with_hyperparameters_(Hyperparameters(*each))
 

@@ -20,6 +20,7 @@ from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.minimize import descend, minimize
 
 _SHRINK = 0.7  # share of experts still running below which the others are no longer evaluated
+_ABOVE = 1.2  # least length scales to start from, in their bound: at the bound itself nothing moves
 _TRAINED = frozenset({"features.kernel.raw_outputscale", "likelihood.noise_covar.raw_noise"})  # of fixed kernels
 
 
@@ -198,7 +199,8 @@ def _set_length_scales_(module: nn.Module, scales: Tensor) -> None:
         is_kernel = hasattr(module, "raw_lengthscale_constraint")
         constraint: Any = module.raw_lengthscale_constraint if is_kernel else module.lengthscale_constraint
         with torch.no_grad():
-            changed = constraint.inverse_transform(scales.to(raw)).expand_as(raw)
+            inside = scales.to(raw).clamp_min(_ABOVE * constraint.lower_bound)
+            changed = constraint.inverse_transform(inside).expand_as(raw)
             raw.copy_(torch.where(scales.isnan(), raw, changed))
     for child in module.children():
         _set_length_scales_(child, scales)
