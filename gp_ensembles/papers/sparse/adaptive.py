@@ -29,6 +29,7 @@ from gp_ensembles.papers.sparse.strategies import SelectionRun, Strategy
 
 _NESTED = (200, 600)  # rows of the first fits
 _STARTS = (1.0, 0.3, 3.0)  # lengthscales of the starts, in standard deviations of the inputs
+_ROWS_PER_LENGTH = 2  # of the first fit of a function that changes fast
 _SHORT, _MIDDLE, _LONG = 15, 30, 200  # iterations from each start, on some rows, and on all
 _TOLERANCE = 0.01  # nats that three iterations must bring
 _FIRST = 100  # knots that growth begins with
@@ -113,8 +114,10 @@ class AdaptiveKnots(Strategy):
         order = permutation(total, generator).to(model.train_X.device)
         sizes = [size for size in _NESTED if 2 * size <= min(total, self.fit_rows)] or [min(total, _NESTED[0])]
         short = short_length_scales(model.train_X, model.train_y)
-        if short is not None:  # few rows of a fast function tell nothing of it
-            sizes = [min(total, self.fit_rows)]
+        if short is not None:  # too few rows of a fast function tell nothing of it
+            lengths = (model.train_X.amax(0) - model.train_X.amin(0)) / short
+            fewest = _ROWS_PER_LENGTH * float(lengths.clamp_min(1.0).prod())
+            sizes = [size for size in sizes if size >= fewest] or [min(total, self.fit_rows)]
         self._choose_start(model, order[: sizes[0]], short, deadline)
         for size in sizes[1:]:
             self._fit_some(model, order[:size], _MIDDLE, deadline)
