@@ -1,12 +1,12 @@
 """The rows of a BoTorch model, as given and as transformed for the experts, and every check of them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.model import Model
-from botorch.models.transforms.input import InputTransform
+from botorch.models.transforms.input import InputTransform, Normalize
 from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.models.utils.assorted import fantasize as fantasize_flag
 from botorch.utils.datasets import SupervisedDataset
@@ -16,6 +16,8 @@ from torch import Tensor
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.multi_output import MultiOutputExpert
+
+_FILLED = 0.1  # of the unit interval, by columns of inputs that are taken as they are
 
 
 class Observations(NamedTuple):
@@ -61,6 +63,30 @@ def transform_rows(
     if outcome_transform is None:
         return Observations(inputs, Y, Yvar)
     return Observations(inputs, *outcome_transform(Y, Yvar, X=X))
+
+
+def unit_scale(X: Tensor, kept: Sequence[int] = ()) -> Normalize:
+    r"""Range of every column of inputs (\*b, n, D) to the unit interval, where it is not a part of it already.
+
+    Columns in the unit interval that fill a tenth of it, or are constant, are taken as they are, and so are those that
+    are to be kept. Other constant ones have their own size as unit.
+    """
+    low, high = X.detach().amin(-2, keepdim=True), X.detach().amax(-2, keepdim=True)
+    width, num_inputs = high - low, X.shape[-1]
+    as_it_is = (low >= 0) & (high <= 1) & ((width >= _FILLED) | (width == 0))
+    for column in range(num_inputs):
+        as_it_is[..., column] |= column in kept or column - num_inputs in kept
+    low, width = low.masked_fill(as_it_is, 0.0), torch.where(width > 0, width, high.abs()).masked_fill(as_it_is, 1.0)
+    scale = Normalize(num_inputs, bounds=torch.cat([torch.zeros_like(low), width], -2))
+    scale._offset = low  # bounds far from zero would round the width
+    scale.register_load_state_dict_pre_hook(_without_scale)
+    return scale
+
+
+def _without_scale(scale: Normalize, state: dict[str, Any], prefix: str, *_: object) -> None:
+    """States of earlier versions are those of inputs as they are."""
+    state.setdefault(f"{prefix}_offset", torch.zeros_like(scale._offset))
+    state.setdefault(f"{prefix}_coefficient", torch.ones_like(scale._coefficient))
 
 
 def data_arguments(training_data: SupervisedDataset, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -98,6 +98,18 @@ def kernel_ensemble(
     return Ensemble(experts, rule, names)
 
 
+@torch.no_grad()
+def allow_length_scales_(expert: Expert, scales: Tensor) -> None:
+    """Lower the default bound of an expert's length scales, in place, where some are shorter that data ask for."""
+    for kernel in expert.modules():
+        if isinstance(kernel, RBFKernel | MaternKernel):
+            bound, least = kernel.raw_lengthscale_constraint.lower_bound, 0.5 * float(scales.min())
+            if math.isclose(bound, _MIN_LENGTHSCALE, rel_tol=1e-6) and least < _MIN_LENGTHSCALE:
+                value = kernel.lengthscale
+                bound.fill_(least)
+                kernel.lengthscale = value
+
+
 def make_ensemble(
     ensemble: Ensemble | OnlineEnsemble | EnsembleSpec | None, X: Tensor, Y: Tensor, generator: torch.Generator | None
 ) -> Ensemble:

@@ -25,8 +25,10 @@ from gp_ensembles.numerics import exact_gp
 from gp_ensembles.numerics.cholesky import NumericalError, cholesky
 from gp_ensembles.numerics.exact_gp import TARGETS, Conditioned
 from gp_ensembles.numerics.minimize import minimize
+from gp_ensembles.numerics.short_length_scales import short_length_scales
 
 MIN_LENGTHSCALE, MIN_OUTPUTSCALE, MIN_NOISE = 2.5e-2, 1e-4, 1e-4
+_SHORTEST = 1.2  # least lengthscales that are started from: at the bound itself nothing moves
 _ROOT3, _ROOT5 = math.sqrt(3.0), math.sqrt(5.0)
 # a, b, c1, c2 of the kernel; g0, g1 of its derivative in the squared distance, -(g0 + g1 r) exp(-a r - b r^2).
 _SHAPES = {
@@ -96,6 +98,17 @@ def fit(kernels: Kernels, rows: Observations, starts: Sequence[Hyperparameters])
     own = torch.where(owner == _every(kernels).unsqueeze(-1), found.value, torch.inf)
     best = own.argmin(-1)
     return _hyperparameters(found.point[best], num_inputs, starts[0].noise)
+
+
+def short_start(kernels: Kernels, rows: Observations, modes: Hyperparameters) -> list[Hyperparameters]:
+    """The modes of the priors with length scales of a function that changes fast, if it does."""
+    numbers = slice(None) if kernels.categorical is None else ~kernels.categorical
+    found = short_length_scales(rows.X[:, numbers], rows.Y.squeeze(-1))
+    if found is None:
+        return []
+    lengthscale = modes.lengthscale.clone()
+    lengthscale[:, numbers] = found.clamp_min(_SHORTEST * MIN_LENGTHSCALE)
+    return [modes._replace(lengthscale=lengthscale)]
 
 
 def condition(kernels: Kernels, rows: Observations, hyperparameters: Hyperparameters) -> Conditioned:

@@ -20,7 +20,14 @@ from gpytorch.mlls import MarginalLogLikelihood
 from torch import Tensor
 
 from gp_ensembles.bo import exact_kernels, fantasies
-from gp_ensembles.bo.data import Observations, check_training_data, check_varies, data_arguments, normal_likelihood
+from gp_ensembles.bo.data import (
+    Observations,
+    check_training_data,
+    check_varies,
+    data_arguments,
+    normal_likelihood,
+    unit_scale,
+)
 from gp_ensembles.bo.default_ensemble import SMOOTHNESSES
 from gp_ensembles.bo.exact_kernels import Hyperparameters, Kernels
 from gp_ensembles.bo.fitting import fit_in_turn
@@ -40,15 +47,16 @@ class ExactEnsembleModel(MixtureModel):
     evaluated as one batch, in double precision whatever the dtype of the rows.
 
     Args:
-        train_X: Inputs, shape (n, D); about the unit cube, or with an ``input_transform`` that puts them there. With
-            shape (\*b, n, D) they are those of a batch of data sets, as of the folds of cross-validation: each has
-            hyperparameters and weights of its own, and posteriors have the batch shape (\*t, \*b).
+        train_X: Inputs, shape (n, D). With shape (\*b, n, D) they are those of a batch of data sets, as of the folds of
+            cross-validation: each has hyperparameters and weights of its own, and posteriors have the batch shape
+            (\*t, \*b).
         train_Y: Observations, shape (\*b, n, 1), in their order.
         train_Yvar: Known noise variances, shape (\*b, n, 1); inferred if ``None``.
         outcome_transform: As in ``SingleTaskGP``: ``Standardize`` by default, ``None`` for none; for a batch of
             data sets one with their ``batch_shape``.
         input_transform: As in ``SingleTaskGP``; one with parameters, such as ``Warp``, is learned by :meth:`fit`. It
-            has to leave the categories' columns alone.
+            has to leave the categories' columns alone, and to put inputs about the unit cube. If ``None``, that is done
+            by the range of each column of these rows; columns that fill a tenth or more of the unit interval stay.
         cat_dims: Columns of categories, as any numbers (of transformed inputs). Two different categories are at a
             distance of one, as the ends of the unit interval are, and each has a constant of unit prior variance.
 
@@ -89,10 +97,11 @@ class ExactEnsembleModel(MixtureModel):
         if isinstance(outcome_transform, _DefaultType):
             outcome_transform = Standardize(m=1, batch_shape=batch)
         outcomes = MixtureOutcomeTransform(outcome_transform)
-        super().__init__(Observations(train_X, train_Y, train_Yvar), input_transform, outcomes)
+        columns = [] if cat_dims is None else [int(column) for column in cat_dims]
+        scale = unit_scale(train_X, columns) if input_transform is None else input_transform
+        super().__init__(Observations(train_X, train_Y, train_Yvar), scale, outcomes)
         X = self._first_rows().X
         num_inputs = X.shape[-1]
-        columns = [] if cat_dims is None else [int(column) for column in cat_dims]
         if any(not -num_inputs <= column < num_inputs for column in columns):
             raise ValueError(f"cat_dims must be some of the {num_inputs} columns of inputs, got {columns}")
         kernels = exact_kernels.make_kernels(SMOOTHNESSES, X, columns)
@@ -241,7 +250,9 @@ class ExactEnsembleModel(MixtureModel):
             modes = exact_kernels.initial_hyperparameters(self._kernels, rows.X.shape[-1])
             for index in _indices(batch):
                 own = [Hyperparameters(*(value[index] for value in start)) for start in starts]
-                found.append(exact_kernels.fit(self._kernels, rows.map(itemgetter(index)), [*own, modes]))
+                some = rows.map(itemgetter(index))
+                more = exact_kernels.short_start(self._kernels, some, modes)
+                found.append(exact_kernels.fit(self._kernels, some, [*own, modes, *more]))
         each = (torch.stack(values).reshape(*batch, *values[0].shape) for values in zip(*found, strict=True))
         self.with_hyperparameters_(Hyperparameters(*each))
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gp_ensembles.bo.conditioning import update_expert
 from gp_ensembles.bo.data import Observations
+from gp_ensembles.bo.default_ensemble import allow_length_scales_
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.empirical_bayes import LBFGS, fit_empirical_bayes
@@ -20,6 +21,7 @@ from gp_ensembles.experts.evidence import batched_log_evidence
 from gp_ensembles.filters.states import FilterState
 from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.numerics.short_length_scales import short_length_scales
 
 _METHOD = LBFGS(max_iterations=100, loss_tolerance=1e-6)
 _ROUNDS = 3  # fits of an input transform with parameters, each followed by one of the components
@@ -44,9 +46,13 @@ def fit_in_turn(
 def fit_experts(ensemble: Ensemble, rows: Observations, progress: bool = False) -> None:
     """Maximize evidence plus log priors, in place; experts that share a feature map are fitted through the first."""
     first = {id(expert.features): expert for expert in reversed(ensemble.experts)}
+    found = [short for y in rows.Y.unbind(-1) if (short := short_length_scales(rows.X, y)) is not None]
+    scales = torch.stack(found).amin(0) if found else None
     for expert in first.values():
+        if scales is not None:
+            allow_length_scales_(expert, scales)
         evidence = _SequentialEvidence(expert, rows.noise)
-        fit_empirical_bayes(evidence, rows.X, _targets(rows), _METHOD, progress=progress)
+        fit_empirical_bayes(evidence, rows.X, _targets(rows), _METHOD, progress=progress, length_scales=scales)
 
 
 def log_evidences(ensemble: Ensemble, rows: Observations) -> Tensor:

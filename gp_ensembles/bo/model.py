@@ -23,6 +23,7 @@ from gp_ensembles.bo.data import (
     check_varies,
     data_arguments,
     normal_likelihood,
+    unit_scale,
 )
 from gp_ensembles.bo.default_ensemble import make_ensemble
 from gp_ensembles.bo.fitting import fit_experts, fit_in_turn, log_evidences
@@ -47,7 +48,7 @@ class EnsembleModel(MixtureModel):
     Observations are learned in the order of their rows.
 
     Args:
-        train_X: Inputs, shape (n, D); about the unit cube, or with an ``input_transform`` that puts them there.
+        train_X: Inputs, shape (n, D).
         train_Y: Observations, shape (n, O); several outputs share features and covariance (for unrelated outputs use a
             ``ModelList``).
         train_Yvar: Known noise variances, shape (n, 1); inferred if ``None``.
@@ -57,7 +58,9 @@ class EnsembleModel(MixtureModel):
             :meth:`fit`, or BoTorch's ``fit_gpytorch_mll``. (Not after a record: its ensemble is fitted already, and
             fitting again would pull its sampled experts together.)
         outcome_transform: As in ``SingleTaskGP``: ``Standardize`` by default, ``None`` for none.
-        input_transform: As in ``SingleTaskGP``; one with parameters, such as ``Warp``, is learned by :meth:`fit`.
+        input_transform: As in ``SingleTaskGP``; one with parameters, such as ``Warp``, is learned by :meth:`fit`. It
+            has to put inputs about the unit cube. If ``None``, that is done by the range of each column of these rows
+            (columns that fill a tenth or more of the unit interval stay), unless the ensemble has hyperparameters.
         generator: Source of random features; torch's global one if ``None``.
 
     Raises:
@@ -94,6 +97,8 @@ class EnsembleModel(MixtureModel):
         if isinstance(outcome_transform, _DefaultType):
             outcome_transform = Standardize(m=train_Y.shape[-1])
         outcomes = MixtureOutcomeTransform(outcome_transform)
+        if input_transform is None and not isinstance(ensemble, Ensemble | OnlineEnsemble):
+            input_transform = unit_scale(train_X)
         super().__init__(Observations(train_X, train_Y, train_Yvar), input_transform, outcomes)
         rows = self._first_rows()
         self.ensemble: Ensemble = make_ensemble(ensemble, rows.X, rows.Y, generator)

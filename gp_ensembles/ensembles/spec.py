@@ -40,8 +40,6 @@ from gp_ensembles.meta_learners.switching import edoebe_transition
 from gp_ensembles.numerics.display import call_text, changed, spread_text
 from gp_ensembles.numerics.short_length_scales import short_length_scales
 
-_REACH = 0.15  # share of a column's range below which fits miss length scales that are not looked for
-
 
 class GroupedRule(ABC):
     """Weight rule that depends on the number of experts and on groups of them that differ in speed only."""
@@ -295,7 +293,7 @@ class EnsembleSpec:
         maps = maps if lagged is None else lagged.maps
         short = None
         if settings.method is not None and y.ndim == 1 and self.target.is_ordered:
-            short = short_length_scales(X, y, _REACH)
+            short = short_length_scales(X, y)
         experts = fitted_experts(maps, inputs, y, settings, generator, progress, self.target, short)
         groups = [static_group(experts)] if self.static else []
         groups += [dynamic_group(experts, inputs, [speed]) for speed in self.random_walk_variances]

@@ -21,6 +21,7 @@ from gp_ensembles.numerics.minimize import descend, minimize
 
 _WORTH = 0.1  # nats per row that the end of a second start must gain: where a first one finds something, it stays
 _SHRINK = 0.7  # share of experts still running below which the others are no longer evaluated
+_ABOVE = 1.2  # least length scales to start from, in their bound: at the bound itself nothing moves
 _TRAINED = frozenset({"features.kernel.raw_outputscale", "likelihood.noise_covar.raw_noise"})  # of fixed kernels
 
 
@@ -199,7 +200,8 @@ def _set_length_scales_(module: nn.Module, scales: Tensor) -> None:
     if raw is not None and raw.requires_grad and raw.shape[-1] == len(scales):
         constraint: Any = getattr(module, "raw_lengthscale_constraint", None) or module.lengthscale_constraint
         with torch.no_grad():
-            changed = constraint.inverse_transform(scales.to(raw)).expand_as(raw)
+            inside = scales.to(raw).clamp_min(_ABOVE * constraint.lower_bound)
+            changed = constraint.inverse_transform(inside).expand_as(raw)
             raw.copy_(torch.where(scales.isnan(), raw, changed))
     for child in module.children():
         _set_length_scales_(child, scales)

@@ -17,6 +17,7 @@ import math
 import torch
 from torch import Tensor
 
+REACH = 0.15  # share of a column's range below which fits miss length scales that are not looked for
 _ROWS, _BLOCKS = 64, 8  # rows of a block, and how many there are at most
 _OF_ALL = 2  # blocks of rows from everywhere
 _LONGEST = 0.5  # share of the range to begin with
@@ -26,7 +27,7 @@ _WORTH = 0.1  # nats per row that short scales must gain
 
 
 @torch.no_grad()
-def short_length_scales(X: Tensor, y: Tensor, reach: float) -> Tensor | None:
+def short_length_scales(X: Tensor, y: Tensor, reach: float = REACH) -> Tensor | None:
     """Length scales (D,) with more evidence than all that a search finds by itself; ``None`` where there are none.
 
     Args:

@@ -412,8 +412,9 @@ def test_categories_may_be_a_tensor(generator):
 
 
 @pytest.mark.parametrize("kind", [ExactEnsembleModel, EnsembleModel])
-def test_inputs_far_from_the_unit_cube_are_warned_of(kind, generator):
+def test_transforms_that_lead_far_from_the_unit_cube_are_warned_of(kind, generator):
     X, Y = made_up(generator)
     with pytest.warns(InputDataWarning, match="unit cube"):
-        kind(1e4 * X, Y)
-    kind(1e4 * X, Y, input_transform=Normalize(2))  # warnings are errors
+        kind(X, Y, input_transform=Normalize(2, bounds=torch.stack([0.0 * X[0], 0.0 * X[0] + 1e-4])))
+    kind(1e4 * X, Y)  # warnings are errors
+    kind(1e4 * X, Y, input_transform=Normalize(2))

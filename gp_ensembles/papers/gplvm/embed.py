@@ -225,7 +225,10 @@ def online_step(
     Phi = fourier_features(model.omega, found.point)
     filled = torch.where(torch.isnan(rows), Phi @ model.posterior.mean, rows)
     kept = filled.movedim(0, 1)[torch.arange(len(rows), device=rows.device), expert]
-    posterior = learn_rows(model.posterior, Phi, filled)
+    # What was filled in is as uncertain as the row was: taken for certain, it would be right from then on.
+    variance = 1 + (Phi @ model.posterior.factor).square().sum(-1)
+    share = torch.where(torch.isnan(rows).any(-1), variance.rsqrt(), 1.0).unsqueeze(-1)
+    posterior = learn_rows(model.posterior, Phi * share, filled * share)
     return posterior, meta, found, output.log_weights, expert, kept
 
 

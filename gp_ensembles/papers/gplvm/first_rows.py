@@ -44,6 +44,29 @@ def principal_components(Y: Tensor, num_latent: int) -> tuple[Tensor, Tensor]:
     return embedding.to(Y.dtype), mean.to(Y.dtype)
 
 
+def filled_from_nearest(Y: Tensor) -> Tensor:
+    """Rows (N, D) with the gaps of each filled from the nearest row that has a value there, by what both have.
+
+    Columns count alike, whatever their units; every one must have a value.
+    """
+    seen = ~torch.isnan(Y)
+    if bool(seen.all()):
+        return Y
+    weight, number = seen.to(Y), seen.sum(0)
+    mean = Y.nan_to_num().sum(0) / number
+    apart = (Y - mean).nan_to_num()
+    spread = (apart.square().sum(0) / number).sqrt()
+    scaled = apart / torch.where(spread > 0, spread, 1.0)
+    both = scaled.square() @ weight.mT
+    distance = (both + both.mT - 2 * scaled @ scaled.mT) / (weight @ weight.mT)
+    distance = distance.nan_to_num(nan=torch.inf)  # nothing in common
+    filled = Y.clone()
+    for column in (number < len(Y)).nonzero().flatten().tolist():
+        rows, others = (~seen[:, column]).nonzero().flatten(), seen[:, column].nonzero().flatten()
+        filled[rows, column] = Y[others[distance[rows][:, others].argmin(-1)], column]
+    return filled
+
+
 class BatchFit(NamedTuple):
     """Embeddings and hyperparameters of the first rows."""
 

@@ -27,7 +27,7 @@ from gp_ensembles.papers.gplvm.embed import (
     search_block,
     weight_prior,
 )
-from gp_ensembles.papers.gplvm.first_rows import fit_batch, principal_components
+from gp_ensembles.papers.gplvm.first_rows import filled_from_nearest, fit_batch, principal_components
 from gp_ensembles.papers.gplvm.neighbors import (
     FaissSearch,
     Replaced,
@@ -49,6 +49,8 @@ from gp_ensembles.papers.gplvm.records import (
     check_start,
 )
 
+# In units of the mean square: noise of fits so perfect that they tell nothing of errors of further rows, and of those.
+_PERFECT, _NOISE = 1e-5, 1e-3
 _ROWS = 256  # rows embedded at once where nothing is learned
 _PARTS = 512  # blocks whose reports are put together
 _ROW_AXES = (0, 0, 1, 0, 1, 1)  # of the fields of Embeddings
@@ -66,7 +68,7 @@ class IEGPLVM(nn.Module):
 
     The rule that weighs makes the variant: Bayesian averaging or Markov switching; ``random_walk_ratio`` makes the
     weights of the experts walk. In a row with gaps an expert fills in what it predicts, once the row is embedded from
-    the rest.
+    the rest, and learns the row with the variance of that prediction as noise.
 
     The state is in buffers, so that ``state_dict`` loads into an object built the same way.
 
@@ -182,7 +184,8 @@ class IEGPLVM(nn.Module):
         """Embed the first rows and learn each expert's variances from them; anything learned before is forgotten.
 
         Args:
-            Y: Complete rows, shape (N, D), with N > d.
+            Y: Rows, shape (N, D), with N > d; NaN where an entry was not observed, which is filled from the nearest
+                row that has it.
 
         Returns:
             Their embeddings. Each expert has embedded them together, so all are reported from the latent space of one,
@@ -190,24 +193,27 @@ class IEGPLVM(nn.Module):
 
         Raises:
             TypeError: If the dtype is not the model's.
-            ValueError: If the shape is wrong, an entry is not finite, there are too few rows, a column is constant in
-                them, or fewer than d directions vary.
+            ValueError: If the shape is wrong, an entry is not finite, there are too few rows, a column has no
+                value in them, or fewer than d directions vary.
             NumericalError: If an expert's posterior is not positive definite.
         """
         check_rows(Y, self.num_outputs, self.omega)
         check_start(Y, self.num_latent)
         omega, spread = self.omega, self.settings.latent_variance
-        scores, offset = principal_components(Y.contiguous(), self.num_latent)
-        centered = Y.contiguous() - offset
+        whole = filled_from_nearest(Y.contiguous())
+        scores, offset = principal_components(whole, self.num_latent)
+        centered = whole - offset
         scale = centered.square().mean().sqrt()
         if not bool(scale.isfinite() & (scale.square() > 0)):
             raise ValueError(f"the rows' root mean square is {float(scale)} in {Y.dtype}; rescale them")
         rows = centered / scale
         fit = fit_batch(omega, scores * spread**0.5, rows, spread, max_iterations=self.settings.batch_iterations)
+        fit = fit._replace(noise=torch.where(fit.noise < _PERFECT, _NOISE, fit.noise))
         prior = weight_prior(fit.noise / fit.prior_variance, 2 * omega.shape[-2], self.num_outputs)
         posterior = learn_rows(prior, fourier_features(omega, fit.embedding), rows)
         first = LatentModel(omega, posterior, fit.noise, spread)
-        value, _, _ = embedding_derivatives(first, fit.embedding, rows)
+        given = (Y.contiguous() - offset) / scale
+        value, _, _ = embedding_derivatives(first, fit.embedding, given)
         found = row_embedding(first, fit.embedding, value, fit.converged.unsqueeze(-1).expand(-1, len(Y)))
         meta = self.meta_learner.init(self.num_experts, self.omega)
         log_weights = self.meta_learner.log_weights(meta)
@@ -223,7 +229,7 @@ class IEGPLVM(nn.Module):
             if self.search is not None:
                 self.search.reset()
             self._commit(posterior, meta, fit.objective)
-        return _reported(found, rows, log_weights.unsqueeze(-1).expand(-1, len(Y)), best, scale)
+        return _reported(found, given, log_weights.unsqueeze(-1).expand(-1, len(Y)), best, scale)
 
     @torch.no_grad()
     def update(self, Y: Tensor, block_size: int = 1) -> Embeddings:

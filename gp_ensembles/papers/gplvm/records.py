@@ -11,8 +11,6 @@ from gp_ensembles.features.base import check_matrix
 from gp_ensembles.numerics.display import record_text
 from gp_ensembles.spectral.frequencies import components_of
 
-_SHOWN = 10  # columns that a message names
-
 
 class LatentSettings(NamedTuple):
     r"""Choices that every expert shares.
@@ -131,30 +129,21 @@ def check_rows(Y: Tensor, num_outputs: int, like: Tensor) -> None:
 
 
 def check_start(Y: Tensor, num_latent: int) -> None:
-    """Raise unless the rows Y (N, D) are complete, more than there are latent inputs, and vary in every column.
+    """Raise unless the rows Y (N, D) are more than there are latent inputs, and every column has been observed.
 
     Raises:
-        ValueError: Naming the first entry that is missing, how many rows there are, or the constant columns.
+        ValueError: Naming how many rows there are, or the column without a value.
     """
-    missing = torch.isnan(Y)
-    if bool(missing.any()):
-        row, column = divmod(int(missing.flatten().int().argmax()), Y.shape[1])
-        raise ValueError(
-            f"Y is NaN in row {row}, column {column}; the rows to start from must be complete: start from other rows, "
-            f"or fill the value in"
-        )
     if len(Y) <= num_latent:
         raise ValueError(
             f"got {len(Y)} rows to start from; {num_latent} latent inputs need at least {num_latent + 1}, and should "
             f"have many more"
         )
-    round_off = 10 * torch.finfo(Y.dtype).eps * Y.abs().amax(0)
-    constant = (Y.std(0, correction=0) <= round_off).nonzero().flatten().tolist()
-    if constant:
-        shown = ", ".join(map(str, constant[:_SHOWN])) + (" ..." if len(constant) > _SHOWN else "")
+    empty = torch.isnan(Y).all(0)
+    if bool(empty.any()):
         raise ValueError(
-            f"{len(constant)} of {Y.shape[1]} columns are constant in the {len(Y)} rows to start from: {shown}; leave "
-            f"them out, or start from more rows"
+            f"column {int(empty.int().argmax())} has no value in the {len(Y)} rows to start from; leave it out, or "
+            f"start from more rows"
         )
 
 

@@ -13,6 +13,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from gp_ensembles.numerics.pareto import smooth_weights
+from gp_ensembles.numerics.short_length_scales import short_length_scales
 from gp_ensembles.papers.quadrature.evidence import EvidenceSampler, EvidenceState
 from gp_ensembles.papers.quadrature.importance import TRUSTED_K
 from gp_ensembles.papers.quadrature.likelihoods import LogMarginalLikelihoods
@@ -124,8 +125,10 @@ def evaluate_draws(problem: RegressionProblem, search: Search, state: SearchStat
     cube = state.pending[:_CHUNK]
     state = _append(state, cube, problem.evaluate(cube), _PRIOR)._replace(pending=state.pending[_CHUNK:])
     if search.use_periodogram and not len(state.pending) and not prior_covers_likelihood(search, state):
-        peaks = periodogram_starts(problem.X, problem.y, problem.prior)[: max(0, evaluations - state.num_evaluations)]
-        state = _append(state, peaks, problem.evaluate(peaks), _PERIODOGRAM)
+        data = problem.X, problem.y, problem.prior
+        starts = torch.cat([short_starts(*data), periodogram_starts(*data)])
+        starts = starts[: max(0, evaluations - state.num_evaluations)]
+        state = _append(state, starts, problem.evaluate(starts), _PERIODOGRAM)
     return add_seconds(state, "likelihoods", clock)
 
 
@@ -306,7 +309,22 @@ def periodogram_starts(X: Tensor, y: Tensor, prior: Hyperprior) -> Tensor:
                 _shares(torch.cat([power.new_full((1,), _TREND_SHARE), power[: count - 1]])),
             )
             for means, weights in (trend, (peaks[:count], _shares(power[:count]))):
-                rows.append(_row(prior, weights, means, scale.expand(count)))
+                rows.append(_row(prior, weights, means.unsqueeze(-1), scale.expand(count, 1)))
+    return torch.stack(rows)
+
+
+def short_starts(X: Tensor, y: Tensor, prior: Hyperprior) -> Tensor:
+    """For each number of components, a kernel with the short length scales of data X (N, D), y (N,) that change fast.
+
+    Returns rows of the cube, shape (N_max, C), or (0, C) where there are none.
+    """
+    found = short_length_scales(X, y)
+    if found is None:
+        return X.new_zeros(0, prior.num_columns)
+    scale, rows = 0.5 / (math.pi * found), []
+    for count in range(1, prior.max_components + 1):
+        scales = scale.expand(count, -1)
+        rows.append(_row(prior, scale.new_full((count,), 1.0 / count), torch.zeros_like(scales), scales))
     return torch.stack(rows)
 
 
@@ -344,9 +362,10 @@ def _residual(columns: list[Tensor], y: Tensor) -> Tensor:
 
 
 def _row(prior: Hyperprior, weights: Tensor, means: Tensor, scales: Tensor) -> Tensor:
-    """Inverse of the prior's map: sticks from weights, probabilities from means and scales by bisection."""
+    """Inverse of the prior's map: sticks from weights, probabilities from means and scales (n, D) by bisection."""
     count = weights.numel()
-    levels = [stick_levels(weights), _probability(prior.means.icdf, means), _probability(prior.scales.icdf, scales)]
+    parts = _probability(prior.means.icdf, means), _probability(prior.scales.icdf, scales)
+    levels = [stick_levels(weights), *(part.flatten() for part in parts)]
     levels.append(weights.new_full((prior.num_scalars,), 0.5))
     return prior.embed(torch.cat(levels).clamp(EDGE, 1.0 - EDGE), count)
 
@@ -356,7 +375,7 @@ def _probability(icdf: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
     lower, upper = torch.full_like(values, EDGE), torch.full_like(values, 1.0 - EDGE)
     for _ in range(50):
         middle = 0.5 * (lower + upper)
-        below = icdf(middle.unsqueeze(-1)).squeeze(-1) < values
+        below = icdf(middle) < values
         lower, upper = torch.where(below, middle, lower), torch.where(below, upper, middle)
     return 0.5 * (lower + upper)
 

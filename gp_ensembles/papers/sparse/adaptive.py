@@ -13,8 +13,15 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from gp_ensembles.numerics.draws import permutation
+from gp_ensembles.numerics.short_length_scales import short_length_scales
 from gp_ensembles.papers.sparse.base import SparseModel, check_positive
-from gp_ensembles.papers.sparse.fitting import best_start, copy_hyperparameters, fit_sparse, has_free_hyperparameters
+from gp_ensembles.papers.sparse.fitting import (
+    best_start,
+    copy_hyperparameters,
+    fit_sparse,
+    has_free_hyperparameters,
+    spread_of,
+)
 from gp_ensembles.papers.sparse.greedy import GreedyBlocks
 from gp_ensembles.papers.sparse.initialization import distinct_rows, greedy_variance_rows
 from gp_ensembles.papers.sparse.regression import ExactGP, SparseGP
@@ -22,6 +29,7 @@ from gp_ensembles.papers.sparse.strategies import SelectionRun, Strategy
 
 _NESTED = (200, 600)  # rows of the first fits
 _STARTS = (1.0, 0.3, 3.0)  # lengthscales of the starts, in standard deviations of the inputs
+_ROWS_PER_LENGTH = 2  # of the first fit of a function that changes fast
 _SHORT, _MIDDLE, _LONG = 15, 30, 200  # iterations from each start, on some rows, and on all
 _TOLERANCE = 0.01  # nats that three iterations must bring
 _FIRST = 100  # knots that growth begins with
@@ -105,16 +113,23 @@ class AdaptiveKnots(Strategy):
         total = len(model.train_y)
         order = permutation(total, generator).to(model.train_X.device)
         sizes = [size for size in _NESTED if 2 * size <= min(total, self.fit_rows)] or [min(total, _NESTED[0])]
-        self._choose_start(model, order[: sizes[0]], deadline)
+        short = short_length_scales(model.train_X, model.train_y)
+        if short is not None:  # too few rows of a fast function tell nothing of it
+            lengths = (model.train_X.amax(0) - model.train_X.amin(0)) / short
+            fewest = _ROWS_PER_LENGTH * float(lengths.clamp_min(1.0).prod())
+            sizes = [size for size in sizes if size >= fewest] or [min(total, self.fit_rows)]
+        self._choose_start(model, order[: sizes[0]], short, deadline)
         for size in sizes[1:]:
             self._fit_some(model, order[:size], _MIDDLE, deadline)
         if not few:
             self._fit_some(model, order[: self.fit_rows], _LONG, deadline)
         return _left(deadline) > 0.0
 
-    def _choose_start(self, model: SparseModel, rows: Tensor, deadline: float) -> None:
+    def _choose_start(self, model: SparseModel, rows: Tensor, short: Tensor | None, deadline: float) -> None:
         settings = {"max_iterations": _SHORT, "tolerance": _TOLERANCE, "max_seconds": _left(deadline)}
-        best = best_start(lambda: _exact_part(model, rows), _STARTS, **settings)
+        spread = spread_of(model.train_X[rows])
+        scales = [share * spread for share in _STARTS] + ([] if short is None else [short])
+        best = best_start(lambda: _exact_part(model, rows), scales, **settings)
         if best is not None:
             copy_hyperparameters(best, model)
 

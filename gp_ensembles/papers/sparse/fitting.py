@@ -297,7 +297,8 @@ def initialize_from_subset(model: SparseGP, num_rows: int, generator: torch.Gene
     rows = distinct_rows(model.train_X, 1)
     order = permutation(len(rows), generator)[:num_rows]
     rows = rows[order.to(rows.device)]
-    best = best_start(lambda: model.subset_of_data(rows), _SHARES, max_iterations=_SHORT)
+    scales = [share * spread_of(model.train_X[rows]) for share in _SHARES]
+    best = best_start(lambda: model.subset_of_data(rows), scales, max_iterations=_SHORT)
     Coordinates(model)  # bounds of later fits are relative to the given hyperparameters ...
     found = model.with_knots(model.knots)
     if best is not None:
@@ -308,15 +309,15 @@ def initialize_from_subset(model: SparseGP, num_rows: int, generator: torch.Gene
 
 
 def best_start(
-    exact: Callable[[], SparseModel], shares: Iterable[float], *, max_seconds: float = math.inf, **settings: Any
+    exact: Callable[[], SparseModel], scales: Iterable[Tensor], *, max_seconds: float = math.inf, **settings: Any
 ) -> SparseModel | None:
-    """The model of the largest objective after short fits from its own hyperparameters and from scales of the data."""
+    """The model of the largest objective after short fits from its own hyperparameters and from scales of inputs."""
     deadline = time.perf_counter() + max_seconds
     best, reached = None, -math.inf
-    for share in (None, *shares):
+    for own in (None, *scales):
         model = exact()
-        if share is not None:
-            rescale(model, share)
+        if own is not None:
+            rescale(model, own)
         try:
             value = fit_sparse(model, max_seconds=deadline - time.perf_counter(), **settings).objective
         except NumericalError:
@@ -336,20 +337,20 @@ def copy_hyperparameters(source: SparseModel, target: SparseModel) -> None:
         parameter.copy_(learned)
 
 
+def spread_of(X: Tensor) -> Tensor:
+    """Standard deviations of inputs (N, D), one where they are constant, shape (D,)."""
+    spread = X.std(0, unbiased=False)
+    return torch.where(spread > 0, spread, 1.0)
+
+
 @torch.no_grad()
-def rescale(model: SparseModel, share: float) -> None:
-    """Lengthscales a share of the inputs' spread; of normal targets, half the variance noise and half the function."""
-    spread = model.train_X.std(0, unbiased=False)
-    spread = torch.where(spread > 0, spread, 1.0)
+def rescale(model: SparseModel, scales: Tensor) -> None:
+    """Lengthscales of the inputs (D,); of normal targets, half the variance noise and half the function."""
     for module in model.covar_module.modules():
         if "raw_lengthscale" in module._parameters:
             old = module.raw_lengthscale_constraint.transform(module.raw_lengthscale)
-            width = spread if module.active_dims is None else spread[module.active_dims]
-            _set(
-                module,
-                "raw_lengthscale",
-                share * (width if old.shape[-1] == len(width) else width.mean()).expand_as(old),
-            )
+            own = scales if module.active_dims is None else scales[module.active_dims]
+            _set(module, "raw_lengthscale", (own if old.shape[-1] == len(own) else own.mean()).expand_as(old))
     if isinstance(model.likelihood, GaussianLikelihood):
         half = 0.5 * (model.train_y - model.mean_module(model.train_X)).square().mean()
         ratio = half / model.kernel_diagonal(model.train_X).mean()

@@ -18,7 +18,7 @@ from gp_ensembles.papers.rows import check_rows
 from gp_ensembles.papers.sparse.adaptive import AdaptiveKnots
 from gp_ensembles.papers.sparse.base import SparseModel, constant_mean
 from gp_ensembles.papers.sparse.collapsed import Approximation
-from gp_ensembles.papers.sparse.fitting import Coordinates, has_free_hyperparameters
+from gp_ensembles.papers.sparse.fitting import Coordinates, has_free_hyperparameters, spread_of
 from gp_ensembles.papers.sparse.regression import SparseGP
 from gp_ensembles.papers.sparse.strategies import Selection, SelectionRun, Strategy
 
@@ -104,8 +104,7 @@ def select_knots(
 def default_kernel(X: Tensor, y: Tensor) -> ScaleKernel:
     """A Matern-5/2 kernel in the units of the data, with a lengthscale for each column."""
     kernel = ScaleKernel(MaternKernel(nu=2.5, ard_num_dims=X.shape[1])).to(X)
-    spread = X.std(0, unbiased=False)
-    kernel.outputscale, kernel.base_kernel.lengthscale = 0.5 * y.var(), torch.where(spread > 0, spread, 1.0)
+    kernel.outputscale, kernel.base_kernel.lengthscale = 0.5 * y.var(), spread_of(X)
     return kernel
 
 
@@ -174,9 +173,9 @@ class LinearTrend(means.Mean):  # type: ignore[misc]  # GPyTorch is untyped
 
     def __init__(self, X: Tensor, y: Tensor) -> None:
         super().__init__()
-        spread, unit = X.std(0, unbiased=False), y.std(unbiased=False)
+        unit = y.std(unbiased=False)
         self.register_buffer("center", X.mean(0))
-        self.register_buffer("spread", torch.where(spread > 0, spread, 1.0))
+        self.register_buffer("spread", spread_of(X))
         self.register_buffer("unit", torch.where(unit > 0, unit, 1.0))
         self.weights: nn.Parameter = nn.Parameter(torch.zeros_like(X[0]))
         self.bias: nn.Parameter = nn.Parameter(y.mean() / self.unit)

@@ -17,7 +17,9 @@ import math
 from typing import Any, NamedTuple, final
 
 import torch
+from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.settings import min_variance
+from scipy import stats
 from torch import Tensor
 
 from gp_ensembles.distributions import StudentTMixture
@@ -25,12 +27,22 @@ from gp_ensembles.numerics import student_t
 from gp_ensembles.numerics.draws import permutation
 from gp_ensembles.numerics.exact_gp import Conditioned
 from gp_ensembles.papers.sparse.base import noise_of
+from gp_ensembles.papers.sparse.initialization import distinct_rows
 from gp_ensembles.papers.sparse.regression import ExactGP, SparseGP
 
 _DEGREES_OF_FREEDOM = (3.0, 4.0, 5.0, 6.0, 8.0, 11.0, 16.0, 32.0, math.inf)
 ROWS = 1000  # that are predicted at a time
 _STEPS = 100  # of the fixed point of the scale
+_SHARE = 0.9  # of the errors, in the interval that is matched where there is no noise
+_NEAR = 1.01  # noise in its lower bound, at which it counts as being there
 _LEAST = 1e-8  # of 1 - h, where the noise is next to nothing
+
+
+class _Copies(NamedTuple):
+    """Of every training row all those with the same inputs."""
+
+    average: Tensor  # of their targets, (N,)
+    number: Tensor  # (N,)
 
 
 @final
@@ -53,13 +65,16 @@ class Tails(NamedTuple):
 
 
 @torch.no_grad()
-def leave_one_out(model: ExactGP | SparseGP, rows: Tensor) -> tuple[Tensor, Tensor]:
+def leave_one_out(model: ExactGP | SparseGP, rows: Tensor, copies: _Copies | None = None) -> tuple[Tensor, Tensor]:
     """Errors of training rows by the model of all others, and their variances; hyperparameters and knots stay.
+
+    With copies a row is left out together with them: they count as their average, with a share of the noise.
 
     Returns shape (n,).
     """
-    X, y = model.train_X[rows], model.train_y[rows]
+    X, y = model.train_X[rows], (model.train_y if copies is None else copies.average)[rows]
     noise = noise_of(model.likelihood).reshape(-1).expand(len(model.train_y))[rows]
+    share: Tensor | float = 1.0 if copies is None else copies.number[rows]
     known = model.knots_posterior()
     loadings = known.whiten(model.kernel_matrix(model.knots, X))
     prior, explained = model.kernel_diagonal(X), loadings.square().sum(0)
@@ -71,24 +86,52 @@ def leave_one_out(model: ExactGP | SparseGP, rows: Tensor) -> tuple[Tensor, Tens
         posterior = torch.linalg.solve_triangular(known.factor, loadings, upper=False)
         mean, learned = known.mean @ posterior, posterior.square().sum(0)
         effective = model.approximation.diagonal(model.projection()).expand(len(model.train_y))[rows]
-    rest = (1 - learned / effective).clamp_min(_LEAST)
+    rest = (1 - share * learned / effective).clamp_min(_LEAST)
     return (y - model.mean_module(X) - mean) / rest, learned / rest + left_open + noise
 
 
 def fit_tails(model: ExactGP | SparseGP, *, max_rows: int = 2000, generator: torch.Generator | None = None) -> Tails:
-    """The Student's t that gives the standardized errors of rows left out the largest likelihood."""
+    """The Student's t that gives the standardized errors of rows left out the largest likelihood.
+
+    Where no noise is left, so that its least value is what predictions have, errors are of any size below it, and no t
+    is near their distribution: the scale is then that of the interval of 90 % with nine tenths of them. Copies of a row
+    are left out together, for they tell all of it, unless inputs are whole numbers, which come again.
+    """
     if max_rows < 1:
         raise ValueError(f"max_rows must be positive, got {max_rows}")
-    num_rows = len(model.train_y)
-    places = torch.arange(num_rows, device=model.train_y.device)
-    if num_rows > max_rows:
-        order = permutation(num_rows, generator)
-        places = order[:max_rows].to(places.device)
-    error, variance = leave_one_out(model, places)
+    num_rows, X = len(model.train_y), model.train_X
+    places, copies, is_exact = torch.arange(num_rows, device=model.train_y.device), None, _has_least_noise(model)
+    if is_exact and not bool((X.round() == X).all()):
+        places, copies = distinct_rows(X), _copies(model)
+    if len(places) > max_rows:
+        order = permutation(len(places), generator)
+        places = places[order[:max_rows].to(places.device)]
+    error, variance = leave_one_out(model, places, copies)
     z = error / variance.sqrt()
     fits = [(_fit_scale(z, df), df) for df in _DEGREES_OF_FREEDOM]
     scale, df = max(fits, key=lambda fit: _mean_log_prob(z, *fit))
-    return Tails(df, scale)
+    return Tails(df, _matched_scale(z, df) if is_exact else scale)
+
+
+def _has_least_noise(model: ExactGP | SparseGP) -> bool:
+    """Whether the noise is inferred, and ended at its lower bound."""
+    if not isinstance(model.likelihood, GaussianLikelihood):
+        return False
+    least = model.likelihood.noise_covar.raw_noise_constraint.lower_bound
+    return bool((model.likelihood.noise <= _NEAR * least).all())
+
+
+def _copies(model: ExactGP | SparseGP) -> _Copies:
+    _, place, number = torch.unique(model.train_X, dim=0, return_inverse=True, return_counts=True)
+    total = model.train_y.new_zeros(len(number)).index_add(0, place, model.train_y)
+    return _Copies((total / number)[place], number[place].to(total))
+
+
+def _matched_scale(z: Tensor, df: float) -> float:
+    """The scale of the interval that has as large a share of errors as it should have of the next one."""
+    rank = min(len(z), math.ceil(_SHARE * (len(z) + 1)))
+    reach = stats.t.ppf(0.5 + 0.5 * _SHARE, df)
+    return float(z.abs().kthvalue(rank).values.clamp_min(torch.finfo(z.dtype).tiny)) / float(reach)
 
 
 def _fit_scale(z: Tensor, df: float) -> float:

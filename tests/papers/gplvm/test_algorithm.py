@@ -91,13 +91,16 @@ class Dense:
             expert = int(np.argmax(np.log(weights) + row + latent))
             score = logsumexp(np.log(weights) + row) - np.sum(~np.isnan(y)) * math.log(self.scale)
             filled = np.stack([np.where(np.isnan(y), self.features(m, x[m]) @ self.mean[m], y) for m in range(M)])
+            # A row with gaps has the noise of what is filled in: the variance of the row before it was learned.
+            each = [self.features(m, x[m]) for m in range(M)]
+            variances = [1 + phi @ self.inverse[m] @ phi if np.isnan(y).any() else 1.0 for m, phi in enumerate(each)]
             reports.append((x, expert, score, weights))
-            learned.append(filled)
-        for (x, expert, *_), filled in zip(reports, learned, strict=True):
+            learned.append((filled, variances))
+        for (x, expert, *_), (filled, variances) in zip(reports, learned, strict=True):
             for m in range(M):
                 phi, information = self.features(m, x[m]), np.linalg.inv(self.inverse[m])
-                after = np.linalg.inv(information + np.outer(phi, phi))
-                self.mean[m] = after @ (information @ self.mean[m] + np.outer(phi, filled[m]))
+                after = np.linalg.inv(information + np.outer(phi, phi) / variances[m])
+                self.mean[m] = after @ (information @ self.mean[m] + np.outer(phi, filled[m]) / variances[m])
                 self.inverse[m] = after
             self.rows.append(filled[expert])
             self.places.append(x)

@@ -5,6 +5,7 @@ import signal
 from contextlib import contextmanager
 from itertools import count
 
+import numpy as np
 import pytest
 import torch
 from gpytorch.kernels import RBFKernel
@@ -14,9 +15,10 @@ from gp_ensembles.features.fourier import fourier_features
 from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching
 from gp_ensembles.meta_learners.switching import sticky_transition
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.papers.gplvm import IEGPLVM, LatentSettings
+from gp_ensembles.papers.gplvm import IEGPLVM, LatentSettings, ie_gplvm
 from gp_ensembles.papers.gplvm import model as model_module
 from gp_ensembles.papers.gplvm.embed import LatentModel, WeightPosterior, embed_rows
+from gp_ensembles.papers.gplvm.first_rows import filled_from_nearest
 from gp_ensembles.papers.gplvm.neighbors import nearest_rows
 from gp_ensembles.papers.gplvm.presets import rbf_features
 
@@ -248,20 +250,65 @@ def test_bad_rows_are_refused(model):
                 method(Y)
 
 
-def test_a_start_needs_complete_rows_that_differ_and_enough_of_them(model):
+def test_a_start_needs_rows_that_differ_and_enough_of_them(model):
     line = torch.linspace(0, 1, 20, dtype=torch.float64).unsqueeze(-1).expand(-1, 6)
-    flat = spoiled(slice(None), [3, 5], 4.25)
     for Y, words in [
-        (spoiled(3, 1, torch.nan), "row 3, column 1"),
+        (spoiled(slice(None), 4, torch.nan), "column 4 has no value in the 30 rows to start from"),
         (surface(2), "2 rows to start from; 2 latent inputs need at least 3"),
         (surface(2)[:0], "0 rows to start from"),
         (line, "vary in 1 directions"),
         (1e200 * (surface(30) - 10), "rescale them"),
-        (1e-200 * (surface(30) - 10), "constant"),
-        (flat, "2 of 6 columns are constant in the 30 rows to start from: 3, 5; leave them out"),
+        (1e-200 * (surface(30) - 10), "rescale them"),
     ]:
         with refused(model, ValueError, words):
             model.start(Y)
+
+
+def test_gaps_of_the_first_rows_are_those_of_the_nearest_rows():
+    """Compared row by row, in columns of any units."""
+    generator = torch.Generator().manual_seed(4)
+    Y = torch.randn(12, 4, generator=generator, dtype=torch.float64) * torch.tensor([1.0, 1e3, 1e-2, 1.0]) + 7
+    Y[torch.rand(Y.shape, generator=generator) < 0.3] = torch.nan
+    z = ((Y - Y.nanmean(0)) / (Y - Y.nanmean(0)).square().nanmean(0).sqrt()).numpy()
+    filled = filled_from_nearest(Y)
+    assert torch.equal(filled[~Y.isnan()], Y[~Y.isnan()])
+    for row, column in Y.isnan().nonzero().tolist():
+        distances = [np.nanmean((z[row] - other) ** 2) if not np.isnan(other[column]) else np.inf for other in z]
+        assert filled[row, column] == Y[int(np.argmin(distances)), column]
+    assert filled_from_nearest(filled) is filled
+
+
+def circle(number, seed):
+    """Rows without noise of a walk on a curve that often stands still."""
+    generator = torch.Generator().manual_seed(seed)
+    moves = torch.rand(number, generator=generator) > 0.4
+    angle = (0.12 * torch.randn(number, generator=generator, dtype=torch.float64) * moves).cumsum(0)[:, None]
+    parts = [angle.cos(), angle.sin(), (2 * angle).sin(), (angle + 1).cos(), (2 * angle + 0.5).cos(), (3 * angle).sin()]
+    return torch.cat(parts, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "share"), [("exact", 0.5), ("rounded", 0.75), ("a constant column", 0.5), ("gaps from the first", 0.5)]
+)
+def test_rows_without_noise_are_filled_better_than_by_means(kind, share):
+    rows = circle(320, 0)
+    gaps = torch.rand(rows.shape, generator=torch.Generator().manual_seed(9)) < 0.15
+    gaps[:60] &= kind == "gaps from the first"
+    if kind == "rounded":
+        rows = (rows / 0.05).round() * 0.05
+    if kind == "a constant column":
+        rows[:, 4] = 3.0
+    given = torch.where(gaps, torch.nan, rows)
+    model = ie_gplvm(num_outputs=6, generator=torch.Generator().manual_seed(0))
+    first = model.start(given[:60])
+    model.update(given[60:200], block_size=10)
+    filled, means = model.impute(given[200:]), given[:200].nanmean(0).expand(120, -1)
+    missing = gaps[200:]
+    error, plain = (float((part - rows[200:])[missing].square().mean().sqrt()) for part in (filled, means))
+    assert error < share * plain
+    assert bool(first.log_prob.isfinite().all())
+    if kind == "a constant column":
+        assert float((filled[:, 4] - 3.0).abs().max()) < 1e-6
 
 
 def test_a_model_that_has_not_been_started_says_so():

@@ -107,7 +107,7 @@ def test_scales_begin_at_the_spread_of_the_data(settings: dict[str, Any], column
     spread[2] = 1.0  # a constant column has none
     assert torch.equal(default_kernel(X, y).base_kernel.lengthscale[0], spread)
     model = ExactGP(X, y, ScaleKernel(MaternKernel(**settings)).double(), noise_of(0.02))
-    fitting_module.rescale(model, 0.5)
+    fitting_module.rescale(model, 0.5 * fitting_module.spread_of(X))
     found = model.covar_module.base_kernel.lengthscale[0]
     torch.testing.assert_close(found, 0.5 * torch.stack([spread[some].mean() for some in columns]))
     half = 0.5 * (y - model.mean_module(X)).square().mean()
@@ -139,7 +139,7 @@ def test_it_is_no_worse_than_one_start_on_all_rows() -> None:
     X, y = make_data(80)
     found = choose(X, y)
     alone = ExactGP(X, y, found.model.covar_module, found.model.likelihood, found.model.mean_module)
-    fitting_module.rescale(alone, 1.0)
+    fitting_module.rescale(alone, fitting_module.spread_of(X))
     assert found.history[-1].objective > fitting_module.fit_sparse(alone).objective - 0.1
 
 

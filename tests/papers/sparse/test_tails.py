@@ -12,6 +12,7 @@ from gpytorch.kernels import MaternKernel, ScaleKernel
 from gp_ensembles.papers.sparse import DTC, FIC, VFE, GreedyBlocks, SparseGP, select_knots
 from gp_ensembles.papers.sparse.regression import ExactGP
 from gp_ensembles.papers.sparse.tails import Tails, fit_tails, leave_one_out
+from gp_ensembles.papers.sparse.tails import _copies as copies_of
 from tests.papers.sparse.problems import rows
 
 NOISE, CONSTANT, ONE = 0.09, 0.4, torch.ones(1, 1, dtype=torch.float64)
@@ -48,6 +49,63 @@ def test_rows_left_out_of_an_exact_process():
         prior, nothing = kernel(X.numpy(), X.numpy()), np.zeros(len(y))
         want = np.array([left_out(prior, nothing + NOISE, nothing, y.numpy(), int(i)) for i in places]).T
         np.testing.assert_allclose(torch.stack(got).numpy(), want, rtol=1e-6, atol=1e-6)
+
+
+def test_copies_left_out_together():
+    """Against the distribution of all rows that are no copies, at the average of the copies."""
+    X, y = rows(30, noise=0.3)
+    X[7] = X[19] = X[3]
+    y[7] = y[3] + 1.0
+    places = torch.tensor([0, 3, 25])
+    knots = torch.cat([X[:3], X[4:15]])
+    for model in (ExactGP(X, y, ScaleKernel(MaternKernel(nu=2.5))), sparse(X, y, knots)):
+        error, variance = leave_one_out(settled(model), places, copies_of(model))
+        prior, open_ = kernel(X.numpy(), X.numpy()), np.zeros(len(y))
+        if isinstance(model, SparseGP):
+            between, own = kernel(knots.numpy(), X.numpy()), kernel(knots.numpy(), knots.numpy())
+            full, prior = prior, between.T @ np.linalg.solve(own, between)
+            open_ = full.diagonal() - prior.diagonal()
+        for number, i in enumerate(places.tolist()):
+            same = (X[i] == X).all(-1).numpy()
+            rest = ~same
+            gain = prior[i, rest] @ np.linalg.inv(prior[np.ix_(rest, rest)] + NOISE * np.eye(rest.sum()))
+            want = y.numpy()[same].mean() - CONSTANT - gain @ (y.numpy()[rest] - CONSTANT)
+            assert float(error[number]) == pytest.approx(want, rel=1e-6)
+            want = prior[i, i] - gain @ prior[rest, i] + open_[i] + NOISE
+            assert float(variance[number]) == pytest.approx(want, rel=1e-6)
+
+
+def sparse(X, y, knots):
+    return SparseGP(X, y, knots, ScaleKernel(MaternKernel(nu=2.5)), approximation=VFE(), nugget=0.0)
+
+
+# Functions without noise: name, function of rows in the unit cube, rows, columns.
+EXACT = {
+    "waves": (lambda x: np.sin(30 * x[:, 0]), 150, 1),
+    "growth": (lambda x: np.exp(3 * x[:, 0]), 80, 1),
+    "a plane": (lambda x: x @ np.array([1.0, -2.0, 3.0]), 200, 3),
+    "a ridge": (lambda x: np.abs(x[:, 0] - 0.4) + x[:, 1], 150, 2),
+    "whole numbers": (lambda x: np.sin(x[:, 0] / 2) + 0.1 * x[:, 1] ** 2, 400, 2),
+    "copies": (lambda x: np.cos(4 * x[:, 0]) * x[:, 1], 300, 2),
+    "five columns": (lambda x: np.sin(3 * x[:, 0] * x[:, 1]) + x[:, 2] ** 2 + x[:, 3] - x[:, 4], 250, 5),
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_intervals_without_noise_hold_nine_of_ten(name):
+    """Errors are anywhere below the least noise; in places that come again, and in new ones next to copies."""
+    function, number, num_columns = EXACT[name]
+    rng, limit = np.random.default_rng(11), 12
+    x, at = rng.uniform(size=(number, num_columns)), rng.uniform(size=(600, num_columns))
+    if name == "whole numbers":
+        x, at = np.floor(limit * x), np.floor(limit * at)
+    if name == "copies":
+        x = np.repeat(x[: number // 3], 3, 0)
+    found = select_knots(torch.tensor(x), torch.tensor(function(x)), generator=torch.Generator().manual_seed(0))
+    predicted = found.predict(torch.tensor(at))
+    lower, upper = (predicted.quantile(level).numpy().ravel() for level in (0.05, 0.95))
+    truth = function(at)
+    assert 0.85 <= np.mean((lower <= truth) & (truth <= upper)) <= 0.95
 
 
 def test_rows_left_out_of_a_sparse_process():

@@ -1,0 +1,148 @@
+"""Inputs in any units: means and variances are the same, gradients those of the units, and the scale is that of the
+first rows. The oracle is the same model of the inputs of the unit square, or one with BoTorch's own transform."""
+
+import copy
+
+import pytest
+import torch
+from botorch.models.transforms import Normalize
+from botorch.sampling import IIDNormalSampler
+from torch import Size
+
+import gp_ensembles as gpe
+from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, kernel_ensemble
+from gp_ensembles.bo.thompson import draw_paths
+from gp_ensembles.papers.quadrature import Budget, RegressionProblem
+from tests.bo.contract_cases import close, generator
+
+DTYPE = torch.float64
+UNITS = {
+    "a million": (torch.tensor([1e6, 1e6], dtype=DTYPE), 0.0),
+    "a millionth": (torch.tensor([1e-6, 1e-6], dtype=DTYPE), 0.0),
+    "inches from far away": (torch.tensor([25.4, 1e3], dtype=DTYPE), torch.tensor([1e4, -7.0], dtype=DTYPE)),
+}
+units = pytest.mark.parametrize(("size", "shift"), UNITS.values(), ids=list(UNITS))
+
+
+def rows(number=14, seed=0):
+    """Rows whose columns have the ends 0 and 1, and a function of them."""
+    source = generator(seed)
+    X = torch.rand(number, 2, generator=source, dtype=DTYPE)
+    X = (X - X.amin(0)) / (X.amax(0) - X.amin(0))
+    noise = 0.1 * torch.randn(number, 1, generator=source, dtype=DTYPE)
+    return X, (5 * X[:, :1]).sin() + X[:, 1:].square() + noise
+
+
+MODELS = {
+    "exact": lambda X, Y: ExactEnsembleModel(X, Y).fit(),
+    "categories": lambda X, Y: ExactEnsembleModel(torch.cat([X, 3.0 * (Y > 1)], 1), Y, cat_dims=[2]).fit(),
+    "online": lambda X, Y: EnsembleModel(X, Y, generator=generator()).fit(),
+    "preset": lambda X, Y: EnsembleModel(X, Y, ensemble=gpe.ie_gp, generator=generator()),
+    "knots": lambda X, Y: gpe.select_knots(X, Y.squeeze(-1), generator=generator()).model,
+}
+
+
+def moments(model, X):
+    """Mean and variance at points, and the mean's gradients."""
+    X = X.clone().requires_grad_()
+    rest = X.new_full((len(X), model.train_inputs[0].shape[-1] - 2), 3.0)
+    posterior = model.posterior(torch.cat([X, rest], -1).unsqueeze(-2))
+    (gradient,) = torch.autograd.grad(posterior.mean.sum(), X)
+    return posterior.mean.detach(), posterior.variance.detach(), gradient
+
+
+@units
+@pytest.mark.parametrize("name", MODELS)
+def test_units_change_nothing_but_gradients(name, size, shift):
+    (X, Y), (at, _) = rows(), rows(5, seed=3)
+    plain = moments(MODELS[name](X, Y), at)
+    mean, variance, gradient = moments(MODELS[name](X * size + shift, Y), at * size + shift)
+    close((mean, variance, gradient * size), plain, 1e-5)  # the ends of searches differ by round-off
+
+
+@units
+def test_kernel_mixtures_have_no_units(size, shift):
+    (X, Y), (at, _) = rows(), rows(5, seed=3)
+    found = []
+    for scale, zero in ((1.0, 0.0), (size, shift)):
+        problem = RegressionProblem(X * scale + zero, Y.squeeze(-1))
+        result = gpe.marginalize(problem, Budget(evaluations=20, draws=100), generator=generator())
+        found.append(result.predict(at * scale + zero))
+    close((found[0].mean, found[0].variance), (found[1].mean, found[1].variance), 1e-4)
+
+
+@pytest.mark.parametrize("kind", [ExactEnsembleModel, EnsembleModel])
+def test_the_scale_is_that_of_the_first_rows(kind):
+    """As with BoTorch's transform of their bounds, through everything that has further rows."""
+    size, (X, Y), (more_X, more_Y) = 1e4, rows(), rows(3, seed=5)
+    X, more_X, at = size * X, 3.0 * size * more_X, size * rows(4, seed=8)[0]
+    options = {} if kind is ExactEnsembleModel else {"ensemble": None}
+    bounds = torch.stack([X.amin(0), X.amax(0)])
+    ours, theirs = (
+        kind(X, Y, input_transform=scale, **options, **({"generator": generator()} if options else {}))
+        for scale in (None, Normalize(2, bounds=bounds))
+    )
+    pairs = [(ours, theirs)]
+    pairs.append(tuple(model.condition_on_observations(more_X, more_Y) for model in pairs[0]))
+    pairs.append(tuple(model.condition_on_observations(more_X[None], more_Y[None]) for model in pairs[0]))
+    pairs.append(tuple(model.fantasize(more_X, IIDNormalSampler(Size([2]), seed=0)) for model in pairs[0]))
+    pairs.append(tuple(model.fantasize(more_X, IIDNormalSampler(Size([2]), seed=0)) for model in pairs[1]))
+    for one, other in pairs:
+        for noise in (False, True):
+            p, q = (model.posterior(at, observation_noise=noise) for model in (one, other))
+            close((p.mean, p.variance), (q.mean, q.variance))
+    assert torch.equal(pairs[1][0].input_transform.bounds, ours.input_transform.bounds)
+    assert torch.equal(ours.train_inputs[0], X)
+
+
+@pytest.mark.parametrize("kind", [ExactEnsembleModel, EnsembleModel])
+def test_the_scale_travels_with_the_state(kind):
+    """Also from a model of other rows; a state of earlier versions, without a scale, is that of inputs as they are."""
+    (X, Y), at = rows(), 50.0 * rows(4, seed=8)[0]
+    options = {} if kind is ExactEnsembleModel else {"generator": generator()}
+    ours = kind(50.0 * X, Y, **options).fit()
+    state = copy.deepcopy(ours.state_dict())
+    other = kind(200.0 * X, Y, **options)
+    other.load_state_dict(state)
+    assert torch.equal(other.input_transform.bounds, ours.input_transform.bounds)
+    again = kind(50.0 * X, Y, **options)
+    again.load_state_dict(state)
+    close(again.posterior(at).mean, ours.posterior(at).mean)
+    earlier = {name: value for name, value in state.items() if not name.startswith("input_transform")}
+    again.load_state_dict(earlier)
+    assert torch.equal(again.transform_inputs(at), at)
+
+
+def test_what_is_taken_as_it_is():
+    """The unit interval, constants in it, categories, and all inputs of ensembles that have hyperparameters."""
+    _, Y = rows()
+    column = torch.linspace(0, 1, len(Y), dtype=DTYPE)
+    X = torch.stack([0.3 + 0.2 * column, 0.05 * column, 2.0 * column, 0.0 * column + 0.5, 0.0 * column + 8.0], -1)
+    seen = ExactEnsembleModel(X, Y).transform_inputs(X)
+    zero = torch.zeros_like(column)
+    close(seen, torch.stack([X[:, 0], column, column, X[:, 3], zero], -1))
+    assert torch.equal(seen[:, 0], X[:, 0])
+    assert torch.equal(ExactEnsembleModel(X, Y, cat_dims=[1, -3]).transform_inputs(X)[:, 1:3], X[:, 1:3])
+    ensemble = kernel_ensemble(X, num_features=8, generator=generator())
+    assert not hasattr(EnsembleModel(X, Y, ensemble=ensemble), "input_transform")
+
+
+def test_every_data_set_of_a_batch_has_its_own_scale():
+    X, Y = map(torch.stack, zip(*(rows(seed=seed) for seed in (1, 2)), strict=True))
+    sizes = torch.tensor([1e3, 1e-3], dtype=DTYPE)[:, None, None]
+    both, at = ExactEnsembleModel(X * sizes, Y), rows(4, seed=8)[0]
+    found = both.posterior(at * sizes)
+    for number in range(2):
+        alone = ExactEnsembleModel(X[number], Y[number]).posterior(at)
+        close((found.mean[number], found.variance[number]), (alone.mean, alone.variance))
+
+
+def test_draws_are_functions_of_inputs_as_they_are_given():
+    X, Y = rows()
+    model = EnsembleModel(1e6 * X, Y, generator=generator())
+    path = draw_paths(model, Size([400]), generator=generator())
+    mean, deviation = (
+        model.posterior(1e6 * X[:, None]).mean.ravel(),
+        model.posterior(1e6 * X[:, None]).variance.sqrt(),
+    )
+    assert float(((path(1e6 * X).mean(0) - mean) / deviation.ravel()).abs().max()) < 5 / 400**0.5
