@@ -6,7 +6,7 @@ import torch
 from scipy import optimize, stats
 
 import gp_ensembles as gpe
-from gp_ensembles.numerics.short_length_scales import REACH, _evidence, short_length_scales
+from gp_ensembles.numerics.short_length_scales import REACH, profiled_evidence, short_length_scales
 from gp_ensembles.papers.quadrature import Budget, RegressionProblem
 from gp_ensembles.papers.quadrature.prior import default_prior
 
