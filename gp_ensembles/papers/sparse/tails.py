@@ -38,7 +38,7 @@ _NEAR = 1.01  # noise in its lower bound, at which it counts as being there
 _LEAST = 1e-8  # of 1 - h, where the noise is next to nothing
 
 
-class _Copies(NamedTuple):
+class Copies(NamedTuple):
     """Of every training row all those with the same inputs."""
 
     average: Tensor  # of their targets, (N,)
@@ -65,7 +65,7 @@ class Tails(NamedTuple):
 
 
 @torch.no_grad()
-def leave_one_out(model: ExactGP | SparseGP, rows: Tensor, copies: _Copies | None = None) -> tuple[Tensor, Tensor]:
+def leave_one_out(model: ExactGP | SparseGP, rows: Tensor, copies: Copies | None = None) -> tuple[Tensor, Tensor]:
     """Errors of training rows by the model of all others, and their variances; hyperparameters and knots stay.
 
     With copies a row is left out together with them: they count as their average, with a share of the noise.
@@ -102,7 +102,7 @@ def fit_tails(model: ExactGP | SparseGP, *, max_rows: int = 2000, generator: tor
     num_rows, X = len(model.train_y), model.train_X
     places, copies, is_exact = torch.arange(num_rows, device=model.train_y.device), None, _has_least_noise(model)
     if is_exact and not bool((X.round() == X).all()):
-        places, copies = distinct_rows(X), _copies(model)
+        places, copies = distinct_rows(X), copies_of(model)
     if len(places) > max_rows:
         order = permutation(len(places), generator)
         places = places[order[:max_rows].to(places.device)]
@@ -121,10 +121,11 @@ def _has_least_noise(model: ExactGP | SparseGP) -> bool:
     return bool((model.likelihood.noise <= _NEAR * least).all())
 
 
-def _copies(model: ExactGP | SparseGP) -> _Copies:
+def copies_of(model: ExactGP | SparseGP) -> Copies:
+    """The copies of every training row, itself among them."""
     _, place, number = torch.unique(model.train_X, dim=0, return_inverse=True, return_counts=True)
     total = model.train_y.new_zeros(len(number)).index_add(0, place, model.train_y)
-    return _Copies((total / number)[place], number[place].to(total))
+    return Copies((total / number)[place], number[place].to(total))
 
 
 def _matched_scale(z: Tensor, df: float) -> float:

@@ -11,8 +11,7 @@ from gpytorch.kernels import MaternKernel, ScaleKernel
 
 from gp_ensembles.papers.sparse import DTC, FIC, VFE, GreedyBlocks, SparseGP, select_knots
 from gp_ensembles.papers.sparse.regression import ExactGP
-from gp_ensembles.papers.sparse.tails import Tails, fit_tails, leave_one_out
-from gp_ensembles.papers.sparse.tails import _copies as copies_of
+from gp_ensembles.papers.sparse.tails import Tails, copies_of, fit_tails, leave_one_out
 from tests.papers.sparse.problems import rows
 
 NOISE, CONSTANT, ONE = 0.09, 0.4, torch.ones(1, 1, dtype=torch.float64)
