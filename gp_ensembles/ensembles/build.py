@@ -118,7 +118,7 @@ def fitted_experts(
     if label is not None and fit.method is not None:
         warnings.warn(one_class_message(label), UserWarning, stacklevel=4)
         fit = replace(fit, method=None)
-    return [(name, _fit(target.expert(features), X, y, fit, generator, progress, short)) for name, features in maps]
+    return [(name, _fit(target.expert(features, y), X, y, fit, generator, progress, short)) for name, features in maps]
 
 
 def _check_room(name: str, features: FeatureMap, X: Tensor) -> None:

@@ -25,6 +25,7 @@ from gp_ensembles.filters.transitions import Transition, make_schedule
 from gp_ensembles.filters.update import predict, update_block
 from gp_ensembles.likelihoods.classification import OrdinalLink
 from gp_ensembles.likelihoods.closed_forms import latent_density
+from gp_ensembles.likelihoods.counts import CountLikelihood
 from gp_ensembles.likelihoods.predictive import GaussHermite, Predictive
 from gp_ensembles.likelihoods.response import check_support, latent_dim
 from gp_ensembles.numerics.cholesky import NumericalError, cholesky
@@ -273,8 +274,10 @@ class LaplaceExpert(Expert):
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
         """By Laplace's approximation, however the expert learns; see :meth:`Expert.log_evidence`."""
         Phi, prior_variance = self.features.bind()(X), self.features.prior_variance
+        is_closed = isinstance(self.likelihood, CountLikelihood)  # through whose derivatives gradients pass
+        density = latent_density(self.likelihood, force_autograd=not is_closed)
         try:
-            return laplace_log_evidence(Phi, y, latent_density(self.likelihood, force_autograd=True), prior_variance)
+            return laplace_log_evidence(Phi, y, density, prior_variance)
         except NumericalError:
             return prior_variance * torch.nan
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from gp_ensembles.distributions.counts import PoissonCounts, TabulatedCounts
+from gp_ensembles.distributions.counts import LogRateCounts, TabulatedCounts
 from gp_ensembles.metrics.discrete import ranked_probability_of_counts
 
 F64 = torch.float64
@@ -21,7 +21,7 @@ def one(value):
 
 
 def single(rate, stddev):
-    return PoissonCounts(torch.zeros(1, dtype=F64), one(math.log(rate)), one(stddev**2))
+    return LogRateCounts(torch.zeros(1, dtype=F64), one(math.log(rate)), one(stddev**2))
 
 
 def dense(rate, stddev, counts):
@@ -86,7 +86,7 @@ def test_long_sums_of_few_nodes(stddev):
 def test_experts_that_disagree(mean, stddev, weights, y):
     latent = torch.tensor(mean, dtype=F64).unsqueeze(-1), torch.tensor(stddev, dtype=F64).square().unsqueeze(-1)
     log_weights = torch.tensor(weights, dtype=F64).log_softmax(0)
-    counts = PoissonCounts(log_weights, *latent)
+    counts = LogRateCounts(log_weights, *latent)
     k = torch.arange(3000.0, dtype=F64)
     parts = [single(math.exp(m), s).cdf(k.unsqueeze(-1), torch.tensor([0])) for m, s in zip(mean, stddev, strict=True)]
     table = (log_weights.exp() * torch.cat(parts, dim=-1)).sum(-1)
@@ -102,7 +102,7 @@ def test_experts_that_disagree(mean, stddev, weights, y):
 def many(num_rows=40):
     g = torch.Generator().manual_seed(2)
     mean = torch.randn(3, num_rows, dtype=F64, generator=g)
-    return PoissonCounts(torch.zeros(3, dtype=F64).log_softmax(0), mean, 0.01 + 0 * mean)
+    return LogRateCounts(torch.zeros(3, dtype=F64).log_softmax(0), mean, 0.01 + 0 * mean)
 
 
 def test_one_gross_count_costs_nothing():
@@ -121,7 +121,7 @@ def test_one_gross_rate_costs_as_little():
     """Quantiles by bisection, scores by runs: both grow with the logarithm of a rate."""
     mean = torch.zeros(1, 20, dtype=F64)
     mean[0, 3] = math.log(1e7)
-    counts = PoissonCounts(torch.zeros(1, dtype=F64), mean, 0.04 + 0 * mean)
+    counts = LogRateCounts(torch.zeros(1, dtype=F64), mean, 0.04 + 0 * mean)
     calls: list[int] = []
     got = score(counts, counts.quantile(torch.full((20,), 0.5, dtype=F64)), calls)
     assert sum(calls) < 20 * 200
@@ -139,7 +139,7 @@ def test_ends_of_quantiles():
     huge = single(1.0, 15.0)
     assert math.log(float(huge.quantile(one(0.99)))) == pytest.approx(15 * stats.norm.ppf(0.99), rel=1e-6)
     assert bool(torch.isfinite(score(huge, one(3.0)[0])).all())
-    none = PoissonCounts(torch.zeros(1, dtype=F64), torch.zeros(1, 0, dtype=F64), torch.zeros(1, 0, dtype=F64))
+    none = LogRateCounts(torch.zeros(1, dtype=F64), torch.zeros(1, 0, dtype=F64), torch.zeros(1, 0, dtype=F64))
     assert none.quantile(torch.zeros(2, 0, dtype=F64)).shape == (2, 0)
 
 
@@ -147,10 +147,10 @@ def test_no_row_depends_on_others():
     g = torch.Generator().manual_seed(5)
     mean, stddev = 2 * torch.randn(2, 3, 30, dtype=F64, generator=g)
     log_weights, y = torch.zeros(3, dtype=F64).log_softmax(0), torch.arange(30, dtype=F64)
-    every = PoissonCounts(log_weights, mean, stddev.square())
+    every = LogRateCounts(log_weights, mean, stddev.square())
     crps = score(every, y)
     for row in range(0, 30, 7):
-        alone = PoissonCounts(log_weights, mean[:, row : row + 1], stddev[:, row : row + 1].square())
+        alone = LogRateCounts(log_weights, mean[:, row : row + 1], stddev[:, row : row + 1].square())
         torch.testing.assert_close(score(alone, y[row : row + 1]), crps[row : row + 1], rtol=1e-14, atol=0)
 
 
@@ -167,7 +167,7 @@ def tabulated(rates, evaluated=None):
 
 def test_tables_equal_the_exact_way():
     rates = [0.01, 3.0, 80.0]
-    table, exact = tabulated(rates), PoissonCounts(
+    table, exact = tabulated(rates), LogRateCounts(
         torch.zeros(1, dtype=F64), torch.tensor([rates], dtype=F64).log(), torch.zeros(1, 3, dtype=F64)
     )  # fmt: skip
     rows = torch.arange(3)
