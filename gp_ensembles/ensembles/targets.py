@@ -27,8 +27,11 @@ from gp_ensembles.filters.sites import LatentUpdate
 from gp_ensembles.likelihoods import CountLikelihood, LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
 from gp_ensembles.likelihoods.classification import LogisticLikelihood, Probit
 from gp_ensembles.likelihoods.counts import FAMILIES, check_families
+from gp_ensembles.likelihoods.predictive import GaussHermite
 from gp_ensembles.likelihoods.response import check_support
 from gp_ensembles.numerics.gpytorch_types import Likelihood
+
+_COUNT_NODES = 32  # right to 1e-7 for log rates of variance one, to 3e-5 for four
 
 
 class Target(ABC):
@@ -278,7 +281,8 @@ class CountTarget(Target):
         families = [family for family in self.families for _ in range(own.numel())]
         likelihood = CountLikelihood(families, features.batch_shape).to(y)
         likelihood.start_from_(y)
-        return LaplaceExpert(features, likelihood, latent_update=self.latent_update)
+        predictive = GaussHermite(_COUNT_NODES)
+        return LaplaceExpert(features, likelihood, latent_update=self.latent_update, predictive=predictive)
 
     def check(self, y: Tensor) -> None:
         """See :meth:`Target.check`."""

@@ -378,9 +378,15 @@ def _weights_at_mode(Phi: Tensor, y: Tensor, density: LatentDensity, prior_varia
     def height(weights: Tensor) -> Tensor:
         return _log_joint(weights, Phi, y, density, prior_variance)
 
+    last = torch.inf
+
     def ascent(weights: Tensor, index: int) -> tuple[Tensor, float, bool]:
+        nonlocal last
         step = _newton(weights, Phi, y, density, prior_variance, convex=True) - weights
-        return step, 0.0, bool(step.abs().amax() <= tolerance * (1 + weights.abs().amax()))
+        size, before = float(step.abs().amax() / (1 + weights.abs().amax())), last
+        last = size
+        # Of large counts the steps are soon round-off: as short as the next is to be, and no shorter than the last.
+        return step, 0.0, size <= tolerance or (size <= tolerance**0.75 and size > 0.1 * before)
 
     start = Phi.new_zeros(*Phi.shape[:-2], density.num_latent, Phi.shape[-1])
     weights: Tensor = damped_newton(start, height, ascent, _STEPS)[0]

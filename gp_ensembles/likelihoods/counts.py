@@ -11,6 +11,7 @@ from torch.distributions.constraints import Constraint
 from torch.nn.functional import logsigmoid, softplus
 
 from gp_ensembles.likelihoods.poisson import LogPoissonLikelihood
+from gp_ensembles.numerics.reductions import readable_all
 
 FAMILIES = ("poisson", "negative binomial", "zero inflated")
 POISSON = 35.0  # log size from which a negative binomial is taken for its limit
@@ -70,9 +71,11 @@ class CountDistribution(Distribution):
         log_size, log_odds = self._small
         size, above = log_size.exp(), self.log_rate - log_size
         constant = _log_rising(value, log_size) - torch.lgamma(value + 1)
-        base = constant + value * self.log_rate - (value + size) * softplus(above, threshold=_EXACT)
-        zero = torch.where(value == 0, softplus(log_odds - base, threshold=_EXACT), 0.0)
-        return logsigmoid(-log_odds) + base + zero
+        base = constant + value * self.log_rate - (value + size) * torch.logaddexp(above, above.new_zeros(()))
+        rest = base + logsigmoid(-log_odds)
+        if readable_all(value != 0):
+            return rest
+        return rest + torch.where(value == 0, softplus(log_odds - base, threshold=_EXACT), 0.0)
 
     def sample(self, sample_shape: torch.Size | Sequence[int] = ()) -> Tensor:
         """Draws from torch's global generator, shape (*sample_shape, *batch_shape)."""
@@ -178,6 +181,18 @@ def count_parameters(likelihood: Likelihood, like: Tensor) -> CountParameters | 
     if isinstance(likelihood, LogPoissonLikelihood):
         return CountParameters(*(like.new_full((1,), value) for value in (0.0, POISSON, _NEVER)))
     return None
+
+
+def count_moments(likelihood: Likelihood, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor] | None:
+    r"""Mean and variance of counts whose log rate is normal, (\*batch, N); ``None`` where :func:`count_parameters` is."""
+    parameters = count_parameters(likelihood, mean)
+    if parameters is None:
+        return None
+    log_scale, log_size, log_odds = parameters
+    highest, rest = highest_log_rate(mean), (-log_odds).sigmoid()
+    first = rest * (mean + log_scale + 0.5 * variance).clamp_max(highest).exp()
+    second = rest * (2 * (mean + log_scale + variance)).clamp_max(2 * highest).exp()
+    return first, first + (second * (1 + (-log_size).exp()) - first.square()).clamp_min(0.0)
 
 
 def highest_log_rate(like: Tensor) -> float:
