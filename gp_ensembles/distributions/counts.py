@@ -239,7 +239,7 @@ def _threshold_nodes(shape: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
     """Nodes and weights for the log rates above which gamma variables of shapes (P,) are exceeded, each (J, P)."""
     spread = (1 / shape + 1 / size).sqrt()
     core, width = spread.clamp_max(1.0), (2 * _LOG_TAIL) ** 0.5 * spread
-    # Density exp(a d - (a + r) log(1 - q + q exp d)) at log a + d, where q is a / (a + r), falls to exp(-26) of its peak
+    # Density exp(a d - (a + r) log(1 - q + q exp d)) at log a + d, with q = a / (a + r), falls to exp(-26) of its peak
     # inside of these ends; with a and r exchanged it is that of -d.
     left, right = -((width + _LOG_TAIL / shape) / core).asinh(), ((width + _LOG_TAIL / size) / core).asinh()
     share = torch.linspace(0, 1, _THRESHOLD_NODES, dtype=shape.dtype, device=shape.device).unsqueeze(-1)

@@ -136,13 +136,16 @@ class CountLikelihood(_OneDimensionalLikelihood):
             self.register_parameter(name, nn.Parameter(flags.to(ones).reshape(ones.shape), requires_grad=False))
 
     @property
+    def families(self) -> tuple[str, ...]:
+        """The family of each expert, in order."""
+        return tuple(FAMILIES[int(k)] for k in (self.is_dispersed + self.is_inflated).flatten().tolist())
+
+    @property
     def parts(self) -> CountParameters:
         """The parameters, those included that a family lacks."""
         sizes = self.free_log_size.clamp(_SMALLEST, _LARGEST)
         log_size = torch.where(self.is_dispersed > 0, sizes, POISSON)
-        return CountParameters(
-            self.log_scale, log_size, torch.where(self.is_inflated > 0, self.free_log_odds, _NEVER)
-        )
+        return CountParameters(self.log_scale, log_size, torch.where(self.is_inflated > 0, self.free_log_odds, _NEVER))
 
     @torch.no_grad()
     def start_from_(self, y: Tensor) -> None:
@@ -184,7 +187,7 @@ def count_parameters(likelihood: Likelihood, like: Tensor) -> CountParameters | 
 
 
 def count_moments(likelihood: Likelihood, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor] | None:
-    r"""Mean and variance of counts whose log rate is normal, (\*batch, N); ``None`` where :func:`count_parameters` is."""
+    r"""Mean and variance of counts whose log rate is normal, (\*batch, N); ``None`` under other likelihoods."""
     parameters = count_parameters(likelihood, mean)
     if parameters is None:
         return None
