@@ -228,7 +228,8 @@ def _over_log_rates(shape: Tensor, size: Tensor, mean: Tensor, stddev: Tensor, n
 
 def _below(shape: Tensor, size: Tensor, log_rate: Tensor) -> Tensor:
     """Distribution functions of counts (P,) at shape - 1."""
-    value, is_dispersed = torch.special.gammaincc(shape, log_rate.exp()), size < math.exp(POISSON - 1)
+    is_dispersed = size < math.exp(POISSON - 1)
+    value: Tensor = torch.special.gammaincc(shape, log_rate.exp())
     if bool(is_dispersed.any()):
         a, b, x = (part[is_dispersed].cpu() for part in (size, shape, (size.log() - log_rate).sigmoid()))
         value[is_dispersed] = torch.as_tensor(special.betainc(a.numpy(), b.numpy(), x.numpy())).to(value)

@@ -26,7 +26,7 @@ from gp_ensembles.features.batch import take_experts
 from gp_ensembles.filters.sites import LatentUpdate
 from gp_ensembles.likelihoods import CountLikelihood, LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
 from gp_ensembles.likelihoods.classification import LogisticLikelihood, Probit
-from gp_ensembles.likelihoods.counts import FAMILIES, check_families
+from gp_ensembles.likelihoods.counts import FAMILIES
 from gp_ensembles.likelihoods.predictive import GaussHermite
 from gp_ensembles.likelihoods.response import check_support
 from gp_ensembles.numerics.gpytorch_types import Likelihood
@@ -266,11 +266,11 @@ class CountTarget(Target):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if not isinstance(self.families, tuple):
-            raise TypeError(f"families of CountTarget must be a tuple such as {FAMILIES[:2]}, got {self.families!r}")
-        check_families(self.families)
-        if not self.families or len(set(self.families)) < len(self.families):
-            raise ValueError(f"families of CountTarget must be distinct, at least one, got {self.families}")
+        where, families = "families of CountTarget", self.families
+        if not isinstance(families, tuple) or not all(isinstance(family, str) for family in families):
+            raise TypeError(f"{where} must be a tuple of names such as {FAMILIES[:2]}, got {families!r}")
+        if not families or len(set(families)) < len(families) or not set(families) <= set(FAMILIES):
+            raise ValueError(f"{where} must be distinct ones of {', '.join(FAMILIES)}, at least one, got {families}")
 
     def expert(self, features: FeatureMap, y: Tensor) -> Expert:
         """See :meth:`Target.expert`."""

@@ -45,6 +45,9 @@ class CountDistribution(Distribution):
 
     arg_constraints: dict[str, Constraint] = {}  # noqa: RUF012 - as torch's distributions have it
     support: Constraint = constraints.nonnegative_integer
+    log_rate: Tensor
+    log_size: Tensor
+    log_odds: Tensor
 
     def __init__(self, log_rate: Tensor, log_size: Tensor, log_odds: Tensor) -> None:
         self.log_rate, self.log_size, self.log_odds = torch.broadcast_tensors(log_rate, log_size, log_odds)
@@ -124,7 +127,9 @@ class CountLikelihood(_OneDimensionalLikelihood):
 
     def __init__(self, families: Sequence[str], batch_shape: torch.Size | None = None) -> None:
         super().__init__()
-        check_families(families)
+        wrong = [family for family in families if family not in FAMILIES]
+        if wrong:
+            raise ValueError(f"families of counts are {', '.join(FAMILIES)}; got {wrong[0]!r}")
         shape = torch.Size([len(families)]) if batch_shape is None else batch_shape
         if shape.numel() != len(families):
             raise ValueError(f"{len(families)} families do not fit a batch of shape {tuple(shape)}")
@@ -132,8 +137,8 @@ class CountLikelihood(_OneDimensionalLikelihood):
         for name, value in (("log_scale", 0.0), ("free_log_size", 0.0), ("free_log_odds", -2.0)):
             self.register_parameter(name, nn.Parameter(value * ones))
         for name, start in (("is_dispersed", 1), ("is_inflated", 2)):  # parameters, as those have an axis for experts
-            flags = torch.tensor([float(FAMILIES.index(family) >= start) for family in families])
-            self.register_parameter(name, nn.Parameter(flags.to(ones).reshape(ones.shape), requires_grad=False))
+            flags = ones.new_tensor([FAMILIES.index(family) >= start for family in families]).reshape(ones.shape)
+            self.register_parameter(name, nn.Parameter(flags, requires_grad=False))
 
     @property
     def families(self) -> tuple[str, ...]:
@@ -164,17 +169,6 @@ class CountLikelihood(_OneDimensionalLikelihood):
         r"""Distributions of counts given latent values, shape (..., \*batch, N)."""
         log_scale, log_size, log_odds = self.parts
         return CountDistribution(function_samples + log_scale, log_size, log_odds)
-
-
-def check_families(families: Sequence[str]) -> None:
-    """Raise unless all are families of counts.
-
-    Raises:
-        ValueError: Naming the first that is not.
-    """
-    for family in families:
-        if family not in FAMILIES:
-            raise ValueError(f"families of counts are {', '.join(FAMILIES)}; got {family!r}")
 
 
 def count_parameters(likelihood: Likelihood, like: Tensor) -> CountParameters | None:
