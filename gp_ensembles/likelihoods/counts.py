@@ -14,7 +14,7 @@ from gp_ensembles.likelihoods.poisson import LogPoissonLikelihood
 from gp_ensembles.numerics.reductions import readable_all
 
 FAMILIES = ("poisson", "negative binomial", "zero inflated")
-POISSON = 35.0  # log size from which a negative binomial is taken for its limit
+POISSON = 39.0  # log size from which a negative binomial is taken for its limit
 _SMALLEST, _LARGEST = -3.0, 23.0  # log sizes of negative binomials
 _NEVER = -1e30  # log odds of a zero that has no other cause than a small rate
 _EXACT = 40.0  # beyond it softplus is linear to round-off

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import special, stats
 
 from gp_ensembles.distributions.counts import LogRateCounts, TabulatedCounts
 from gp_ensembles.metrics.discrete import ranked_probability_of_counts
@@ -30,6 +30,28 @@ def dense(rate, stddev, counts):
     shares = torch.exp(-0.5 * z.square())
     step = torch.special.gammaincc(counts.unsqueeze(-1) + 1, (math.log(rate) + stddev * z).exp())
     return step @ (shares / shares.sum())
+
+
+@pytest.mark.parametrize("size", [0.1, 1.0, 30.0, 1e4, 1e8])
+@pytest.mark.parametrize("stddev", [0.0, 0.2, 0.6, 1.5])
+def test_negative_binomial_and_inflated_counts(size, stddev):
+    z = torch.linspace(-9, 9, 8_001, dtype=F64)
+    shares = torch.exp(-0.5 * z.square())
+    shares = (shares / shares.sum()).numpy()
+    for rate in (0.3, 12.0, 4000.0):
+        k = torch.tensor([0.0, rate // 3, rate // 1, 1 + 3 * rate // 1], dtype=F64)
+        rates = rate * (stddev * z).exp()
+        plain = special.betainc(size, k.unsqueeze(-1).numpy() + 1, (size / (size + rates)).numpy()) @ shares
+        latent = one(math.log(rate)), one(stddev**2), one(math.log(size))
+        for inflation in (0.0, 0.4):
+            counts = LogRateCounts(torch.zeros(1, dtype=F64), *latent, torch.logit(one(inflation)))
+            want = torch.as_tensor(inflation + (1 - inflation) * plain)
+            got = counts.cdf(k.unsqueeze(-1), torch.tensor([0])).squeeze(-1)
+            torch.testing.assert_close(got, want, rtol=0, atol=1e-6 if stddev > 1 else 1e-7)
+            assert float(counts.cdf(counts.upper, torch.tensor([0]))) > 1 - 1e-9
+            assert float(counts.quantile(one(0.0))) == 0
+            level = float(want[1]) * (1 - 1e-4)
+            assert float(counts.quantile(one(level))) <= float(k[1])
 
 
 def score(counts, y, calls=None):
