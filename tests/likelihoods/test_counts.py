@@ -90,13 +90,13 @@ def test_modes(y, mean, variance):
     assert bool((site.curvature >= 0).all())
     for expert, mode in enumerate((m + s * site.gradient).squeeze(-1).tolist()):
 
-        def climb(z, expert=expert):
+        def rising(z, expert=expert):
             return slope(expert, z, y) - (z - mean) / variance
 
         if expert < 2 or y > 0:
-            assert mode == pytest.approx(optimize.brentq(climb, -60, 60), rel=1e-7, abs=1e-7)
+            assert mode == pytest.approx(optimize.brentq(rising, -60, 60), rel=1e-7, abs=1e-7)
         else:
-            assert climb(mode) == pytest.approx(0, abs=1e-5 / variance)
+            assert rising(mode) == pytest.approx(0, abs=1e-5 / variance)
 
 
 @pytest.mark.parametrize("variance", [0.01, 0.5, 1.0])
