@@ -126,7 +126,7 @@ class DiscreteBaselines(nn.Module):
             table = pairs.reshape(self.num_classes, self.num_classes).to(y) + counts / counts.sum()
             self.register_buffer("frequencies", counts / counts.sum())
             self.register_buffer("transitions", table / table.sum(-1, keepdim=True))
-        self.linear: OnlineEnsemble = _linear(target.expert(LinearFeatures.from_data(X)), X, y, structure_only)
+        self.linear: OnlineEnsemble = _linear(target.expert(LinearFeatures.from_data(X), y), X, y, structure_only)
 
     def observe(self, X: Tensor, y: Tensor, targets: Tensor, scales: Standardizer) -> dict[str, PredictedRows]:
         """As :meth:`Baselines.observe`; discrete targets have no units."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from gp_ensembles.calibration import IntervalLevels
 from gp_ensembles.calibration.coverage import CoverageState, count_coverage
 from gp_ensembles.distributions import LatentMixture, Mixture, Recalibrated, StudentTMixture
-from gp_ensembles.distributions.counts import PoissonCounts
+from gp_ensembles.distributions.counts import LogRateCounts
 from gp_ensembles.distributions.quadrature import at_nodes, crps_at_nodes
 from gp_ensembles.likelihoods import MulticlassLikelihood
 from gp_ensembles.likelihoods.predictive import num_classes
@@ -121,7 +121,7 @@ def rows_of_mixture(mixture: LatentMixture, y: Tensor, block_size: int | None = 
 def rows_of_rates(rate: Tensor, y: Tensor) -> PredictedRows:
     """Rows from Poisson rates (B,)."""
     rate = rate.clamp_min(1e-6)
-    counts = PoissonCounts(rate.new_zeros(1), rate.log().unsqueeze(0), torch.zeros_like(rate).unsqueeze(0))
+    counts = LogRateCounts(rate.new_zeros(1), rate.log().unsqueeze(0), torch.zeros_like(rate).unsqueeze(0))
     ends = counts.quantile(y.new_tensor([[0.05], [0.95]]).expand(-1, y.shape[0]))
     log_prob = torch.xlogy(y, rate) - rate - torch.lgamma(y + 1)
     return _discrete_rows(y, rate, rate, ends, log_prob, ranked_probability_of_poisson(rate, y))

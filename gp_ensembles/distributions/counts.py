@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import final
 
 import torch
+from scipy import special
 from torch import Tensor
 
+from gp_ensembles.likelihoods.counts import POISSON
 from gp_ensembles.numerics.gauss_hermite import gauss_hermite
 
 EXACT = 1e-12  # probability beyond the largest quantile
@@ -17,8 +19,9 @@ _LARGEST = 1e300
 # Latent standard deviations, in widths of the step, up to which so many normal nodes do; fixed tiers, so that no row's
 # result depends on what other rows it is computed with.
 _NORMAL_NODES = ((0.1, 5), (0.25, 9), (0.5, 15))
-_LOG_TAIL = 26.0  # minus the logarithm of the density, relative to its peak, where the log-gamma rule ends
-_LOG_GAMMA_NODES = 96
+_LOG_TAIL = 26.0  # minus the logarithm of the density, relative to its peak, where a rule for log rates ends
+_THRESHOLD_NODES = 128
+_FAR = 30.0  # above it exponentials might overflow
 _PAIRS = 16_384  # pairs of an expert and a count at once, so that memory stays bounded
 _FIRST_COUNTS = 32
 _MOST_COUNTS = 1_000_000
@@ -70,33 +73,49 @@ class CountDistributions(ABC):
 
 
 @final
-class PoissonCounts(CountDistributions):
-    r"""Mixtures over experts of Poisson distributions whose log rates are normal.
+class LogRateCounts(CountDistributions):
+    r"""Mixtures over experts of counts whose log rates are normal: Poisson, negative binomial, zero inflated.
 
-    .. math:: P(y \le k) = E_z\, Q(k + 1, e^z) = E_G\, \Phi\big((\log G - m) / \sqrt{s}\big)
+    With G and R gamma variables of shapes k + 1 and r, which is the size of a negative binomial,
 
-    Shapes: ``log_weights`` (M,) or (M, N), ``mean`` and ``variance`` of the log rates (M, N).
+    .. math:: P(y \le k) = E_z\, I(r, k + 1, r / (r + e^z)) = E\, \Phi\big((\log G - \log R / r - m) / \sqrt{s}\big)
+
+    For Poisson counts R / r is one. An inflated zero has its probability on top.
+
+    Shapes: ``log_weights`` (M,) or (M, N), ``mean`` and ``variance`` of the log rates (M, N), ``log_size`` and
+    ``log_odds`` of inflation (M, 1), by default those of Poisson counts.
     """
 
-    ends: Tensor
-    starts: Tensor
     lower: Tensor
     upper: Tensor
 
-    def __init__(self, log_weights: Tensor, mean: Tensor, variance: Tensor) -> None:
+    def __init__(
+        self,
+        log_weights: Tensor,
+        mean: Tensor,
+        variance: Tensor,
+        log_size: Tensor | None = None,
+        log_odds: Tensor | None = None,
+    ) -> None:
         mean, variance = mean.double(), variance.double()
+        column = mean.new_zeros(mean.shape[0], 1)
         weights = log_weights.double() if log_weights.ndim == 2 else log_weights.double().unsqueeze(-1)
         self.weights: Tensor = weights.expand(mean.shape).softmax(0)
         self.mean: Tensor = mean.clamp(-math.log(_LARGEST), math.log(_LARGEST))
         self.stddev: Tensor = variance.sqrt()
+        self.size: Tensor = (column + POISSON if log_size is None else log_size.double()).exp()
+        self.inflation: Tensor = column if log_odds is None else log_odds.double().sigmoid()
         counted = self.weights > _NEGLIGIBLE
         # A tail of the rate counts by its share of the mean, not only by its probability.
-        highest = (self.mean + self.stddev * (_DEVIATIONS + self.stddev)).exp().clamp_max(_LARGEST)
-        lowest = (self.mean - _DEVIATIONS * self.stddev).exp()
+        tail = (2 * _LOG_TAIL / self.size).sqrt() + _LOG_TAIL / self.size
+        highest = (self.mean + self.stddev * (_DEVIATIONS + self.stddev) + tail.log1p()).exp().clamp_max(_LARGEST)
+        lowest = (self.mean - _DEVIATIONS * self.stddev - tail).exp()
         ends = (highest + 8 * highest.sqrt() + 30).ceil()
         starts = (lowest - 8 * lowest.sqrt()).floor().clamp_min(0.0)
-        self.ends, self.starts = ends.masked_fill(~counted, 0.0), starts.masked_fill(~counted, torch.inf)
-        self.lower, self.upper = self.starts.amin(0), self.ends.amax(0)
+        self.ends: Tensor = ends.masked_fill(~counted, 0.0)
+        self.starts: Tensor = starts.masked_fill(~counted, torch.inf)
+        self.lower = torch.where(self.inflation > 0, 0.0, self.starts).amin(0)
+        self.upper = self.ends.amax(0)
 
     def cdf(self, counts: Tensor, rows: Tensor) -> Tensor:
         """See :meth:`CountDistributions.cdf`; counts may lie between whole numbers."""
@@ -108,15 +127,16 @@ class PoissonCounts(CountDistributions):
 
     def reach(self, counts: Tensor, rows: Tensor) -> Tensor:
         """See :meth:`CountDistributions.reach`: that of the nearest step, whose scale is its own deviation."""
-        scale = torch.minimum((counts + (counts * self.stddev[:, rows]).square()).sqrt(), 0.5 * counts)
+        spread = self.stddev[:, rows].square() + 1 / self.size
+        scale = torch.minimum((counts + counts.square() * spread).sqrt(), 0.5 * counts)
         length = torch.maximum(2 * scale, self.starts[:, rows] - counts)
         return length.masked_fill(counts >= self.ends[:, rows], torch.inf).amin(0)
 
     def _cdf(self, counts: Tensor, rows: Tensor) -> Tensor:
         """The same for counts (P,) and rows (P,)."""
         weights, mean, stddev = self.weights[:, rows], self.mean[:, rows], self.stddev[:, rows]
-        shape = (counts + 1).expand(mean.shape)
-        ratio = stddev * shape.sqrt()
+        shape, size = (counts + 1).expand(mean.shape), self.size.expand(mean.shape)
+        ratio = stddev / (1 / shape + 1 / size).sqrt().clamp_max(1.0)
         counted = weights > _NEGLIGIBLE
         value = torch.zeros_like(mean)
         wide = counted
@@ -124,13 +144,12 @@ class PoissonCounts(CountDistributions):
             sharp = wide & (ratio < widest)
             wide = wide & ~sharp
             if bool(sharp.any()):
-                value[sharp] = _over_log_rates(shape[sharp], mean[sharp], stddev[sharp], num_nodes)
+                value[sharp] = _over_log_rates(shape[sharp], size[sharp], mean[sharp], stddev[sharp], num_nodes)
         if bool(wide.any()):
-            expert, place = wide.nonzero(as_tuple=True)
-            log_gamma, shares = _log_gamma_nodes(counts + 1)
-            distance = (mean[expert, place] - log_gamma[:, place]) / (stddev[expert, place] * math.sqrt(2.0))
-            value[wide] = (shares[:, place] * torch.erfc(distance)).sum(0) * 0.5
-        return (weights * value).sum(0)
+            log_rate, shares = _threshold_nodes(shape[wide], size[wide])
+            distance = (mean[wide] - log_rate) / (stddev[wide] * math.sqrt(2.0))
+            value[wide] = (shares * torch.erfc(distance)).sum(0) * 0.5
+        return (weights * (self.inflation + (1 - self.inflation) * value)).sum(0)
 
 
 @final
@@ -198,22 +217,37 @@ def _probabilities(log_prob: Callable[[Tensor, Tensor], Tensor], counts: Tensor,
     return torch.cat(parts).double().exp().reshape(counts.shape[0], rows.shape[0])
 
 
-def _over_log_rates(shape: Tensor, mean: Tensor, stddev: Tensor, num_nodes: int) -> Tensor:
+def _over_log_rates(shape: Tensor, size: Tensor, mean: Tensor, stddev: Tensor, num_nodes: int) -> Tensor:
     """Expectations of the step over normal log rates (P,)."""
     nodes, weights = gauss_hermite(num_nodes, mean)
     value = torch.zeros_like(mean)
     for node, weight in zip(nodes, weights, strict=True):
-        value += weight * torch.special.gammaincc(shape, (mean + stddev * node).exp())
+        value += weight * _below(shape, size, mean + stddev * node)
     return value
 
 
-def _log_gamma_nodes(shape: Tensor) -> tuple[Tensor, Tensor]:
-    """Nodes and weights for the logarithms of gamma variables of shapes (P,), each (J, P)."""
-    level = _LOG_TAIL / shape
-    width = (2 * level).sqrt()
-    # Density exp(a (t - exp t)) at log a + t falls to exp(-26) of its peak inside of these ends.
-    left, right = -(width + level), torch.log1p(width + level)
-    share = torch.linspace(0, 1, _LOG_GAMMA_NODES, dtype=shape.dtype, device=shape.device).unsqueeze(-1)
-    t = left + (right - left) * share
-    weights = (shape * (t - torch.expm1(t))).exp()
-    return shape.log() + t, weights / weights.sum(0)
+def _below(shape: Tensor, size: Tensor, log_rate: Tensor) -> Tensor:
+    """Distribution functions of counts (P,) at shape - 1."""
+    is_dispersed = size < math.exp(POISSON - 1)
+    value: Tensor = torch.special.gammaincc(shape, log_rate.exp())
+    if bool(is_dispersed.any()):
+        a, b, x = (part[is_dispersed].cpu() for part in (size, shape, (size.log() - log_rate).sigmoid()))
+        value[is_dispersed] = torch.as_tensor(special.betainc(a.numpy(), b.numpy(), x.numpy())).to(value)
+    return value
+
+
+def _threshold_nodes(shape: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
+    """Nodes and weights for the log rates above which gamma variables of shapes (P,) are exceeded, each (J, P)."""
+    spread = (1 / shape + 1 / size).sqrt()
+    core, width = spread.clamp_max(1.0), (2 * _LOG_TAIL) ** 0.5 * spread
+    # Density exp(a d - (a + r) log(1 - q + q exp d)) at log a + d, with q = a / (a + r), falls to exp(-26) of its peak
+    # inside of these ends; with a and r exchanged it is that of -d.
+    left, right = -((width + _LOG_TAIL / shape) / core).asinh(), ((width + _LOG_TAIL / size) / core).asinh()
+    share = torch.linspace(0, 1, _THRESHOLD_NODES, dtype=shape.dtype, device=shape.device).unsqueeze(-1)
+    place = left + (right - left) * share
+    d, less, total = core * place.sinh(), torch.minimum(shape, size), shape + size
+    q, to = less / total, torch.where(shape < size, d, -d)
+    near, far = to.clamp_max(_FAR), to.clamp_min(_FAR)
+    log_sum = torch.where(to < _FAR, torch.log1p(q * torch.expm1(near)), far + torch.log(q + (1 - q) * (-far).exp()))
+    weights = (less * to - total * log_sum).exp() * place.cosh()
+    return shape.log() + d, weights / weights.sum(0)

@@ -9,12 +9,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.distributions.counts import EXACT, CountDistributions, PoissonCounts, TabulatedCounts
+from gp_ensembles.distributions.counts import EXACT, CountDistributions, LogRateCounts, TabulatedCounts
 from gp_ensembles.distributions.table import distribution_text
 from gp_ensembles.likelihoods.classification import LogisticLikelihood, MulticlassLikelihood
-from gp_ensembles.likelihoods.poisson import LogPoissonLikelihood
+from gp_ensembles.likelihoods.counts import count_parameters
 from gp_ensembles.likelihoods.predictive import Predictive, ProbitApproximation, num_classes
 from gp_ensembles.likelihoods.response import check_support, conditional
+from gp_ensembles.numerics import mixtures
 from gp_ensembles.numerics.display import counted
 from gp_ensembles.numerics.draws import categorical_draws, normal_draws
 from gp_ensembles.numerics.gpytorch_types import Likelihood
@@ -89,7 +90,7 @@ class LatentMixture(NamedTuple):
             TypeError: If the likelihood has no classes.
         """
         parts = [r.predictive.class_probabilities(r.likelihood, mean, s) for r, mean, s in self._parts()]
-        return (self._column_weights().exp().unsqueeze(-1) * _stack(parts, 2)).sum(0)
+        return mixtures.weighted(self._column_weights().exp().unsqueeze(-1), _stack(parts, 2)).sum(0)
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance of the target, shapes as in :attr:`mean`."""
@@ -98,8 +99,8 @@ class LatentMixture(NamedTuple):
         mean, variance = (_stack([part[k] for part in parts], own) for k in range(2))
         weights = self._column_weights().exp()
         weights = weights if mean.ndim == 2 else weights.unsqueeze(-1)
-        center = (weights * mean).sum(0)
-        return center, (weights * (variance + (mean - center).square())).sum(0)
+        center = mixtures.weighted(weights, mean).sum(0)
+        return center, mixtures.weighted(weights, variance + (mean - center).square()).sum(0)
 
     def log_prob(self, y: Tensor) -> Tensor:
         """Log predictive probability (or density) of targets (..., N), of that shape; NaN where y is.
@@ -122,8 +123,8 @@ class LatentMixture(NamedTuple):
     def cdf(self, y: Tensor) -> Tensor:
         """Probability of a target up to y (..., N), of that shape, for classes and counts; NaN where y is.
 
-        Targets may be any numbers: it is zero below zero and one at infinity. For Poisson counts it is right to 1e-9;
-        for other counts see :class:`~gp_ensembles.distributions.counts.TabulatedCounts`.
+        Targets may be any numbers: it is zero below zero and one at infinity. For counts with the exponential
+        link it is right to 1e-8; for others see :class:`~gp_ensembles.distributions.counts.TabulatedCounts`.
 
         Raises:
             ValueError: If the shape is another.
@@ -174,11 +175,20 @@ class LatentMixture(NamedTuple):
 
         Raises:
             TypeError: If targets are not counts.
-            ValueError: If a row spreads over too many of them for a table; never for Poisson counts.
+            ValueError: If a row spreads over too many of them for a table; never where the link is exponential.
         """
         likelihoods = [response.likelihood for response in self.responses]
-        if all(isinstance(likelihood, LogPoissonLikelihood) for likelihood in likelihoods):
-            return PoissonCounts(self.log_weights, self.latent_mean, self.latent_variance)
+        known = [count_parameters(likelihood, self.latent_mean) for likelihood in likelihoods]
+        found = [parameters for parameters in known if parameters is not None]
+        if len(found) == len(known):
+            each = zip(*found, strict=True)
+            sizes = [response.num_experts for response in self.responses]
+            log_scale, log_size, log_odds = (
+                torch.cat([part.reshape(-1, 1).expand(size, 1) for part, size in zip(parts, sizes, strict=True)])
+                for parts in each
+            )
+            mean = self.latent_mean + log_scale
+            return LogRateCounts(self.log_weights, mean, self.latent_variance, log_size, log_odds)
         support = conditional(likelihoods[0], self.latent_mean.new_zeros(1)).support
         if num_classes(likelihoods[0]) is not None or support is None or not support.is_discrete:
             name = type(likelihoods[0]).__name__

@@ -12,6 +12,7 @@ from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.distributions.student_t_mixture import StudentTMixture
 from gp_ensembles.distributions.table import distribution_text
 from gp_ensembles.filters.states import LatentPredictions, Predictions, StudentTPredictions, concatenate_steps
+from gp_ensembles.numerics import mixtures
 from gp_ensembles.numerics.display import band_html, predictions_head, text_html
 from gp_ensembles.numerics.reductions import readable_all
 
@@ -154,9 +155,8 @@ def assemble(steps: Predictions, log_weights: Tensor, log_prob: Tensor) -> Ensem
     weights = log_weights.exp()
     if steps.mean.ndim > weights.ndim:  # several outputs
         weights = weights.unsqueeze(-1)
-    mean = (weights * steps.mean).sum(0)
-    spread = steps.variance + (steps.mean - mean).square()  # may be infinite, where a weight of zero would give NaN
-    variance = (weights * spread.masked_fill(weights == 0, 0)).sum(0)
+    mean = mixtures.weighted(weights, steps.mean).sum(0)
+    variance = mixtures.weighted(weights, steps.variance + (steps.mean - mean).square()).sum(0)
     return EnsemblePredictions(mean, variance, log_prob, log_weights, steps)
 
 

@@ -35,6 +35,7 @@ from gp_ensembles.experts.hyper_sampling import (
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.filters.transitions import RandomWalk
 from gp_ensembles.innovations import InnovationModel
+from gp_ensembles.likelihoods import CountLikelihood
 from gp_ensembles.meta_learners import MetaLearner
 from gp_ensembles.numerics.devices import check_memory
 from gp_ensembles.numerics.display import call_text
@@ -118,7 +119,7 @@ def fitted_experts(
     if label is not None and fit.method is not None:
         warnings.warn(one_class_message(label), UserWarning, stacklevel=4)
         fit = replace(fit, method=None)
-    return [(name, _fit(target.expert(features), X, y, fit, generator, progress, short)) for name, features in maps]
+    return [(name, _fit(target.expert(features, y), X, y, fit, generator, progress, short)) for name, features in maps]
 
 
 def _check_room(name: str, features: FeatureMap, X: Tensor) -> None:
@@ -239,11 +240,19 @@ def assemble(
     return Ensemble(
         [expert for _, expert in named],
         rule,
-        [f"{name}/{m}" for name, expert in named for m in range(expert.num_experts)],
+        [f"{name}/{member}" for name, expert in named for member in _members(expert)],
         innovations=innovations,
         memory=memory,
         outlier_threshold=outlier_threshold,
     )
+
+
+def _members(expert: Expert) -> list[str]:
+    """Names of the experts of a batch: their numbers, and the families of those for counts."""
+    likelihood = getattr(expert, "likelihood", None)
+    if isinstance(likelihood, CountLikelihood):
+        return [f"{m} {family}" for m, family in enumerate(likelihood.families)]
+    return [str(m) for m in range(expert.num_experts)]
 
 
 def check_warm_up(X: Tensor, y: Tensor, target: Target) -> None:

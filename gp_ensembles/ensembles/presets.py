@@ -140,6 +140,8 @@ forecaster: EnsembleSpec = replace(
 )
 # Likelihoods that are not Gaussian cost more per row: of all bases only those that won most often.
 _FEW = (FourierBasis(), RadialBasis(), LinearBasis())
+# Counts have experts of three families each: of the slowest basis one start, which hardly costs a thing.
+_FOR_COUNTS = (FourierBasis(), RadialBasis(starts=_ONE_START, name="radial"), LinearBasis())
 # If errors are independent: a slow scale with heavy tails, and a narrow peak on them.
 _TAILS = (
     InnovationModel(degrees_of_freedom=4, rate=0.02, autoregressive=False),
@@ -180,8 +182,9 @@ def auto_for(target: Target, *, one_step: bool = True) -> EnsembleSpec:
         return replace(auto, target=target, bases=_ALL, random_walk_variances=SPEEDS)
     if target.is_real:
         return replace(auto, target=target)
-    speeds = SPEEDS if target.num_labels is None else _FASTEST
-    return replace(auto, target=target, bases=_FEW, random_walk_variances=speeds)
+    if target.num_labels is None:
+        return replace(auto, target=target, bases=_FOR_COUNTS, random_walk_variances=SPEEDS)
+    return replace(auto, target=target, bases=_FEW, random_walk_variances=_FASTEST)
 
 
 PRESETS = {

@@ -22,11 +22,16 @@ from gp_ensembles.experts.multi_output import MultiOutputExpert
 from gp_ensembles.experts.robust import RobustExpert
 from gp_ensembles.experts.student_t import StudentTExpert
 from gp_ensembles.features.base import FeatureMap
+from gp_ensembles.features.batch import take_experts
 from gp_ensembles.filters.sites import LatentUpdate
-from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
+from gp_ensembles.likelihoods import CountLikelihood, LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
 from gp_ensembles.likelihoods.classification import LogisticLikelihood, Probit
+from gp_ensembles.likelihoods.counts import FAMILIES
+from gp_ensembles.likelihoods.predictive import GaussHermite
 from gp_ensembles.likelihoods.response import check_support
 from gp_ensembles.numerics.gpytorch_types import Likelihood
+
+_COUNT_NODES = 32  # right to 1e-7 for log rates of variance one, to 3e-5 for four
 
 
 class Target(ABC):
@@ -51,8 +56,8 @@ class Target(ABC):
         check_fields(self)
 
     @abstractmethod
-    def expert(self, features: FeatureMap) -> Expert:
-        """A static expert for it, not yet fitted."""
+    def expert(self, features: FeatureMap, y: Tensor) -> Expert:
+        """A batch of static experts on warm-up targets (N,) or (N, O), not yet fitted."""
 
     @abstractmethod
     def check(self, y: Tensor) -> None:
@@ -80,7 +85,7 @@ class RealTarget(Target):
     is_real = True
     num_outputs: int | None = None
 
-    def expert(self, features: FeatureMap) -> Expert:
+    def expert(self, features: FeatureMap, y: Tensor) -> Expert:
         if self.num_outputs is not None:
             return MultiOutputExpert(features, self.num_outputs)
         return GaussianExpert(features)
@@ -106,7 +111,7 @@ class UnknownNoiseTarget(Target):
     is_real = True
     noise_discount: float | None = None
 
-    def expert(self, features: FeatureMap) -> Expert:
+    def expert(self, features: FeatureMap, y: Tensor) -> Expert:
         return StudentTExpert(features, noise_discount=self.noise_discount)
 
     def check(self, y: Tensor) -> None:
@@ -129,7 +134,7 @@ class OutlierTarget(Target):
     is_real = True
     threshold: float = 4.0
 
-    def expert(self, features: FeatureMap) -> Expert:
+    def expert(self, features: FeatureMap, y: Tensor) -> Expert:
         return RobustExpert(features, threshold=self.threshold)
 
     def check(self, y: Tensor) -> None:
@@ -155,7 +160,7 @@ class BinaryTarget(Target):
     is_probit: bool = False
     latent_update: LatentUpdate | None = None
 
-    def expert(self, features: FeatureMap) -> Expert:
+    def expert(self, features: FeatureMap, y: Tensor) -> Expert:
         likelihood = BernoulliLikelihood() if self.is_probit else LogisticLikelihood()
         return LaplaceExpert(features, likelihood, latent_update=self.latent_update)
 
@@ -187,7 +192,7 @@ class ClassTarget(Target):
         check_fields(self)
         object.__setattr__(self, "num_labels", self.num_classes)
 
-    def expert(self, features: FeatureMap) -> Expert:
+    def expert(self, features: FeatureMap, y: Tensor) -> Expert:
         return LaplaceExpert(features, MulticlassLikelihood(self.num_classes), latent_update=self.latent_update)
 
     def check(self, y: Tensor) -> None:
@@ -216,7 +221,7 @@ class LevelTarget(Target):
         check_fields(self)
         object.__setattr__(self, "num_labels", self.num_levels)
 
-    def expert(self, features: FeatureMap) -> Expert:
+    def expert(self, features: FeatureMap, y: Tensor) -> Expert:
         likelihood = OrdinalLikelihood(self.num_levels, Probit(), batch_shape=features.batch_shape)
         return LaplaceExpert(features, likelihood, latent_update=self.latent_update)
 
@@ -228,20 +233,43 @@ class LevelTarget(Target):
 @final
 @dataclass(frozen=True)
 class CountTarget(Target):
-    """Counts from zero on, whose log rate is the function.
+    """Counts from zero on, whose log rate is the function, on the scale of the warm-up's mean.
+
+    Each family has experts of its own, which the rule weighs: ``"poisson"``, ``"negative binomial"`` for counts that
+    spread more, ``"zero inflated"`` for negative binomial ones with zeros of another cause, as of sales on some days
+    only (:class:`~gp_ensembles.likelihoods.CountLikelihood`).
 
     Attributes:
         latent_update: Approximation of the posterior; by default Laplace's method.
+        families: Which families there are, the experts of the first one first.
 
     Raises:
-        TypeError: If the latent update is not an object such as ``LaplaceUpdate()``.
+        TypeError: If the latent update is not an object such as ``LaplaceUpdate()``, or families are not a tuple.
+        ValueError: If there is no family, or one is unknown or named twice.
     """
 
     is_real = False
     latent_update: LatentUpdate | None = None
+    families: tuple[str, ...] = FAMILIES
 
-    def expert(self, features: FeatureMap) -> Expert:
-        return LaplaceExpert(features, LogPoissonLikelihood(), latent_update=self.latent_update)
+    def __post_init__(self) -> None:
+        check_fields(self)
+        where, families = "families of CountTarget", self.families
+        if not isinstance(families, tuple) or not all(isinstance(family, str) for family in families):
+            raise TypeError(f"{where} must be a tuple of names such as {FAMILIES[:2]}, got {families!r}")
+        if not families or len(set(families)) < len(families) or not set(families) <= set(FAMILIES):
+            raise ValueError(f"{where} must be distinct ones of {', '.join(FAMILIES)}, at least one, got {families}")
+
+    def expert(self, features: FeatureMap, y: Tensor) -> Expert:
+        num, own = len(self.families), features.batch_shape
+        if num > 1:
+            index = torch.arange(own.numel(), device="cpu").repeat(num)
+            features = take_experts(features, own, index)
+        families = [family for family in self.families for _ in range(own.numel())]
+        likelihood = CountLikelihood(families, features.batch_shape).to(y)
+        likelihood.start_from_(y)
+        predictive = GaussHermite(_COUNT_NODES)
+        return LaplaceExpert(features, likelihood, latent_update=self.latent_update, predictive=predictive)
 
     def check(self, y: Tensor) -> None:
         check_support(_kept(LogPoissonLikelihood), y)

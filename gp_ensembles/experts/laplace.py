@@ -25,6 +25,7 @@ from gp_ensembles.filters.transitions import Transition, make_schedule
 from gp_ensembles.filters.update import predict, update_block
 from gp_ensembles.likelihoods.classification import OrdinalLink
 from gp_ensembles.likelihoods.closed_forms import latent_density
+from gp_ensembles.likelihoods.counts import CountLikelihood
 from gp_ensembles.likelihoods.predictive import GaussHermite, Predictive
 from gp_ensembles.likelihoods.response import check_support, latent_dim
 from gp_ensembles.numerics.cholesky import NumericalError, cholesky
@@ -260,8 +261,10 @@ class LaplaceExpert(Expert):
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
         """By Laplace's approximation, however the expert learns; see :meth:`Expert.log_evidence`."""
         Phi, prior_variance = self.features.bind()(X), self.features.prior_variance
+        is_closed = isinstance(self.likelihood, CountLikelihood)  # through whose derivatives gradients pass
+        density = latent_density(self.likelihood, force_autograd=not is_closed)
         try:
-            return laplace_log_evidence(Phi, y, latent_density(self.likelihood, force_autograd=True), prior_variance)
+            return laplace_log_evidence(Phi, y, density, prior_variance)
         except NumericalError:
             return prior_variance * torch.nan
 
@@ -360,9 +363,15 @@ def _weights_at_mode(Phi: Tensor, y: Tensor, density: LatentDensity, prior_varia
     def height(weights: Tensor) -> Tensor:
         return _log_joint(weights, Phi, y, density, prior_variance)
 
+    last = torch.inf
+
     def ascent(weights: Tensor, index: int) -> tuple[Tensor, float, bool]:
+        nonlocal last
         step = _newton(weights, Phi, y, density, prior_variance, convex=True) - weights
-        return step, 0.0, bool(step.abs().amax() <= tolerance * (1 + weights.abs().amax()))
+        size, before = float(step.abs().amax() / (1 + weights.abs().amax())), last
+        last = size
+        # Of large counts the steps are soon round-off: as short as the next is to be, and no shorter than the last.
+        return step, 0.0, size <= tolerance or (size <= tolerance**0.75 and size > 0.1 * before)
 
     start = Phi.new_zeros(*Phi.shape[:-2], density.num_latent, Phi.shape[-1])
     weights: Tensor = damped_newton(start, height, ascent, _STEPS)[0]

@@ -20,7 +20,7 @@ takes over.
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ from gp_ensembles.likelihoods.classification import (
     OrdinalLikelihood,
     Probit,
 )
+from gp_ensembles.likelihoods.counts import CountLikelihood
 from gp_ensembles.likelihoods.poisson import LogPoissonLikelihood
 from gp_ensembles.likelihoods.response import conditional, latent_dim, log_prob
 from gp_ensembles.numerics.derivatives import Derivatives, LatentDensity, automatic, diagonal_matrix, library_of
@@ -52,6 +53,7 @@ _NUM_NODES = 64
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 _ROOT_HALF = math.sqrt(0.5)
 _ROOT_TWO_OVER_PI = math.sqrt(2 / math.pi)
+_NO_ODDS = -1e20  # log odds of what never happens are below it
 
 
 class NormalLaplace(Distribution):
@@ -247,6 +249,48 @@ def _(likelihood: LogPoissonLikelihood) -> LatentDensity | None:
     return LatentDensity(functools.partial(log_prob, likelihood), _poisson, start=_poisson_start)
 
 
+@_known.register(CountLikelihood)
+def _(likelihood: CountLikelihood) -> LatentDensity | None:
+    """Gradients in the parameters pass through it. Below a zero that may be inflated, convex parts are left out."""
+    tensors, arrays = likelihood.parts, list[Any]()
+
+    def of(latent: Any) -> Sequence[Any]:
+        """The parameters for tensors (..., N), or for arrays (...) of one row."""
+        if isinstance(latent, Tensor):
+            return tensors
+        if not arrays:
+            arrays.extend(part.detach().squeeze(-1).numpy() for part in tensors)
+        return arrays
+
+    def density(latent: Any, y: Any) -> Any:
+        if isinstance(latent, Tensor):
+            return log_prob(likelihood, latent, y)
+        with torch.no_grad():
+            one = torch.from_numpy(latent).unsqueeze(-1)
+            return log_prob(likelihood, one, one.new_tensor([y])).squeeze(-1).numpy()
+
+    def at(latent: Any, y: Any) -> Derivatives:
+        xp, (log_scale, log_size, log_odds) = library_of(latent), of(latent)
+        size, above = xp.exp(log_size), latent + log_scale - log_size
+        share = _sigmoid(above)
+        first, bend = y - (y + size) * share, (y + size) * share * (1 - share)
+        base = -size * (torch.nn.functional.softplus(above, threshold=40) if xp is torch else xp.logaddexp(0, above))
+        weight = xp.where(y == 0, _sigmoid(base - log_odds), 1.0)  # that a zero is not one of its own kind
+        second = weight * ((1 - weight) * first * first - bend)
+        return weight * first, xp.clip(second, None, 0.0)
+
+    def start(mean: Any, variance: Any, y: Any) -> Any:
+        """Where the curvature changes its sign, or what is next to it in the interval that holds the mode."""
+        xp, (log_scale, log_size, log_odds) = library_of(mean), of(mean)
+        peak = xp.log(xp.clip(y, 1e-30, None)) - log_scale
+        highest = xp.minimum(xp.maximum(mean, peak), mean + variance * y)
+        lowest = xp.maximum(xp.minimum(mean, peak), mean - variance * xp.exp(log_size))
+        bent = xp.maximum(lowest, xp.minimum(highest, log_size - log_scale))
+        return xp.where((y == 0) & (log_odds > _NO_ODDS), mean, bent)
+
+    return LatentDensity(density, at, start=start, takes_arrays=True)
+
+
 @_known.register(OrdinalLikelihood)
 def _(likelihood: OrdinalLikelihood) -> LatentDensity | None:
     """For either link, with the cut points as they are now; none where gradients in them may be wanted."""
@@ -318,8 +362,12 @@ def _log_sigmoid(latent: Any, y: Any) -> Any:
 
 
 def _logistic(latent: Any, y: Any) -> Derivatives:
-    probability = latent.sigmoid() if isinstance(latent, Tensor) else 1 / (1 + library_of(latent).exp(-latent))
+    probability = _sigmoid(latent)
     return y - probability, probability * probability - probability
+
+
+def _sigmoid(values: Any) -> Any:
+    return values.sigmoid() if isinstance(values, Tensor) else 1 / (1 + library_of(values).exp(-values))
 
 
 def _logistic_start(mean: Any, variance: Any, y: Any) -> Any:

@@ -12,6 +12,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution
 
 from gp_ensembles.likelihoods.classification import LogisticLikelihood, MulticlassLikelihood, OrdinalLikelihood
 from gp_ensembles.likelihoods.closed_forms import closed_form
+from gp_ensembles.likelihoods.counts import count_moments
 from gp_ensembles.likelihoods.response import conditional, latent_dim, log_prob, observed_log_prob
 from gp_ensembles.numerics.gauss_hermite import gauss_hermite, log_expectation, normal_nodes
 from gp_ensembles.numerics.gpytorch_types import Likelihood
@@ -117,6 +118,9 @@ class GaussHermite(Predictive):
         exact = closed_form(likelihood, mean, variance)
         if exact is not None:
             return exact.mean, exact.variance
+        known = count_moments(likelihood, mean, variance)
+        if known is not None:
+            return known
         latent, weights = self._nodes(likelihood, mean, variance)
         response = conditional(likelihood, latent)
         weights = weights.reshape(-1, *[1] * mean.ndim)

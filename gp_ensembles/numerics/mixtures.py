@@ -3,7 +3,7 @@ r"""Mixtures of normal distributions, one for each of N rows: density, moments, 
 All functions take ``log_weights``, ``mean`` and ``variance`` with the experts' (components') axis last but
 one: log weights (\*batch, M, N), or (\*batch, M, 1) where all rows share them, mean and variance
 (\*batch, M, N). Log weights sum to one in linear space along the axis; minus infinity is a dead component,
-whose mean and variance must be finite all the same. Variances are positive. The bits of a row's
+whose mean and variance must be finite all the same but for moments. Variances are positive. The bits of a row's
 numbers do not depend on the other rows.
 """
 
@@ -16,6 +16,7 @@ from gp_ensembles.numerics.draws import categorical_draws, normal_draws
 from gp_ensembles.numerics.reductions import logsumexp_over_experts, sum_over_experts
 
 _MAX_ITERATIONS = 2200  # more than bisection needs between any two float64 numbers
+_LOST = 1e-15  # weights up to which round-off of the others is as large
 _COLUMNS = 4096  # quantiles solved at once, so that memory stays bounded
 
 
@@ -35,9 +36,13 @@ def moments(log_weights: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor
     N); returns two tensors (\*batch, N).
     """
     weights = log_weights.exp()
-    center = sum_over_experts(weights * mean)
-    spread = variance + (mean - center.unsqueeze(-2)).square()  # may be infinity, which zero must not multiply
-    return center, sum_over_experts(weights * torch.where(weights > 0, spread, 0))
+    center = sum_over_experts(weighted(weights, mean))
+    return center, sum_over_experts(weighted(weights, variance + (mean - center.unsqueeze(-2)).square()))
+
+
+def weighted(weights: Tensor, values: Tensor) -> Tensor:
+    """Weights times values of experts; zero for weights lost in round-off, whose values may be anything."""
+    return weights * values.masked_fill(weights <= _LOST, 0.0)
 
 
 def cdf(log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:

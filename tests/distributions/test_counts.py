@@ -6,9 +6,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import special, stats
 
-from gp_ensembles.distributions.counts import PoissonCounts, TabulatedCounts
+from gp_ensembles.distributions.counts import LogRateCounts, TabulatedCounts
 from gp_ensembles.metrics.discrete import ranked_probability_of_counts
 
 F64 = torch.float64
@@ -21,7 +21,7 @@ def one(value):
 
 
 def single(rate, stddev):
-    return PoissonCounts(torch.zeros(1, dtype=F64), one(math.log(rate)), one(stddev**2))
+    return LogRateCounts(torch.zeros(1, dtype=F64), one(math.log(rate)), one(stddev**2))
 
 
 def dense(rate, stddev, counts):
@@ -30,6 +30,28 @@ def dense(rate, stddev, counts):
     shares = torch.exp(-0.5 * z.square())
     step = torch.special.gammaincc(counts.unsqueeze(-1) + 1, (math.log(rate) + stddev * z).exp())
     return step @ (shares / shares.sum())
+
+
+@pytest.mark.parametrize("size", [0.1, 1.0, 30.0, 1e4, 1e8])
+@pytest.mark.parametrize("stddev", [0.0, 0.2, 0.6, 1.5])
+def test_negative_binomial_and_inflated_counts(size, stddev):
+    z = torch.linspace(-9, 9, 8_001, dtype=F64)
+    shares = torch.exp(-0.5 * z.square())
+    shares = (shares / shares.sum()).numpy()
+    for rate in (0.3, 12.0, 4000.0):
+        k = torch.tensor([0.0, rate // 3, rate // 1, 1 + 3 * rate // 1], dtype=F64)
+        rates = rate * (stddev * z).exp()
+        plain = special.betainc(size, k.unsqueeze(-1).numpy() + 1, (size / (size + rates)).numpy()) @ shares
+        latent = one(math.log(rate)), one(stddev**2), one(math.log(size))
+        for inflation in (0.0, 0.4):
+            counts = LogRateCounts(torch.zeros(1, dtype=F64), *latent, torch.logit(one(inflation)))
+            want = torch.as_tensor(inflation + (1 - inflation) * plain)
+            got = counts.cdf(k.unsqueeze(-1), torch.tensor([0])).squeeze(-1)
+            torch.testing.assert_close(got, want, rtol=0, atol=1e-6 if stddev > 1 else 1e-7)
+            assert float(counts.cdf(counts.upper, torch.tensor([0]))) > 1 - 1e-9
+            assert float(counts.quantile(one(0.0))) == 0
+            level = float(want[1]) * (1 - 1e-4)
+            assert float(counts.quantile(one(level))) <= float(k[1])
 
 
 def score(counts, y, calls=None):
@@ -86,7 +108,7 @@ def test_long_sums_of_few_nodes(stddev):
 def test_experts_that_disagree(mean, stddev, weights, y):
     latent = torch.tensor(mean, dtype=F64).unsqueeze(-1), torch.tensor(stddev, dtype=F64).square().unsqueeze(-1)
     log_weights = torch.tensor(weights, dtype=F64).log_softmax(0)
-    counts = PoissonCounts(log_weights, *latent)
+    counts = LogRateCounts(log_weights, *latent)
     k = torch.arange(3000.0, dtype=F64)
     parts = [single(math.exp(m), s).cdf(k.unsqueeze(-1), torch.tensor([0])) for m, s in zip(mean, stddev, strict=True)]
     table = (log_weights.exp() * torch.cat(parts, dim=-1)).sum(-1)
@@ -102,7 +124,7 @@ def test_experts_that_disagree(mean, stddev, weights, y):
 def many(num_rows=40):
     g = torch.Generator().manual_seed(2)
     mean = torch.randn(3, num_rows, dtype=F64, generator=g)
-    return PoissonCounts(torch.zeros(3, dtype=F64).log_softmax(0), mean, 0.01 + 0 * mean)
+    return LogRateCounts(torch.zeros(3, dtype=F64).log_softmax(0), mean, 0.01 + 0 * mean)
 
 
 def test_one_gross_count_costs_nothing():
@@ -121,7 +143,7 @@ def test_one_gross_rate_costs_as_little():
     """Quantiles by bisection, scores by runs: both grow with the logarithm of a rate."""
     mean = torch.zeros(1, 20, dtype=F64)
     mean[0, 3] = math.log(1e7)
-    counts = PoissonCounts(torch.zeros(1, dtype=F64), mean, 0.04 + 0 * mean)
+    counts = LogRateCounts(torch.zeros(1, dtype=F64), mean, 0.04 + 0 * mean)
     calls: list[int] = []
     got = score(counts, counts.quantile(torch.full((20,), 0.5, dtype=F64)), calls)
     assert sum(calls) < 20 * 200
@@ -139,7 +161,7 @@ def test_ends_of_quantiles():
     huge = single(1.0, 15.0)
     assert math.log(float(huge.quantile(one(0.99)))) == pytest.approx(15 * stats.norm.ppf(0.99), rel=1e-6)
     assert bool(torch.isfinite(score(huge, one(3.0)[0])).all())
-    none = PoissonCounts(torch.zeros(1, dtype=F64), torch.zeros(1, 0, dtype=F64), torch.zeros(1, 0, dtype=F64))
+    none = LogRateCounts(torch.zeros(1, dtype=F64), torch.zeros(1, 0, dtype=F64), torch.zeros(1, 0, dtype=F64))
     assert none.quantile(torch.zeros(2, 0, dtype=F64)).shape == (2, 0)
 
 
@@ -147,10 +169,10 @@ def test_no_row_depends_on_others():
     g = torch.Generator().manual_seed(5)
     mean, stddev = 2 * torch.randn(2, 3, 30, dtype=F64, generator=g)
     log_weights, y = torch.zeros(3, dtype=F64).log_softmax(0), torch.arange(30, dtype=F64)
-    every = PoissonCounts(log_weights, mean, stddev.square())
+    every = LogRateCounts(log_weights, mean, stddev.square())
     crps = score(every, y)
     for row in range(0, 30, 7):
-        alone = PoissonCounts(log_weights, mean[:, row : row + 1], stddev[:, row : row + 1].square())
+        alone = LogRateCounts(log_weights, mean[:, row : row + 1], stddev[:, row : row + 1].square())
         torch.testing.assert_close(score(alone, y[row : row + 1]), crps[row : row + 1], rtol=1e-14, atol=0)
 
 
@@ -167,7 +189,7 @@ def tabulated(rates, evaluated=None):
 
 def test_tables_equal_the_exact_way():
     rates = [0.01, 3.0, 80.0]
-    table, exact = tabulated(rates), PoissonCounts(
+    table, exact = tabulated(rates), LogRateCounts(
         torch.zeros(1, dtype=F64), torch.tensor([rates], dtype=F64).log(), torch.zeros(1, 3, dtype=F64)
     )  # fmt: skip
     rows = torch.arange(3)

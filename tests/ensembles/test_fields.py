@@ -45,6 +45,10 @@ BAD = {
         *("must be distinct whole numbers of at least 1", ((), (0,), (2, -1), (2, 3, 2))),
     ),
     "name": ("must be a string", (3,), "must not be blank and must not contain '/'", ("", "  ", "a/b")),
+    "families": (
+        *("must be a tuple of names such as", ("poisson", ["poisson"], (1,))),
+        *("must be distinct ones of poisson, negative binomial", ((), ("poisson", "poisson"), ("normal",))),
+    ),
     "latent_update": (r"must be an object such as LaplaceUpdate\(\)", (3, "", LaplaceUpdate), "", ()),
 }
 FLAGS_OF_LAGS = (WindowGP, WideFeatures, Refitted, Boosting, ExternalModel)

@@ -22,7 +22,7 @@ from gpytorch.likelihoods import (
 )
 from scipy import stats
 
-from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
+from gp_ensembles.likelihoods import CountLikelihood, LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
 from gp_ensembles.likelihoods.classification import LogisticLikelihood, Logit, Probit
 
 NONE = torch.Size([])
@@ -43,7 +43,7 @@ def filled(likelihood):
     generator = torch.Generator().manual_seed(3)
     for parameter in likelihood.parameters():
         shift = torch.empty_like(parameter).normal_(generator=generator)
-        parameter.data += 0.4 * shift
+        parameter.data += 0.4 * shift * parameter.requires_grad
     return likelihood
 
 
@@ -81,6 +81,13 @@ def sigmoid(z):
 def negative_binomial(likelihood, f, y):
     p = number(likelihood.probs)
     return stats.nbinom.pmf(y, softplus(f) * (1 - p) / p, 1 - p)
+
+
+def zero_inflated(likelihood, f, y):
+    log_scale, log_size, log_odds = (number(part) for part in likelihood.parts)
+    size, inflation = math.exp(log_size), float(sigmoid(log_odds))
+    plain = stats.nbinom.pmf(y, size, size / (size + math.exp(log_scale + f)))
+    return inflation * (y == 0) + (1 - inflation) * plain
 
 
 def beta(likelihood, f, y):
@@ -122,6 +129,9 @@ SCALAR = {
         partial(OrdinalLikelihood, 4, Logit(), scale_constraint=Positive()), ordinal(sigmoid), LEVELS
     ),
     "negative_binomial": batched(NegativeBinomialLikelihood, negative_binomial, COUNTS),
+    "zero_inflated": batched(
+        lambda batch_shape: CountLikelihood(["zero inflated"] * batch_shape.numel(), batch_shape), zero_inflated, COUNTS
+    ),
     "student_t": batched(StudentTLikelihood, student_t, REALS),
     "beta": batched(BetaLikelihood, beta, FRACTIONS),
     "laplace": batched(LaplaceLikelihood, laplace, REALS),
