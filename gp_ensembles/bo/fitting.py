@@ -111,15 +111,12 @@ class _SequentialEvidence(Expert):
         self.known_noise = known_noise
 
     def init(self) -> FilterState:
-        """State before any data."""
         return self.expert.init()
 
     def bind(self) -> BoundExpert:
-        """Read the hyperparameters once, differentiably."""
         return self.expert.bind()
 
     def check_targets(self, y: Tensor) -> None:
-        """See :meth:`Expert.check_targets`."""
         self.expert.check_targets(y)
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
@@ -138,9 +135,7 @@ class _SequentialEvidence(Expert):
         return steps.log_prob.sum(-1)
 
     def take(self, index: Tensor) -> "_SequentialEvidence":
-        """See :meth:`Expert.take`."""
         return _SequentialEvidence(self.expert.take(index), self.known_noise)
 
     def with_transition(self, transition: Transition | None) -> "_SequentialEvidence":
-        """See :meth:`Expert.with_transition`."""
         return _SequentialEvidence(self.expert.with_transition(transition), self.known_noise)

@@ -243,7 +243,6 @@ class MixturePosterior(ComponentsPosterior):
         return joint.logsumexp(-1)
 
     def draws(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
-        """See :meth:`ComponentsPosterior.draws`."""
         num_draws = sample_shape.numel()
         which = selected(self.log_weights, base_samples[..., :1]).reshape(num_draws, -1)
         normals = base_samples[..., 1:].reshape(num_draws, *self.batch_shape, *self.point_shape)

@@ -25,20 +25,14 @@ _PREFIX = "name:"
 
 @dataclass(frozen=True)
 class TableRequest:
-    """The table named on a command line.
+    """The table named on a command line."""
 
-    Attributes:
-        data: A file, ``-`` for the standard input, ``name:SET`` for a bundled table, or with
-            ``folder`` the name of a set in its manifest.
-        target: Column to predict; a file needs one, a named table knows its own.
-        folder: A folder with a manifest.
-        options: Dialect and columns.
-    """
-
+    # A file, ``-`` for the standard input, ``name:SET`` for a bundled table, or with ``folder`` the name of a set in
+    # its manifest
     data: str
-    target: str | None = None
-    folder: Path | None = None
-    options: TableOptions = field(default_factory=TableOptions)
+    target: str | None = None  # Column to predict; a file needs one, a named table knows its own
+    folder: Path | None = None  # A folder with a manifest
+    options: TableOptions = field(default_factory=TableOptions)  # Dialect and columns
 
     def open(self, num_warm_up: int | None = None, forecasts: Sequence[str] = ()) -> RowStream:
         """Its rows, from the first."""

@@ -28,15 +28,10 @@ _MOST_COUNTS = 1_000_000
 
 
 class CountDistributions(ABC):
-    """Predictive distributions of counts, one for each of N rows, in float64.
+    """Predictive distributions of counts, one for each of N rows, in float64."""
 
-    Attributes:
-        lower: Counts below which hardly anything lies, whole, shape (N,).
-        upper: Counts from which on the distribution function is one for all purposes, whole, shape (N,).
-    """
-
-    lower: Tensor
-    upper: Tensor
+    lower: Tensor  # Counts below which hardly anything lies, whole, shape (N,)
+    upper: Tensor  # Counts from which on the distribution function is one for all purposes, whole, shape (N,)
 
     @abstractmethod
     def cdf(self, counts: Tensor, rows: Tensor) -> Tensor:
@@ -199,7 +194,6 @@ class TabulatedCounts(CountDistributions):
             self.table[self.offsets[rows] + first + steps] = values
 
     def cdf(self, counts: Tensor, rows: Tensor) -> Tensor:
-        """See :meth:`CountDistributions.cdf`."""
         sizes = self.sizes[rows].expand(counts.shape)
         place = torch.minimum(counts, (sizes - 1).double()).long()
         return torch.where(counts < sizes, self.table[self.offsets[rows] + place], 1.0)

@@ -127,7 +127,6 @@ class SelectColumns(FeatureMap):
         return self.features.prior_variance
 
     def bind(self) -> BoundFeatures:
-        """Read the hyperparameters once and return the map as a plain function of tensors."""
         inner, columns = self.features.bind(), self.columns
 
         def features(X: Tensor) -> Tensor:
@@ -218,7 +217,6 @@ class Clamp(FeatureMap):
         return self.features.prior_variance
 
     def bind(self) -> BoundFeatures:
-        """Read the hyperparameters once and return the map as a plain function of tensors."""
         inner, lower, upper = self.features.bind(), self.lower, self.upper
 
         def features(X: Tensor) -> Tensor:

@@ -146,7 +146,6 @@ class RandomFourierFeatures(FeatureMap):
         return kernel_frequencies(components, BaseDraws(self.normals, self.uniforms))
 
     def bind(self) -> BoundFeatures:
-        """Read the hyperparameters once and return the map as a plain function of tensors."""
         components = components_of(self.kernel, self.num_inputs)
         omega = kernel_frequencies(components, BaseDraws(self.normals, self.uniforms))
         num_frequencies = omega.shape[-2]

@@ -208,7 +208,6 @@ class HilbertAdditiveFeatures(FeatureMap):
         return omega, -start * omega, amplitude
 
     def bind(self) -> BoundFeatures:
-        """Read the hyperparameters once and return the map as a plain function of tensors."""
         columns, num_batch = self.seen_columns, len(self.batch_shape)
         rate, shift, amplitude = (part.unsqueeze(-3) for part in self.waves())  # (*batch, 1, d, K)
         every_column = self.kernel.active_dims is None
@@ -306,7 +305,6 @@ class HilbertTensorFeatures(FeatureMap):
         return form_of(self.kernel, self.num_inputs).outputscale.expand(self.batch_shape)
 
     def bind(self) -> BoundFeatures:
-        """Read the hyperparameters once and return the map as a plain function of tensors."""
         batch_shape, half_width = self.batch_shape, self.half_width.unsqueeze(-2)  # (*batch, 1, D)
         omega = 0.5 * torch.pi * self.indices.to(half_width.dtype) / half_width  # (*batch, F, D)
         log_density = log_spectral_density(self.kernel, omega)

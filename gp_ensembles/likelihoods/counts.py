@@ -22,17 +22,11 @@ _SERIES = 100.0  # size from which Stirling's series has all digits
 
 
 class CountParameters(NamedTuple):
-    r"""What turns latent values z into distributions of counts, each (\*batch, 1).
+    r"""What turns latent values z into distributions of counts, each (\*batch, 1)."""
 
-    Attributes:
-        log_scale: Logarithm of the rate at z = 0.
-        log_size: Logarithm of the size r; at least ``POISSON`` for Poisson counts.
-        log_odds: Log odds of a zero of its own kind.
-    """
-
-    log_scale: Tensor
-    log_size: Tensor
-    log_odds: Tensor
+    log_scale: Tensor  # Logarithm of the rate at z = 0
+    log_size: Tensor  # Logarithm of the size r; at least ``POISSON`` for Poisson counts
+    log_odds: Tensor  # Log odds of a zero of its own kind
 
 
 class CountDistribution(Distribution):

@@ -29,39 +29,22 @@ _OF_ARRAYS, _OF_ROWS = "_of_arrays", "_of_rows"
 
 
 class Backend(NamedTuple):
-    r"""Operations of formulas that differ between tensors, arrays and compiled functions.
+    """Operations of formulas that differ between tensors, arrays and compiled functions."""
 
-    Attributes:
-        xp: The module torch or numpy.
-        jit: Decorator of functions that numba compiles, where it is installed.
-        part: Decorator of those that only other such functions call.
-        where: Elements of one or the other, by a condition.
-        cdf: Standard normal distribution function of each element.
-        clip: Numbers held between two bounds.
-        pick: Places (K,) of the last axis but one, shape (\*batch, K, M).
-        total: Sum over the last axis, which stays, shape (\*batch, 1).
-        peak: Largest number of the last axis, which stays, shape (\*batch, 1).
-        take: Places (K,) of the last axis, shape (\*batch, K).
-        up: A further axis before the last one, shape (\*batch, 1, K).
-        inner: Products of vectors (\*batch, R, K) with one (\*batch, K), shape (\*batch, R, 1).
-        blend: Sum of vectors (\*batch, R, K) with weights (\*batch, R), shape (\*batch, K).
-        join: Two arrays one after the other along the last axis.
-    """
-
-    xp: Any
-    jit: Operation
-    part: Operation
-    where: Operation
-    cdf: Operation
-    clip: Operation
-    pick: Operation
-    total: Operation
-    peak: Operation
-    take: Operation
-    up: Operation
-    inner: Operation
-    blend: Operation
-    join: Operation
+    xp: Any  # The module torch or numpy
+    jit: Operation  # Decorator of functions that numba compiles, where it is installed
+    part: Operation  # Decorator of those that only other such functions call
+    where: Operation  # Elements of one or the other, by a condition
+    cdf: Operation  # Standard normal distribution function of each element
+    clip: Operation  # Numbers held between two bounds
+    pick: Operation  # Places (K,) of the last axis but one, shape (*batch, K, M)
+    total: Operation  # Sum over the last axis, which stays, shape (*batch, 1)
+    peak: Operation  # Largest number of the last axis, which stays, shape (*batch, 1)
+    take: Operation  # Places (K,) of the last axis, shape (*batch, K)
+    up: Operation  # A further axis before the last one, shape (*batch, 1, K)
+    inner: Operation  # Products of vectors (*batch, R, K) with one (*batch, K), shape (*batch, R, 1)
+    blend: Operation  # Sum of vectors (*batch, R, K) with weights (*batch, R), shape (*batch, K)
+    join: Operation  # Two arrays one after the other along the last axis
 
 
 def backend_of(name: str) -> Backend:

@@ -19,23 +19,17 @@ class LatentDensity(NamedTuple):
     r"""The log density :math:`\ell(z) = \log p(y \mid z)` of targets (..., N) given latent values.
 
     Latent values have shape (..., N), vectors of C of them (..., N, C).
-
-    Attributes:
-        log_prob: Latent values and targets to log densities (..., N).
-        derivatives: The same to gradients, of the shape of the latent values, and second derivatives of that shape, or
-            Hessians (..., N, C, C).
-        num_latent: Number C of latent values behind each target.
-        start: Mean m, variance s and targets to a point from which Newton's method for the mode of
-            :math:`\ell(z) - (z - m)^2 / 2s` moves to one side only, so that it needs no damping; ``None`` if none is
-            known.
-        takes_arrays: Whether all of these take numpy arrays as well as tensors.
     """
 
-    log_prob: Callable[[Any, Any], Any]
+    log_prob: Callable[[Any, Any], Any]  # Latent values and targets to log densities (..., N)
+    # The same to gradients, of the shape of the latent values, and second derivatives of that shape, or Hessians
+    # (..., N, C, C)
     derivatives: Callable[[Any, Any], Derivatives]
-    num_latent: int = 1
+    num_latent: int = 1  # Number C of latent values behind each target
+    # Mean m, variance s and targets to a point from which Newton's method for the mode of :math:`\ell(z) - (z - m)^2
+    # / 2s` moves to one side only, so that it needs no damping; ``None`` if none is known
     start: Callable[[Any, Any, Any], Any] | None = None
-    takes_arrays: bool = False
+    takes_arrays: bool = False  # Whether all of these take numpy arrays as well as tensors
 
 
 def library_of(values: Any) -> Any:

@@ -41,16 +41,12 @@ class Stationary(NamedTuple):
 
 
 class Covariance(NamedTuple):
-    r"""A kernel as plain functions of rows, its hyperparameters read, differentiable in them.
+    """A kernel as plain functions of rows, its hyperparameters read, differentiable in them."""
 
-    Attributes:
-        between: Covariances of rows (..., \*batch, K, D) and (..., \*batch, N, D), shape (..., \*batch, K, N).
-        diagonal: Variances of rows (..., \*batch, N, D), shape (..., \*batch, N).
-        stationary: The same as a function of distances; ``None`` for kernels that are not stationary.
-    """
-
+    # Covariances of rows (..., *batch, K, D) and (..., *batch, N, D), shape (..., *batch, K, N)
     between: Callable[[Tensor, Tensor], Tensor]
-    diagonal: Callable[[Tensor], Tensor]
+    diagonal: Callable[[Tensor], Tensor]  # Variances of rows (..., *batch, N, D), shape (..., *batch, N)
+    # The same as a function of distances; ``None`` for kernels that are not stationary
     stationary: Stationary | None = None
 
     def of_targets(self, X: Tensor, noise: Tensor) -> Tensor:
@@ -83,17 +79,12 @@ def _rows_at_once(others: Tensor) -> int:
 
 
 class Conditioned(NamedTuple):
-    r"""A process conditioned on N targets.
+    """A process conditioned on N targets."""
 
-    Attributes:
-        factor: L, shape (\*batch, N, N).
-        white: z, shape (\*batch, N).
-        inverse: :math:`L^{-1}`, a product with which is faster than a solve and differentiated at less cost; ``None``
-            where there are too few predictions to pay for it.
-    """
-
-    factor: Tensor
-    white: Tensor
+    factor: Tensor  # L, shape (*batch, N, N)
+    white: Tensor  # z, shape (*batch, N)
+    # L^{-1}, a product with which is faster than a solve and differentiated at less cost; ``None`` where
+    # there are too few predictions to pay for it
     inverse: Tensor | None = None
 
     @property

@@ -23,37 +23,22 @@ Differentiated = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Minimum(NamedTuple):
-    """Results of M searches.
+    """Results of M searches."""
 
-    Attributes:
-        point: The points reached, shape (M, P).
-        value: Their values, shape (M,); at most those of the starts.
-        gradient: Their gradients, shape (M, P).
-        converged: Whether a tolerance was met, shape (M,), boolean.
-        num_iterations: Steps taken, shape (M,).
-        num_evaluations: Calls of the function, each for all problems still searched.
-    """
-
-    point: Tensor
-    value: Tensor
-    gradient: Tensor
-    converged: Tensor
-    num_iterations: Tensor
-    num_evaluations: int
+    point: Tensor  # The points reached, shape (M, P)
+    value: Tensor  # Their values, shape (M,); at most those of the starts
+    gradient: Tensor  # Their gradients, shape (M, P)
+    converged: Tensor  # Whether a tolerance was met, shape (M,), boolean
+    num_iterations: Tensor  # Steps taken, shape (M,)
+    num_evaluations: int  # Calls of the function, each for all problems still searched
 
 
 class CurvaturePairs(NamedTuple):
-    """The last steps of R searches and what the gradient did, each pair scaled so that their product is one.
+    """The last steps of R searches and what the gradient did, each pair scaled so that their product is one."""
 
-    Attributes:
-        steps: Changes of the points, oldest first, shape (R, m, P); zero where there was none yet.
-        changes: Changes of the gradient, shape (R, m, P).
-        scale: Inverse curvature along the newest step, shape (R,); before the first, one over the gradient's norm.
-    """
-
-    steps: Tensor
-    changes: Tensor
-    scale: Tensor
+    steps: Tensor  # Changes of the points, oldest first, shape (R, m, P); zero where there was none yet
+    changes: Tensor  # Changes of the gradient, shape (R, m, P)
+    scale: Tensor  # Inverse curvature along the newest step, shape (R,); before the first, one over the gradient's norm
 
 
 class _Place(NamedTuple):
@@ -73,21 +58,13 @@ class _Trial(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """A line search.
+    """A line search."""
 
-    Attributes:
-        origin: Where it starts.
-        low: The longest trial known to be too short: it fell enough, but is still steep.
-        high: The shortest trial known to be too long, if any.
-        length: Of the trial to be made.
-        number: Its number, from one.
-    """
-
-    origin: _Trial
-    low: _Trial
-    high: _Trial | None = None
-    length: float = 1.0
-    number: int = 1
+    origin: _Trial  # Where it starts
+    low: _Trial  # The longest trial known to be too short: it fell enough, but is still steep
+    high: _Trial | None = None  # The shortest trial known to be too long, if any
+    length: float = 1.0  # Of the trial to be made
+    number: int = 1  # Its number, from one
 
 
 class _Search:

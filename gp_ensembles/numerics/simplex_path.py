@@ -20,38 +20,24 @@ Numbers = NDArray[np.float64]
 
 
 class Growth(NamedTuple):
-    r"""How the quadratic grows with a target of densities x: by its gradient :math:`g = x / w^\top x`.
+    r"""How the quadratic grows with a target of densities x: by its gradient :math:`g = x / w^\top x`."""
 
-    Attributes:
-        discount: Discount γ of the curvature per target.
-        refill: Multiple ρ of the identity that is added after it.
-        step: What the linear term gains, in gradients.
-        is_proximal: Whether the quadratic restarts from the minimizer v before the target, with the linear term
-            :math:`A v + \text{step} \cdot g`; else the linear term is a multiple of the sum of all gradients.
-        share: Share of the current weights w that is spread equally; the rest is the minimizer.
-    """
-
-    discount: float
-    refill: float
-    step: float
+    discount: float  # Discount γ of the curvature per target
+    refill: float  # Multiple ρ of the identity that is added after it
+    step: float  # What the linear term gains, in gradients
+    # Whether the quadratic restarts from the minimizer v before the target, with the linear term :math:`A v +
+    # \text{step} \cdot g`; else the linear term is a multiple of the sum of all gradients
     is_proximal: bool
-    share: float
+    share: float  # Share of the current weights w that is spread equally; the rest is the minimizer
 
 
 class Followed(NamedTuple):
-    """The quadratic and its minimizers after some targets.
+    """The quadratic and its minimizers after some targets."""
 
-    Attributes:
-        matrix: Curvature A, shape (M, M).
-        sums: Sum of all gradients, shape (M,).
-        leader: Minimizer, shape (M,).
-        weights: Weights before each target and after the last, shape (B + 1, M).
-    """
-
-    matrix: Numbers
-    sums: Numbers
-    leader: Numbers
-    weights: Numbers
+    matrix: Numbers  # Curvature A, shape (M, M)
+    sums: Numbers  # Sum of all gradients, shape (M,)
+    leader: Numbers  # Minimizer, shape (M,)
+    weights: Numbers  # Weights before each target and after the last, shape (B + 1, M)
 
 
 def follow_minimizer(before: Followed, rows: Numbers, growth: Growth) -> Followed:

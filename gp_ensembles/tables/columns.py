@@ -55,15 +55,12 @@ class NumberColumn(ColumnEncoder):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """See :attr:`ColumnEncoder.names`."""
         return (self.name,)
 
     def encode(self, cells: Cells, decimal: str) -> Encoded:
-        """See :meth:`ColumnEncoder.encode`."""
         return to_numbers(cells, decimal)[:, None]
 
     def describe(self) -> str:
-        """See :meth:`ColumnEncoder.describe`."""
         return "as it is"
 
 
@@ -76,11 +73,9 @@ class BooleanColumn(ColumnEncoder):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """See :attr:`ColumnEncoder.names`."""
         return (self.name,)
 
     def encode(self, cells: Cells, decimal: str) -> Encoded:
-        """See :meth:`ColumnEncoder.encode`."""
         values = np.full((len(cells), 1), np.nan)
         for place, cell in enumerate(texts_of(cells)):
             if is_missing(cell):
@@ -92,7 +87,6 @@ class BooleanColumn(ColumnEncoder):
         return values
 
     def describe(self) -> str:
-        """See :meth:`ColumnEncoder.describe`."""
         return "1 for true, 0 for false"
 
 
@@ -109,11 +103,9 @@ class CategoryColumn(ColumnEncoder):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """See :attr:`ColumnEncoder.names`."""
         return tuple(f"{self.name}={level}" for level in self.levels)
 
     def encode(self, cells: Cells, decimal: str) -> Encoded:
-        """See :meth:`ColumnEncoder.encode`."""
         places = {level: place for place, level in enumerate(self.levels)}
         values = np.zeros((len(cells), len(self.levels)))
         for row, text in enumerate(texts_of(cells)):
@@ -124,7 +116,6 @@ class CategoryColumn(ColumnEncoder):
         return values
 
     def describe(self) -> str:
-        """See :meth:`ColumnEncoder.describe`."""
         return f"1 for its level among {len(self.levels)}, all 0 for levels that come later"
 
 
@@ -138,11 +129,9 @@ class HashedColumn(ColumnEncoder):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """See :attr:`ColumnEncoder.names`."""
         return tuple(f"{self.name}#{place + 1}" for place in range(self.num_columns))
 
     def encode(self, cells: Cells, decimal: str) -> Encoded:
-        """See :meth:`ColumnEncoder.encode`."""
         texts = texts_of(cells)
         if not texts:
             return np.zeros((0, self.num_columns))
@@ -154,7 +143,6 @@ class HashedColumn(ColumnEncoder):
         return values
 
     def describe(self) -> str:
-        """See :meth:`ColumnEncoder.describe`."""
         return f"hashed into {self.num_columns} columns"
 
 
@@ -179,7 +167,6 @@ class DateColumn(ColumnEncoder):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """See :attr:`ColumnEncoder.names`."""
         waves = tuple(f"{self.name}: {wave} of {period}" for period in self.periods for wave in ("sine", "cosine"))
         weekend = (f"{self.name}: weekend",) * ("week" in self.periods)
         return (f"{self.name}: days",) * self.has_elapsed + waves + weekend
@@ -189,7 +176,6 @@ class DateColumn(ColumnEncoder):
         return parse(cells, self.style, self.zone, self.timezone)
 
     def encode(self, cells: Cells, decimal: str) -> Encoded:
-        """See :meth:`ColumnEncoder.encode`."""
         dates = self.parse(cells)
         parts = [(dates.seconds - self.origin) / _DAY] if self.has_elapsed else []
         for period in self.periods:
@@ -200,7 +186,6 @@ class DateColumn(ColumnEncoder):
         return np.stack(parts, axis=-1) if parts else np.zeros((len(cells), 0))
 
     def describe(self) -> str:
-        """See :meth:`ColumnEncoder.describe`."""
         waves = f"sine and cosine of {', '.join(self.periods)}" if self.periods else ""
         weekend = "weekend" * ("week" in self.periods)
         return ", ".join(part for part in ("days since the first row" * self.has_elapsed, waves, weekend) if part)
@@ -215,15 +200,12 @@ class DroppedColumn(ColumnEncoder):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """See :attr:`ColumnEncoder.names`."""
         return ()
 
     def encode(self, cells: Cells, decimal: str) -> Encoded:
-        """See :meth:`ColumnEncoder.encode`."""
         return np.zeros((len(cells), 0))
 
     def describe(self) -> str:
-        """See :meth:`ColumnEncoder.describe`."""
         return "left out"
 
 

@@ -30,16 +30,12 @@ class CellError(ValueError):
 
 
 class RawRows(NamedTuple):
-    """Consecutive rows.
+    """Consecutive rows."""
 
-    Attributes:
-        columns: Cells of each column, shape (B,): text as objects (missing is empty), numbers as float64 (NaN), or
-            dates as datetime64[ns] (NaT).
-        lines: The line of each row in the file, shape (B,); ``None`` without a file.
-    """
-
+    # Cells of each column, shape (B,): text as objects (missing is empty), numbers as float64 (NaN), or dates as
+    # datetime64[ns] (NaT)
     columns: dict[str, Cells]
-    lines: NDArray[np.int64] | None
+    lines: NDArray[np.int64] | None  # The line of each row in the file, shape (B,); ``None`` without a file
 
     @property
     def num_rows(self) -> int:

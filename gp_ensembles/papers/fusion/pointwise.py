@@ -58,7 +58,6 @@ class PointwisePosterior(ComponentsPosterior):
         return covariance + torch.diag_embed(own - covariance.diagonal(dim1=-2, dim2=-1))
 
     def draws(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
-        """See :meth:`ComponentsPosterior.draws`."""
         num_experts, num_points = self.component_mean.shape[-2:]
         which, choices, normals = base_samples.split([1, num_points, num_experts * num_points], dim=-1)
         normals = normals.unflatten(-1, (num_experts, num_points))
@@ -75,7 +74,6 @@ class PointwisePosterior(ComponentsPosterior):
         return draws
 
     def moment_matched(self) -> GPyTorchPosterior:
-        """See :meth:`ComponentsPosterior.moment_matched`."""
         return GPyTorchPosterior(MultivariateNormal(self.mean.squeeze(-1), to_linear_operator(self.covariance)))
 
     @property

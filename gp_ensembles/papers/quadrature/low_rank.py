@@ -97,7 +97,6 @@ class LowRankLikelihoods(LogMarginalLikelihoods):
         self.bytes_each = _TABLES * y.element_size() * len(y) * num_features  # the features of one component
 
     def condition(self, hyperparameters: KernelHyperparameters) -> Processes:
-        """See :meth:`LogMarginalLikelihoods.condition`."""
         kernels = hyperparameters._replace(mixtures=hyperparameters.mixtures.trim())
         factors, means = [], []
         for r in range(len(kernels.noise)):

@@ -240,7 +240,6 @@ class ToeplitzLikelihoods(LogMarginalLikelihoods):
         self._lags = self.grid.step * torch.arange(self.grid.size, device=X.device, dtype=X.dtype)
 
     def condition(self, hyperparameters: KernelHyperparameters) -> Processes:
-        """See :meth:`LogMarginalLikelihoods.condition`."""
         kernels = hyperparameters._replace(mixtures=hyperparameters.mixtures.trim())
         inverse, _ = invert(self.grid, self._columns(kernels), self.y)
         bad = (~inverse.log_determinant.isfinite()).nonzero()

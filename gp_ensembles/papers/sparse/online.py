@@ -163,7 +163,6 @@ class FittedFeatures(FeatureMap):
         return self.inner.prior_variance
 
     def bind(self) -> BoundFeatures:
-        """Read the hyperparameters once and return the map as a plain function of tensors."""
         inner, mean, variance = self.inner.bind(), self.mean, self.inner.prior_variance
         diagonal = bind_covariance(self.inner.kernel).diagonal
 
@@ -184,7 +183,6 @@ class BoundFitted(BoundExpert):
         self._inner = inner
 
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor | Rows) -> tuple[FilterState, Predictions]:
-        """See :meth:`BoundExpert.update_block`."""
         rows = as_rows(y)
         if Phi.ndim == 2:
             return self._update_one(state, Phi, rows)
@@ -194,7 +192,6 @@ class BoundFitted(BoundExpert):
         return stacked, StepPredictions(*(torch.stack(fields) for fields in zip(*steps, strict=True)))
 
     def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> Predictions:
-        """See :meth:`BoundExpert.predict`."""
         if Phi.ndim == 2:
             return self._predict_one(state, Phi, steps)
         parts = [self._predict_one(_entry(state, index), Phi[index], steps) for index in range(Phi.shape[0])]
@@ -261,5 +258,4 @@ class FittedExpert(Expert):
         raise ValueError("an expert that continues from a fitted model has no batch; make an expert of each model")
 
     def with_transition(self, transition: Transition | None) -> "FittedExpert":
-        """See :meth:`Expert.with_transition`."""
         return FittedExpert(self.inner.with_transition(transition), self.mean)
