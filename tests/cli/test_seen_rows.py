@@ -87,7 +87,7 @@ def test_without_times_the_same_rows_are_learned_again_if_told(place, small, ref
 def test_a_bad_last_row_costs_nothing_once_it_is_taken_out(place, capsys):
     text = (place / "first.csv").read_text()
     (place / "total.csv").write_text(text + "Total,,\n")
-    assert stream(place, "total.csv", "total") == 2
+    assert stream(place, "total.csv", "total", "--on_bad_time=refuse") == 2
     complaint = capsys.readouterr().err
     assert "data row 81 (line 82), column when: 'Total' is not a date" in complaint
     assert "fix or remove the row, and continue with resume --skip-seen" in complaint
