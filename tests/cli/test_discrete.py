@@ -45,9 +45,9 @@ def test_rows_of_counts():
 def test_one_gross_count_changes_its_own_row_only(monkeypatch):
     """And the work not at all: distribution functions are asked for as many counts as before."""
     visited: list[int] = []
-    plain = count_mixture.PoissonCounts.cdf
+    plain = count_mixture.LogRateCounts.cdf
     monkeypatch.setattr(
-        count_mixture.PoissonCounts, "cdf", lambda self, k, rows: visited.append(k.numel()) or plain(self, k, rows)
+        count_mixture.LogRateCounts, "cdf", lambda self, k, rows: visited.append(k.numel()) or plain(self, k, rows)
     )
     predicted, y = mixture(LogPoissonLikelihood()), torch.full((30,), 3.0, dtype=F64)
     usual = rows_of_mixture(predicted, y)

@@ -59,7 +59,7 @@ def test_wild_numbers_are_taken_for_missing_ones_and_counted(place, small, capsy
 def test_what_is_wild_hangs_on_the_precision_and_on_the_limits_of_inputs(place, small, refused):
     rows = small.rows(160)
     rows[120][0] = "1e39"
-    refused(stream_rows(place, small, rows, dtype="float32", on_bad_row="stop"), "'a' is 1e+39 in row 121")
+    refused(stream_rows(place, small, rows, dtype="float32", on_bad_row="refuse"), "'a' is 1e+39 in row 121")
     rows[120][0] = "1e300"
     assert stream_rows(place, small, rows, "clipped", clip=1000) == 0  # legal however far
 
