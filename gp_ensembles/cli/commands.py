@@ -181,8 +181,8 @@ def count_events(scored: ScoredStream) -> dict[str, int]:
 
 
 def family_of(name: str) -> str:
-    """Family of an expert: its name in ``weights.csv`` without numbers, in words."""
-    base, _, variance = re.sub(r"(/static)?(/\d+)?$", "", name).partition("/dynamic ")
+    """Family of an expert: its name in ``weights.csv`` without numbers and likelihoods of counts, in words."""
+    base, _, variance = re.sub(r"(/static)?(/\d+( [a-z -]+)?)?$", "", name).partition("/dynamic ")
     base = re.sub("^(rff|hsgp|rbf kernel|rbf)\\b", lambda found: _WORDS[found[0]], base)
     if not variance:
         return base

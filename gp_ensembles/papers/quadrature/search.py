@@ -314,18 +314,15 @@ def periodogram_starts(X: Tensor, y: Tensor, prior: Hyperprior) -> Tensor:
 
 
 def short_starts(X: Tensor, y: Tensor, prior: Hyperprior) -> Tensor:
-    """For each number of components, a kernel with the short length scales of data X (N, D), y (N,) that change fast.
+    """A kernel of one component with the short length scales of data X (N, D), y (N,) that change fast.
 
-    Returns rows of the cube, shape (N_max, C), or (0, C) where there are none.
+    Returns rows of the cube, shape (1, C), or (0, C) where there are none.
     """
     found = short_length_scales(X, y)
     if found is None:
         return X.new_zeros(0, prior.num_columns)
-    scale, rows = 0.5 / (math.pi * found), []
-    for count in range(1, prior.max_components + 1):
-        scales = scale.expand(count, -1)
-        rows.append(_row(prior, scale.new_full((count,), 1.0 / count), torch.zeros_like(scales), scales))
-    return torch.stack(rows)
+    scale = 0.5 / (math.pi * found).unsqueeze(0)
+    return _row(prior, scale.new_ones(1), torch.zeros_like(scale), scale).unsqueeze(0)
 
 
 def _shares(power: Tensor) -> Tensor:
