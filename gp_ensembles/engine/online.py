@@ -59,8 +59,8 @@ from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.display import ensemble_html, ensemble_text
 
 _UNRANKED = (
-    "the experts are weighed equally, as nothing was observed since the fit: observe rows first, or fit "
-    "replace(spec, rank_on_warm_up=True), which weighs them by the rows of the fit"
+    "the experts are weighted equally because no row has been observed since the fit: observe rows first, or fit "
+    "replace(spec, rank_on_warm_up=True), which weights them by the rows of the fit"
 )
 _PREDICT_ROWS = 256  # rows predicted at once, so that features of a long table fit in memory
 

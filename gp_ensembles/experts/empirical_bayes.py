@@ -12,12 +12,12 @@ from gpytorch.priors import Prior
 from torch import Tensor, nn
 
 from gp_ensembles.experts.base import Expert
-from gp_ensembles.experts.evidence import best_variances, profile
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.features.compose import SelectColumns
 from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.minimize import descend, minimize
+from gp_ensembles.numerics.profiled_evidence import best_variances, profile
 
 _WORTH = 0.1  # nats per row that the end of a second start must gain: where a first one finds something, it stays
 _SHRINK = 0.7  # share of experts still running below which the others are no longer evaluated

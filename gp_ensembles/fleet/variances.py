@@ -1,7 +1,7 @@
 r"""Noise and prior variances of many series on shared features, profiled exactly.
 
 With the features fixed, one decomposition for each series and expert gives its evidence for all variances
-(:mod:`gp_ensembles.experts.evidence`); a prior around the shared variances regularizes those of
+(:mod:`gp_ensembles.numerics.profiled_evidence`); a prior around the shared variances regularizes those of
 series with few rows. Length scales: :mod:`gp_ensembles.fleet.length_scales`.
 """
 
@@ -11,9 +11,9 @@ from torch import Tensor
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.experts.base import Variances
 from gp_ensembles.experts.empirical_bayes import LBFGS
-from gp_ensembles.experts.evidence import Profile, evidence_at
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.numerics.minimize import minimize
+from gp_ensembles.numerics.profiled_evidence import Profile, evidence_at
 
 _FEATURES_AT_ONCE = 300_000  # numbers that stay in the cache
 _LEAST_NOISE = 1e-6  # of standardized targets, as of experts

@@ -1,21 +1,18 @@
-r"""Length scales of a function that changes too fast for a search that starts from long ones.
+"""Length scales of a function that changes too fast for a search that starts from long ones.
 
 From a length scale of many oscillations a function looks like noise, and the gradient of the evidence leads nowhere.
 So the evidence itself is looked at: of a process with an RBF kernel on a few blocks of rows, most of them of
-neighbors, for scales down to the distance of neighbors, alike in all columns or short in one of them. With the
-eigenvalues :math:`\lambda_i` of a block's correlations and :math:`c_i = (U^\top y)_i^2`, the best noise is known for
-each ratio r of function to noise, which all blocks share:
-
-.. math:: \max_r\; -\tfrac12 \Bigl( N \log \frac{2 \pi e}{N} \sum_i \frac{c_i}{1 + r \lambda_i}
-              + \sum_i \log (1 + r \lambda_i) \Bigr)
-
-(Rasmussen and Williams 2006, section 5.4.1, with the noise profiled out).
+neighbors, for scales down to the distance of neighbors, alike in all columns or short in one of them. The best noise is
+known for each ratio of function to noise, which all blocks share, see
+:mod:`~gp_ensembles.numerics.profiled_evidence`.
 """
 
 import math
 
 import torch
 from torch import Tensor
+
+from gp_ensembles.numerics.profiled_evidence import Profile, profiled_evidence
 
 REACH = 0.15  # share of a column's range below which fits miss length scales that are not looked for
 _ROWS, _BLOCKS = 64, 8  # rows of a block, and how many there are at most
@@ -27,13 +24,12 @@ _WORTH = 0.1  # nats per row that short scales must gain
 
 
 @torch.no_grad()
-def short_length_scales(X: Tensor, y: Tensor, reach: float = REACH) -> Tensor | None:
+def short_length_scales(X: Tensor, y: Tensor) -> Tensor | None:
     """Length scales (D,) with more evidence than all that a search finds by itself; ``None`` where there are none.
 
     Args:
         X: Inputs, shape (N, D).
         y: Targets, shape (N,); NaN rows are left out.
-        reach: Shortest scale that a search finds by itself, as a share of each column's range.
     """
     seen = ~y.isnan()
     rows, targets = X[seen].double(), y[seen].double()
@@ -46,19 +42,19 @@ def short_length_scales(X: Tensor, y: Tensor, reach: float = REACH) -> Tensor | 
     rows, targets = rows[places], ((targets - targets.mean()) / targets.std())[places]
     gaps = torch.stack([_gap(column) for column in rows.flatten(0, 1).mT])
     scales = _candidates(gaps, _nearest(rows), moving)
-    evidence = profiled_evidence(rows, targets, scales)
-    long = evidence[(scales >= reach).all(1)].max()
+    evidence = evidence_of_scales(rows, targets, scales)
+    long = evidence[(scales >= REACH).all(1)].max()
     best, found = scales[evidence.argmax()], evidence.max()
-    if not bool((best < reach).any()):
+    if not bool((best < REACH).any()):
         return None
     if len(moving) <= _MOST_COLUMNS:
         for column in 2 * moving:
             moved = best.repeat(4, 1)
             moved[:, column] = (best[column] * best.new_tensor([0.25, 0.5, 2.0, 4.0])).clamp(float(gaps[column]), 2.0)
-            evidence = profiled_evidence(rows, targets, moved)
+            evidence = evidence_of_scales(rows, targets, moved)
             if bool(evidence.max() > found):
                 best, found = moved[evidence.argmax()], evidence.max()
-    is_found = bool((best < reach).any()) and bool(found > long + _WORTH * targets.numel())
+    is_found = bool((best < REACH).any()) and bool(found > long + _WORTH * targets.numel())
     return (best * torch.where(span > 0, span, 1.0)).to(X) if is_found else None
 
 
@@ -108,15 +104,13 @@ def _halved(shortest: float) -> list[float]:
     return [_LONGEST * 0.5**power for power in range(number + 1)]
 
 
-def profiled_evidence(rows: Tensor, targets: Tensor, scales: Tensor) -> Tensor:
+def evidence_of_scales(rows: Tensor, targets: Tensor, scales: Tensor) -> Tensor:
     """Evidence in nats at the best ratio and noise, (S,), of rows (K, n, D) with targets (K, n)."""
-    ratios = rows.new_tensor(_RATIOS).reshape(-1, 1, 1)
-    found = []
+    ratios, found = rows.new_tensor(_RATIOS), []
+    nothing, num_rows = rows.new_zeros(()), rows.new_tensor(float(targets.numel()))
     for own in scales:
         values, axes = torch.linalg.eigh((-0.5 * torch.cdist(rows / own, rows / own).square()).exp())
-        shrink = 1 / (1 + ratios * values.clamp_min(0.0))
-        left = (shrink * (axes.mT @ targets.unsqueeze(-1)).squeeze(-1).square()).sum((-2, -1))
-        left = left.clamp_min(torch.finfo(left.dtype).tiny)
-        number = targets.numel()
-        found.append(-0.5 * (number * (2 * math.pi * math.e * left / number).log() - shrink.log().sum((-2, -1))))
-    return torch.stack(found).amax(-1)
+        explained = (axes.mT @ targets.unsqueeze(-1)).square()
+        profile = Profile(values.clamp_min(0.0).flatten(), explained.flatten(), nothing, num_rows)
+        found.append(profiled_evidence(profile, ratios, torch.finfo(rows.dtype).tiny)[0].max())
+    return torch.stack(found)

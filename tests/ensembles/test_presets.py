@@ -102,7 +102,7 @@ def test_weights_after_a_fit_are_those_that_the_rows_have_earned():
 def test_predictions_before_any_weights_are_earned_warn():
     X, y = stream()
     online = build("oebe", X[:100], y[:100])
-    with pytest.warns(UserWarning, match="weighed equally.*rank_on_warm_up=True"):
+    with pytest.warns(UserWarning, match="weighted equally.*rank_on_warm_up=True"):
         online.predict(X[:2])
     online.observe(X[100:101], y[100:101])
     online.predict(X[:2])

@@ -11,7 +11,7 @@ from gp_ensembles.ensembles.bases import FourierBasis, KernelDictionary
 from gp_ensembles.ensembles.build import FitSettings, fitted_experts
 from gp_ensembles.experts import GaussianExpert, fit_empirical_bayes
 from gp_ensembles.experts.empirical_bayes import fit_fixed_kernels, has_fixed_kernels, log_posterior
-from gp_ensembles.experts.evidence import best_variances, evidence_at, profile
+from gp_ensembles.numerics.profiled_evidence import best_variances, evidence_at, profile
 
 FLOOR = 1e-6
 

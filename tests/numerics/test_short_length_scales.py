@@ -6,7 +6,7 @@ import torch
 from scipy import optimize, stats
 
 import gp_ensembles as gpe
-from gp_ensembles.numerics.short_length_scales import REACH, profiled_evidence, short_length_scales
+from gp_ensembles.numerics.short_length_scales import REACH, evidence_of_scales, short_length_scales
 from gp_ensembles.papers.quadrature import Budget, RegressionProblem
 from gp_ensembles.papers.quadrature.prior import default_prior
 
@@ -40,7 +40,7 @@ def rows(function, number, num_columns, noise):
 @pytest.mark.parametrize("name", FAST)
 def test_scales_of_fast_functions_are_short_where_they_are_fast(name):
     x, y = rows(*FAST[name])
-    found = short_length_scales(torch.tensor(1e3 * x), torch.tensor(7 + 1e-3 * y), REACH)
+    found = short_length_scales(torch.tensor(1e3 * x), torch.tensor(7 + 1e-3 * y))
     assert found is not None
     assert found.min() < 1e3 * REACH
     if "fast column of six" in name:
@@ -51,8 +51,8 @@ def test_scales_of_fast_functions_are_short_where_they_are_fast(name):
 @pytest.mark.parametrize("name", SLOW)
 def test_nothing_is_found_where_no_short_scale_is_needed(name):
     x, y = map(torch.tensor, rows(*SLOW[name]))
-    assert short_length_scales(x, y, REACH) is None
-    assert short_length_scales(x, torch.full_like(y, 3.0), REACH) is None
+    assert short_length_scales(x, y) is None
+    assert short_length_scales(x, torch.full_like(y, 3.0)) is None
 
 
 def test_the_evidence_is_that_of_a_normal_distribution():
@@ -66,7 +66,7 @@ def test_the_evidence_is_that_of_a_normal_distribution():
         return -sum(stats.multivariate_normal(cov=c).logpdf(t) for c, t in zip(covariances, y, strict=True))
 
     best = max(-optimize.minimize_scalar(loss, args=(10.0**power,)).fun for power in range(-2, 8))
-    ours = profiled_evidence(torch.tensor(x), torch.tensor(y), torch.tensor([[scale]]))
+    ours = evidence_of_scales(torch.tensor(x), torch.tensor(y), torch.tensor([[scale]]))
     assert float(ours[0]) == pytest.approx(best, abs=1e-6)
 
 
