@@ -34,8 +34,23 @@ def init_labels(num_classes: int, like: Tensor) -> LabelState:
 
 
 def predict_labels(state: LabelState) -> Tensor:
-    """Log probabilities of the next label, shape (C,)."""
-    return (state.last @ (state.counts / state.counts.sum(-1, keepdim=True))).log()
+    """Log probabilities of the next label, shape (C,); of many series (..., C)."""
+    return (state.last.unsqueeze(-2) @ (state.counts / state.counts.sum(-1, keepdim=True))).squeeze(-2).log()
+
+
+@torch.no_grad()
+def step_labels(state: LabelState, y: Tensor) -> tuple[LabelState, Tensor]:
+    """Learn one label of each of many series.
+
+    Shapes: ``y`` (S,), states (S, ...); returns the states after it and the log probabilities (S, C) before it.
+    """
+    ahead, is_seen, num_classes = predict_labels(state), ~y.isnan(), state.last.shape[-1]
+    label = torch.nn.functional.one_hot(y.nan_to_num(0.0).long(), num_classes).to(state.last)
+    followed = state.last * (is_seen * state.is_seen).unsqueeze(-1)  # one for the label before, if both are seen
+    added = label.unsqueeze(-2) - (1 - _FORGETTING) * (state.counts - _PRIOR)
+    counts = state.counts + followed.unsqueeze(-1) * added
+    last = torch.where(is_seen.unsqueeze(-1), label, ahead.exp())
+    return LabelState(counts, last, is_seen.to(state.is_seen)), ahead
 
 
 @torch.no_grad()

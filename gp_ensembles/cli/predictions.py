@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gp_ensembles.calibration import IntervalLevels
 from gp_ensembles.calibration.coverage import CoverageState, count_coverage
-from gp_ensembles.distributions import LatentMixture, Mixture, Recalibrated, StudentTMixture
+from gp_ensembles.distributions import LatentMixture, Mixture, Recalibrated, StudentTMixture, WithPointMass
 from gp_ensembles.distributions.counts import LogRateCounts
 from gp_ensembles.distributions.quadrature import at_nodes, crps_at_nodes
 from gp_ensembles.likelihoods import MulticlassLikelihood
@@ -29,6 +29,7 @@ from gp_ensembles.numerics.reductions import logsumexp_over_experts
 from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution
 
 MODEL = "model"
+NumberDistribution = Mixture | StudentTMixture | Recalibrated | WithPointMass
 _CRPS_TOLERANCE = 1e-6  # per row, in standard deviations of the warm-up targets
 
 
@@ -127,11 +128,16 @@ def rows_of_rates(rate: Tensor, y: Tensor) -> PredictedRows:
     return _discrete_rows(y, rate, rate, ends, log_prob, ranked_probability_of_poisson(rate, y))
 
 
-def rows_of_numbers(distribution: Mixture | StudentTMixture | Recalibrated, y: Tensor, scale: float) -> PredictedRows:
+def rows_of_numbers(distribution: NumberDistribution, y: Tensor, scale: float) -> PredictedRows:
     """Rows from densities of numbers y (B,) with a deviation of about ``scale``, without ends of intervals."""
     mean, variance, crps = _moments_and_crps(distribution, y, _CRPS_TOLERANCE * scale)
     cdf, nothing = distribution.cdf(y), torch.full_like(y, torch.nan)
-    scores = mean, variance, distribution.log_prob(y), crps, covered(cdf, 0.9)
+    inside = covered(cdf, 0.9)
+    if isinstance(distribution, WithPointMass):
+        lower, upper = distribution.quantile(y.new_tensor([[0.05], [0.95]]))
+        inside = torch.where(y.isnan(), torch.nan, ((lower <= y) & (y <= upper)).to(y))
+        cdf = torch.where(y == distribution.at[0], torch.nan, cdf)  # it jumps there
+    scores = mean, variance, distribution.log_prob(y), crps, inside
     return PredictedRows(*scores, nothing, nothing, y.new_empty(y.shape[0], 0), cdf)
 
 
@@ -241,22 +247,28 @@ def _discrete_rows(
     return PredictedRows(mean, variance, log_prob, crps, inside, lower, upper, shares, torch.full_like(y, torch.nan))
 
 
-def _on_host(distribution: StreamDistribution) -> Mixture | StudentTMixture | Recalibrated:
+def _on_host(distribution: StreamDistribution) -> NumberDistribution:
     """A distribution in float64 on the CPU, whose weights sum to one."""
     assert not isinstance(distribution, LatentMixture)
+    if isinstance(distribution, WithPointMass):
+        inner = _on_host(distribution.base)
+        assert not isinstance(inner, WithPointMass)
+        return WithPointMass(inner, distribution.at.cpu(), distribution.log_share.cpu())
     if isinstance(distribution, Recalibrated):
         base = _on_host(distribution.base)
-        assert not isinstance(base, Recalibrated)
+        assert not isinstance(base, Recalibrated | WithPointMass)
         return Recalibrated(base, *(part.cpu() for part in distribution[1:]))
     parts = {name: value.double().cpu() for name, value in distribution._asdict().items()}
     parts["log_weights"] = parts["log_weights"] - logsumexp_over_experts(parts["log_weights"])
     return distribution._replace(**parts)
 
 
-def _moments_and_crps(
-    distribution: Mixture | StudentTMixture | Recalibrated, y: Tensor, tolerance: float
-) -> tuple[Tensor, Tensor, Tensor]:
+def _moments_and_crps(distribution: NumberDistribution, y: Tensor, tolerance: float) -> tuple[Tensor, Tensor, Tensor]:
     """Means, variances and scores; in closed form for normal components."""
+    if isinstance(distribution, WithPointMass):
+        mean, variance, at_y = _moments_and_crps(distribution.base, y, tolerance)
+        crps = distribution.crps(y, at_y, _moments_and_crps(distribution.base, distribution.at[0], tolerance)[2])
+        return *distribution.with_point(mean, variance), crps
     if isinstance(distribution, Recalibrated):
         base = distribution.base
         exact = crps_mixture(*base, y, tolerance=tolerance) if isinstance(base, Mixture) else None

@@ -49,7 +49,7 @@ def summarize_run(
         "warmup": config.warmup,
         "only_label_of_warmup": only_label(config.ensemble.target, model.warm_y),
         "outlier_targets_in_warmup": stream.anomaly_counts.targets_left_out,
-        "far_targets_in_warmup": model.num_far_in_warmup,
+        "far_targets_in_warmup": model.anomaly_counts.targets_far,
         "rows": rows,
         "rows_this_run": stream.num_read - max(rows_before, config.warmup),
         "rows_scored": int(stream.scores[MODEL].num_scored),

@@ -10,7 +10,8 @@ class Distribution(Protocol):
     """Predictive distributions of N rows, each by itself, in the units of the target.
 
     :class:`~gp_ensembles.distributions.Mixture`, :class:`~gp_ensembles.distributions.StudentTMixture`,
-    :class:`~gp_ensembles.distributions.LatentMixture` and :class:`~gp_ensembles.distributions.Recalibrated` are such.
+    :class:`~gp_ensembles.distributions.LatentMixture`, :class:`~gp_ensembles.distributions.Recalibrated` and
+    :class:`~gp_ensembles.distributions.WithPointMass` are such.
 
     Example:
         >>> from gp_ensembles.distributions import Mixture

@@ -32,8 +32,9 @@ def distribution_text(head: str, distribution: Distribution, numbers: Sequence[i
 
 def num_rows(distribution: Any) -> int:
     """Number of rows N of one of this package's distributions."""
-    tensors = distribution.base if "base" in distribution._fields else distribution
-    return int(tensors[1].shape[1])
+    while "base" in distribution._fields:
+        distribution = distribution.base
+    return int(distribution[1].shape[1])
 
 
 def at_rows(distribution: Any, rows: list[int]) -> Any:

@@ -15,6 +15,7 @@ from gp_ensembles.engine.compatibility import check_compatible, count_outputs
 from gp_ensembles.engine.external_counts import init_counts
 from gp_ensembles.engine.input_checks import check_inputs, check_targets, missing_rows, without_columns
 from gp_ensembles.engine.memory import TargetMemory
+from gp_ensembles.engine.outliers import init_outliers
 from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions, flatten, invalid_rows, make_mixture
 from gp_ensembles.engine.quarantine import init_quarantine, places_out
 from gp_ensembles.engine.state import EnsembleState
@@ -176,6 +177,7 @@ class Ensemble(nn.Module):
             None if memory is None else memory.init(like),
             self.init_external_counts(like),
             init_quarantine(len(self.expert_names), like.device),
+            None if self.layers.outlier_threshold is None else init_outliers(like),
         )
 
     def init_external_counts(self, like: Tensor) -> Tensor | None:

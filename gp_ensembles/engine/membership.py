@@ -89,7 +89,8 @@ def add_experts(
     if external_models is not None and before.external_models is not None:
         external_models[:, : before.external_models.shape[1]] = before.external_models
     quarantine = grown(before.quarantine, num_new)
-    after = EnsembleState((*before.experts, *states), meta, innovations, before.history, external_models, quarantine)
+    layers_after = meta, innovations, before.history, external_models, quarantine, before.outliers
+    after = EnsembleState((*before.experts, *states), *layers_after)
     return OnlineEnsemble(enlarged, after, online.block_size)
 
 

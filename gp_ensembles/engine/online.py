@@ -288,6 +288,11 @@ class OnlineEnsemble(nn.Module):
         found = coming(bound.experts, bound.state.experts, self.ensemble.expert_names)
         return tuple(sorted((report for report, *_ in found), key=lambda report: report.rows))
 
+    @property
+    def num_discounted(self) -> int:
+        """Targets from which less was learned because they lay beyond the outlier threshold."""
+        return int(self._buffer("outliers")[2]) if "outliers" in self._buffers else 0
+
     def maintain(self, rows: int = 1000) -> tuple[UpkeepReport, ...]:
         """Do now what would come within so many rows, a number that is at least one.
 

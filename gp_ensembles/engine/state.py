@@ -24,6 +24,8 @@ class EnsembleState(NamedTuple):
         external_models: Counts of G external models, an
             :class:`~gp_ensembles.engine.external_counts.ExternalCounts` in one tensor, shape (9, G); ``None`` for none.
         quarantine: Failures of experts; ``None`` in a state that no :class:`OnlineEnsemble` owns.
+        outliers: Tally of the targets beyond the outlier threshold, see :mod:`~gp_ensembles.engine.outliers`, shape
+            (3,); ``None`` where there is none.
     """
 
     experts: tuple[FilterState, ...]
@@ -32,6 +34,7 @@ class EnsembleState(NamedTuple):
     history: Tensor | None = None
     external_models: Tensor | None = None
     quarantine: Quarantine | None = None
+    outliers: Tensor | None = None
 
     def __repr__(self) -> str:
         return record_text(self)
@@ -54,7 +57,11 @@ def named_layers(state: EnsembleState) -> list[tuple[str, Tensor]]:
         named += [(f"innovations_{field}", value) for field, value in state.innovations._asdict().items()]
     if state.quarantine is not None:
         named += [(f"quarantine_{field}", value) for field, value in state.quarantine._asdict().items()]
-    optional = (("history", state.history), ("external_models", state.external_models))
+    optional = (
+        ("history", state.history),
+        ("external_models", state.external_models),
+        ("outliers", state.outliers),
+    )
     return [*named, *((name, value) for name, value in optional if value is not None)]
 
 
@@ -73,6 +80,7 @@ def state_from(
         read("history") if "history" in names else None,
         read("external_models") if "external_models" in names else None,
         part(Quarantine, "quarantine") if "quarantine_until" in names else None,
+        read("outliers") if "outliers" in names else None,
     )
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from gp_ensembles.engine.absence import find_absent, impute_absent, marked, segments, weigh_awake
 from gp_ensembles.engine.external_counts import count_block
 from gp_ensembles.engine.memory import TargetMemory
+from gp_ensembles.engine.outliers import discount, find_outliers
 from gp_ensembles.engine.predictions import EnsemblePredictions, assemble, assemble_living, invalid_rows
 from gp_ensembles.engine.state import EnsembleState
 from gp_ensembles.filters.rows import Rows
@@ -67,7 +68,8 @@ def run_block(
     Shapes: ``X`` (B, D), targets (B,) or (B, O), ``missing`` (B,), ``alive`` (L,).
     """
     y = within_reach(layers, rows.y)
-    rows, remembered, share, kept, start = rows._replace(y=y), y, None, None, None
+    rows, remembered, kept, start = rows._replace(y=y), y, None, None
+    share: Tensor | None = None
     silent = (*layers.external_models, *out)
     while True:
         history, inputs = with_lags(layers.memory, state.history, X, remembered)
@@ -94,17 +96,26 @@ def run_block(
             predictions = assemble_living(weighed, layers.weighed(alive), log_weights, output.log_prob)
         if absent is not None:
             predictions = predictions._replace(experts=marked(weighed, absent))
-        far = find_outliers(layers, predictions.mean, predictions.variance, y, start)
-        if far is None or not bool(far.any()):
+        counted, tally = share, state.outliers
+        far = find_outliers(layers.outlier_threshold, predictions.mean, predictions.variance, y, start)
+        is_outlier = False
+        while far is not None and tally is not None and not is_outlier and bool(far.any()):
+            assert layers.outlier_threshold is not None
+            known = tally, state.meta.num_seen, predictions.mean, predictions.variance, y, far, remembered
+            found = discount(layers.outlier_threshold, layers.memory, *known, share=share)
+            start, share, remembered, tally = found[:4]
+            is_outlier = bool(found.is_outlier)
+            far = far & (torch.arange(y.shape[-1], device=y.device) >= start)
+        state = state._replace(outliers=tally)
+        if not is_outlier:
             external_models = state.external_models
             if external_models is not None:
                 external_models = count_block(
-                    external_models, layers.external_models, layers.num_copies, predictions, share
+                    external_models, layers.external_models, layers.num_copies, predictions, counted
                 )
             after = state._replace(meta=meta, innovations=innovations, history=history, external_models=external_models)
             return after, predictions
         kept = steps
-        start, share, remembered = discounted(layers, *predictions[:2], y, far, remembered, share)
 
 
 def within_reach(layers: Layers, y: Tensor) -> Tensor:
@@ -234,33 +245,3 @@ def spliced(before: P, after: P, start: Tensor) -> P:
     is_before = torch.arange(after.log_prob.shape[-1], device=start.device) < start
     fields = (torch.where(is_before, one, two) for one, two in zip(before, after, strict=True))
     return type(after)(*fields)
-
-
-def find_outliers(layers: Layers, mean: Tensor, variance: Tensor, y: Tensor, start: Tensor | None) -> Tensor | None:
-    """Mask of the targets (..., B) that are outliers to the mixture, from a row (..., 1) on; ``None`` for never."""
-    if layers.outlier_threshold is None:
-        return None
-    far = (y - mean).abs() > layers.outlier_threshold * variance.sqrt()
-    return far if start is None else far & (torch.arange(y.shape[-1], device=y.device) >= start)
-
-
-def discounted(
-    layers: Layers,
-    mean: Tensor,
-    variance: Tensor,
-    y: Tensor,
-    far: Tensor,
-    remembered: Tensor,
-    share: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """One more outlier of each series: the row after it, (..., 1), shares and targets to remember, (..., B) each."""
-    assert layers.outlier_threshold is not None
-    row = far.int().argmax(-1, keepdim=True)
-    center, target = mean.gather(-1, row), y.gather(-1, row)
-    counts = (layers.outlier_threshold * variance.gather(-1, row).sqrt() / (target - center)) ** 4
-    share = (torch.ones_like(y) if share is None else share).scatter(-1, row, counts)
-    if layers.memory is not None:  # a usual target is remembered: it was the prediction that was off
-        usual = layers.memory.is_usual(target)
-        kept = torch.where(usual, remembered.gather(-1, row), center + (target - center) * counts)
-        remembered = remembered.scatter(-1, row, kept)
-    return row + 1, share, remembered

@@ -10,7 +10,6 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from gp_ensembles.calibration.levels import IntervalLevels
 from gp_ensembles.engine.access_lock import AccessLock, guarded
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
@@ -21,14 +20,17 @@ from gp_ensembles.fleet.checkpoint import read_about, read_about_units, settings
 from gp_ensembles.fleet.ensemble_fleet import AllSetAsideError, EnsembleFleet, Names, listed
 from gp_ensembles.fleet.exported import SeriesModel
 from gp_ensembles.fleet.notes import (
+    NOTES,
     calibrate_rows,
     first_notes,
     follow_rows,
     pack_calibration,
     path_of,
+    predict_rows,
     unpack_calibration,
 )
-from gp_ensembles.fleet.predictions import FleetPredictions, SeriesDistribution, empty_predictions
+from gp_ensembles.fleet.point_mass import other_targets
+from gp_ensembles.fleet.predictions import FleetPredictions, empty_predictions
 from gp_ensembles.fleet.store import new_folder, next_folder
 from gp_ensembles.fleet.warm_up import (
     WarmUpRows,
@@ -43,7 +45,7 @@ from gp_ensembles.fleet.warm_up import (
     warm_ups,
     without_outliers,
 )
-from gp_ensembles.streaming.after_mixture import calibrate_next, in_units
+from gp_ensembles.streaming.after_mixture import in_units
 from gp_ensembles.streaming.config import MIN_WARM_UP, Impute, OnBadRow, StreamConfig
 from gp_ensembles.streaming.inputs import InputState
 from gp_ensembles.streaming.warm_up_outliers import warn_of_outliers
@@ -294,12 +296,9 @@ class Fleet:
         standard, clean = path.cleaned(partial(path.each, states), X)
         refuse(clean.refused, given, numbers)
         mixture = in_units(series.predict(given, standard.inputs, extra=standard.extra), path.columns.scales)
-        calibration = unpack_calibration(self.config, series.note("calibration", given))
-        distribution = calibrate_next(calibration, mixture)
-        assert isinstance(distribution, SeriesDistribution)
-        if calibration.levels is not None:
-            found = found._replace(levels=IntervalLevels(self.config.coverages).probabilities(calibration.levels))
-        return found._replace(rows=numbers, distribution=distribution)
+        calibration, points = (series.note(name, given) for name in ("calibration", "point"))
+        distribution, levels = predict_rows(self.config, calibration, points, mixture)
+        return found._replace(rows=numbers, distribution=distribution, levels=levels)
 
     def retire(self, names: Names) -> None:
         """Remove series, including those in their warm-up.
@@ -324,7 +323,7 @@ class Fleet:
         path = path_of(self.config, columns)
         state = InputState.unpacked(inputs, len(path.columns.kept))
         calibration = unpack_calibration(self.config, series.note("calibration", own)[0])
-        return SeriesModel(series.export(name), path, state, calibration)
+        return SeriesModel(series.export(name), path, state, calibration, series.note("point", own)[0])
 
     def add(self, names: Names, model: SeriesModel) -> None:
         """Add series, each of which begins as a copy of one by itself, see :meth:`export`.
@@ -347,6 +346,7 @@ class Fleet:
         self.series.write_note("columns", given, model.path.columns.packed())
         self.series.write_note("inputs", given, model.state.packed())
         self.series.write_note("calibration", given, pack_calibration(model.calibration))
+        self.series.write_note("point", given, model.point)
 
     def save(self, folder: str | Path, *, notes: Mapping[str, Any] | None = None, progress: bool = False) -> None:
         """Write everything into a folder, in shards; a save that fails leaves the one before.
@@ -422,22 +422,22 @@ class Fleet:
             return none
         names, X, y = [call.names[row] for row in rows.tolist()], call.X[rows], call.y[rows]
         codes, distinct = numbered(names, y)
-        columns, state, calibration = (series.note(name, distinct) for name in ("columns", "inputs", "calibration"))
+        columns, state, calibration, points = (series.note(name, distinct) for name in NOTES)
         each = path_of(config, columns[codes])
         standard, clean = each.cleaned(lambda X: follow_rows(config, columns, state, X, codes), X, y)
         refuse(clean.refused, names, rows)
-        y = clean.y
-        targets, scales = each.targets(y).to(self.dtype), each.columns.scales
+        targets, scales = each.targets(other_targets(points[codes], clean.y)).to(self.dtype), each.columns.scales
         try:
             predictions = series.observe(names, standard.inputs, targets, extra=standard.extra)
         except AllSetAsideError:
             return none
         mixture = in_units(predictions.mixture, scales)
-        distribution, gain, intervals = calibrate_rows(config, calibration, mixture, y, codes)
+        log_prob = predictions.log_prob.double() - scales.log_scale(targets)
+        found = calibrate_rows(config, calibration, points, mixture, log_prob, clean.y, codes)
         self.bad_rows.update(names[row] for row in clean.bad)
-        series.write_note("inputs", distinct, standard.state.packed())
-        series.write_note("calibration", distinct, calibration)
-        none.log_prob[rows] = predictions.log_prob.double() - scales.log_scale(targets) + gain
+        for name, numbers in zip(NOTES[1:], (standard.state.packed(), calibration, points), strict=True):
+            series.write_note(name, distinct, numbers)
+        distribution, none.log_prob[rows], intervals = found
         none.covered[:, rows] = intervals.covered
         return none._replace(rows=rows, distribution=distribution, levels=intervals.levels)
 

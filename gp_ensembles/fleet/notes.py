@@ -7,23 +7,34 @@ from torch import Tensor
 
 from gp_ensembles.calibration.levels import IntervalLevels, LevelsState
 from gp_ensembles.calibration.recalibration import RecalibrationState, map_components, recalibrate
-from gp_ensembles.distributions import Mixture, Recalibrated, StudentTMixture
+from gp_ensembles.distributions import Mixture, Recalibrated, StudentTMixture, WithPointMass
 from gp_ensembles.distributions.quadrature import cdf_by_pieces
 from gp_ensembles.engine.predictions import AnyMixture
 from gp_ensembles.fleet.arrivals import batches
+from gp_ensembles.fleet.point_mass import (
+    learn_points,
+    next_shares,
+    no_point,
+    other_targets,
+    with_central_levels,
+    with_points,
+)
 from gp_ensembles.fleet.predictions import SeriesDistribution
-from gp_ensembles.streaming.after_mixture import CalibrationState, init_calibration
+from gp_ensembles.streaming.after_mixture import CalibrationState, calibrate_next, init_calibration
 from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.inputs import InputPath, InputState, Standard
 from gp_ensembles.streaming.predictions import Intervals
+
+NOTES = ("columns", "inputs", "calibration", "point")  # what is kept for each series
 
 
 def first_notes(config: StreamConfig, zero: Tensor) -> dict[str, Tensor]:
     """Initial numbers of a series, all packed; ``zero`` is an input of D zeros."""
     sizes = {"columns": Columns.packed_size(len(zero)), "inputs": InputState.packed_size(len(zero))}
     numbers = {name: zero.new_zeros(size) for name, size in sizes.items()}
-    return {**numbers, "calibration": pack_calibration(init_calibration(config)).to(zero)}
+    calibration = pack_calibration(init_calibration(config)).to(zero)
+    return {**numbers, "calibration": calibration, "point": no_point(zero)}
 
 
 def path_of(config: StreamConfig, columns: Tensor) -> InputPath:
@@ -73,16 +84,23 @@ def unpack_calibration(config: StreamConfig, numbers: Tensor) -> CalibrationStat
 
 
 def calibrate_rows(
-    config: StreamConfig, numbers: Tensor, mixture: AnyMixture, y: Tensor, series: Tensor
+    config: StreamConfig,
+    numbers: Tensor,
+    points: Tensor,
+    mixture: AnyMixture,
+    log_prob: Tensor,
+    y: Tensor,
+    series: Tensor,
 ) -> tuple[SeriesDistribution, Tensor, Intervals]:
     """Learn targets (N,) of series (N,) in any order; states of the S series are packed, and changed in place.
 
-    Returns: distributions, what recalibration adds to each log density, (N,), and intervals, each from what came before
-    the target. See :func:`~gp_ensembles.streaming.after_mixture.calibrate_block`.
+    ``points`` are their point masses, and ``log_prob`` (N,) log densities of the targets elsewhere. Returns:
+    distributions, log densities with what calibration adds to them, and intervals, each from what came before its
+    target. See :func:`~gp_ensembles.streaming.after_mixture.calibrate_block`.
     """
     assert isinstance(mixture, Mixture | StudentTMixture)
     state, intervals, num = unpack_calibration(config, numbers), IntervalLevels(config.coverages), len(config.coverages)
-    pit = cdf_by_pieces(mixture, y)
+    pit = cdf_by_pieces(mixture, other_targets(points[series], y))
     (shift, scale), gain = map_components(pit), torch.zeros_like(pit)
     log_weights = pit.new_empty(len(shift) if config.recalibrate else 0, len(y))
     levels, covered = pit.new_empty(2, num, len(y)), pit.new_empty(num, len(y))
@@ -100,5 +118,23 @@ def calibrate_rows(
             levels[..., rows], covered[:, rows] = output
             for old, new in zip(state.levels, ends, strict=True):
                 old[here] = new
-    distribution = mixture if state.recalibration is None else Recalibrated(mixture, log_weights, shift, scale)
-    return distribution, gain, Intervals(config.coverages, levels, covered)
+    others = mixture if state.recalibration is None else Recalibrated(mixture, log_weights, shift, scale)
+    distribution = with_points(others, points[series], learn_points(points, y, series))
+    log_prob, found = log_prob + gain, Intervals(config.coverages, levels, covered)
+    if isinstance(distribution, WithPointMass):
+        log_prob = distribution.with_point_log_prob(y, log_prob)
+    return distribution, log_prob, with_central_levels(distribution, found, y)
+
+
+def predict_rows(
+    config: StreamConfig, numbers: Tensor, points: Tensor, mixture: AnyMixture
+) -> tuple[SeriesDistribution, Tensor]:
+    """Distributions of rows that all come next, and levels of their intervals, (2, C, N); a series' numbers each."""
+    calibration = unpack_calibration(config, numbers)
+    others = calibrate_next(calibration, mixture)
+    assert isinstance(others, Mixture | StudentTMixture | Recalibrated)
+    levels = numbers.new_zeros(2, 0, len(numbers))
+    if calibration.levels is not None:
+        levels = IntervalLevels(config.coverages).probabilities(calibration.levels)
+    distribution = with_points(others, points, next_shares(points))
+    return distribution, with_central_levels(distribution, Intervals(config.coverages, levels, levels[0]), None).levels

@@ -6,11 +6,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.distributions import Mixture, Recalibrated, StudentTMixture
+from gp_ensembles.distributions import Mixture, Recalibrated, StudentTMixture, WithPointMass
 from gp_ensembles.distributions.table import distribution_text
 from gp_ensembles.numerics.display import predictions_head
 
-SeriesDistribution = Mixture | StudentTMixture | Recalibrated
+SeriesDistribution = Mixture | StudentTMixture | Recalibrated | WithPointMass
 
 
 class FleetPredictions(NamedTuple):
@@ -59,10 +59,7 @@ class FleetPredictions(NamedTuple):
         """Means and variances, (N,) each: of recalibrated distributions integrals, which are made when asked for."""
         if self.distribution is None:
             return self._of_all(), self._of_all()
-        if isinstance(self.distribution, Recalibrated):
-            mean, variance = self.distribution.moments()
-        else:
-            mean, variance = self.distribution.mean, self.distribution.variance
+        mean, variance = self.distribution.moments()
         return self._of_all(mean), self._of_all(variance)
 
     def interval(self, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
@@ -117,12 +114,29 @@ def merge_predictions(parts: Sequence[tuple[Tensor, FleetPredictions]], y: Tenso
 def merge_distributions(parts: Sequence[SeriesDistribution], order: Tensor) -> SeriesDistribution:
     """Distributions of the rows of all parts, in an order (N,)."""
     first = parts[0]
+    if any(isinstance(part, WithPointMass) for part in parts):
+        return _merge_point_masses([_with_point_mass(part) for part in parts], order)
     if isinstance(first, Recalibrated):
         maps = torch.cat([part.map_log_weights for part in parts if isinstance(part, Recalibrated)], dim=1)[:, order]
         base = merge_distributions([_base(part) for part in parts], order)
-        assert not isinstance(base, Recalibrated)
+        assert isinstance(base, Mixture | StudentTMixture)
         return first._replace(base=base, map_log_weights=maps)
     return type(first)(*(torch.cat(field, dim=1)[:, order] for field in zip(*parts, strict=True)))
+
+
+def _merge_point_masses(parts: Sequence[WithPointMass], order: Tensor) -> WithPointMass:
+    at = torch.cat([part.at for part in parts], dim=1)[:, order]
+    log_share = torch.cat([part.log_share for part in parts], dim=1)[:, order]
+    base = merge_distributions([part.base for part in parts], order)
+    assert not isinstance(base, WithPointMass)
+    return WithPointMass(base, at, log_share)
+
+
+def _with_point_mass(part: SeriesDistribution) -> WithPointMass:
+    if isinstance(part, WithPointMass):
+        return part
+    nowhere = torch.full_like(_base(part).component_mean[:1], torch.nan)
+    return WithPointMass(part, nowhere, torch.full_like(nowhere, -torch.inf))
 
 
 def coverage_index(coverage: float, coverages: tuple[float, ...]) -> int:
@@ -146,4 +160,6 @@ def quantile_each(distribution: SeriesDistribution, levels: Tensor) -> Tensor:
 
 
 def _base(distribution: SeriesDistribution) -> Mixture | StudentTMixture:
-    return distribution.base if isinstance(distribution, Recalibrated) else distribution
+    while isinstance(distribution, Recalibrated | WithPointMass):
+        distribution = distribution.base
+    return distribution

@@ -13,19 +13,11 @@ from torch import Tensor
 from gp_ensembles.engine.access_lock import uninterrupted
 from gp_ensembles.engine.ensemble import Ensemble, evaluate, responses_of
 from gp_ensembles.engine.online import OnlineEnsemble
+from gp_ensembles.engine.outliers import Discounted, discount, find_outliers
 from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions, assemble, flatten, make_mixture
 from gp_ensembles.engine.quarantine import weights_without
 from gp_ensembles.engine.state import EnsembleState
-from gp_ensembles.engine.weighing import (
-    append_copies,
-    discounted,
-    find_outliers,
-    innovate,
-    spliced,
-    weigh,
-    with_lags,
-    within_reach,
-)
+from gp_ensembles.engine.weighing import append_copies, innovate, spliced, weigh, with_lags, within_reach
 from gp_ensembles.filters.rows import Rows, add_extra_noise
 from gp_ensembles.filters.states import LatentPredictions, Predictions
 from gp_ensembles.fleet.store import Store
@@ -55,9 +47,7 @@ class _Again(NamedTuple):
     """Rows that are learned once more, with one more outlier of each series."""
 
     own: Predictions  # the experts' predictions so far, (S, M, B) each
-    start: Tensor  # the first row after the newest outlier, shape (S, 1)
-    share: Tensor  # what counts of each target, shape (S, B)
-    remembered: Tensor  # the targets that are remembered, shape (S, B)
+    found: Discounted  # the newest outlier of each series, and those before it
 
 
 class RowBuffer:
@@ -185,15 +175,18 @@ class Step:
         """Learn series of which no expert is in quarantine; the outliers of a series are found one after the other."""
         layers, before, size = self._layers, self._store.layers(work.places), work.numbers.shape[1]
         y = within_reach(layers, work.rows.y)
-        share, remembered = (None, y) if again is None else (again.share, again.remembered)
+        share, remembered = (None, y) if again is None else (again.found.share, again.found.remembered)
+        if again is not None:
+            before = before._replace(outliers=again.found.tally)
         history, inputs = with_lags(layers.memory, before.history, work.X, remembered)
         own = self._stage(work.places, inputs, work.rows._replace(y=y, share=share))
         if again is not None:
-            own = spliced(again.own, own, again.start.unsqueeze(-1))
+            own = spliced(again.own, own, again.found.start.unsqueeze(-1))
         after, steps, output = self._weighed(before._replace(history=history), own, y, share)
         predictions = self._assembled(steps, output)
         mean, variance = (part.reshape(y.shape) for part in predictions[:2])
-        far, sound = find_outliers(layers, mean, variance, y, None if again is None else again.start), _sound(own)
+        start, sound = None if again is None else again.found.start, _sound(own)
+        far = find_outliers(layers.outlier_threshold, mean, variance, y, start)
         is_far = torch.zeros_like(sound) if far is None else far.any(-1) & sound
         done = (sound & ~is_far).nonzero().flatten()
         with uninterrupted():  # all of a series' state or nothing
@@ -202,14 +195,16 @@ class Step:
             self._store.put_layers(work.places[done], after, done)
         is_done = (sound & ~is_far).repeat_interleave(size).nonzero().flatten()
         predicted.put(work.numbers[done].flatten(), _take(predictions, is_done))
-        if far is not None and bool(is_far.any()):
+        if far is not None and before.outliers is not None and bool(is_far.any()):
+            assert layers.outlier_threshold is not None
             chosen = is_far.nonzero().flatten()
-            center, spread, target, mask, past = (part[chosen] for part in (mean, variance, y, far, remembered))
-            counted = None if share is None else share[chosen]
-            found = discounted(layers, center, spread, target, mask, past, counted)
+            known = before.outliers, before.meta.num_seen, mean, variance, y, far, remembered
+            own_share = None if share is None else share[chosen]
+            own_rows = [part[chosen] for part in known]
+            found = discount(layers.outlier_threshold, layers.memory, *own_rows, share=own_share)
             kept, rest = type(own)(*(field[chosen] for field in own)), work.take(chosen)
             try:
-                self._learn(rest, predicted, _Again(kept, *found))
+                self._learn(rest, predicted, _Again(kept, found))
             except NumericalError:
                 self._observe_alone(rest, predicted)
         if not bool(sound.all()):

@@ -17,6 +17,7 @@ from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
 from gp_ensembles.fleet.fitting import fit_bases, fit_own_variances
 from gp_ensembles.fleet.length_scales import fit_factors
 from gp_ensembles.fleet.notes import path_of
+from gp_ensembles.fleet.point_mass import point_of
 from gp_ensembles.numerics.lag_selection import find_lags
 from gp_ensembles.streaming.bad_rows import clean_warm_up
 from gp_ensembles.streaming.columns import Columns
@@ -42,7 +43,8 @@ class WarmUps(NamedTuple):
     """Warm-ups of S series."""
 
     names: list[Hashable]  # their names
-    rows: list[WarmUpRows]  # their rows in units
+    rows: list[WarmUpRows]  # their rows in units, without targets at a point mass
+    points: Tensor  # their point masses, packed, shape (S, 8)
     columns: Tensor  # the use of their columns, packed, shape (S, ...)
     standard: list[WarmUpRows]  # their rows in units of their own, without gaps in the inputs
 
@@ -92,8 +94,10 @@ def without_outliers(
 
 def warm_ups(config: StreamConfig, warm: Mapping[Hashable, WarmUpRows]) -> WarmUps:
     """Warm-ups of some series with their columns, in units of their own."""
-    columns = torch.stack([Columns.of_series(*rows).packed() for rows in warm.values()])
-    return _standardized(config, WarmUps(list(warm), list(warm.values()), columns, []))
+    points, targets = zip(*(point_of(rows.y, config) for rows in warm.values()), strict=True)
+    others = [WarmUpRows(rows.X, y) for rows, y in zip(warm.values(), targets, strict=True)]
+    columns = torch.stack([Columns.of_series(*rows).packed() for rows in others])
+    return _standardized(config, WarmUps(list(warm), others, torch.stack(points), columns, []))
 
 
 def _standardized(config: StreamConfig, ups: WarmUps) -> WarmUps:
@@ -122,6 +126,7 @@ def start_series(
     series.observe(each, X, y)
     series.write_note("columns", ups.names, ups.columns)
     series.write_note("inputs", ups.names, _states_after(series, config, ups))
+    series.write_note("point", ups.names, ups.points)
 
 
 def _states_after(series: EnsembleFleet, config: StreamConfig, ups: WarmUps) -> Tensor:

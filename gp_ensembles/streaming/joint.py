@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from gp_ensembles.distributions import LatentMixture, Recalibrated
+from gp_ensembles.distributions import LatentMixture, Recalibrated, WithPointMass
 from gp_ensembles.engine.ensemble import evaluate, next_inputs
 from gp_ensembles.experts.base import BoundExpert
 from gp_ensembles.experts.external import BoundExternal
@@ -30,10 +30,10 @@ def joint_covariance(model: OnlineModel, X: Tensor) -> Tensor:
     if not model.config.ensemble.target.is_real:
         raise TypeError(f"rows have a joint covariance for real numbers only, not for {model.config.ensemble.target}")
     distribution = model.predict(X)
-    stretch = None
-    if isinstance(distribution, Recalibrated):
-        recalibrated, distribution = distribution, distribution.base
-        stretch = recalibrated.stddev / distribution.stddev
+    stretch, total_deviation = None, distribution.stddev
+    while isinstance(distribution, Recalibrated | WithPointMass):
+        distribution = distribution.base
+        stretch = total_deviation / distribution.stddev
     assert not isinstance(distribution, LatentMixture)
     if model.online is None:
         return torch.diag_embed(distribution.variance.movedim(0, -1)).movedim((-2, -1), (0, 1))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.distributions import LatentMixture, Mixture, Recalibrated, StudentTMixture
+from gp_ensembles.distributions import LatentMixture, Mixture, Recalibrated, StudentTMixture, WithPointMass
 from gp_ensembles.streaming.model import OnlineModel
 from gp_ensembles.streaming.predictions import StreamDistribution
 from gp_ensembles.streaming.running import class_distribution
@@ -193,7 +193,12 @@ class LateTargets:
         X = self._with_rows_between(row, steps)
         generator = torch.Generator().manual_seed(self.model.num_rows + len(self._rows))  # the same after a restart
         forecast = self.model.forecast(X, num_paths=_PATHS, generator=generator)
-        return smoothed_draws(forecast.paths[:, -1])
+        draws, first = forecast.paths[:, -1], forecast.first
+        if not isinstance(first, WithPointMass):
+            return smoothed_draws(draws)
+        others = draws[draws != first.at[0]]
+        share = (1 - first.at.new_full((1, 1), (len(others) + 0.5) / (len(draws) + 1))).log()
+        return WithPointMass(smoothed_draws(others if len(others) else draws), first.at, share)
 
     def _with_rows_between(self, row: Tensor, steps: float) -> Tensor:
         """The pending rows and one after them, with rows of unknown inputs in gaps of time."""
@@ -250,7 +255,12 @@ class LateTargets:
         return rows.y
 
 
-_KINDS: dict[str, Any] = {"mixture": Mixture, "student_t": StudentTMixture, "recalibrated": Recalibrated}
+_KINDS: dict[str, Any] = {
+    "mixture": Mixture,
+    "student_t": StudentTMixture,
+    "recalibrated": Recalibrated,
+    "point_mass": WithPointMass,
+}
 
 
 def smoothed_draws(draws: Tensor) -> Mixture:

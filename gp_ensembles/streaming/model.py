@@ -14,19 +14,11 @@ from gp_ensembles.engine.access_lock import AccessLock, guarded, uninterrupted
 from gp_ensembles.engine.external_report import ExternalReport, external_reports
 from gp_ensembles.engine.input_checks import check_made, checked_steps
 from gp_ensembles.engine.online import OnlineEnsemble
+from gp_ensembles.engine.state import snapshot
 from gp_ensembles.engine.upkeep import UpkeepReport
 from gp_ensembles.files.checkpoint import rebuilt, write_checkpoint
 from gp_ensembles.numerics.compiled import IS_COMPILED
-from gp_ensembles.streaming.after_mixture import (
-    calibrate_block,
-    calibrate_next,
-    calibration_from_plain,
-    calibration_to_plain,
-    in_units,
-    init_calibration,
-    next_levels,
-    remember,
-)
+from gp_ensembles.streaming import after_mixture
 from gp_ensembles.streaming.bad_rows import CleanRows, clean_arrivals, clean_warm_up
 from gp_ensembles.streaming.checks import (
     IllegalRow,
@@ -37,13 +29,14 @@ from gp_ensembles.streaming.checks import (
     warn_of_waiting,
 )
 from gp_ensembles.streaming.config import StreamConfig
-from gp_ensembles.streaming.content import KIND, restore, saved
-from gp_ensembles.streaming.forecasting.forecast import Forecast, check_forecast, forecast_rows, future_rows
+from gp_ensembles.streaming.content import KIND, saved
+from gp_ensembles.streaming.forecasting.forecast import Forecast, check_forecast, forecast_rows, future_rows, with_point
 from gp_ensembles.streaming.forecasts import forecast_places, warn_of_poor_forecasts
 from gp_ensembles.streaming.inputs import InputPath, InputState, Standard
 from gp_ensembles.streaming.one_row import RowPipeline, is_plain, pipeline_of
+from gp_ensembles.streaming.point_mass import PointMass, build, without_point
 from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution
-from gp_ensembles.streaming.reports import AnomalyCounts, ColumnReport, column_reports, num_discounted
+from gp_ensembles.streaming.reports import AnomalyCounts, ColumnReport, column_reports
 from gp_ensembles.streaming.running import no_predictions, running_distribution
 from gp_ensembles.streaming.scales import Standardizer
 from gp_ensembles.streaming.warm_up_outliers import num_far, warn_of_outliers
@@ -58,7 +51,8 @@ class OnlineModel:
     as where the other is rare: hyperparameters are then not fitted, with a warning. All outputs are in the units of the
     target. A missing target is NaN. So is a missing input: it is imputed by something between the column's last value
     and its mean, and predictions become less certain. Columns that are constant in the warm-up are used from the row
-    in which they first change.
+    in which they first change. A value that a large share of the warm-up's targets equal, such as zero sales, gets a
+    probability of its own in each prediction, see :class:`~gp_ensembles.distributions.WithPointMass`.
 
     Args:
         config: The ensemble, and how rows are given to it; a price in it becomes a size with the first rows.
@@ -89,11 +83,12 @@ class OnlineModel:
         self.online: OnlineEnsemble | None = None
         self.warm_X: Tensor | None = None  # all rows while the warm-up lasts, then its rows
         self.warm_y: Tensor | None = None
-        self._calibration = init_calibration(self.config)
+        self._calibration = after_mixture.init_calibration(self.config)
         self.anomaly_counts: AnomalyCounts = AnomalyCounts()
         self._path: InputPath | None = None
         self._followed: InputState | None = None
         self._row: RowPipeline | None = None
+        self._point: PointMass | None = None
 
     @property
     def num_rows(self) -> int:
@@ -266,7 +261,8 @@ class OnlineModel:
             return running_distribution(self.config.ensemble.target, y, X.shape[0])
         standard, _ = self._standard(X, all_next=True)
         mixture = self.online.predict(standard.inputs, steps=steps, extra=standard.extra)
-        return calibrate_next(self._calibration, in_units(mixture, self.scales))
+        known = after_mixture.calibrate_next(self._calibration, after_mixture.in_units(mixture, self.scales))
+        return known if self._point is None else self._point.mixed(known, self._point.predict(standard.inputs, steps))
 
     def predict_interval(self, X: Tensor, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
         """Ends, (N,) each, of intervals one step ahead at rows X (N, D): quantiles at :meth:`interval_levels`."""
@@ -294,7 +290,8 @@ class OnlineModel:
         check_forecast(self.config.ensemble.target, X.shape[0], self.num_rows, num_paths)
         (path, followed), (standard, _) = self._inputs, self._standard(X)
         inputs, first = path.taken(followed.within.limit(standard.scaled), X), self.predict(X[:1])
-        return forecast_rows(online, inputs, standard.extra, scales, first, num_paths, generator)
+        paths = forecast_rows(online, inputs, standard.extra, scales, first, num_paths, generator)
+        return paths if self._point is None else with_point(paths, self._point.predict(inputs), generator)
 
     def interval_levels(self, coverage: float = 0.9) -> tuple[float, float]:
         """Probabilities at the lower and upper end of the next interval.
@@ -309,7 +306,7 @@ class OnlineModel:
         Raises:
             ValueError: If the config does not name it, or it is not between 0 and 1.
         """
-        return next_levels(self._calibration, self.config, coverage)
+        return after_mixture.next_levels(self._calibration, self.config, coverage)
 
     def inputs(self, X: Tensor) -> Tensor:
         """Rows (N, D) that come one after another as the ensemble sees them: gaps filled, standardized; float64."""
@@ -374,9 +371,10 @@ class OnlineModel:
             "warm_X": None if self.warm_X is None else self.warm_X.clone().cpu(),
             "warm_y": None if self.warm_y is None else self.warm_y.clone().cpu(),
             **saved(self.online),
-            "calibration": copy.deepcopy(calibration_to_plain(self._calibration)),
+            "calibration": after_mixture.calibration_to_plain(self._calibration),
             "inputs": None if self._followed is None else self._followed.packed().cpu(),
             "anomaly_counts": list(self.anomaly_counts),
+            "point_mass": None if self._point is None else self._point.content(),
         }
 
     @classmethod
@@ -384,27 +382,22 @@ class OnlineModel:
         """The model that :meth:`content` described, on its device or another."""
         plain = content["config"] if device is None else {**content["config"], "device": device}
         model = cls(StreamConfig.from_plain(plain), content["feature_names"])
-        model._calibration = calibration_from_plain(copy.deepcopy(content["calibration"]))  # it is changed in place
+        model._calibration = after_mixture.calibration_from_plain(content["calibration"])
         model.anomaly_counts = AnomalyCounts(*content["anomaly_counts"])
         X, y = (rows if rows is None else rows.to(model.device) for rows in (content["warm_X"], content["warm_y"]))
         model.warm_X, model.warm_y = X, y
         if X is not None and y is not None and content["ensemble"] is not None:
-            model._path = path = InputPath.of(model.config, X, y, model._names_of(range(X.shape[1])))
-            model._followed = InputState.unpacked(content["inputs"].to(model.device), len(path.columns.kept))
-            model.online = path.build_ensemble(path.warm_up(X), y, is_fitted=False)
-            restore(model.online, content)
+            built = build(model.config, X, y, model._names_of(range(X.shape[1])), content=content)
+            model._path, _, model.online, model._point = built
+            model._followed = InputState.unpacked(content["inputs"].to(model.device), len(built.path.columns.kept))
             model._compile_now()
         return model
-
-    @property
-    def num_far_in_warmup(self) -> int:
-        """Targets of the warm-up that are far from all others and too many to be mistakes: they were learned."""
-        return num_far(self.warm_y) if self.config.ensemble.target.is_real and self.warm_y is not None else 0
 
     def __repr__(self) -> str:
         if self.online is None:
             return f"OnlineModel({self.config.ensemble.name}, {self.num_rows} of {self.config.warmup} warm-up rows)"
-        return f"OnlineModel after {self.num_rows} rows: {self.online!r}"
+        point = "" if self._point is None else f", with a point mass at {self._point.at:g}"
+        return f"OnlineModel after {self.num_rows} rows{point}: {self.online!r}"
 
     def _repr_html_(self) -> str:
         """A table of experts with weights as bars, for notebooks."""
@@ -414,43 +407,48 @@ class OnlineModel:
         """Fit to these rows, all or nothing."""
         rows, num_moved, num_left_out = clean_warm_up(X, y, self.config)
         X, y, counts = rows.X, rows.y, counts.with_bad(rows, 1, self.feature_names)
-        path = InputPath.of(self.config, X, y, self._names_of(range(X.shape[1])))
-        warm = path.warm_up(X)
-        online = path.build_ensemble(warm, y, is_fitted=True, progress=progress)
+        names = self._names_of(range(X.shape[1]))
+        path, warm, online, point = build(self.config, X, y, names, progress=progress)
         followed = path.with_effects(warm, lambda rows: online.predict(rows).mean)
         with uninterrupted():
-            self.warm_X, self.warm_y, self.online = X.clone(), y.clone(), online
-            self._calibration = remember(init_calibration(self.config), y)
+            self.warm_X, self.warm_y, self.online, self._point = X.clone(), y.clone(), online, point
+            self._calibration = after_mixture.init_calibration(self.config, y, has_point=point is not None)
             self._path, self._followed = path, followed
             counts = counts.after(num_moved, 0, int(followed.gaps.num_imputed.sum()))
-            self.anomaly_counts = counts._replace(targets_left_out=num_left_out)
+            num_kept = num_far(y) if self.config.ensemble.target.is_real else 0
+            self.anomaly_counts = counts._replace(targets_left_out=num_left_out, targets_far=num_kept)
         self._compile_now()
-        warn_of_outliers(self.anomaly_counts.targets_left_out, self.num_far_in_warmup)
+        warn_of_outliers(num_left_out, num_kept)
         warn_of_poor_forecasts(self.config.ensemble, X[:, path.columns.forecasts], y)
 
     def _learn(
         self, online: OnlineEnsemble, standard: Standard, rows: CleanRows, steps: Tensor | None
     ) -> OnlinePredictions:
         """Learn rows in standardized units, and their targets."""
-        y, counts = rows.y, self.anomaly_counts.with_bad(rows, self.num_rows + 1, self.feature_names)
+        counts, point = self.anomaly_counts.with_bad(rows, self.num_rows + 1, self.feature_names), self._point
+        y = without_point(rows.y, None if point is None else point.at)
         followed, targets, times = standard.state, self.targets(y), {"steps": steps, "extra": standard.extra}
+        undo = None if point is None else snapshot(online.state, len(y))
         predictions = online.observe(standard.inputs, targets.to(self.config.torch_dtype), **times)
-        num_outliers = num_discounted(predictions.mixture, targets, self.config.ensemble.outlier_threshold)
+        log_share = None if point is None else point.observe(standard.inputs, rows.y, steps, undo)
         num_imputed = int(followed.gaps.num_imputed.sum())
         with uninterrupted():  # the layers around the ensemble learn the rows too
             self._followed = followed
-            self.anomaly_counts = counts.after(int(standard.num_moved.sum()), num_outliers, num_imputed)
-            mixture = in_units(predictions.mixture, self.scales)
-            calibrated = calibrate_block(self._calibration, self.config, mixture, y, online.block_size)
+            self.anomaly_counts = counts.after(int(standard.num_moved.sum()), online.num_discounted, num_imputed)
+            mixture = after_mixture.in_units(predictions.mixture, self.scales)
+            calibrated = after_mixture.calibrate_block(self._calibration, self.config, mixture, y, online.block_size)
             self._calibration, distribution, gain, intervals = calibrated
         log_prob = predictions.log_prob.double() - self.scales.log_scale(targets) + gain
         log_weights = online.ensemble.layers.by_expert(predictions.log_weights.double())
+        if point is not None and log_share is not None:
+            distribution = point.mixed(distribution, log_share)
+            log_prob = distribution.with_point_log_prob(rows.y, log_prob)
         return OnlinePredictions(distribution, log_prob, log_weights, 0, intervals)
 
     def _pipeline(self, X: object, y: object = None) -> RowPipeline | None:
         """The fast pipeline of a single row X and its target; ``None`` where only blocks can handle or refuse it."""
         is_row = self.warm_X is not None and is_plain(X, (1, self.warm_X.shape[1]))
-        if self.online is None or not is_row or not (y is None or is_plain(y, (1,))):
+        if self.online is None or self._point is not None or not is_row or not (y is None or is_plain(y, (1,))):
             return None
         self._row = pipeline_of(self._row, self.online, self.config, self._inputs[0].columns)
         return self._row
@@ -468,7 +466,8 @@ class OnlineModel:
         with uninterrupted():
             pipeline.ensemble.commit(row.staged)
             self._followed, self._calibration = row.followed, row.calibration
-            self.anomaly_counts = self.anomaly_counts.after(row.num_moved, 0, self.anomaly_counts.inputs_imputed)
+            discounted, imputed = self.anomaly_counts.targets_discounted, self.anomaly_counts.inputs_imputed
+            self.anomaly_counts = self.anomaly_counts.after(row.num_moved, discounted, imputed)
         return row.predictions
 
     def __getstate__(self) -> dict[str, object]:

@@ -5,12 +5,12 @@ from typing import NamedTuple
 from torch import Tensor
 
 from gp_ensembles.calibration.levels import check_coverages
-from gp_ensembles.distributions import Mixture, Recalibrated, StudentTMixture
+from gp_ensembles.distributions import Mixture, Recalibrated, StudentTMixture, WithPointMass
 from gp_ensembles.distributions.table import distribution_text
 from gp_ensembles.engine.predictions import AnyMixture
 from gp_ensembles.numerics.display import band_html, predictions_head, record_text, text_html
 
-StreamDistribution = AnyMixture | Recalibrated
+StreamDistribution = AnyMixture | Recalibrated | WithPointMass
 
 
 class Intervals(NamedTuple):

@@ -3,10 +3,6 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from torch import Tensor
-
-from gp_ensembles.distributions import LatentMixture
-from gp_ensembles.engine.predictions import AnyMixture
 from gp_ensembles.streaming.bad_rows import CleanRows
 from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.inputs import InputState
@@ -20,6 +16,7 @@ class AnomalyCounts(NamedTuple):
         targets_discounted: Targets beyond ``EnsembleSpec.outlier_threshold``, from which less was learned.
         targets_left_out: Targets of the warm-up that count as missing, see
             :mod:`~gp_ensembles.streaming.warm_up_outliers`.
+        targets_far: Targets of the warm-up that are far from all others but too many to be mistakes: they were learned.
         inputs_imputed: Imputed inputs, see :mod:`~gp_ensembles.streaming.gaps`.
         bad_rows: Rows with a number that cannot be learned, see ``StreamConfig.on_bad_row``.
         first_bad_row: What was wrong with the first of them.
@@ -31,11 +28,12 @@ class AnomalyCounts(NamedTuple):
     inputs_imputed: int = 0
     bad_rows: int = 0
     first_bad_row: str = ""
+    targets_far: int = 0
 
-    def after(self, num_moved: int, num_discounted: int, inputs_imputed: int) -> "AnomalyCounts":
-        """The counts after a block, and how many inputs were imputed in all."""
-        inputs, targets = self.inputs_moved + num_moved, self.targets_discounted + num_discounted
-        return self._replace(inputs_moved=inputs, targets_discounted=targets, inputs_imputed=inputs_imputed)
+    def after(self, num_moved: int, targets_discounted: int, inputs_imputed: int) -> "AnomalyCounts":
+        """The counts after a block, and how many targets were discounted and inputs imputed in all."""
+        inputs = self.inputs_moved + num_moved
+        return self._replace(inputs_moved=inputs, targets_discounted=targets_discounted, inputs_imputed=inputs_imputed)
 
     def with_bad(self, rows: CleanRows, first_row: int, names: Sequence[str] | None) -> "AnomalyCounts":
         """The counts with rows, the first of which has this number, that held what cannot be learned."""
@@ -43,14 +41,6 @@ class AnomalyCounts(NamedTuple):
             return self
         first = self.first_bad_row or rows.first.message(first_row, names)
         return self._replace(bad_rows=self.bad_rows + len(rows.bad), first_bad_row=first)
-
-
-def num_discounted(mixture: AnyMixture, y: Tensor, threshold: float | None) -> int:
-    """How many targets (B,) are further from a mixture's mean than ``threshold`` of its deviations."""
-    if threshold is None or isinstance(mixture, LatentMixture) or y.ndim != 1:
-        return 0
-    mean, variance = mixture.moments()
-    return int(((y - mean).abs() > threshold * variance.sqrt()).sum())
 
 
 class ColumnReport(NamedTuple):

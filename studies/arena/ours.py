@@ -7,7 +7,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gp_ensembles.distributions import Distribution, LatentMixture, Mixture, Recalibrated, StudentTMixture
+from gp_ensembles.distributions import (
+    Distribution,
+    LatentMixture,
+    Mixture,
+    Recalibrated,
+    StudentTMixture,
+    WithPointMass,
+)
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import PRESETS, auto, auto_for
 from gp_ensembles.ensembles.spec import EnsembleSpec
@@ -220,8 +227,9 @@ class Ours(Distributional):
         assert self.model is not None
         assert self.model.online is not None
         found = predictions.distribution
-        base = found.base if isinstance(found, Recalibrated) else found
-        assert not isinstance(base, LatentMixture)
+        inner = found.base if isinstance(found, WithPointMass) else found
+        base = inner.base if isinstance(inner, Recalibrated) else inner
+        assert not isinstance(base, LatentMixture | WithPointMass)
         mean, variance = _array(base.component_mean), _array(base.component_variance)
         df = _array(base.degrees_of_freedom) if isinstance(base, StudentTMixture) else np.full_like(mean, np.inf)
         log_weights = _array(base.log_weights)

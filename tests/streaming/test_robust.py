@@ -135,7 +135,7 @@ def test_too_many_wild_targets_of_a_warm_up_are_learned_and_said():
     y[50:80] = 1e6
     with pytest.warns(UserWarning, match="30 targets of the warm-up are outliers, but too many"):
         model = OnlineModel(replace(UNLIMITED_BASES, warmup=300)).fit(X[:300], y[:300])
-    assert (model.anomaly_counts.targets_left_out, model.num_far_in_warmup) == (0, 30)
+    assert (model.anomaly_counts.targets_left_out, model.anomaly_counts.targets_far) == (0, 30)
 
 
 def test_targets_that_count_less_are_counted():

@@ -6,12 +6,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.distributions import LatentMixture, Recalibrated
+from gp_ensembles.distributions import LatentMixture, Recalibrated, WithPointMass
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.ensembles.targets import Target
 from gp_ensembles.numerics import normal, normal_scores
 from gp_ensembles.numerics.display import ends, rows_text
-from gp_ensembles.numerics.draws import generator_device
+from gp_ensembles.numerics.draws import generator_device, uniform_draws
 from gp_ensembles.streaming.forecasting.paths import sample_paths
 from gp_ensembles.streaming.predictions import StreamDistribution
 from gp_ensembles.streaming.scales import Standardizer
@@ -94,6 +94,13 @@ class Forecast(NamedTuple):
         return self.paths[place.to(self.paths.device)]
 
 
+def with_point(forecast: Forecast, log_share: Tensor, generator: torch.Generator | None) -> Forecast:
+    """A forecast whose paths are at the point with these log probabilities, (H,), each row by itself."""
+    assert isinstance(forecast.first, WithPointMass)
+    is_at = uniform_draws(tuple(forecast.paths.shape), forecast.paths, generator) < log_share.exp()
+    return forecast._replace(paths=torch.where(is_at, forecast.first.at.to(forecast.paths), forecast.paths))
+
+
 def future_rows(X: Tensor | int, num_inputs: int) -> Tensor:
     """Rows (H, D): those given, or H rows without a known input.
 
@@ -137,11 +144,12 @@ def forecast_rows(
     generator: torch.Generator | None,
 ) -> Forecast:
     """Forecast future rows as an ensemble takes them, inputs (H, D) and ``extra`` noise (H,); changes no argument."""
+    whole, first = first, first.base if isinstance(first, WithPointMass) else first
     mixture = first.base if isinstance(first, Recalibrated) else first
-    assert not isinstance(mixture, LatentMixture)
+    assert not isinstance(mixture, LatentMixture | WithPointMass)
     log_weights = mixture.log_weights if mixture.log_weights.ndim == 1 else mixture.log_weights[:, 0]
     paths = sample_paths(online, inputs, log_weights, num_paths, extra=extra, generator=generator)
-    return Forecast(recalibrated_paths(scales.inverse_mean(paths), first), first)
+    return Forecast(recalibrated_paths(scales.inverse_mean(paths), first), whole)
 
 
 def recalibrated_paths(paths: Tensor, first: StreamDistribution) -> Tensor:

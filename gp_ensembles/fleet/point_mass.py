@@ -1,0 +1,90 @@
+"""Point masses of the targets of series: where each lies, and its probability by the chain of the last labels.
+
+See :mod:`gp_ensembles.streaming.point_mass`; here the probability follows the targets of a series and not its inputs.
+"""
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.calibration.labels import LabelState, init_labels, predict_labels, step_labels, update_labels
+from gp_ensembles.distributions import WithPointMass
+from gp_ensembles.fleet.arrivals import batches
+from gp_ensembles.fleet.predictions import SeriesDistribution
+from gp_ensembles.streaming.config import StreamConfig
+from gp_ensembles.streaming.point_mass import find_point, without_point
+from gp_ensembles.streaming.predictions import Intervals
+
+_SIZE = 8  # the point, NaN for none; then the chain's four counts, the two probabilities of its last label, is_seen
+
+
+def no_point(zero: Tensor) -> Tensor:
+    """Packed numbers of a series whose targets have no point mass, (8,), like an input."""
+    return torch.cat([zero.new_full((1,), torch.nan), zero.new_zeros(_SIZE - 1)])
+
+
+def point_of(y: Tensor, config: StreamConfig) -> tuple[Tensor, Tensor]:
+    """Packed numbers of a series after targets (N,) of its warm-up, (8,), and those of them not at the point."""
+    at = find_point(y, config)
+    if at is None:
+        return no_point(y[:0]), y
+    labels, _ = update_labels(init_labels(2, y.new_zeros(())), _labels(y, y.new_tensor(at)))
+    packed = torch.cat([y.new_tensor([at]), labels.counts.flatten(), labels.last, labels.is_seen.reshape(1)])
+    return packed, without_point(y, at)
+
+
+def other_targets(points: Tensor, y: Tensor) -> Tensor:
+    """Targets (N,) without those at the point of their series, packed (N, 8)."""
+    return torch.where(y == points[:, 0], torch.nan, y)
+
+
+def learn_points(points: Tensor, y: Tensor, series: Tensor) -> Tensor:
+    """Learn targets (N,) of series (N,) in any order: log probabilities of the point before each, (N,).
+
+    States of the S series are packed, (S, 8), and changed in place; minus infinity where a series has no point.
+    """
+    log_share = torch.full_like(y, -torch.inf)
+    has_point = (~points[series, 0].isnan()).nonzero().flatten()
+    for places, numbers in batches(series[has_point], lengths=(1,)):
+        rows = has_point[numbers.squeeze(-1)]
+        state, found = step_labels(_chain(points[places]), _labels(y[rows], points[places, 0]))
+        log_share[rows] = found[:, 1]
+        points[places, 1:] = torch.cat([state.counts.flatten(-2), state.last, state.is_seen.unsqueeze(-1)], dim=-1)
+    return log_share
+
+
+def next_shares(points: Tensor) -> Tensor:
+    """Log probabilities that the next target is at the point, of series (S, 8), shape (S,)."""
+    share = predict_labels(_chain(points))[:, 1]
+    return torch.where(points[:, 0].isnan(), -torch.inf, share)
+
+
+def with_points(base: SeriesDistribution, points: Tensor, log_share: Tensor) -> SeriesDistribution:
+    """Distributions of rows (N,) of series with these packed numbers (N, 8); the base where none has a point."""
+    if bool(points[:, 0].isnan().all()):
+        return base
+    assert not isinstance(base, WithPointMass)
+    return WithPointMass(base, points[:, 0].unsqueeze(0), log_share.unsqueeze(0))
+
+
+def with_central_levels(distribution: SeriesDistribution, intervals: Intervals, y: Tensor | None) -> Intervals:
+    """Intervals of rows (N,), at central levels where there is a point: levels cannot adapt to a share at one value."""
+    if not isinstance(distribution, WithPointMass):
+        return intervals
+    at, share = distribution.at[0], distribution.log_share[0].exp()
+    tails = (1 - share.new_tensor(intervals.coverages)) / 2
+    central = torch.stack([tails, 1 - tails]).unsqueeze(-1)
+    levels = torch.where(at.isnan(), intervals.levels, central)
+    if y is None:
+        return intervals._replace(levels=levels)
+    up_to = distribution.cdf(y)
+    below = up_to - torch.where(y == at, share, 0.0)
+    covered = torch.where(y.isnan(), torch.nan, ((up_to >= levels[0]) & (below <= levels[1])).to(up_to))
+    return intervals._replace(levels=levels, covered=torch.where(at.isnan(), intervals.covered, covered))
+
+
+def _labels(y: Tensor, at: Tensor) -> Tensor:
+    return torch.where(y.isnan(), y, (y == at).to(y))
+
+
+def _chain(points: Tensor) -> LabelState:
+    return LabelState(points[:, 1:5].unflatten(-1, (2, 2)), points[:, 5:7], points[:, 7])
