@@ -116,6 +116,7 @@ def merge_distributions(parts: Sequence[SeriesDistribution], order: Tensor) -> S
     first = parts[0]
     if any(isinstance(part, WithPointMass) for part in parts):
         return _merge_point_masses([_with_point_mass(part) for part in parts], order)
+    assert not isinstance(first, WithPointMass)
     if isinstance(first, Recalibrated):
         maps = torch.cat([part.map_log_weights for part in parts if isinstance(part, Recalibrated)], dim=1)[:, order]
         base = merge_distributions([_base(part) for part in parts], order)

@@ -113,9 +113,9 @@ class Predicted:
     @property
     def mean(self) -> Array:
         """Means, shape (N,)."""
-        if isinstance(self.distribution, Recalibrated):
-            return _array(self._tabulated().mean())
-        return _array(self.distribution.mean)
+        mean = self._tabulated().mean() if isinstance(self._others, Recalibrated) else self._others.mean
+        found = self.distribution
+        return _array(found.with_point(mean, mean)[0] if isinstance(found, WithPointMass) else mean)
 
     def log_prob(self, y: Array) -> Array:
         """See :meth:`~studies.arena.scores.Predictive.log_prob`."""
@@ -133,13 +133,26 @@ class Predicted:
     def crps(self, y: Array) -> Array:
         """See :meth:`~studies.arena.scores.Predictive.crps`; by integration unless components are normal."""
         given, found = torch.from_numpy(y), self.distribution
-        if isinstance(found, Mixture):
-            return _array(crps_mixture(*found, given, tolerance=_TOLERANCE))
-        return _array(self._tabulated().crps(given, found.cdf(given)))
+        if isinstance(found, WithPointMass):
+            return _array(found.crps(given, self._crps(given), self._crps(found.at[0])))
+        return _array(self._crps(given))
+
+    @property
+    def _others(self) -> Mixture | StudentTMixture | Recalibrated:
+        """The distribution, that of the targets that are not at a point mass."""
+        found = self.distribution
+        base = found.base if isinstance(found, WithPointMass) else found
+        assert not isinstance(base, LatentMixture)
+        return base
+
+    def _crps(self, y: Tensor) -> Tensor:
+        if isinstance(self._others, Mixture):
+            return crps_mixture(*self._others, y, tolerance=_TOLERANCE)
+        return self._tabulated().crps(y, self._others.cdf(y))
 
     def _tabulated(self) -> Table:
         if self._table is None:
-            self._table = Table.of(self.distribution)
+            self._table = Table.of(self._others)
         return self._table
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from studies.arena.contenders import LEARNERS, Contender, OfClasses, Pair, Whole
 from studies.arena.learners import BLOCK, Cost, Distributional, Learner, Run, run_learner
 from studies.arena.ours import OurClasses, Ours
-from studies.arena.scores import Array, ClassRows, Rows, joined, score_classes, score_rows
+from studies.arena.scores import Array, ClassRows, Rows, joined, score_classes, score_rows, with_repeats
 from studies.arena.sets import Task
 from studies.arena.storage import ExpertDensities
 
@@ -63,7 +63,10 @@ class Arena:
         began = time.process_time()
         around = pair.band(self.seed).around(run.points(self.task))
         seconds = time.process_time() - began
-        return Outcome(score_rows(around, self.task.y), run.cost._replace(stream=run.cost.stream + seconds))
+        rows, unit = score_rows(around, self.task.y, self.task.unit), self.task.unit
+        if unit is not None and pair.learner == "previous":
+            rows = rows._replace(log_prob=with_repeats(rows.log_prob, rows.y, rows.mean, unit))
+        return Outcome(rows, run.cost._replace(stream=run.cost.stream + seconds))
 
     def _distributional(self, model: Distributional) -> Outcome:
         if isinstance(model, Ours):
@@ -76,7 +79,7 @@ class Arena:
             clock = time.process_time()
             predictive = model.step(X, y)
             seconds += time.process_time() - clock
-            parts.append(score_rows(predictive, y))
+            parts.append(score_rows(predictive, y, self.task.unit))
         densities = model.densities() if isinstance(model, Ours) else None
         return Outcome(joined(parts), Cost(warmed - began, seconds), densities)
 

@@ -12,6 +12,8 @@ LEVEL = 0.9  # of the intervals
 WINDOW = 500  # rows over which coverage is looked at
 _CALIBRATED = (0.85, 0.95)  # coverage of a window that counts as kept
 SCORES = ("log_score", "crps", "nmse", "coverage", "windows", "width")
+_REPEATS = 10  # rows for each value of a lattice, at least
+_OFF_LATTICE, _ROUND_OFF = 1e-6, 1e-12
 CLASS_SCORES = ("log_score", "error_rate")
 
 
@@ -154,8 +156,45 @@ def _finite(df: Array) -> Array:
     return np.where(np.isinf(df), 2.0, df)
 
 
-def score_rows(predictive: Predictive, y: Array) -> Rows:
-    """Score predictions (N,) by targets (N,); missing ones are NaN.
+def lattice_unit(y: Array) -> float | None:
+    """The unit of targets (N,) that are whole multiples of one and repeat often; ``None`` for all others.
+
+    Often is ten times each in the mean. Densities of such targets reward spikes at the few values that occur.
+
+    Example:
+        >>> lattice_unit(np.tile([0.0, 0.5, 2.0], 10)), lattice_unit(np.linspace(0, 1, 30))
+        (0.5, None)
+    """
+    seen = y[~np.isnan(y)]
+    values = np.unique(seen)
+    if len(values) < 2 or len(values) > len(seen) / _REPEATS:
+        return None
+    unit = float(np.diff(values).min())
+    steps = (values - values[0]) / unit
+    return unit if np.abs(steps - steps.round()).max() < _OFF_LATTICE * max(1.0, steps[-1]) else None
+
+
+def cell_log_prob(predictive: Predictive, y: Array, unit: float) -> Array:
+    """Log probabilities of the cells of one unit around targets (N,), per unit, so that they compare with densities."""
+    cell = predictive.cdf(y + unit / 2) - predictive.cdf(y - unit / 2)
+    with np.errstate(divide="ignore"):
+        inside: Array = np.log(cell / unit)
+    return np.where(cell > _ROUND_OFF, inside, np.minimum(predictive.log_prob(y), np.log(_ROUND_OFF / unit)))
+
+
+def with_repeats(log_prob: Array, y: Array, previous: Array, unit: float) -> Array:
+    """Log scores of cells (N,) with a probability of its own for the previous value (N,), the share of repeats so far.
+
+    Shares are counted before each row, from one half of a repeat in one row.
+    """
+    repeats = np.abs(y - previous) < unit / 2
+    before = np.concatenate([[0.0], np.cumsum(repeats)[:-1]])
+    share = (before + 0.5) / (np.arange(len(y)) + 1.0)
+    return np.logaddexp(np.where(repeats, np.log(share / unit), -np.inf), np.log1p(-share) + log_prob)
+
+
+def score_rows(predictive: Predictive, y: Array, unit: float | None = None) -> Rows:
+    """Score predictions (N,) by targets (N,); missing ones are NaN. With a unit, the log score is that of its cells.
 
     Example:
         >>> one = np.ones(2)
@@ -165,7 +204,8 @@ def score_rows(predictive: Predictive, y: Array) -> Rows:
     """
     seen = ~np.isnan(y)
     at = np.where(seen, y, predictive.mean)
-    found = (predictive.log_prob(at), predictive.crps(at), predictive.cdf(at))
+    log_prob = predictive.log_prob(at) if unit is None else cell_log_prob(predictive, at, unit)
+    found = (log_prob, predictive.crps(at), predictive.cdf(at))
     log_prob, crps, u = (np.where(seen, score, np.nan) for score in found)
     return Rows(y, predictive.mean, log_prob, crps, u, *predictive.interval())
 

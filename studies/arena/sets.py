@@ -15,7 +15,7 @@ from gp_ensembles.streaming.scales import Standardizer, constant_columns
 from gp_ensembles.tables import TableOptions
 from gp_ensembles.tables.numbers import number_in
 from gp_ensembles.tables.text import text_source
-from studies.arena.scores import Array
+from studies.arena.scores import Array, lattice_unit
 from studies.harness.protocol import split_stream
 
 FEWEST_ROWS, MOST_WARM_UP = 600, 1000
@@ -54,6 +54,7 @@ class Task(NamedTuple):
         X: Inputs of the scored rows, shape (N, D).
         y: Their targets, shape (N,).
         num_classes: How many classes there are; 0 for numbers.
+        unit: Unit of targets on a lattice, see :func:`~studies.arena.scores.lattice_unit`.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Task(NamedTuple):
     X: Array
     y: Array
     num_classes: int = 0
+    unit: float | None = None
 
 
 def entries(folder: Path) -> list[Entry]:
@@ -123,7 +125,8 @@ def load_task(entry: Entry, max_rows: int) -> Task:
         return _classes(entry, X, y, num_warmup)
     stream = split_stream(Table(X, y, names, entry.target, entry.name), num_warmup, drop_constant=True, clip=_CLIP)
     warm_X, warm_y, X, y = stream.warm_X, stream.warm_y, stream.X, stream.y
-    return Task(entry.name, entry.kind, warm_X.numpy(), warm_y.numpy(), X.numpy(), y.numpy())
+    unit = lattice_unit(torch.cat([warm_y, y]).numpy())
+    return Task(entry.name, entry.kind, warm_X.numpy(), warm_y.numpy(), X.numpy(), y.numpy(), unit=unit)
 
 
 def _classes(entry: Entry, X: Tensor, y: Tensor, num_warmup: int) -> Task:

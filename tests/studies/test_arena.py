@@ -27,7 +27,16 @@ from studies.arena.learners import Distributional, Learner, run_learner
 from studies.arena.optional import is_installed, missing
 from studies.arena.ours import OurClasses, Ours, Predicted, Variant
 from studies.arena.running import Arena
-from studies.arena.scores import WINDOW, LocationScale, Rows, score_classes, score_rows, summarize
+from studies.arena.scores import (
+    WINDOW,
+    LocationScale,
+    Rows,
+    lattice_unit,
+    score_classes,
+    score_rows,
+    summarize,
+    with_repeats,
+)
 from studies.arena.sets import Task, entries, load_task
 from studies.arena.storage import load_densities, load_rows
 from studies.arena.tables import ArenaPlan, arena_table, summarize_methods
@@ -63,6 +72,28 @@ def changed(task: Task, row: int) -> Task:
 
 
 # Scores.
+
+
+def test_targets_on_a_lattice_are_scored_by_the_probabilities_of_its_cells():
+    unit, y = 0.5, np.tile([-0.5, 0.0, 1.5], 20)
+    assert lattice_unit(y) == lattice_unit(np.append(y, np.nan)) == unit
+    assert lattice_unit(y + 1e-3 * np.arange(60)) is None  # no two alike
+    assert lattice_unit(np.append(y, 0.3)) is None  # off the lattice
+    ones = np.ones(len(y))
+    found = score_rows(LocationScale(0 * ones, 0.01 * ones, np.inf * ones), y, unit)
+    cells = stats.norm(0, 0.01).cdf(0.25) - stats.norm(0, 0.01).cdf(-0.25)
+    assert found.log_prob[1] == pytest.approx(math.log(cells / unit))  # a spike earns no more than its cell
+    assert found.log_prob[0] < -25  # and pays where it is not
+    wide = score_rows(LocationScale(0 * ones, 50 * ones, np.inf * ones), y, unit)
+    assert wide.log_prob == pytest.approx(stats.norm(0, 50).logpdf(y), abs=1e-4)
+
+
+def test_the_previous_value_has_a_probability_of_its_own_on_a_lattice():
+    y, previous = np.array([1.0, 1.0, 2.0]), np.array([0.0, 1.0, 1.0])
+    cells = np.log([0.2, 0.3, 0.1])
+    shares = [0.5, 0.25, 1.5 / 3]  # of repeats before each row
+    wanted = [(1 - shares[0]) * 0.2, shares[1] + (1 - shares[1]) * 0.3, (1 - shares[2]) * 0.1]
+    assert np.exp(with_repeats(cells, y, previous, 1.0)) == pytest.approx(wanted)
 
 
 def test_scores_of_a_student_t_are_those_of_its_definition():
