@@ -25,7 +25,7 @@ class SeriesModel(NamedTuple):
         path: How its rows are standardized, with its units.
         state: State of its inputs: last values, scales of columns that were constant in the warm-up, range.
         calibration: State of its recalibration and of its interval levels.
-        point: Its point mass, see :mod:`gp_ensembles.fleet.point_mass`, shape (8,).
+        point: Its point mass, see :mod:`gp_ensembles.fleet.point_mass`, shape (12,).
 
     Example:
         >>> from gp_ensembles.fleet import Fleet

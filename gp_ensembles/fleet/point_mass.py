@@ -6,6 +6,7 @@ See :mod:`gp_ensembles.streaming.point_mass`; here the probability follows the t
 import torch
 from torch import Tensor
 
+from gp_ensembles.calibration.frequency import FrequencyState, init_frequency, mix_frequency, update_frequency
 from gp_ensembles.calibration.labels import LabelState, init_labels, predict_labels, step_labels, update_labels
 from gp_ensembles.distributions import WithPointMass
 from gp_ensembles.fleet.arrivals import batches
@@ -14,52 +15,56 @@ from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.point_mass import find_point, without_point
 from gp_ensembles.streaming.predictions import Intervals
 
-_SIZE = 8  # the point, NaN for none; then the chain's four counts, the two probabilities of its last label, is_seen
+# The point, NaN for none; the chain's four counts, the probabilities of its last label, whether it was seen; counts and
+# weights of the frequency.
+_SIZE = 12
 
 
 def no_point(zero: Tensor) -> Tensor:
-    """Packed numbers of a series whose targets have no point mass, (8,), like an input."""
+    """Packed numbers of a series whose targets have no point mass, (12,), like an input."""
     return torch.cat([zero.new_full((1,), torch.nan), zero.new_zeros(_SIZE - 1)])
 
 
 def point_of(y: Tensor, config: StreamConfig) -> tuple[Tensor, Tensor]:
-    """Packed numbers of a series after targets (N,) of its warm-up, (8,), and those of them not at the point."""
+    """Packed numbers of a series after targets (N,) of its warm-up, (12,), and those of them not at the point."""
     at = find_point(y, config)
     if at is None:
         return no_point(y[:0]), y
-    labels, _ = update_labels(init_labels(2, y.new_zeros(())), _labels(y, y.new_tensor(at)))
-    packed = torch.cat([y.new_tensor([at]), labels.counts.flatten(), labels.last, labels.is_seen.reshape(1)])
-    return packed, without_point(y, at)
+    marks = _labels(y, y.new_tensor(at))
+    labels, _ = update_labels(init_labels(2, y.new_zeros(())), marks)
+    return torch.cat([y.new_tensor([at]), _packed(labels, init_frequency(marks))]), without_point(y, at)
 
 
 def other_targets(points: Tensor, y: Tensor) -> Tensor:
-    """Targets (N,) without those at the point of their series, packed (N, 8)."""
+    """Targets (N,) without those at the point of their series, packed (N, 12)."""
     return torch.where(y == points[:, 0], torch.nan, y)
 
 
 def learn_points(points: Tensor, y: Tensor, series: Tensor) -> Tensor:
     """Learn targets (N,) of series (N,) in any order: log probabilities of the point before each, (N,).
 
-    States of the S series are packed, (S, 8), and changed in place; minus infinity where a series has no point.
+    States of the S series are packed, (S, 12), and changed in place; minus infinity where a series has no point.
     """
     log_share = torch.full_like(y, -torch.inf)
     has_point = (~points[series, 0].isnan()).nonzero().flatten()
     for places, numbers in batches(series[has_point], lengths=(1,)):
         rows = has_point[numbers.squeeze(-1)]
-        state, found = step_labels(_chain(points[places]), _labels(y[rows], points[places, 0]))
-        log_share[rows] = found[:, 1]
-        points[places, 1:] = torch.cat([state.counts.flatten(-2), state.last, state.is_seen.unsqueeze(-1)], dim=-1)
+        own, marks = points[places], _labels(y[rows], points[places, 0])
+        labels, found = step_labels(_chain(own), marks)
+        share, frequency = found[:, 1].exp(), _frequency(own)
+        log_share[rows] = mix_frequency(frequency, share).log()
+        points[places, 1:] = _packed(labels, update_frequency(frequency, share, marks))
     return log_share
 
 
 def next_shares(points: Tensor) -> Tensor:
-    """Log probabilities that the next target is at the point, of series (S, 8), shape (S,)."""
-    share = predict_labels(_chain(points))[:, 1]
-    return torch.where(points[:, 0].isnan(), -torch.inf, share)
+    """Log probabilities that the next target is at the point, of series (S, 12), shape (S,)."""
+    share = mix_frequency(_frequency(points), predict_labels(_chain(points))[:, 1].exp())
+    return torch.where(points[:, 0].isnan(), -torch.inf, share.log())
 
 
 def with_points(base: SeriesDistribution, points: Tensor, log_share: Tensor) -> SeriesDistribution:
-    """Distributions of rows (N,) of series with these packed numbers (N, 8); the base where none has a point."""
+    """Distributions of rows (N,) of series with these packed numbers (N, 12); the base where none has a point."""
     if bool(points[:, 0].isnan().all()):
         return base
     assert not isinstance(base, WithPointMass)
@@ -88,3 +93,12 @@ def _labels(y: Tensor, at: Tensor) -> Tensor:
 
 def _chain(points: Tensor) -> LabelState:
     return LabelState(points[:, 1:5].unflatten(-1, (2, 2)), points[:, 5:7], points[:, 7])
+
+
+def _frequency(points: Tensor) -> FrequencyState:
+    return FrequencyState(points[:, 8:10], points[:, 10:])
+
+
+def _packed(labels: LabelState, frequency: FrequencyState) -> Tensor:
+    """The numbers of series side by side, (..., 11)."""
+    return torch.cat([labels.counts.flatten(-2), labels.last, labels.is_seen.unsqueeze(-1), *frequency], dim=-1)

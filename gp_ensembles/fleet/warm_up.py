@@ -44,7 +44,7 @@ class WarmUps(NamedTuple):
 
     names: list[Hashable]  # their names
     rows: list[WarmUpRows]  # their rows in units, without targets at a point mass
-    points: Tensor  # their point masses, packed, shape (S, 8)
+    points: Tensor  # their point masses, packed, shape (S, 12)
     columns: Tensor  # the use of their columns, packed, shape (S, ...)
     standard: list[WarmUpRows]  # their rows in units of their own, without gaps in the inputs
 

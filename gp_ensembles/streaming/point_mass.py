@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from gp_ensembles.calibration.frequency import FrequencyState, init_frequency, mix_frequency, update_frequency
 from gp_ensembles.distributions import LatentMixture
 from gp_ensembles.distributions.point_mass import WithPointMass
 from gp_ensembles.engine.access_lock import uninterrupted
@@ -83,6 +84,7 @@ class PointMass:
         rows = warm._replace(inputs=self._seen(warm.inputs))
         self.online: OnlineEnsemble = known.build_ensemble(rows, self._labels(y), is_fitted=is_fitted)
         self._calibration: CalibrationState = init_calibration(self._config, self._labels(y))
+        self._frequency: FrequencyState = init_frequency(self._labels(y))
 
     @torch.no_grad()
     def observe(self, inputs: Tensor, y: Tensor, steps: Tensor | None, undo: Callable[[], None] | None) -> Tensor:
@@ -100,12 +102,16 @@ class PointMass:
             raise
         known = self._calibration, self._config, predictions.mixture, labels, self.online.block_size
         self._calibration, predicted, _, _ = calibrate_block(*known)
-        return _log_share(predicted)
+        shares = list[Tensor]()
+        for share, label in zip(_share(predicted).unbind(), labels.unbind(), strict=True):
+            shares.append(mix_frequency(self._frequency, share))
+            self._frequency = update_frequency(self._frequency, share, label)
+        return torch.stack(shares).log()
 
     def predict(self, inputs: Tensor, steps: Tensor | None = None) -> Tensor:
         """Log probabilities of rows that all come next, as the ensemble takes them, (N,)."""
         mixture = self.online.predict(self._seen(inputs), steps=steps)
-        return _log_share(calibrate_next(self._calibration, mixture))
+        return mix_frequency(self._frequency, _share(calibrate_next(self._calibration, mixture))).log()
 
     def mixed(self, base: StreamDistribution, log_share: Tensor) -> WithPointMass:
         """The distribution of all targets, from that of the others, and log probabilities of the point (N,)."""
@@ -115,12 +121,15 @@ class PointMass:
 
     def content(self) -> dict[str, Any]:
         """The state as plain containers and tensors, which :meth:`restore` reads back."""
-        return {"calibration": calibration_to_plain(self._calibration), **saved(self.online)}
+        frequency = {name: value.clone().cpu() for name, value in self._frequency._asdict().items()}
+        return {"calibration": calibration_to_plain(self._calibration), "frequency": frequency, **saved(self.online)}
 
     def restore(self, content: Mapping[str, Any]) -> None:
         """Take the state that :meth:`content` described."""
         restore(self.online, content)
         self._calibration = calibration_from_plain(content["calibration"])
+        known = {name: value.to(self._frequency.counts) for name, value in content["frequency"].items()}
+        self._frequency = FrequencyState(**known)
 
     def _seen(self, inputs: Tensor) -> Tensor:
         """Inputs without the columns of forecasts."""
@@ -167,7 +176,7 @@ def build(
     return Built(path, warm, online, point)
 
 
-def _log_share(predicted: StreamDistribution) -> Tensor:
+def _share(predicted: StreamDistribution) -> Tensor:
     assert isinstance(predicted, LatentMixture)
-    share: Tensor = predicted.class_probabilities[:, 1].double().log()
+    share: Tensor = predicted.class_probabilities[:, 1].double()
     return share
