@@ -12,8 +12,8 @@ from torch import Tensor
 
 from gp_ensembles.engine.memory import TargetMemory
 
-_MOST = 0.03  # share of outliers beyond which there are none
-_WINDOW = 1000.0  # W, rows
+MOST = 0.03  # share of outliers beyond which there are none
+WINDOW = 1000.0  # W, rows
 
 
 class Discounted(NamedTuple):
@@ -58,8 +58,8 @@ def discount(
     row = far.int().argmax(-1, keepdim=True)
     now = (num_seen.unsqueeze(-1) + row).to(tally)
     beyond, last, num = tally.split(1, dim=-1)
-    beyond = beyond * torch.exp((last - now) / _WINDOW) + 1 / _WINDOW
-    is_outlier = beyond <= _MOST
+    beyond = beyond * torch.exp((last - now) / WINDOW) + 1 / WINDOW
+    is_outlier = beyond <= MOST
     center, target = mean.gather(-1, row), y.gather(-1, row)
     counts = (threshold * variance.gather(-1, row).sqrt() / (target - center)) ** 4
     counts = torch.where(is_outlier, counts, 1.0)

@@ -9,10 +9,12 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from gp_ensembles.calibration.frequency import FrequencyState, init_frequency, mix_frequency, update_frequency
 from gp_ensembles.distributions import LatentMixture
+from gp_ensembles.distributions.latent_mixture import certain_classes
 from gp_ensembles.distributions.point_mass import WithPointMass
 from gp_ensembles.engine.access_lock import uninterrupted
 from gp_ensembles.engine.online import OnlineEnsemble
@@ -33,6 +35,7 @@ from gp_ensembles.streaming.inputs import InputPath, Standard
 from gp_ensembles.streaming.predictions import StreamDistribution
 
 _LEAST, _TIMES = 0.05, 3  # share of the commonest target, and how many times as common as any other it is
+_LEAST_SHARE, _FARTHEST = 1e-6, 10.0
 # On fourteen made streams as good as more bases, for half of their time.
 _OCCURRENCE = replace(auto_for(BinaryTarget()), bases=(FourierBasis(), LinearBasis()))
 
@@ -85,6 +88,9 @@ class PointMass:
         self.online: OnlineEnsemble = known.build_ensemble(rows, self._labels(y), is_fitted=is_fitted)
         self._calibration: CalibrationState = init_calibration(self._config, self._labels(y))
         self._frequency: FrequencyState = init_frequency(self._labels(y))
+        self._shift = 0.0
+        if is_fitted:
+            self._shift = _shift_to(self._frequency, _share(self.online.predict(rows.inputs)))
 
     @torch.no_grad()
     def observe(self, inputs: Tensor, y: Tensor, steps: Tensor | None, undo: Callable[[], None] | None) -> Tensor:
@@ -100,7 +106,8 @@ class PointMass:
                 if undo is not None:
                     undo()
             raise
-        known = self._calibration, self._config, predictions.mixture, labels, self.online.block_size
+        mixture = self._shifted(predictions.mixture)
+        known = self._calibration, self._config, mixture, labels, self.online.block_size
         self._calibration, predicted, _, _ = calibrate_block(*known)
         shares = list[Tensor]()
         for share, label in zip(_share(predicted).unbind(), labels.unbind(), strict=True):
@@ -111,7 +118,8 @@ class PointMass:
     def predict(self, inputs: Tensor, steps: Tensor | None = None) -> Tensor:
         """Log probabilities of rows that all come next, as the ensemble takes them, (N,)."""
         mixture = self.online.predict(self._seen(inputs), steps=steps)
-        return mix_frequency(self._frequency, _share(calibrate_next(self._calibration, mixture))).log()
+        calibrated = calibrate_next(self._calibration, self._shifted(mixture))
+        return mix_frequency(self._frequency, _share(calibrated)).log()
 
     def mixed(self, base: StreamDistribution, log_share: Tensor) -> WithPointMass:
         """The distribution of all targets, from that of the others, and log probabilities of the point (N,)."""
@@ -122,14 +130,20 @@ class PointMass:
     def content(self) -> dict[str, Any]:
         """The state as plain containers and tensors, which :meth:`restore` reads back."""
         frequency = {name: value.clone().cpu() for name, value in self._frequency._asdict().items()}
-        return {"calibration": calibration_to_plain(self._calibration), "frequency": frequency, **saved(self.online)}
+        own = {"calibration": calibration_to_plain(self._calibration), "frequency": frequency, "shift": self._shift}
+        return {**own, **saved(self.online)}
 
     def restore(self, content: Mapping[str, Any]) -> None:
         """Take the state that :meth:`content` described."""
         restore(self.online, content)
         self._calibration = calibration_from_plain(content["calibration"])
         known = {name: value.to(self._frequency.counts) for name, value in content["frequency"].items()}
-        self._frequency = FrequencyState(**known)
+        self._frequency, self._shift = FrequencyState(**known), content["shift"]
+
+    def _shifted(self, mixture: StreamDistribution) -> LatentMixture:
+        """The two classes with log odds moved by the shift, as one expert that is certain of them."""
+        odds = torch.logit(_share(mixture).clamp(_LEAST_SHARE, 1 - _LEAST_SHARE)) + self._shift
+        return certain_classes(F.logsigmoid(torch.stack([-odds, odds], dim=-1)), is_binary=True)
 
     def _seen(self, inputs: Tensor) -> Tensor:
         """Inputs without the columns of forecasts."""
@@ -174,6 +188,22 @@ def build(
         if point is not None:
             point.restore(content["point_mass"])
     return Built(path, warm, online, point)
+
+
+def _shift_to(frequency: FrequencyState, shares: Tensor) -> float:
+    """What log odds of shares (N,) are moved by so that their mean is the frequency.
+
+    Averaging over uncertain latent values draws small probabilities towards one half.
+    """
+    odds, wanted = (
+        torch.logit(shares.clamp(_LEAST_SHARE, 1 - _LEAST_SHARE)),
+        frequency.counts[1] / frequency.counts.sum(),
+    )
+    lower, upper = -_FARTHEST, _FARTHEST
+    for _ in range(40):
+        middle = (lower + upper) / 2
+        lower, upper = (middle, upper) if bool((odds + middle).sigmoid().mean() < wanted) else (lower, middle)
+    return (lower + upper) / 2
 
 
 def _share(predicted: StreamDistribution) -> Tensor:

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from gp_ensembles.calibration.labels import init_labels, predict_labels, update_labels
+from gp_ensembles.calibration.labels import LabelState, init_labels, predict_labels, step_labels, update_labels
 
 
 def labels(num_classes, num_rows=60, missing=(0, 9, 10, 30)):
@@ -64,3 +64,15 @@ def test_single_precision():
     _, log_prob = update_labels(init_labels(3, y.float()), y.float())
     assert log_prob.dtype == torch.float32
     torch.testing.assert_close(log_prob.double(), plain(y, 3)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_one_label_of_many_series_at_a_time_is_the_same():
+    y, start = labels(2), init_labels(2, torch.zeros((), dtype=torch.float64))
+    after, want = update_labels(start, y)
+    many = LabelState(*(part.expand(3, *part.shape) for part in start))
+    for label, wanted in zip(y, want, strict=True):
+        torch.testing.assert_close(predict_labels(many), wanted.expand(3, 2))
+        many, found = step_labels(many, label.expand(3))
+        torch.testing.assert_close(found, wanted.expand(3, 2))
+    for part, alone in zip(many, after, strict=True):
+        torch.testing.assert_close(part, alone.expand(3, *alone.shape))

@@ -4,7 +4,14 @@ import pytest
 import torch
 
 from gp_ensembles.calibration.recalibration import map_components
-from gp_ensembles.distributions import Distribution, LatentMixture, Mixture, Recalibrated, StudentTMixture
+from gp_ensembles.distributions import (
+    Distribution,
+    LatentMixture,
+    Mixture,
+    Recalibrated,
+    StudentTMixture,
+    WithPointMass,
+)
 from gp_ensembles.distributions.latent_mixture import Response
 from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
 from gp_ensembles.likelihoods.classification import LogisticLikelihood, Probit
@@ -37,6 +44,7 @@ def instances() -> dict[str, Distribution]:
         "student": StudentTMixture(weights, draws(M, N), 1 + draws(M, N).square(), 2.5 + draws(M, N).square()),
         "recalibrated": Recalibrated(normal, *maps),
         "recalibrated, one map": Recalibrated(normal, maps[0][:, 0], *maps[1:]),
+        "point mass": WithPointMass(Recalibrated(normal, *maps), draws(1, N), -draws(1, N).abs()),
         "binary": latent(LogisticLikelihood()),
         "levels": latent(OrdinalLikelihood(4, Probit())),
         "counts": latent(LogPoissonLikelihood()),
@@ -74,9 +82,10 @@ def test_quantiles_invert_the_distribution_function(name):
     distribution = instances()[name]
     levels = torch.tensor([0.05, 0.3, 0.95], dtype=torch.float64).reshape(3, *[1] * distribution.mean.ndim)
     x = distribution.quantile(levels)
-    if isinstance(distribution, LatentMixture):  # the smallest value that reaches the level
+    if isinstance(distribution, LatentMixture | WithPointMass):  # the smallest value that reaches the level
         assert bool((distribution.cdf(x) >= levels - 1e-9).all())
-        assert bool((distribution.cdf(x - 1) < levels).all())
+        below = x - (1 if isinstance(distribution, LatentMixture) else 1e-6)
+        assert bool((distribution.cdf(below) < levels).all())
     else:
         torch.testing.assert_close(distribution.cdf(x), levels.expand(x.shape), rtol=1e-9, atol=1e-12)
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.engine import Ensemble, quarantine
+from gp_ensembles.engine import Ensemble, outliers, quarantine
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.numerics.cholesky import NumericalError
 
@@ -94,6 +94,7 @@ class Plain:
         self.weights = [1 / ensemble.num_experts] * ensemble.num_experts
         self.known = [] if ensemble.memory is None else [0.0] * ensemble.memory.lags[-1]
         self.until, self.failed, self.row = [0] * len(self.bound), [0] * len(self.bound), 0
+        self.beyond, self.last_beyond = 0.0, 0  # share of targets beyond the threshold, and the last row with one
 
     @torch.no_grad()
     def observe(
@@ -126,7 +127,9 @@ class Plain:
         if not math.isnan(y):
             log_prob = log_sum([(w, one.log_prob) for w, one in pairs])
             if threshold is not None and abs(y - mean) > threshold * variance**0.5:
-                share = (threshold * variance**0.5 / (y - mean)) ** 4
+                passed, self.last_beyond = self.row - self.last_beyond, self.row
+                self.beyond = self.beyond * math.exp(-passed / outliers.WINDOW) + 1 / outliers.WINDOW
+                share = (threshold * variance**0.5 / (y - mean)) ** 4 if self.beyond <= outliers.MOST else 1.0
                 after, _ = self._experts(inputs, given._replace(share=x.new_tensor([share])))
         self.states = after
         for one, errors in zip(own, self.errors, strict=True):

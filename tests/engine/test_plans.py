@@ -8,7 +8,7 @@ import pytest
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
-from gp_ensembles.engine import Ensemble, OnlineEnsemble, quarantine
+from gp_ensembles.engine import Ensemble, OnlineEnsemble, outliers, quarantine
 from gp_ensembles.engine.memory import TargetMemory
 from gp_ensembles.experts import GaussianExpert, RobustExpert, StudentTExpert
 from gp_ensembles.experts.adapters import ModelAdapter
@@ -86,6 +86,7 @@ CONCERNS = (
     "nothing",
     "missing targets",
     "outliers",
+    "many outliers",
     "further noise",
     "uneven steps",
     "lags",
@@ -98,7 +99,7 @@ def ensemble(kind: str, concern: str) -> Ensemble:
     has_lags, has_models = concern in ("lags", "everything"), concern in ("innovations", "everything")
     width = INPUTS + (len(LAGS) if has_lags else 0)
     past = TargetMemory(LAGS, torch.sin(torch.arange(60, dtype=torch.float64))) if has_lags else None
-    threshold = 4.0 if concern in ("outliers", "everything") else None
+    threshold = 4.0 if concern in ("outliers", "many outliers", "everything") else None
     first = GaussianExpert(linear(width))
     second = first.with_transition(RandomWalk(1e-2)) if kind == "twins" else KINDS[kind](width)
     return Ensemble(
@@ -120,6 +121,8 @@ def rows(concern: str) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tens
         y[[0, 7, 8, 9, 30]] = torch.nan
     if everything or concern == "outliers":
         y[[1, 12, 13, 15, 25, 47]] += torch.tensor([1e3, 40.0, -9.0, 9e5, 1e6, -1e3], dtype=torch.float64)
+    if concern == "many outliers":
+        y[10::3] += 60.0
     if everything or concern == "further noise":
         given["extra"] = (torch.rand(NUM_ROWS, generator=g, dtype=torch.float64) - 0.5).clamp_min(0)
     if everything or concern == "uneven steps":
@@ -250,7 +253,9 @@ def expected() -> Callable[[str, str], Found]:
 
 
 @pytest.mark.parametrize(("kind", "concern", "plan"), table())
-def test_the_plain_loop_says_the_same(kind, concern, plan, expected):
+def test_the_plain_loop_says_the_same(kind, concern, plan, expected, monkeypatch):
+    if concern == "many outliers":  # more than four of which, here, are no outliers
+        monkeypatch.setattr(outliers, "MOST", 4.5 / outliers.WINDOW)
     found = PLANS[plan](ensemble(kind, concern), *rows(concern))
     for got, want in zip(found, expected(kind, concern), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-9)
