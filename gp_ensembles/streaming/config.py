@@ -41,8 +41,8 @@ class StreamConfig:
         recalibrate: Correct the mixture's distribution function by its past errors, for a single output of real
             numbers; likewise the probabilities of classes, with the help of the latest labels. Levels and counts are
             not recalibrated.
-        coverages: Target coverages of adaptive intervals, for a single output of real numbers; with none, intervals are
-            those of the distribution.
+        coverages: Target coverages of adaptive intervals, for a single output of real numbers; with none, and where
+            targets have a point mass, intervals are those of the distribution.
         on_bad_row: What becomes of a number that is infinite or more than 1e6 warm-up standard deviations from the
             warm-up mean, such as an overflow code: it counts as ``missing``, its row teaches nothing (``skip``), an
             input is moved to the edge of the range seen so far (``limit``; a target counts as missing), or the call is

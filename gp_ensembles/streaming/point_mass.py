@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from gp_ensembles.calibration.frequency import FrequencyState, init_frequency, mix_frequency, update_frequency
 from gp_ensembles.distributions import LatentMixture
@@ -143,7 +143,7 @@ class PointMass:
     def _shifted(self, mixture: StreamDistribution) -> LatentMixture:
         """The two classes with log odds moved by the shift, as one expert that is certain of them."""
         odds = torch.logit(_share(mixture).clamp(_LEAST_SHARE, 1 - _LEAST_SHARE)) + self._shift
-        return certain_classes(F.logsigmoid(torch.stack([-odds, odds], dim=-1)), is_binary=True)
+        return certain_classes(logsigmoid(torch.stack([-odds, odds], dim=-1)), is_binary=True)
 
     def _seen(self, inputs: Tensor) -> Tensor:
         """Inputs without the columns of forecasts."""
@@ -195,10 +195,8 @@ def _shift_to(frequency: FrequencyState, shares: Tensor) -> float:
 
     Averaging over uncertain latent values draws small probabilities towards one half.
     """
-    odds, wanted = (
-        torch.logit(shares.clamp(_LEAST_SHARE, 1 - _LEAST_SHARE)),
-        frequency.counts[1] / frequency.counts.sum(),
-    )
+    odds = torch.logit(shares.clamp(_LEAST_SHARE, 1 - _LEAST_SHARE))
+    wanted = frequency.counts[1] / frequency.counts.sum()
     lower, upper = -_FARTHEST, _FARTHEST
     for _ in range(40):
         middle = (lower + upper) / 2
