@@ -50,6 +50,7 @@ def summarize_run(
         "only_label_of_warmup": only_label(config.ensemble.target, model.warm_y),
         "outlier_targets_in_warmup": stream.anomaly_counts.targets_left_out,
         "far_targets_in_warmup": model.anomaly_counts.targets_far,
+        "point_mass": None if model.point is None else model.point.at,
         "rows": rows,
         "rows_this_run": stream.num_read - max(rows_before, config.warmup),
         "rows_scored": int(stream.scores[MODEL].num_scored),
@@ -106,6 +107,8 @@ def summary_table(summary: Summary) -> str:
     table = format_table({str(summary["model"]): summary, **summary["baselines"]}, score_columns(summary))
     label = summary.get("only_label_of_warmup")
     notes = [one_class_message(label)] if isinstance(label, int) else []
+    if (point := summary.get("point_mass")) is not None:
+        notes.append(f"many targets equal {point:g}: predictions give this value a probability of its own")
     notes += warm_up_outlier_lines(*(summary.get(f"{kind}_targets_in_warmup") or 0 for kind in ("outlier", "far")))
     lines = [*interval_lines(summary), *external_lines(summary), *failure_lines(summary), *bad_row_lines(summary)]
     return "\n".join([table, *lines, *notes, *graph_lines(summary), *health_lines(summary)])

@@ -88,7 +88,7 @@ class OnlineModel:
         self._path: InputPath | None = None
         self._followed: InputState | None = None
         self._row: RowPipeline | None = None
-        self._point: PointMass | None = None
+        self.point: PointMass | None = None
 
     @property
     def num_rows(self) -> int:
@@ -262,7 +262,7 @@ class OnlineModel:
         standard, _ = self._standard(X, all_next=True)
         mixture = self.online.predict(standard.inputs, steps=steps, extra=standard.extra)
         known = after_mixture.calibrate_next(self._calibration, after_mixture.in_units(mixture, self.scales))
-        return known if self._point is None else self._point.mixed(known, self._point.predict(standard.inputs, steps))
+        return known if self.point is None else self.point.mixed(known, self.point.predict(standard.inputs, steps))
 
     def predict_interval(self, X: Tensor, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
         """Ends, (N,) each, of intervals one step ahead at rows X (N, D): quantiles at :meth:`interval_levels`."""
@@ -291,7 +291,7 @@ class OnlineModel:
         (path, followed), (standard, _) = self._inputs, self._standard(X)
         inputs, first = path.taken(followed.within.limit(standard.scaled), X), self.predict(X[:1])
         paths = forecast_rows(online, inputs, standard.extra, scales, first, num_paths, generator)
-        return paths if self._point is None else with_point(paths, self._point.predict(inputs), generator)
+        return paths if self.point is None else with_point(paths, self.point.predict(inputs), generator)
 
     def interval_levels(self, coverage: float = 0.9) -> tuple[float, float]:
         """Probabilities at the lower and upper end of the next interval.
@@ -374,7 +374,7 @@ class OnlineModel:
             "calibration": after_mixture.calibration_to_plain(self._calibration),
             "inputs": None if self._followed is None else self._followed.packed().cpu(),
             "anomaly_counts": list(self.anomaly_counts),
-            "point_mass": None if self._point is None else self._point.content(),
+            "point_mass": None if self.point is None else self.point.content(),
         }
 
     @classmethod
@@ -388,7 +388,7 @@ class OnlineModel:
         model.warm_X, model.warm_y = X, y
         if X is not None and y is not None and content["ensemble"] is not None:
             built = build(model.config, X, y, model._names_of(range(X.shape[1])), content=content)
-            model._path, _, model.online, model._point = built
+            model._path, _, model.online, model.point = built
             model._followed = InputState.unpacked(content["inputs"].to(model.device), len(built.path.columns.kept))
             model._compile_now()
         return model
@@ -396,7 +396,7 @@ class OnlineModel:
     def __repr__(self) -> str:
         if self.online is None:
             return f"OnlineModel({self.config.ensemble.name}, {self.num_rows} of {self.config.warmup} warm-up rows)"
-        point = "" if self._point is None else f", with a point mass at {self._point.at:g}"
+        point = "" if self.point is None else f", with a point mass at {self.point.at:g}"
         return f"OnlineModel after {self.num_rows} rows{point}: {self.online!r}"
 
     def _repr_html_(self) -> str:
@@ -411,7 +411,7 @@ class OnlineModel:
         path, warm, online, point = build(self.config, X, y, names, progress=progress)
         followed = path.with_effects(warm, lambda rows: online.predict(rows).mean)
         with uninterrupted():
-            self.warm_X, self.warm_y, self.online, self._point = X.clone(), y.clone(), online, point
+            self.warm_X, self.warm_y, self.online, self.point = X.clone(), y.clone(), online, point
             self._calibration = after_mixture.init_calibration(self.config, y, has_point=point is not None)
             self._path, self._followed = path, followed
             counts = counts.after(num_moved, 0, int(followed.gaps.num_imputed.sum()))
@@ -425,7 +425,7 @@ class OnlineModel:
         self, online: OnlineEnsemble, standard: Standard, rows: CleanRows, steps: Tensor | None
     ) -> OnlinePredictions:
         """Learn rows in standardized units, and their targets."""
-        counts, point = self.anomaly_counts.with_bad(rows, self.num_rows + 1, self.feature_names), self._point
+        counts, point = self.anomaly_counts.with_bad(rows, self.num_rows + 1, self.feature_names), self.point
         y = without_point(rows.y, None if point is None else point.at)
         followed, targets, times = standard.state, self.targets(y), {"steps": steps, "extra": standard.extra}
         undo = None if point is None else snapshot(online.state, len(y))
@@ -448,7 +448,7 @@ class OnlineModel:
     def _pipeline(self, X: object, y: object = None) -> RowPipeline | None:
         """The fast pipeline of a single row X and its target; ``None`` where only blocks can handle or refuse it."""
         is_row = self.warm_X is not None and is_plain(X, (1, self.warm_X.shape[1]))
-        if self.online is None or self._point is not None or not is_row or not (y is None or is_plain(y, (1,))):
+        if self.online is None or self.point is not None or not is_row or not (y is None or is_plain(y, (1,))):
             return None
         self._row = pipeline_of(self._row, self.online, self.config, self._inputs[0].columns)
         return self._row
