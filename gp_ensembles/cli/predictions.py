@@ -136,7 +136,9 @@ def rows_of_numbers(distribution: NumberDistribution, y: Tensor, scale: float) -
     if isinstance(distribution, WithPointMass):
         lower, upper = distribution.quantile(y.new_tensor([[0.05], [0.95]]))
         inside = torch.where(y.isnan(), torch.nan, ((lower <= y) & (y <= upper)).to(y))
-        cdf = torch.where(y == distribution.at[0], torch.nan, cdf)  # it jumps there
+        share = torch.where(y == distribution.at[0], distribution.log_share[0].exp(), 0.0)
+        # Where it jumps, any number on the way is as good: its own far digits choose one, the same in every run.
+        cdf = cdf - share * (1e7 * cdf).frac()
     scores = mean, variance, distribution.log_prob(y), crps, inside
     return PredictedRows(*scores, nothing, nothing, y.new_empty(y.shape[0], 0), cdf)
 
