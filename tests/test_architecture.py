@@ -136,7 +136,6 @@ KIND_SWITCHES: dict[str, str] = {
     "experts/gaussian.py": "covariance and square root",
     "experts/window.py": "a block staged whole, or as rows",
     "filters/block.py": "covariance and square root",
-    "filters/schedule.py": "covariance and square root",
     "filters/update.py": "the table of what each state learns and predicts",
     # The evidence of Gaussian noise on fixed features has a closed form.
     "experts/empirical_bayes.py": "the class whose noise and scale are profiled",
@@ -144,7 +143,7 @@ KIND_SWITCHES: dict[str, str] = {
     "bo/conditioning.py": "fantasies of two kinds",
     "bo/data.py": "which kinds observe numbers",
     "engine/causality.py": "stored rows of external models",
-    "engine/compatibility.py": "likelihoods of a stream",
+    "engine/input_checks.py": "likelihoods of a stream",
     "engine/ensemble.py": "likelihoods, and names of external models",
     "engine/external_report.py": "counts of external models",
     "engine/recorded.py": "which states are recorded",

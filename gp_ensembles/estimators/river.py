@@ -20,10 +20,10 @@ from gp_ensembles.estimators.scikit_learn import class_target
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.bad_rows import clean_arrivals
 from gp_ensembles.streaming.checks import LARGEST, too_large
+from gp_ensembles.streaming.columns import constant_columns
 from gp_ensembles.streaming.config import MIN_WARM_UP, OnBadRow
 from gp_ensembles.streaming.reports import AnomalyCounts
 from gp_ensembles.streaming.running import running_distribution
-from gp_ensembles.streaming.scales import constant_columns
 
 try:
     from river.base import MiniBatchClassifier, MiniBatchRegressor

@@ -29,7 +29,6 @@ from gp_ensembles.features.batch import take_experts
 from gp_ensembles.filters.block import condition_block
 from gp_ensembles.filters.many_series import SeriesGain, condition_series, learn_series, predict_series
 from gp_ensembles.filters.rows import Rows
-from gp_ensembles.filters.schedule import Schedule, moment_scales, scale_features, scale_targets, unscale_steps
 from gp_ensembles.filters.states import (
     FilterState,
     GaussianState,
@@ -41,7 +40,17 @@ from gp_ensembles.filters.states import (
     square_root_state,
 )
 from gp_ensembles.filters.stream import BlockStream
-from gp_ensembles.filters.transitions import ExponentialForgetting, RandomWalk, Transition, make_schedule
+from gp_ensembles.filters.transitions import (
+    ExponentialForgetting,
+    RandomWalk,
+    Schedule,
+    Transition,
+    make_schedule,
+    moment_scales,
+    scale_features,
+    scale_targets,
+    unscale_steps,
+)
 from gp_ensembles.filters.update import predict, update_block
 
 InitialState = Callable[[Tensor, int], LinearState]

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from gp_ensembles.filters.block import condition_block
 from gp_ensembles.filters.rows import Rows
-from gp_ensembles.filters.schedule import is_full
 from gp_ensembles.filters.states import GaussianState, StepPredictions
+from gp_ensembles.filters.transitions import is_full
 from gp_ensembles.numerics.cholesky import cholesky
 
 _WHAT = "the predictive covariance of the block"

@@ -11,7 +11,7 @@
   :class:`DiscountedOnlineNewton`; the quadratic programs that they solve are in
   :mod:`~gp_ensembles.numerics.simplex_path`.
 - :mod:`~gp_ensembles.meta_learners.combined`: a mixture of rules weighed by another rule, :class:`CombinedRules`.
-- :mod:`~gp_ensembles.meta_learners.reference`: a rule averaged with a few reference experts,
+- :mod:`~gp_ensembles.meta_learners.combined`: a rule averaged with a few reference experts,
   :class:`ReferenceAveraging`.
 - :mod:`~gp_ensembles.meta_learners.base`: :class:`MetaLearner`, the base class of rules, and their shared helpers;
   :mod:`~gp_ensembles.meta_learners.steps`: the formulas of one target, on tensors and on arrays.
@@ -21,10 +21,9 @@ Regret bounds of each rule are in :mod:`gp_ensembles.metrics.regret_bounds`.
 
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging, DynamicModelAveraging
 from gp_ensembles.meta_learners.base import MetaLearner
-from gp_ensembles.meta_learners.combined import CombinedRules
+from gp_ensembles.meta_learners.combined import CombinedRules, ReferenceAveraging
 from gp_ensembles.meta_learners.gradient import ExponentiatedGradient, SoftBayes
 from gp_ensembles.meta_learners.newton import DiscountedOnlineNewton, OnlineNewton
-from gp_ensembles.meta_learners.reference import ReferenceAveraging
 from gp_ensembles.meta_learners.switching import FixedShare, MarkovSwitching, sticky_transition
 
 __all__ = [

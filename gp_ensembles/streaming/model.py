@@ -27,7 +27,7 @@ from gp_ensembles.streaming.after_mixture import (
     next_levels,
     remember,
 )
-from gp_ensembles.streaming.bad_rows import CleanRows, clean_arrivals, clean_warm_up
+from gp_ensembles.streaming.bad_rows import CleanRows, clean_arrivals, clean_warm_up, num_far, warn_of_outliers
 from gp_ensembles.streaming.checks import (
     IllegalRow,
     check_input_shape,
@@ -36,17 +36,15 @@ from gp_ensembles.streaming.checks import (
     num_warm_up_rows,
     warn_of_waiting,
 )
+from gp_ensembles.streaming.columns import Standardizer, forecast_places, warn_of_poor_forecasts
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.content import KIND, restore, saved
 from gp_ensembles.streaming.forecasting.forecast import Forecast, check_forecast, forecast_rows, future_rows
-from gp_ensembles.streaming.forecasts import forecast_places, warn_of_poor_forecasts
 from gp_ensembles.streaming.inputs import InputPath, InputState, Standard
 from gp_ensembles.streaming.one_row import RowPipeline, is_plain, pipeline_of
 from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution
 from gp_ensembles.streaming.reports import AnomalyCounts, ColumnReport, column_reports, num_discounted
 from gp_ensembles.streaming.running import no_predictions, running_distribution
-from gp_ensembles.streaming.scales import Standardizer
-from gp_ensembles.streaming.warm_up_outliers import num_far, warn_of_outliers
 
 
 @guarded(writes=["fit", "observe", "maintain"], reads=["predict", "predict_interval", "forecast", "weights", "save"])

@@ -16,7 +16,7 @@ from torch import Tensor
 from gp_ensembles.calibration.levels import IntervalLevels
 from gp_ensembles.calibration.recalibration import map_components, map_log_weights, recalibrate_row
 from gp_ensembles.distributions import Recalibrated, StudentTMixture
-from gp_ensembles.engine.one_row import RowEnsemble, RowMixture, StagedRow
+from gp_ensembles.engine.bound import RowEnsemble, RowMixture, StagedRow
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.numerics.compiled import compiled
 from gp_ensembles.numerics.student_t import mixture_cdf
@@ -24,9 +24,7 @@ from gp_ensembles.streaming.after_mixture import CalibrationState
 from gp_ensembles.streaming.checks import FARTHEST
 from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.config import StreamConfig
-from gp_ensembles.streaming.gaps import Gaps
-from gp_ensembles.streaming.inactive_columns import FAR, SETTLED, InactiveColumns
-from gp_ensembles.streaming.input_range import GROWTH, REACH, InputRange
+from gp_ensembles.streaming.input_states import FAR, GROWTH, REACH, SETTLED, Gaps, InactiveColumns, InputRange
 from gp_ensembles.streaming.inputs import InputState
 from gp_ensembles.streaming.predictions import Intervals, OnlinePredictions
 

@@ -32,9 +32,8 @@ from gp_ensembles.engine.memory import TargetMemory
 from gp_ensembles.experts.base import BoundExpert
 from gp_ensembles.features.base import BoundFeatures
 from gp_ensembles.filters.block import joint_moments
-from gp_ensembles.filters.schedule import is_full
 from gp_ensembles.filters.states import FilterState, GaussianState, StudentTPredictions
-from gp_ensembles.filters.transitions import Transition
+from gp_ensembles.filters.transitions import Transition, is_full
 from gp_ensembles.numerics.cholesky import cholesky
 
 JOINT = "the joint covariance of the future rows"  # in messages about it
