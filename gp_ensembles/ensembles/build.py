@@ -20,17 +20,15 @@ from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.empirical_bayes import (
     LBFGS,
     Adam,
+    GaussianPerturbation,
     fit_empirical_bayes,
     fit_fixed_kernels,
     get_vectors,
     has_fixed_kernels,
-    set_vectors_,
-)
-from gp_ensembles.experts.hyper_sampling import (
-    GaussianPerturbation,
     perturb_hyperparameters,
     repeat_expert,
     sample_hyperparameters,
+    set_vectors_,
 )
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.filters.transitions import RandomWalk

@@ -22,8 +22,8 @@ from gp_ensembles.streaming.bad_rows import clean_arrivals
 from gp_ensembles.streaming.checks import LARGEST, too_large
 from gp_ensembles.streaming.columns import constant_columns
 from gp_ensembles.streaming.config import MIN_WARM_UP, OnBadRow
+from gp_ensembles.streaming.predictions import running_distribution
 from gp_ensembles.streaming.reports import AnomalyCounts
-from gp_ensembles.streaming.running import running_distribution
 
 try:
     from river.base import MiniBatchClassifier, MiniBatchRegressor

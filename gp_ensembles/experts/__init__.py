@@ -15,9 +15,8 @@
   many for that.
 """
 
-from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, fit_empirical_bayes
+from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, fit_empirical_bayes, sample_hyperparameters
 from gp_ensembles.experts.gaussian import GaussianExpert
-from gp_ensembles.experts.hyper_sampling import sample_hyperparameters
 from gp_ensembles.experts.laplace import LaplaceExpert
 from gp_ensembles.experts.multi_output import MultiOutputExpert
 from gp_ensembles.experts.robust import RobustExpert

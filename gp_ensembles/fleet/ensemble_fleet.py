@@ -22,9 +22,8 @@ from gp_ensembles.filters.states import GaussianState
 from gp_ensembles.fleet.arrivals import LENGTHS, batches
 from gp_ensembles.fleet.checkpoint import check_parts, parts_in_words, read_about, read_shard, remove_part, save_fleet
 from gp_ensembles.fleet.exported import with_own_variances
-from gp_ensembles.fleet.slots import Slots
 from gp_ensembles.fleet.step import RowBuffer, Step, Work
-from gp_ensembles.fleet.store import Store, new_folder
+from gp_ensembles.fleet.store import Slots, Store, new_folder
 
 
 @runtime_checkable

@@ -7,7 +7,7 @@
   experts of one label, :func:`edoebe_transition`.
 - :mod:`~gp_ensembles.meta_learners.gradient`, a mixture is right, first-order: :class:`ExponentiatedGradient`,
   :class:`SoftBayes`.
-- :mod:`~gp_ensembles.meta_learners.newton`, a mixture is right, second-order: :class:`OnlineNewton`,
+- :mod:`~gp_ensembles.meta_learners.gradient`, a mixture is right, second-order: :class:`OnlineNewton`,
   :class:`DiscountedOnlineNewton`; the quadratic programs that they solve are in
   :mod:`~gp_ensembles.numerics.simplex_path`.
 - :mod:`~gp_ensembles.meta_learners.combined`: a mixture of rules weighed by another rule, :class:`CombinedRules`.
@@ -22,8 +22,7 @@ Regret bounds of each rule are in :mod:`gp_ensembles.metrics.regret_bounds`.
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging, DynamicModelAveraging
 from gp_ensembles.meta_learners.base import MetaLearner
 from gp_ensembles.meta_learners.combined import CombinedRules, ReferenceAveraging
-from gp_ensembles.meta_learners.gradient import ExponentiatedGradient, SoftBayes
-from gp_ensembles.meta_learners.newton import DiscountedOnlineNewton, OnlineNewton
+from gp_ensembles.meta_learners.gradient import DiscountedOnlineNewton, ExponentiatedGradient, OnlineNewton, SoftBayes
 from gp_ensembles.meta_learners.switching import FixedShare, MarkovSwitching, sticky_transition
 
 __all__ = [

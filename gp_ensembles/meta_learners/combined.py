@@ -26,6 +26,8 @@ from gp_ensembles.meta_learners.switching import MarkovSwitching
 from gp_ensembles.numerics.backends import as_arrays, rows_of
 
 Numbers = NDArray[np.float64]
+# Of :class:`ReferenceAveraging`: places of the references, what is shared out after each target, and their part in it.
+References = tuple[tuple[int, ...], float, float]
 
 
 class CombinedRules(MetaLearner):
@@ -152,14 +154,6 @@ class CombinedRules(MetaLearner):
         return states, MetaState(above[:num_rules], state.num_seen, memory)
 
 
-class References(NamedTuple):
-    """Reference experts with which a rule is averaged, see :class:`~gp_ensembles.meta_learners.ReferenceAveraging`."""
-
-    places: tuple[int, ...]  # places of the references among the experts
-    share: float  # what is shared out after each target
-    prior: float  # the part of the references in it
-
-
 class WeighedRow(NamedTuple):
     """A weighed target, before the rule learns it."""
 
@@ -188,7 +182,7 @@ class RowRule:
         self._rules, self._rest = slice(start, start + num), slice(start + num, start + 2 * num)
         self._known = self._memory[0, start + 2 * num :]
         if references is not None:
-            self._places = np.array(references.places, dtype=np.int64)
+            self._places = np.array(references[0], dtype=np.int64)
             self._ones = np.zeros((len(self._places), len(self._memory)))
             self._ones[np.arange(len(self._places)), self._places] = 1.0
 
@@ -305,7 +299,7 @@ class ReferenceAveraging(MetaLearner):
         self.references: tuple[int, ...] = tuple(places)
         self.prior = prior
         self.share = share
-        self.numbers: References = References(self.references, share, prior)
+        self.numbers: References = self.references, share, prior
         self._among: BayesianModelAveraging = BayesianModelAveraging()
         weights = torch.tensor([1 - prior, prior], dtype=torch.float64, device="cpu")
         stay = torch.diag_embed(torch.full_like(weights, 1 - share))

@@ -42,9 +42,13 @@ from gp_ensembles.streaming.content import KIND, restore, saved
 from gp_ensembles.streaming.forecasting.forecast import Forecast, check_forecast, forecast_rows, future_rows
 from gp_ensembles.streaming.inputs import InputPath, InputState, Standard
 from gp_ensembles.streaming.one_row import RowPipeline, is_plain, pipeline_of
-from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution
+from gp_ensembles.streaming.predictions import (
+    OnlinePredictions,
+    StreamDistribution,
+    no_predictions,
+    running_distribution,
+)
 from gp_ensembles.streaming.reports import AnomalyCounts, ColumnReport, column_reports, num_discounted
-from gp_ensembles.streaming.running import no_predictions, running_distribution
 
 
 @guarded(writes=["fit", "observe", "maintain"], reads=["predict", "predict_interval", "forecast", "weights", "save"])
