@@ -42,8 +42,8 @@ TABLE = {
     # pandas: dates. narwhals, pyarrow: frames and Parquet files. sklearn: codes of categories.
     "tables": ("extras", "numpy pandas narwhals pyarrow sklearn"),
     "data": ("files numerics tables", "numpy river sklearn"),
-    # numpy: a row at a time, here and in the two below.
-    "filters": ("numerics", "numpy"),
+    # numpy: a row at a time, here and in the two below. scipy: triangular solves in the memory of a factor.
+    "filters": ("numerics", "numpy scipy"),
     "meta_learners": ("numerics", "numpy"),
     "spectral": ("numerics", "gpytorch"),
     "likelihoods": ("numerics", "gpytorch"),

@@ -11,15 +11,16 @@ from typing import NamedTuple, final
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.linalg.blas import dtrsv
 from torch import Tensor
 
 from gp_ensembles.filters.rows import Rows, as_rows
 from gp_ensembles.filters.states import StepPredictions, WindowState, concatenate_steps
 from gp_ensembles.numerics.cholesky import cholesky
 from gp_ensembles.numerics.exact_gp import TARGETS, Covariance, condition, target_weights, whiten_rows
-from gp_ensembles.numerics.triangular import forward_row
 
 Numbers = NDArray[np.float64]
+_PANEL = 128  # rows of a factor whose triangle is copied into the first-level cache; the columns before them are not
 
 
 class Window(NamedTuple):
@@ -358,3 +359,18 @@ class RowWindow:
     def forget(self) -> None:
         """Forget what was solved for; needed where others have changed the state."""
         self._seen = self._inverse = None
+
+
+def forward_row(factor: Numbers, right: Numbers) -> Numbers:
+    """Solve :math:`L v = r` with the first n rows and columns of a lower factor, which are read once, in its memory.
+
+    Shapes: ``factor`` (C, C), ``right`` (n,); returns (n,).
+    """
+    solved = right.copy()
+    for start in range(0, len(right), _PANEL):
+        part = slice(start, min(start + _PANEL, len(right)))
+        if start > 0:
+            solved[part] -= factor[part, :start] @ solved[:start]
+        lower = np.ascontiguousarray(factor[part, part])
+        solved[part] = dtrsv(lower.T, solved[part], lower=0, trans=1)
+    return solved

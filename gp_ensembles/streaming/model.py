@@ -470,7 +470,9 @@ class OnlineModel:
         with uninterrupted():
             pipeline.ensemble.commit(row.staged)
             self._followed, self._calibration = row.followed, row.calibration
-            self.anomaly_counts = self.anomaly_counts.after(row.num_moved, 0, self.anomaly_counts.inputs_imputed)
+            if row.num_moved:
+                moved = self.anomaly_counts.inputs_moved + row.num_moved
+                self.anomaly_counts = self.anomaly_counts._replace(inputs_moved=moved)
         return row.predictions
 
     def __getstate__(self) -> dict[str, object]:
