@@ -34,6 +34,8 @@ from gp_ensembles.numerics.compiled import compiled
 
 Numbers = NDArray[np.float64]
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
+_formulas: Any = rows_of(recursions)
+_predict_error, _moments, _learn = _formulas.predict_error, _formulas.moments, _formulas.learn
 
 
 class RowMixture(NamedTuple):
@@ -71,7 +73,8 @@ class RowEnsemble:
         assert layers.bank is not None
         assert innovations is not None
         self._rule, self._batches, self._others = rule, batches, tuple(others)
-        self._formulas, self._models = rows_of(recursions), layers.bank.row_constants
+        self._models = layers.bank.row_constants
+        self.num_copies: int = layers.num_copies
         each = [math.inf, *layers.bank.degrees_of_freedom]
         self.degrees_of_freedom: NDArray[Any] = np.tile(each, len(ensemble.expert_names))
         self._threshold = math.inf if layers.outlier_threshold is None else layers.outlier_threshold
@@ -131,7 +134,7 @@ class RowEnsemble:
         if not self._look(x):
             return None
         with np.errstate(invalid="ignore", divide="ignore"):
-            _, means, variances = self._innovate()
+            _, means, variances = _predicted(self._models, *self._innovations, self._age, self._mean, self._variance)
         return RowMixture(self._rule.log_weights(), means, variances)
 
     def stage(self, x: Numbers, y: float) -> StagedRow | None:
@@ -139,13 +142,10 @@ class RowEnsemble:
         if not (all(other.is_ready() for _, other in self._others) and self._look(x)):
             return None
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            drift, means, variances = self._innovate()
-            errors, own = _compare(y, self._mean, self._variance)
-            densities, *after = self._formulas.learn(
-                self._models, *self._innovations, self._age, errors, self._variance, drift
-            )
-            log_prob = _behind(own, densities)
-        weighed = self._rule.weigh(log_prob.ravel())
+            known = self._models, *self._innovations, self._age, self._mean, self._variance
+            drift, means, variances = _predicted(*known)
+            log_prob, *after = _learned(*known, drift, y)
+            weighed = self._rule.weigh(log_prob.ravel())
         if weighed is None or not _is_usual(weighed.log_weights, means, variances, self._variance, y, self._threshold):
             return None
         tally = self._tally
@@ -153,7 +153,7 @@ class RowEnsemble:
             weights = np.exp(weighed.log_weights).reshape(means.shape)[self._external_models].sum(1)
             tally = _count_row(tally, log_prob[self._external_models, 0], weights, weighed.log_prob)
         mixture = RowMixture(weighed.log_weights, means, variances)
-        return StagedRow(mixture, weighed, y, (*after, errors), tally)
+        return StagedRow(mixture, weighed, y, tuple(after), tally)
 
     def commit(self, row: StagedRow) -> None:
         """Learn the row that was last staged."""
@@ -193,20 +193,6 @@ class RowEnsemble:
             self._mean[places], self._variance[places] = predicted
         return True
 
-    def _innovate(self) -> tuple[Numbers, Numbers, Numbers]:
-        """Predicted errors (M,); means and variances (M, K) of the experts and their innovation models."""
-        scale, product, square, last_error = self._innovations
-        drift = self._formulas.predict_error(product, square, last_error, self._age)
-        means, variances = self._formulas.moments(self._models, scale, self._mean, self._variance, drift)
-        return drift, _behind(self._mean, means), _behind(self._variance, variances)
-
-
-@compiled
-def _compare(y: float, mean: Numbers, variance: Numbers) -> tuple[Numbers, Numbers]:
-    """Errors (M,) of normal predictions and their log densities."""
-    errors = y - mean
-    return errors, -0.5 * (np.square(errors) / variance + np.log(variance)) - _HALF_LOG_TWO_PI
-
 
 @compiled
 def _behind(own: Numbers, more: Numbers) -> Numbers:
@@ -218,6 +204,43 @@ def _behind(own: Numbers, more: Numbers) -> Numbers:
         column = found[:, 1 + k]
         column += more[k]
     return found
+
+
+@compiled
+def _predicted(
+    models: recursions.Models,
+    scale: Numbers,
+    product: Numbers,
+    square: Numbers,
+    last: Numbers,
+    age: Numbers,
+    mean: Numbers,
+    variance: Numbers,
+) -> tuple[Numbers, Numbers, Numbers]:
+    """Predicted errors (M,); means and variances (M, K) of the experts and their innovation models."""
+    drift = _predict_error(product, square, last, age)
+    means, variances = _moments(models, scale, mean, variance, drift)
+    return drift, _behind(mean, means), _behind(variance, variances)
+
+
+@compiled
+def _learned(
+    models: recursions.Models,
+    scale: Numbers,
+    product: Numbers,
+    square: Numbers,
+    last: Numbers,
+    age: Numbers,
+    mean: Numbers,
+    variance: Numbers,
+    drift: Numbers,
+    y: float,
+) -> tuple[Numbers, Numbers, Numbers, Numbers, Numbers]:
+    """Log densities (M, K) of a target; scales and both sums after it, and the errors (M,)."""
+    errors = y - mean
+    own = -0.5 * (np.square(errors) / variance + np.log(variance)) - _HALF_LOG_TWO_PI
+    densities, scale, product, square = _learn(models, scale, product, square, last, age, errors, variance, drift)
+    return _behind(own, densities), scale, product, square, errors
 
 
 @compiled

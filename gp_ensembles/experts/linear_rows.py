@@ -178,7 +178,7 @@ class RowFeatures:
         for columns, lower, upper in self._clips:
             start, end = end, end + len(columns)
             row[start:end] = np.minimum(np.maximum(row[columns], lower), upper)
-        angles = self._frequencies @ row + self._phases
+        angles = self._frequencies.dot(row) + self._phases
         numbers[:num_waves] = np.sin(angles)
         numbers[num_waves : 2 * num_waves] = np.cos(angles)
         numbers[2 * num_waves : -1] = row
