@@ -136,6 +136,7 @@ KIND_SWITCHES: dict[str, str] = {
     "experts/gaussian.py": "covariance and square root",
     "experts/window.py": "a block staged whole, or as rows",
     "filters/block.py": "covariance and square root",
+    "filters/transitions.py": "covariance and square root",
     "filters/update.py": "the table of what each state learns and predicts",
     # The evidence of Gaussian noise on fixed features has a closed form.
     "experts/empirical_bayes.py": "the class whose noise and scale are profiled",

@@ -42,12 +42,7 @@ from gp_ensembles.streaming.content import KIND, restore, saved
 from gp_ensembles.streaming.forecasting.forecast import Forecast, check_forecast, forecast_rows, future_rows
 from gp_ensembles.streaming.inputs import InputPath, InputState, Standard
 from gp_ensembles.streaming.one_row import RowPipeline, is_plain, pipeline_of
-from gp_ensembles.streaming.predictions import (
-    OnlinePredictions,
-    StreamDistribution,
-    no_predictions,
-    running_distribution,
-)
+from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution, no_predictions, running_mixture
 from gp_ensembles.streaming.reports import AnomalyCounts, ColumnReport, column_reports, num_discounted
 
 
@@ -265,7 +260,7 @@ class OnlineModel:
         steps = checked_steps(X, steps)
         if self.online is None:
             y = X.new_zeros(0) if self.warm_y is None else self.warm_y
-            return running_distribution(self.config.ensemble.target, y, X.shape[0])
+            return running_mixture(self.config.ensemble.target, y, X.shape[0])
         standard, _ = self._standard(X, all_next=True)
         mixture = self.online.predict(standard.inputs, steps=steps, extra=standard.extra)
         return calibrate_next(self._calibration, in_units(mixture, self.scales))

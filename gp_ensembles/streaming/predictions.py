@@ -119,7 +119,7 @@ def coverage_place(coverage: float, coverages: tuple[float, ...]) -> int:
 _CERTAIN = 1e-12  # latent variance of a known distribution
 
 
-def running_distribution(target: Target, y: Tensor, num_rows: int) -> AnyMixture:
+def running_mixture(target: Target, y: Tensor, num_rows: int) -> AnyMixture:
     """The distribution of the targets so far, y (N,) or (N, O), for each of a number of rows."""
     if target.is_real:
         columns = y.unsqueeze(-1) if y.ndim == 1 else y
@@ -152,7 +152,7 @@ def class_distribution(probabilities: Tensor) -> LatentMixture:
 def no_predictions(target: Target, y: Tensor, num_experts: int) -> OnlinePredictions:
     """Predictions of no row, at the end of a call of targets (N,) that were all of the warm-up."""
     empty = y.new_zeros(max(num_experts, 1), 0)
-    return OnlinePredictions(running_distribution(target, y, 0), empty[0], empty, y.shape[0])
+    return OnlinePredictions(running_mixture(target, y, 0), empty[0], empty, y.shape[0])
 
 
 def _moments(seen: Tensor) -> tuple[Tensor, Tensor]:
