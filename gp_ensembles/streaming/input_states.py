@@ -1,4 +1,4 @@
-"""What is followed of each input: its last value, its range, and its scale if it was constant in the warm-up."""
+"""States of single inputs: last values, ranges, and the scales of those that were constant in the warm-up."""
 
 from typing import NamedTuple
 
