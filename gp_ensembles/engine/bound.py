@@ -144,7 +144,7 @@ class RowEnsemble:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             known = self._models, *self._innovations, self._age, self._mean, self._variance
             drift, means, variances = _predicted(*known)
-            log_prob, *after = _learned(*known, drift, y)
+            log_prob, scale, product, square, errors = _learned(*known, drift, y)
             weighed = self._rule.weigh(log_prob.ravel())
         if weighed is None or not _is_usual(weighed.log_weights, means, variances, self._variance, y, self._threshold):
             return None
@@ -153,7 +153,7 @@ class RowEnsemble:
             weights = np.exp(weighed.log_weights).reshape(means.shape)[self._external_models].sum(1)
             tally = _count_row(tally, log_prob[self._external_models, 0], weights, weighed.log_prob)
         mixture = RowMixture(weighed.log_weights, means, variances)
-        return StagedRow(mixture, weighed, y, tuple(after), tally)
+        return StagedRow(mixture, weighed, y, (scale, product, square, errors), tally)
 
     def commit(self, row: StagedRow) -> None:
         """Learn the row that was last staged."""

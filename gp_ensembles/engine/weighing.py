@@ -28,6 +28,11 @@ from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.reductions import readable_all
 
 P = TypeVar("P", bound=Predictions)
+# Predictions of all experts of rows from their inputs (B, D + P).
+Stage = Callable[[Tensor, Rows], Predictions]
+
+# Standardized targets are clamped to this, so that in an error the digits of the prediction are not lost.
+_FARTHEST, _FARTHEST_SINGLE = 1e8, 1e6
 
 
 def find_absent(steps: Predictions, external_models: Sequence[int]) -> Tensor | None:
@@ -103,14 +108,6 @@ def marked(steps: P, absent: Tensor) -> P:
 def _filled(value: Tensor, absent: Tensor) -> Tensor:
     """Values (M, B, ...) with NaN where ``absent`` (M, B)."""
     return value.masked_fill(absent.reshape(*absent.shape, *[1] * (value.ndim - absent.ndim)), torch.nan)
-
-
-P = TypeVar("P", bound=Predictions)
-# Predictions of all experts of rows from their inputs (B, D + P).
-Stage = Callable[[Tensor, Rows], Predictions]
-
-# Standardized targets are clamped to this, so that in an error the digits of the prediction are not lost.
-_FARTHEST, _FARTHEST_SINGLE = 1e8, 1e6
 
 
 class Layers(NamedTuple):

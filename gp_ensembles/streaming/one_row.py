@@ -121,8 +121,8 @@ class RowPipeline:
         if self._inactive:
             unchanged, scale = self._scales_of(row[self._kept], followed.inactive_columns)
         ends = (part.numpy() for part in followed.within)
-        legal, *limited = _limit(row, self._kept, self._flags, self._mean, scale, self._clip, *ends)
-        return legal and unchanged, *limited
+        found = _limit(row, self._kept, self._flags, self._mean, scale, self._clip, *ends)
+        return found if unchanged else (False, *found[1:])
 
     def _scales_of(self, values: Numbers, inactive_columns: InactiveColumns) -> tuple[bool, Numbers]:
         """Whether values (K,) of columns that were constant in the warm-up leave their state unchanged; all scales."""
