@@ -145,7 +145,7 @@ class RowEnsemble:
             known = self._models, *self._innovations, self._age, self._mean, self._variance
             drift, means, variances = _predicted(*known)
             log_prob, scale, product, square, errors = _learned(*known, drift, y)
-            weighed = self._rule.weigh(log_prob.ravel())
+        weighed = self._rule.weigh(log_prob.ravel())
         if weighed is None or not _is_usual(weighed.log_weights, means, variances, self._variance, y, self._threshold):
             return None
         tally = self._tally

@@ -197,31 +197,29 @@ class RowRule:
         return np.log(mixture, out=mixture)
 
     def weigh(self, log_prob: Numbers) -> WeighedRow | None:
-        """Weigh log densities (M,) of a target; ``None`` where one is undefined, or all are next to impossible.
-
-        Warnings of numpy are to be off: results are checked.
-        """
+        """Weigh log densities (M,) of a target; ``None`` where one is undefined, or all are next to impossible."""
         formulas, own, over = self._formulas, self._memory[:, self._rules].T.copy(), self._memory[0, self._rest]
-        learned, shared, before, after, density, least = formulas.combine(
-            self._numbers, self._above, own, over, log_prob
-        )
-        if not least[0] > SMALLEST_DENSITY:
-            return None
-        memory = np.empty_like(self._memory)
-        memory[:, self._rules], memory[:, self._rest] = learned.T, shared
-        if self._references is None:
-            return WeighedRow(np.log(before), density.item(), np.log(after), memory)
-        known, (_, share, prior) = self._known, self._references
-        among, weight, moved, following, density = formulas.refer(
-            self._places, share, prior, known[:-2], np.exp(known[-1:]), log_prob, density
-        )
-        if not np.isfinite(density[0]):
-            return None
-        log_weights = formulas.mix(before, weight, known[:-2], self._ones)
-        joined = formulas.mix(after, following, among, self._ones)
-        memory[:, 0], memory[:, self._rest.stop : -2] = np.log(after), among
-        memory[:, -2], memory[:, -1] = np.log1p(-moved), np.log(moved)
-        return WeighedRow(log_weights, density.item(), joined, memory)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # results are checked
+            learned, shared, before, after, density, least = formulas.combine(
+                self._numbers, self._above, own, over, log_prob
+            )
+            if not least[0] > SMALLEST_DENSITY:
+                return None
+            memory = np.empty_like(self._memory)
+            memory[:, self._rules], memory[:, self._rest] = learned.T, shared
+            if self._references is None:
+                return WeighedRow(np.log(before), density.item(), np.log(after), memory)
+            known, (_, share, prior) = self._known, self._references
+            among, weight, moved, following, density = formulas.refer(
+                self._places, share, prior, known[:-2], np.exp(known[-1:]), log_prob, density
+            )
+            if not np.isfinite(density[0]):
+                return None
+            log_weights = formulas.mix(before, weight, known[:-2], self._ones)
+            joined = formulas.mix(after, following, among, self._ones)
+            memory[:, 0], memory[:, self._rest.stop : -2] = np.log(after), among
+            memory[:, -2], memory[:, -1] = np.log1p(-moved), np.log(moved)
+            return WeighedRow(log_weights, density.item(), joined, memory)
 
     def commit(self, row: WeighedRow) -> None:
         """Learn a target."""
@@ -236,8 +234,7 @@ def weigh_one(
     arrays = as_arrays(log_prob, state.log_weights, state.memory)
     if arrays is None:
         return None
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        row = RowRule(numbers, state, references).weigh(np.ascontiguousarray(arrays[0][:, 0]))
+    row = RowRule(numbers, state, references).weigh(np.ascontiguousarray(arrays[0][:, 0]))
     if row is None:
         return None
     after = MetaState(torch.from_numpy(row.after), state.num_seen + 1, torch.from_numpy(row.memory))
