@@ -23,7 +23,7 @@ from attacks.faults import KILLED, Count, Full, Kill, PowerCut
 from attacks.jobs import Job, contents, make_jobs, names
 from attacks.telling import Table, Telling
 from gp_ensembles.files.operations import Watcher, watched
-from gp_ensembles.files.transaction import JOURNAL
+from gp_ensembles.files.replacing import JOURNAL
 
 FAULTS = {
     "kill": "killed before an operation",

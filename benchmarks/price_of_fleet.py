@@ -24,7 +24,7 @@ from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.features.batch import stack_kernels
 from gp_ensembles.filters import RandomWalk
 from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
-from gp_ensembles.fleet.variances import fit_variances
+from gp_ensembles.fleet.fitting import fit_variances
 from gp_ensembles.meta_learners import FixedShare
 
 NUM_EXPERTS, NUM_FEATURES, NUM_INPUTS, NUM_ALONE = 4, 64, 3, 1000

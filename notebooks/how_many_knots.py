@@ -28,7 +28,7 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from gp_ensembles import data
 from gp_ensembles.papers.sparse import GreedyBlocks, select_knots
 from gp_ensembles.plots.canvas import ALARM, SERIES, label, new_figure
-from gp_ensembles.streaming.scales import Standardizer
+from gp_ensembles.streaming.columns import Standardizer
 
 torch.set_num_threads(1)
 

@@ -36,7 +36,7 @@ from gp_ensembles.papers.sparse import (
 )
 from gp_ensembles.papers.sparse.fitting import fit_sparse
 from gp_ensembles.plots.canvas import ALARM, FAINT, INK, draw_band, label, new_figure
-from gp_ensembles.streaming.scales import Standardizer
+from gp_ensembles.streaming.columns import Standardizer
 
 torch.set_num_threads(1)
 generator = torch.Generator().manual_seed(2)

@@ -10,7 +10,7 @@ from gp_ensembles.data import load_folder
 from gp_ensembles.ensembles import presets
 from gp_ensembles.ensembles.bases import KernelDictionary
 from gp_ensembles.ensembles.targets import BinaryTarget
-from gp_ensembles.streaming.scales import Standardizer
+from gp_ensembles.streaming.columns import Standardizer
 
 pytestmark = pytest.mark.slow
 

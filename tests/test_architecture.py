@@ -42,8 +42,8 @@ TABLE = {
     # pandas: dates. narwhals, pyarrow: frames and Parquet files. sklearn: codes of categories.
     "tables": ("extras", "numpy pandas narwhals pyarrow sklearn"),
     "data": ("files numerics tables", "numpy river sklearn"),
-    # numpy: a row at a time, here and in the two below.
-    "filters": ("numerics", "numpy"),
+    # numpy: a row at a time, here and in the two below. scipy: triangular solves in the memory of a factor.
+    "filters": ("numerics", "numpy scipy"),
     "meta_learners": ("numerics", "numpy"),
     "spectral": ("numerics", "gpytorch"),
     "likelihoods": ("numerics", "gpytorch"),
@@ -136,7 +136,7 @@ KIND_SWITCHES: dict[str, str] = {
     "experts/gaussian.py": "covariance and square root",
     "experts/window.py": "a block staged whole, or as rows",
     "filters/block.py": "covariance and square root",
-    "filters/schedule.py": "covariance and square root",
+    "filters/transitions.py": "covariance and square root",
     "filters/update.py": "the table of what each state learns and predicts",
     # The evidence of Gaussian noise on fixed features has a closed form.
     "experts/empirical_bayes.py": "the class whose noise and scale are profiled",
@@ -144,7 +144,7 @@ KIND_SWITCHES: dict[str, str] = {
     "bo/conditioning.py": "fantasies of two kinds",
     "bo/data.py": "which kinds observe numbers",
     "engine/causality.py": "stored rows of external models",
-    "engine/compatibility.py": "likelihoods of a stream",
+    "engine/input_checks.py": "likelihoods of a stream",
     "engine/ensemble.py": "likelihoods, and names of external models",
     "engine/external_report.py": "counts of external models",
     "engine/recorded.py": "which states are recorded",

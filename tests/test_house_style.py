@@ -42,7 +42,7 @@ RENAMED = (
 ENGLISH = (
     "predictions, row_buffer: said, Said; shared_bases: twins, Twins; AccessLock: Turns; PreparedCall: Begun; batch: "
     "lane, lanes, Lane, Lanes; fantasies: imagined; inactive: asleep, sleepers; activated_at: woke; prepared: begun; "
-    "anomaly_counts: notable, Notable; RowTiming, Throughput: Pace; row_noise: noisier; append_copies: beside; "
+    "anomaly_counts: notable, Notable; RowTiming: Pace; row_noise: noisier; append_copies: beside; "
     "segments: stretches; invalid_rows: unsound; checkpoint_match: likeness; gradient_ascent: climb; flush: settle; "
     "report_text: told; count_events: happened, Happened; extra_experts: further"
 )

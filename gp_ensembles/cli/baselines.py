@@ -22,7 +22,7 @@ from gp_ensembles.features.linear import LinearFeatures
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.innovations.bank import InnovationBank, InnovationState
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
-from gp_ensembles.streaming.scales import Standardizer
+from gp_ensembles.streaming.columns import Standardizer
 
 NAMES = ("previous value", "warm-up mean", "recursive linear regression")
 DISCRETE_NAMES = ("previous value", "warm-up frequencies", "recursive linear regression")

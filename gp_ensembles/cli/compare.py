@@ -15,8 +15,7 @@ from gp_ensembles.cli.running import EXPECTED, one_sentence, progress_bar
 from gp_ensembles.cli.scored_stream import ScoredStream, take_warm_up
 from gp_ensembles.cli.summary import format_table, summarize_run
 from gp_ensembles.cli.text_tables import as_csv
-from gp_ensembles.files.replacing import PARTIAL, write_json, write_text
-from gp_ensembles.files.transaction import replace_together
+from gp_ensembles.files.replacing import PARTIAL, replace_together, write_json, write_text
 from gp_ensembles.streaming import StreamConfig
 from gp_ensembles.tables import RowStream
 

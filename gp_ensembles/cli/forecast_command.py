@@ -13,8 +13,7 @@ from gp_ensembles.cli.scored_stream import ScoredStream, load_checkpoint
 from gp_ensembles.cli.tables import TableRequest
 from gp_ensembles.cli.text_tables import as_csv
 from gp_ensembles.cli.writing import CHECKPOINT, SUMMARY
-from gp_ensembles.files.replacing import write_json, write_text
-from gp_ensembles.files.transaction import staged
+from gp_ensembles.files.replacing import staged, write_json, write_text
 from gp_ensembles.streaming.forecasting.backtest import Backtest, backtest
 from gp_ensembles.streaming.forecasting.forecast import Forecast
 from gp_ensembles.tables.encoder import TableEncoder

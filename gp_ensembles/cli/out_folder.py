@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gp_ensembles.files import operations
 from gp_ensembles.files.lock import FolderInUseError, owned
-from gp_ensembles.files.transaction import complete
+from gp_ensembles.files.replacing import complete
 
 
 @contextmanager

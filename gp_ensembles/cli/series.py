@@ -25,8 +25,7 @@ from gp_ensembles.cli.summary import device_name
 from gp_ensembles.cli.tables import TableRequest
 from gp_ensembles.cli.text_tables import as_csv, csv_line
 from gp_ensembles.files.operations import remove_if_possible
-from gp_ensembles.files.replacing import PARTIAL, GrowingTable, copy_file, write_json, write_text
-from gp_ensembles.files.transaction import complete, staged
+from gp_ensembles.files.replacing import PARTIAL, GrowingTable, complete, copy_file, staged, write_json, write_text
 from gp_ensembles.fleet import Fleet
 from gp_ensembles.fleet.calls import SMALL, RefusedRowError
 from gp_ensembles.fleet.checkpoint import HEAD

@@ -22,7 +22,7 @@ from gp_ensembles.cli.tables import TableRequest, split_kinds, split_names
 from gp_ensembles.cli.writing import CHECKPOINT, is_unfinished
 from gp_ensembles.ensembles.presets import auto_for
 from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget
-from gp_ensembles.files.transaction import complete
+from gp_ensembles.files.replacing import complete
 from gp_ensembles.streaming import StreamConfig
 from gp_ensembles.streaming.config import MIN_WARM_UP
 from gp_ensembles.tables import RowStream, TableOptions, explain

@@ -15,8 +15,8 @@ from gp_ensembles.engine.external_report import ExternalReport
 from gp_ensembles.engine.quarantine import QuarantineReport
 from gp_ensembles.engine.regret import Regret
 from gp_ensembles.ensembles.build import one_class_message, only_label
-from gp_ensembles.streaming.health import Finding, HealthLimits, Throughput, failures, health
-from gp_ensembles.streaming.warm_up_outliers import warm_up_outlier_lines
+from gp_ensembles.streaming.bad_rows import warm_up_outlier_lines
+from gp_ensembles.streaming.health import Finding, HealthLimits, failures, health
 from gp_ensembles.tables.explain import ColumnSummary
 
 Summary = Mapping[str, Any]
@@ -116,10 +116,10 @@ def summary_table(summary: Summary) -> str:
 
 def look_after(stream: ScoredStream, limits: HealthLimits | None = None) -> tuple[Finding, ...]:
     """Health of a stream, with its intervals and its speed."""
-    clock, timing = stream.clock, None
-    if clock.first_rows and clock.last_rows:
-        timing = Throughput(clock.first / clock.first_rows, clock.last / clock.last_rows)
-    found = health(stream.newest, limits, coverage=stream.coverages.get(0.9), timing=timing)
+    clock, slowdown = stream.clock, None
+    if clock.last_rows and clock.first > 0:
+        slowdown = (clock.last / clock.last_rows) / (clock.first / clock.first_rows)
+    found = health(stream.newest, limits, coverage=stream.coverages.get(0.9), slowdown=slowdown)
     times = stream.encoder.clock
     if times is None or not times.num_skipped:
         return found

@@ -11,9 +11,8 @@ from gp_ensembles.data import Table, load, load_folder
 from gp_ensembles.data.folder import folder_file
 from gp_ensembles.ensembles.targets import Target
 from gp_ensembles.streaming import StreamConfig
+from gp_ensembles.streaming.columns import constant_columns, forecast_places
 from gp_ensembles.streaming.config import MIN_WARM_UP
-from gp_ensembles.streaming.forecasts import forecast_places
-from gp_ensembles.streaming.scales import constant_columns
 from gp_ensembles.tables import RowStream, TableOptions, open_rows
 from gp_ensembles.tables.frames import array_source
 from gp_ensembles.tables.raw import RawSource

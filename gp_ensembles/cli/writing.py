@@ -8,8 +8,7 @@ from gp_ensembles.cli.out_folder import make_writable
 from gp_ensembles.cli.predictions import Chunk
 from gp_ensembles.cli.scored_stream import ScoredStream, save_checkpoint
 from gp_ensembles.cli.text_tables import csv_line, quoted
-from gp_ensembles.files.replacing import PARTIAL, GrowingTable, copy_file, write_json, write_text
-from gp_ensembles.files.transaction import staged
+from gp_ensembles.files.replacing import PARTIAL, GrowingTable, copy_file, staged, write_json, write_text
 from gp_ensembles.tables.clock import Clock
 
 CHECKPOINT = "checkpoint.pt"

@@ -10,16 +10,21 @@ from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor, nn
 
 from gp_ensembles.distributions.latent_mixture import Response
-from gp_ensembles.engine.absence import awake_weights, find_absent, marked
-from gp_ensembles.engine.compatibility import check_compatible, count_outputs
 from gp_ensembles.engine.external_counts import init_counts
-from gp_ensembles.engine.input_checks import check_inputs, check_targets, missing_rows, without_columns
+from gp_ensembles.engine.input_checks import (
+    check_compatible,
+    check_inputs,
+    check_targets,
+    count_outputs,
+    missing_rows,
+    without_columns,
+)
 from gp_ensembles.engine.memory import TargetMemory
 from gp_ensembles.engine.outliers import init_outliers
 from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions, flatten, invalid_rows, make_mixture
 from gp_ensembles.engine.quarantine import init_quarantine, places_out
 from gp_ensembles.engine.state import EnsembleState
-from gp_ensembles.engine.weighing import Layers, append_copies, run_block
+from gp_ensembles.engine.weighing import Layers, append_copies, awake_weights, find_absent, marked, run_block
 from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.experts.gaussian import GaussianExpert

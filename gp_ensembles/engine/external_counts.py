@@ -3,14 +3,10 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gp_ensembles.engine.predictions import EnsemblePredictions
-
-Numbers = NDArray[np.float64]
 
 
 class ExternalCounts(NamedTuple):
@@ -70,14 +66,6 @@ def count_block(
             (~is_absent[:, -1:].mT).double(),
         ]
     )
-
-
-def count_row(tally: Numbers, own: Numbers, weights: Numbers, mixed: float) -> Numbers:
-    """Sums (9, G) after a row that counts in full and that all models predicted; ``own`` and ``weights`` (G,)."""
-    one, zero = np.ones_like(own), np.zeros_like(own)
-    after: Numbers = tally + np.stack([zero, own - mixed, own, mixed * one, one, one, zero, weights, zero])
-    after[-1] = 1.0
-    return after
 
 
 def next_weights(log_weights: Tensor, tally: Tensor, external_models: Sequence[int], num_copies: int) -> Tensor:

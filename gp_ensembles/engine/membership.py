@@ -14,8 +14,7 @@ from gp_ensembles.engine.weighing import with_lags
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.filters.states import overwrite_
 from gp_ensembles.meta_learners.base import MetaLearner, MetaState
-from gp_ensembles.meta_learners.combined import CombinedRules
-from gp_ensembles.meta_learners.reference import ReferenceAveraging
+from gp_ensembles.meta_learners.combined import CombinedRules, ReferenceAveraging
 
 
 def add_experts(

@@ -11,14 +11,20 @@ from torch import Tensor, nn
 
 from gp_ensembles.distributions.latent_mixture import LatentMixture
 from gp_ensembles.engine.access_lock import AccessLock, guarded, uninterrupted
-from gp_ensembles.engine.bound import BoundEnsemble
-from gp_ensembles.engine.checkpoint_match import check_shapes
-from gp_ensembles.engine.compatibility import check_answers_fit, check_states_fit, usual_block_size
+from gp_ensembles.engine.bound import BoundEnsemble, RowEnsemble
 from gp_ensembles.engine.ensemble import Ensemble, evaluate, predict_mixture
 from gp_ensembles.engine.external_counts import next_weights
 from gp_ensembles.engine.failures import BlockError, Watch
-from gp_ensembles.engine.input_checks import check_inputs, check_made, check_targets, checked_rows, missing_rows
-from gp_ensembles.engine.one_row import RowEnsemble
+from gp_ensembles.engine.input_checks import (
+    check_answers_fit,
+    check_inputs,
+    check_made,
+    check_states_fit,
+    check_targets,
+    checked_rows,
+    missing_rows,
+    usual_block_size,
+)
 from gp_ensembles.engine.predictions import (
     AnyMixture,
     EnsemblePredictions,
@@ -41,7 +47,7 @@ from gp_ensembles.engine.runners import (
     runners_without,
     scatter,
 )
-from gp_ensembles.engine.state import EnsembleState, named_layers, named_tensors, snapshot, state_from
+from gp_ensembles.engine.state import EnsembleState, check_shapes, named_layers, named_tensors, snapshot, state_from
 from gp_ensembles.engine.upkeep import UpkeepReport, coming, maintain_
 from gp_ensembles.engine.weighing import run_block
 from gp_ensembles.filters.rows import Rows

@@ -1,7 +1,7 @@
 """Quarantine of experts that failed: weight zero for a while, then a return from their priors.
 
 An expert whose predictive variance vanishes, or whose numbers overflow, cannot be weighed. Like an external model that
-is absent (see :mod:`~gp_ensembles.engine.absence`), it lends its weight to the others, and that neither rises nor
+is absent (see :mod:`~gp_ensembles.engine.weighing`), it lends its weight to the others, and that neither rises nor
 falls. Its state is reset to its prior at once. It returns after ``QUARANTINE_ROWS`` rows, after twice as many when it
 has failed a second time, and so on.
 """

@@ -1,9 +1,9 @@
-"""State of an ensemble, the names of its tensors, and snapshots of it."""
+"""State of an ensemble, the names and shapes of its tensors, and snapshots of it."""
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from gp_ensembles.engine.quarantine import Quarantine
 from gp_ensembles.filters.states import FilterState, WindowState
@@ -106,3 +106,19 @@ def snapshot(state: EnsembleState, num_rows: int) -> Callable[[], None]:
 def _only_appends(state: WindowState, num_rows: int) -> bool:
     """Whether no row is dropped within ``num_rows`` rows and nothing is ever refitted."""
     return state.hyperparameters.shape[-1] == 0 and num_used(state) + num_rows < state.targets.shape[-1]
+
+
+def check_shapes(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: str, kind: str = "ensemble") -> None:
+    """Raise before anything is loaded if a tensor is missing or has another shape: something else was saved.
+
+    Raises:
+        RuntimeError: Naming the first tensor that does not fit.
+    """
+    own = module.state_dict()
+    saved = {name: state_dict[prefix + name].shape for name in own if prefix + name in state_dict}
+    wrong = [name for name, value in own.items() if saved.get(name) != value.shape]
+    if wrong:
+        raise RuntimeError(
+            f"this state_dict is of another {kind}: {len(wrong)} of {len(own)} tensors are missing or have another "
+            f"shape, the first is {wrong[0]!r}; build the {kind} as it was when it was saved"
+        )

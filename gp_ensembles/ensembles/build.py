@@ -20,17 +20,15 @@ from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.empirical_bayes import (
     LBFGS,
     Adam,
+    GaussianPerturbation,
     fit_empirical_bayes,
     fit_fixed_kernels,
     get_vectors,
     has_fixed_kernels,
-    set_vectors_,
-)
-from gp_ensembles.experts.hyper_sampling import (
-    GaussianPerturbation,
     perturb_hyperparameters,
     repeat_expert,
     sample_hyperparameters,
+    set_vectors_,
 )
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.filters.transitions import RandomWalk
@@ -288,7 +286,7 @@ def _warn_of_scale(y: Tensor) -> None:
     if abs(mean) > _FAR or not 1 / _FAR < scale < _FAR:
         warnings.warn(
             f"the warm-up targets have mean {mean:.3g} and standard deviation {scale:.3g}; ensembles expect "
-            f"standardized targets (mean 0, deviation 1), see gp_ensembles.streaming.scales.Standardizer",
+            f"standardized targets (mean 0, deviation 1), see gp_ensembles.streaming.columns.Standardizer",
             UserWarning,
             stacklevel=5,
         )

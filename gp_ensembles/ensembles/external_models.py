@@ -9,8 +9,7 @@ from torch import Tensor
 from gp_ensembles.ensembles.build import NamedExpert
 from gp_ensembles.ensembles.extra_experts import ExpertRecord, WarmUp, check_adapter
 from gp_ensembles.ensembles.spec_checks import check_fields
-from gp_ensembles.experts.adapters import LAST_ERRORS, ColumnsAdapter, ModelAdapter, check_levels
-from gp_ensembles.experts.boosting import HistogramBoosting
+from gp_ensembles.experts.adapters import LAST_ERRORS, ColumnsAdapter, HistogramBoosting, ModelAdapter, check_levels
 from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.features.linear import InputFeatures
 
@@ -23,7 +22,7 @@ _TRAININGS = 8  # the first is after an eighth of the warm-up rows, so that erro
 class Boosting(ExpertRecord):
     """Histogram gradient boosting, retrained as rows come: best where the function has steps.
 
-    A second model learns the scale of the errors, see :class:`~gp_ensembles.experts.boosting.HistogramBoosting`. Both
+    A second model learns the scale of the errors, see :class:`~gp_ensembles.experts.adapters.HistogramBoosting`. Both
     are trained after an eighth, a quarter, a half and all of the warm-up rows, and so on, see
     :class:`~gp_ensembles.experts.external.ExternalExpert`.
 

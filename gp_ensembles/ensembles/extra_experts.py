@@ -74,6 +74,13 @@ class WarmUp(NamedTuple):
         num_seen, num_columns = features.num_inputs, self.inputs.shape[1]
         return features if num_seen == num_columns else SelectColumns(features, range(num_seen), num_columns)
 
+    def fit_to(self, expert: WindowExpert, X: Tensor, y: Tensor, method: LBFGS | Adam) -> None:
+        """Fit an expert's hyperparameters to some of the rows, X (n, D') and y (n,), in place."""
+        precision, progress = self.fit.start_precision, self.progress
+        fit_empirical_bayes(
+            expert, X, y, method, start_precision=precision, progress=progress, length_scales=self.short
+        )
+
 
 class ExpertRecord(ABC):
     """Record of extra experts to build from warm-up rows, for targets of one real number.
@@ -202,15 +209,7 @@ class WindowGP(ExpertRecord):
         seen = (~torch.isnan(y)).nonzero().flatten()[-self.num_rows :]
         if fit.method is not None:
             for rows, method in _stages(seen, fit.method, is_fast=warm_up.short is not None):
-                fit_empirical_bayes(
-                    expert,
-                    X[rows],
-                    y[rows],
-                    method,
-                    start_precision=fit.start_precision,
-                    progress=warm_up.progress,
-                    length_scales=warm_up.short,
-                )
+                warm_up.fit_to(expert, X[rows], y[rows], method)
         features = warm_up.on_all(expert.features)
         every, n = self.refit_every, y.shape[0]
         refit = None if every is None else Refit(every, first=n + min(n, every))
@@ -320,16 +319,7 @@ class WideFeatures(ExpertRecord):
         exact = WindowExpert(kernel, X.shape[1], _MOST_ROWS)
         rows = fitting_rows(y)
         if warm_up.fit.method is not None:
-            precision, progress = warm_up.fit.start_precision, warm_up.progress
-            fit_empirical_bayes(
-                exact,
-                X[rows],
-                y[rows],
-                warm_up.fit.method,
-                start_precision=precision,
-                progress=progress,
-                length_scales=warm_up.short,
-            )
+            warm_up.fit_to(exact, X[rows], y[rows], warm_up.fit.method)
         copies = torch.zeros(len(self.noises), dtype=torch.long, device="cpu")
         repeated = take_experts(kernel, kernel.batch_shape, copies)
         features = RandomFourierFeatures.from_kernel(repeated, X.shape[1], num_features, generator=warm_up.generator)

@@ -20,8 +20,7 @@ from gp_ensembles.ensembles.extra_experts import Refitted, WideFeatures, WindowG
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import PRESETS, auto_for
 from gp_ensembles.ensembles.spec import EnsembleSpec, SpeedSwitching, StickySwitching
-from gp_ensembles.experts.empirical_bayes import LBFGS, Adam
-from gp_ensembles.experts.hyper_sampling import GaussianPerturbation
+from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, GaussianPerturbation
 from gp_ensembles.filters.sites import LaplaceUpdate, MomentMatchingUpdate
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import (

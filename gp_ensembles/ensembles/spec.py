@@ -1,7 +1,6 @@
 """Specification of an ensemble as one frozen record, and its fit to the first rows of a stream."""
 
 import copy
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
 from typing import final
 
@@ -41,17 +40,9 @@ from gp_ensembles.numerics.display import call_text, changed, spread_text
 from gp_ensembles.numerics.short_length_scales import short_length_scales
 
 
-class GroupedRule(ABC):
-    """Weight rule that depends on the number of experts and on groups of them that differ in speed only."""
-
-    @abstractmethod
-    def build(self, group_size: int, num_groups: int) -> MetaLearner:
-        """The rule for consecutive groups of experts; experts m of all groups differ in speed only."""
-
-
 @final
 @dataclass(frozen=True)
-class StickySwitching(GroupedRule):
+class StickySwitching:
     """Markov switching that stays with an expert with one probability, else moves to any other with equal probability.
 
     Attributes:
@@ -66,12 +57,13 @@ class StickySwitching(GroupedRule):
     stay: float = 0.99
 
     def build(self, group_size: int, num_groups: int) -> MetaLearner:
+        """The rule for consecutive groups of experts."""
         return MarkovSwitching(sticky_transition(group_size * num_groups, self.stay))
 
 
 @final
 @dataclass(frozen=True)
-class SpeedSwitching(GroupedRule):
+class SpeedSwitching:
     """Markov switching only between experts that differ in the speed of their walk (Waxman and Djuric 2024).
 
     Attributes:
@@ -86,7 +78,12 @@ class SpeedSwitching(GroupedRule):
     delta: float = 0.01
 
     def build(self, group_size: int, num_groups: int) -> MetaLearner:
+        """The rule for consecutive groups of experts; experts m of all groups differ in speed only."""
         return MarkovSwitching(edoebe_transition(group_size, num_groups, self.delta))
+
+
+# Rules that depend on the number of experts and on groups of them that differ in speed only.
+GroupedRule = StickySwitching | SpeedSwitching
 
 
 NAMED: dict[str, "EnsembleSpec"] = {}  # names of records for ``repr``: filled by ``presets``
@@ -126,7 +123,8 @@ class EnsembleSpec:
     Raises:
         TypeError: If a part is not of its kind.
         ValueError: If there is no basis, neither a static expert nor a speed, speeds are not distinct and positive,
-            two extra experts share a name, or a :class:`GroupedRule` has innovations, lags or extra experts with it.
+            two extra experts share a name, or :class:`StickySwitching` or :class:`SpeedSwitching` has
+            innovations, lags or extra experts with it.
 
     Example:
         >>> import torch

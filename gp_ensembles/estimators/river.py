@@ -20,10 +20,10 @@ from gp_ensembles.estimators.scikit_learn import class_target
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.bad_rows import clean_arrivals
 from gp_ensembles.streaming.checks import LARGEST, too_large
+from gp_ensembles.streaming.columns import constant_columns
 from gp_ensembles.streaming.config import MIN_WARM_UP, OnBadRow
+from gp_ensembles.streaming.predictions import running_mixture
 from gp_ensembles.streaming.reports import AnomalyCounts
-from gp_ensembles.streaming.running import running_distribution
-from gp_ensembles.streaming.scales import constant_columns
 
 try:
     from river.base import MiniBatchClassifier, MiniBatchRegressor
@@ -183,7 +183,7 @@ class RiverRegressor(_OneRowAtATime, MiniBatchRegressor):
         if self._model is None:
             matrix_of(rows, ())  # text is refused from the first row on
             y = [math.nan if _is_too_large(target) else target for target in self._rows.targets]
-            return running_distribution(self._ensemble.target, _column(y), len(rows))
+            return running_mixture(self._ensemble.target, _column(y), len(rows))
         return self._model.predict(matrix_of(rows, self._rows.names))
 
 

@@ -9,15 +9,14 @@
 - ``structural``: ``StructuralExpert``, level, trend and season of a series; ``changing_trend``: the choice among their
   trends from a warm-up.
 - ``external``: ``ExternalExpert``, trained on a schedule; ``adapters``: ``ModelAdapter``, the interface of such a
-  model, ``RegressorAdapter``, ``FunctionAdapter``, ...; ``boosting``: ``HistogramBoosting``.
-- ``empirical_bayes``: ``fit_empirical_bayes`` by ``LBFGS`` or ``Adam``; ``evidence``: its objective;
-  ``hyper_sampling``: ``sample_hyperparameters`` around the maximum, and ``perturb_hyperparameters`` where there are too
-  many for that.
+  model, ``RegressorAdapter``, ``FunctionAdapter``, ``HistogramBoosting``, ...
+- ``empirical_bayes``: ``fit_empirical_bayes`` by ``LBFGS`` or ``Adam``, ``sample_hyperparameters`` around the maximum,
+  and ``perturb_hyperparameters`` where there are too many for that; ``evidence``: its objective.
+- ``linear_rows``: experts that are linear in features, one row at a time on plain arrays.
 """
 
-from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, fit_empirical_bayes
+from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, fit_empirical_bayes, sample_hyperparameters
 from gp_ensembles.experts.gaussian import GaussianExpert
-from gp_ensembles.experts.hyper_sampling import sample_hyperparameters
 from gp_ensembles.experts.laplace import LaplaceExpert
 from gp_ensembles.experts.multi_output import MultiOutputExpert
 from gp_ensembles.experts.robust import RobustExpert

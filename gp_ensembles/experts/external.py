@@ -27,9 +27,9 @@ from gp_ensembles.experts.adapters import (
 )
 from gp_ensembles.experts.base import BoundExpert, Expert, Plans, RowExpert, StagedRunner, Traits, Upkeep
 from gp_ensembles.experts.gaussian import check_single_output
+from gp_ensembles.experts.linear_rows import passed_columns
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.batch import take_experts
-from gp_ensembles.features.one_row import passed_columns
 from gp_ensembles.filters.rows import Rows, as_rows, with_extra_noise
 from gp_ensembles.filters.states import ExternalState, FilterState, Predictions, StepPredictions
 from gp_ensembles.filters.transitions import Transition

@@ -18,6 +18,7 @@ from gp_ensembles.experts.base import (
     Plans,
     Runner,
     SeriesBatch,
+    StagedRunner,
     Variances,
     of_length,
     pure_runner,
@@ -27,9 +28,7 @@ from gp_ensembles.experts.evidence import batched_log_evidence
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.batch import take_experts
 from gp_ensembles.filters.block import condition_block
-from gp_ensembles.filters.many_series import SeriesGain, condition_series, learn_series, predict_series
 from gp_ensembles.filters.rows import Rows
-from gp_ensembles.filters.schedule import Schedule, moment_scales, scale_features, scale_targets, unscale_steps
 from gp_ensembles.filters.states import (
     FilterState,
     GaussianState,
@@ -40,8 +39,18 @@ from gp_ensembles.filters.states import (
     gaussian_state,
     square_root_state,
 )
-from gp_ensembles.filters.stream import BlockStream
-from gp_ensembles.filters.transitions import ExponentialForgetting, RandomWalk, Transition, make_schedule
+from gp_ensembles.filters.stream import BlockStream, SeriesGain, condition_series, learn_series, predict_series
+from gp_ensembles.filters.transitions import (
+    ExponentialForgetting,
+    RandomWalk,
+    Schedule,
+    Transition,
+    make_schedule,
+    moment_scales,
+    scale_features,
+    scale_targets,
+    unscale_steps,
+)
 from gp_ensembles.filters.update import predict, update_block
 
 InitialState = Callable[[Tensor, int], LinearState]
@@ -54,46 +63,34 @@ _NOISE_FLOOR, _NOISE_START = 1e-6, 0.5
 _SERIES_BYTES = 256_000_000  # of rows of series at once
 
 
-class CovarianceRunner(Runner):
+def covariance_runner(bound: "BoundGaussian", state: GaussianState) -> StagedRunner:
     """Covariance form, with scratch memory kept between blocks of one length."""
+    moments, prepared = state.moments, dict[int, tuple[Schedule, BlockStream, Tensor | None]]()
 
-    def __init__(self, bound: "BoundGaussian", state: GaussianState) -> None:
-        self._bound = bound
-        self._state = state
-        self._moments = state.moments
-        self._prepared: dict[int, tuple[Schedule, BlockStream, Tensor | None]] = {}
-        self._staged: tuple[BlockStream, Tensor | None] | None = None
-
-    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
-        num_rows = Phi.shape[-2]
-        if rows.steps is None:
-            schedule, stream, scales = of_length(self._prepared, num_rows, self._prepare)
-        else:
-            schedule, stream, scales = self._prepare(num_rows, rows.ages)
-        self._staged = None
-        design, scaled = scale_features(Phi, schedule), rows._replace(y=scale_targets(rows.y, schedule))
-        predictions = unscale_steps(stream.stage(design, scaled, has_gaps), rows.y, schedule)
-        self._staged = stream, scales
-        return predictions
-
-    def commit(self) -> None:
-        if self._staged is not None:
-            stream, scales = self._staged
-            stream.commit()
-            if scales is not None:
-                self._moments.mul_(scales)
-            self._staged = None
-
-    def _prepare(self, num_rows: int, ages: Tensor | None = None) -> tuple[Schedule, BlockStream, Tensor | None]:
-        bound = self._bound
+    def prepare(num_rows: int, ages: Tensor | None = None) -> tuple[Schedule, BlockStream, Tensor | None]:
         schedule = make_schedule(bound.transition, num_rows, bound.prior_variance.detach(), ages)
-        stream = BlockStream(self._moments, bound.noise, schedule.walk, num_rows, schedule.steps)
+        stream = BlockStream(moments, bound.noise, schedule.walk, num_rows, schedule.steps)
         if schedule.mean_scale is None and schedule.covariance_scale is None:
             return schedule, stream, None
         one = bound.noise.new_ones(())
         mean_scale = one if schedule.mean_scale is None else schedule.mean_scale
         covariance_scale = one if schedule.covariance_scale is None else schedule.covariance_scale
-        return schedule, stream, moment_scales(self._moments, mean_scale, covariance_scale)
+        return schedule, stream, moment_scales(moments, mean_scale, covariance_scale)
+
+    def run(Phi: Tensor, rows: Rows, has_gaps: bool) -> tuple[Predictions, Callable[[], object]]:
+        num_rows = Phi.shape[-2]
+        known = of_length(prepared, num_rows, prepare) if rows.steps is None else prepare(num_rows, rows.ages)
+        schedule, stream, scales = known
+        design, scaled = scale_features(Phi, schedule), rows._replace(y=scale_targets(rows.y, schedule))
+
+        def learn() -> None:
+            stream.commit()
+            if scales is not None:
+                moments.mul_(scales)
+
+        return unscale_steps(stream.stage(design, scaled, has_gaps), rows.y, schedule), learn
+
+    return StagedRunner(run)
 
 
 def gain_update(bound: "BoundGaussian", state: GaussianState) -> FixedUpdate:
@@ -171,7 +168,7 @@ def _fixed(bound: "BoundGaussian", state: FilterState) -> FixedUpdate:
 
 
 def _runner(bound: "BoundGaussian", state: FilterState) -> Runner:
-    return CovarianceRunner(bound, state) if isinstance(state, GaussianState) else pure_runner(bound, state)
+    return covariance_runner(bound, state) if isinstance(state, GaussianState) else pure_runner(bound, state)
 
 
 def _row(bound: "BoundGaussian", state: FilterState, features: FeatureMap) -> LinearRow | None:

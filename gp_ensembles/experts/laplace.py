@@ -18,10 +18,9 @@ from gp_ensembles.features.batch import take_experts
 from gp_ensembles.filters.block import BlockGain
 from gp_ensembles.filters.latent import BlockSites, LatentBlock, find_sites, latent_block, latent_gain
 from gp_ensembles.filters.rows import Rows, as_rows
-from gp_ensembles.filters.schedule import Schedule, moment_scales
 from gp_ensembles.filters.sites import LaplaceUpdate, LatentUpdate, LikelihoodRule, SiteRule, damped_newton
 from gp_ensembles.filters.states import FilterState, GaussianState, LatentMoments, LatentPredictions, gaussian_state
-from gp_ensembles.filters.transitions import Transition, make_schedule
+from gp_ensembles.filters.transitions import Schedule, Transition, make_schedule, moment_scales
 from gp_ensembles.filters.update import predict, update_block
 from gp_ensembles.likelihoods.classification import OrdinalLink
 from gp_ensembles.likelihoods.closed_forms import latent_density

@@ -1,14 +1,14 @@
 """Linear experts whose hyperparameters and lags are refitted on a schedule."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, Expert, Plans, Runner, Traits, Upkeep, of_length
+from gp_ensembles.experts.base import BoundExpert, Expert, Plans, StagedRunner, Traits, Upkeep, of_length
 from gp_ensembles.experts.empirical_bayes import LBFGS, get_vectors, gradient_ascent, set_vectors_
 from gp_ensembles.experts.gaussian import BoundGaussian, GaussianExpert, check_single_output
 from gp_ensembles.experts.window import Refit, rows_until_refit
@@ -64,44 +64,35 @@ class RefittedBlock(NamedTuple):
     ages: Tensor | None  # steps to each row, shape (B,); ``None`` for one each
 
 
-class RefittedRunner(Runner):
+def _runner(bound: "BoundRefitted", state: RefittedState) -> StagedRunner:
     """In place, except for blocks with a refit, which run on a copy."""
+    prepared, made_until = dict[int, BlockStream](), -1
 
-    def __init__(self, bound: "BoundRefitted", state: RefittedState) -> None:
-        self._bound = bound
-        self._state = state
-        self._due = -1
-        self._prepared: dict[int, BlockStream] = {}
-        self._staged: tuple[BlockStream, RefittedBlock] | None = None
-        self._after: RefittedState | None = None  # of a block with a refit
+    def stream_of(num_rows: int, ages: Tensor | None) -> BlockStream:
+        nonlocal made_until
+        if ages is not None:
+            return bound.stream(state, num_rows, ages)
+        if int(state.due) != made_until:  # another model
+            prepared.clear()
+            made_until = int(state.due)
+        return of_length(prepared, num_rows, partial(bound.stream, state))
 
-    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
-        r"""Predict a block from its rows (\*batch, B, D + 1); the state is not touched."""
-        self._staged, self._after, num_rows = None, None, Phi.shape[-2]
-        if rows_until_refit(self._state) <= num_rows:
-            self._after, predictions = self._bound.update_block(self._state, Phi, rows)
-            return predictions
-        block = self._bound.block(self._state, Phi, rows)
-        stream = self._stream(num_rows) if block.ages is None else self._bound.stream(self._state, num_rows, block.ages)
+    def run(Phi: Tensor, rows: Rows, has_gaps: bool) -> tuple[Predictions, Callable[[], object]]:
+        num_rows = Phi.shape[-2]
+        if rows_until_refit(state) <= num_rows:
+            after, predictions = bound.update_block(state, Phi, rows)
+            return predictions, lambda: overwrite_(state, after)
+        block = bound.block(state, Phi, rows)
+        stream = stream_of(num_rows, block.ages)
         steps = stream.stage(block.design, block.rows, has_gaps)
-        self._staged = stream, block
-        return with_extra_noise(in_dtype(steps, rows.y), rows)
 
-    def _stream(self, num_rows: int) -> BlockStream:
-        due = int(self._state.due)
-        if due != self._due:  # another model
-            self._prepared.clear()
-            self._due = due
-        return of_length(self._prepared, num_rows, partial(self._bound.stream, self._state))
-
-    def commit(self) -> None:
-        if self._after is not None:
-            overwrite_(self._state, self._after)
-        elif self._staged is not None:
-            stream, block = self._staged
+        def learn() -> None:
             stream.commit()
-            store_(self._state, block)
-        self._staged = self._after = None
+            store_(state, block)
+
+        return with_extra_noise(in_dtype(steps, rows.y), rows), learn
+
+    return StagedRunner(run)
 
 
 def _upkeep(bound: "BoundRefitted", state: RefittedState) -> Sequence[Upkeep]:
@@ -113,7 +104,7 @@ def _upkeep(bound: "BoundRefitted", state: RefittedState) -> Sequence[Upkeep]:
 class BoundRefitted(BoundExpert):
     """The view of a refitted expert for loops; its hyperparameters are in the state."""
 
-    plans = Plans(RefittedRunner, upkeep=_upkeep)
+    plans = Plans(_runner, upkeep=_upkeep)
 
     def __init__(self, expert: "RefittedExpert") -> None:
         super().__init__(expert.features.bind(), expert.features.prior_variance, None)

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from gp_ensembles.experts.base import BoundExpert, Expert, Plans, RowExpert, StagedRunner, Traits, Upkeep
 from gp_ensembles.experts.empirical_bayes import LBFGS, get_vectors, gradient_ascent, set_vectors_, trainable
 from gp_ensembles.experts.gaussian import check_single_output, checked_likelihood
+from gp_ensembles.experts.linear_rows import passed_columns
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.batch import take_experts
 from gp_ensembles.features.covariance import bind_covariance, bind_mean
 from gp_ensembles.features.linear import InputFeatures
-from gp_ensembles.features.one_row import passed_columns
 from gp_ensembles.filters.rows import Rows, as_rows
 from gp_ensembles.filters.states import (
     FilterState,

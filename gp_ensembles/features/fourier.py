@@ -1,14 +1,12 @@
 """Fourier features of a stationary GPyTorch kernel: at random frequencies, and at frequencies that are trained."""
 
 import math
-from collections.abc import Sequence
 from typing import Self, final
 
 import torch
 from torch import Tensor, nn
 
 from gp_ensembles.features.base import BoundFeatures, FeatureMap, PriorVariance, insert_batch, positive_like
-from gp_ensembles.features.batch import stack_kernels
 from gp_ensembles.numerics.gpytorch_types import Kernel
 from gp_ensembles.spectral.frequencies import (
     BaseDraws,
@@ -109,31 +107,6 @@ class RandomFourierFeatures(FeatureMap):
         """
         base = draw_for_kernel(kernel, num_inputs, num_features, draws=draws, generator=generator)
         return cls(kernel, num_inputs, base)
-
-    @classmethod
-    def from_kernels(
-        cls,
-        kernels: Sequence[Kernel],
-        num_inputs: int,
-        num_features: int,
-        *,
-        draws: FrequencyDraws | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Self:
-        """One map for several experts, from kernels that differ in hyperparameters only (they are copied).
-
-        Args:
-            kernels: S kernels of one structure, each without a batch.
-            num_inputs: As in :meth:`from_kernel`, like all that follow; experts have independent draws.
-            num_features: Number of features F of each expert.
-            draws: How to draw.
-            generator: Source of randomness.
-
-        Raises:
-            TypeError: If a kernel's class is not registered.
-            ValueError: If the structures differ, F is odd, or smaller than twice the number of summands.
-        """
-        return cls.from_kernel(stack_kernels(kernels), num_inputs, num_features, draws=draws, generator=generator)
 
     @property
     def prior_variance(self) -> Tensor:

@@ -9,11 +9,10 @@ targets depend on them.
 ``update``         the one signature, and which algebra serves which state
 ``rows``           targets, how much of each counts, further noise, uneven steps: one record
 ``states``         states, first states and predictions
-``transitions``    random walks and forgetting
-``schedule``       a transition over a block as a random walk in rescaled coordinates
+``transitions``    random walks and forgetting; over a block, random walks in rescaled coordinates
 ``block``          the exact block filter in covariance form, and under any transition
 ``square_root``    the same in square-root form, for float32 and tiny noise
-``stream``         the same in place on scratch memory, for long streams; ``choose_block_size``
+``stream``         the same in place on scratch memory, for long streams and for many series; ``choose_block_size``
 ``student_t``      unknown noise variance (normal-inverse-gamma)
 ``multi_output``   outputs that share a covariance
 ``window``         the exact Gaussian process of the last rows: no weights, covariances of rows

@@ -27,20 +27,22 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.filters.rows import Rows, as_rows
-from gp_ensembles.filters.schedule import (
+from gp_ensembles.filters.square_root import predict_square_root, update_square_root
+from gp_ensembles.filters.states import GaussianState, LinearState, StepPredictions, concatenate_steps
+from gp_ensembles.filters.transitions import (
+    Transition,
     count_steps,
+    make_schedule,
     scale_features,
     scale_state,
     scale_targets,
+    split_rows,
     total_walk,
     unscale_steps,
     walk_ahead,
     walk_rows,
     walk_variance,
 )
-from gp_ensembles.filters.square_root import predict_square_root, update_square_root
-from gp_ensembles.filters.states import GaussianState, LinearState, StepPredictions, concatenate_steps
-from gp_ensembles.filters.transitions import Transition, make_schedule, split_rows
 from gp_ensembles.numerics.cholesky import cholesky
 
 _WHAT = "the predictive covariance of the block"

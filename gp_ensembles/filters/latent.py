@@ -23,19 +23,21 @@ from torch import Tensor
 
 from gp_ensembles.filters.block import BlockGain, apply_gain, predict_linear
 from gp_ensembles.filters.rows import Rows, as_rows
-from gp_ensembles.filters.schedule import (
+from gp_ensembles.filters.sites import SiteRule
+from gp_ensembles.filters.states import GaussianState, LatentMoments
+from gp_ensembles.filters.transitions import (
     Schedule,
+    Transition,
     count_steps,
     is_full,
+    make_schedule,
     scale_features,
     scale_state,
+    split_rows,
     total_walk,
     walk_ahead,
     walk_rows,
 )
-from gp_ensembles.filters.sites import SiteRule
-from gp_ensembles.filters.states import GaussianState, LatentMoments
-from gp_ensembles.filters.transitions import Transition, make_schedule, split_rows
 from gp_ensembles.numerics.derivatives import library_of
 from gp_ensembles.numerics.reductions import readable_flags
 

@@ -14,9 +14,16 @@ from torch import Tensor
 
 from gp_ensembles.filters.block import joint_covariance
 from gp_ensembles.filters.rows import Rows, as_rows
-from gp_ensembles.filters.schedule import Schedule, scale_features, walk_ahead, walk_variance
 from gp_ensembles.filters.states import MultiOutputState, StepPredictions, concatenate_steps
-from gp_ensembles.filters.transitions import Transition, make_schedule, split_rows
+from gp_ensembles.filters.transitions import (
+    Schedule,
+    Transition,
+    make_schedule,
+    scale_features,
+    split_rows,
+    walk_ahead,
+    walk_variance,
+)
 from gp_ensembles.numerics.cholesky import cholesky
 
 _WHAT = "the predictive covariance of the block"

@@ -69,40 +69,6 @@ class SiteRule(ABC):
         """Sites of targets, by the moments of each latent value before its target."""
 
 
-class LatentUpdate(ABC):
-    """A way to replace a log density by a Gaussian site."""
-
-    @abstractmethod
-    def site(self, density: LatentDensity, mean: Tensor, variance: Tensor, y: Tensor) -> Site:
-        """Sites of targets, by the moments of each latent value before its target."""
-
-
-@final
-class LikelihoodRule(SiteRule):
-    r"""Sites of targets of any log density.
-
-    Args:
-        density: The log density.
-        update: How it is replaced: :class:`LaplaceUpdate` by default, or :class:`MomentMatchingUpdate`.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.numerics.derivatives import automatic
-        >>> rule = LikelihoodRule(automatic(lambda z, y: -0.5 * (y - z).square() / 0.5))
-        >>> zero, one = torch.zeros(1).double(), torch.ones(1).double()
-        >>> rule.solve(zero, one, one).gradient
-        tensor([0.6667], dtype=torch.float64)
-    """
-
-    def __init__(self, density: LatentDensity, update: LatentUpdate | None = None) -> None:
-        self._density = density
-        self._update: LatentUpdate = LaplaceUpdate() if update is None else update
-        self.takes_arrays = density.takes_arrays
-
-    def solve(self, mean: Tensor, variance: Tensor, y: Tensor) -> Site:
-        return self._update.site(self._density, mean, variance, y)
-
-
 @final
 class RobustRule(SiteRule):
     r"""A Gaussian site that counts less the further the target lies from its prediction.
@@ -141,7 +107,7 @@ class RobustRule(SiteRule):
 
 @final
 @dataclass(frozen=True)
-class LaplaceUpdate(LatentUpdate):
+class LaplaceUpdate:
     r"""Mode and curvature of the posterior of the latent value (Lu et al. 2022, section 4).
 
     With :math:`\ell(z) = \log p(y \mid z)` and :math:`H = -\nabla^2 \ell(\hat z)` at the mode,
@@ -157,6 +123,7 @@ class LaplaceUpdate(LatentUpdate):
     """
 
     def site(self, density: LatentDensity, mean: Tensor, variance: Tensor, y: Tensor) -> Site:
+        """Sites of targets, by the moments of each latent value before its target."""
         site = None
         if density.start is not None:
             site = _from_one_side(density, density.start(mean, variance, y), mean, variance, y)
@@ -167,7 +134,7 @@ class LaplaceUpdate(LatentUpdate):
 
 @final
 @dataclass(frozen=True)
-class MomentMatchingUpdate(LatentUpdate):
+class MomentMatchingUpdate:
     r"""Mean and variance of the posterior of the latent value: assumed-density filtering (Opper 1998; Minka 2001).
 
     The quadrature's nodes move to where the posterior is. Against a dense grid, 32 nodes give both to 1e-7 for prior
@@ -205,9 +172,40 @@ class MomentMatchingUpdate(LatentUpdate):
             raise ValueError(f"the number of nodes must lie between 2 and 100, got {self.num_nodes}")
 
     def site(self, density: LatentDensity, mean: Tensor, variance: Tensor, y: Tensor) -> Site:
+        """Sites of targets, by the moments of each latent value before its target."""
         if density.num_latent == 1:
             return _matched(density, mean, variance, y, self.num_nodes)
         return _matched_vectors(density, mean, variance, y, self.num_nodes)
+
+
+# Ways to replace a log density by a Gaussian site.
+LatentUpdate = LaplaceUpdate | MomentMatchingUpdate
+
+
+@final
+class LikelihoodRule(SiteRule):
+    r"""Sites of targets of any log density.
+
+    Args:
+        density: The log density.
+        update: How it is replaced: :class:`LaplaceUpdate` by default, or :class:`MomentMatchingUpdate`.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.numerics.derivatives import automatic
+        >>> rule = LikelihoodRule(automatic(lambda z, y: -0.5 * (y - z).square() / 0.5))
+        >>> zero, one = torch.zeros(1).double(), torch.ones(1).double()
+        >>> rule.solve(zero, one, one).gradient
+        tensor([0.6667], dtype=torch.float64)
+    """
+
+    def __init__(self, density: LatentDensity, update: LatentUpdate | None = None) -> None:
+        self._density = density
+        self._update: LatentUpdate = LaplaceUpdate() if update is None else update
+        self.takes_arrays = density.takes_arrays
+
+    def solve(self, mean: Tensor, variance: Tensor, y: Tensor) -> Site:
+        return self._update.site(self._density, mean, variance, y)
 
 
 def _from_one_side(density: LatentDensity, point: Any, mean: Any, variance: Any, y: Any) -> Site | None:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.filters.rows import Rows, as_rows
-from gp_ensembles.filters.schedule import count_steps, total_walk, walk_rows, walk_variance
 from gp_ensembles.filters.states import SquareRootState, StepPredictions, concatenate_steps
+from gp_ensembles.filters.transitions import count_steps, total_walk, walk_rows, walk_variance
 from gp_ensembles.numerics.cholesky import cholesky
 
 _WHAT = "the predictive covariance of the block"

@@ -1,7 +1,7 @@
 """One signature for every filter: the types of the state and of the observation choose the algebra."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from torch import Tensor
 
@@ -45,20 +45,12 @@ _WANTED = {
 }
 
 
-class _Algebra(NamedTuple):
-    """Filter for states and observations of some types."""
-
-    states: tuple[type, ...]
-    observations: tuple[type, ...]
-    update: Callable[..., Any]
-    predict: Callable[..., Any]
-
-
-_ALGEBRA = (
-    _Algebra((GaussianState, SquareRootState), (Tensor,), update_linear, predict_steps),
-    _Algebra((GaussianState,), (SiteRule,), update_latent, predict_latent),
-    _Algebra((StudentTState,), (NoiseDiscount, type(None)), update_student_t, predict_student_t),
-    _Algebra((MultiOutputState,), (MultiOutputNoise,), update_multi_output, predict_multi_output),
+# Types of states and of observations, and the filter for them: what learns a block, and what predicts.
+_ALGEBRA: tuple[tuple[tuple[type, ...], tuple[type, ...], Callable[..., Any], Callable[..., Any]], ...] = (
+    ((GaussianState, SquareRootState), (Tensor,), update_linear, predict_steps),
+    ((GaussianState,), (SiteRule,), update_latent, predict_latent),
+    ((StudentTState,), (NoiseDiscount, type(None)), update_student_t, predict_student_t),
+    ((MultiOutputState,), (MultiOutputNoise,), update_multi_output, predict_multi_output),
 )
 
 

@@ -11,15 +11,16 @@ from typing import NamedTuple, final
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.linalg.blas import dtrsv
 from torch import Tensor
 
 from gp_ensembles.filters.rows import Rows, as_rows
 from gp_ensembles.filters.states import StepPredictions, WindowState, concatenate_steps
 from gp_ensembles.numerics.cholesky import cholesky
 from gp_ensembles.numerics.exact_gp import TARGETS, Covariance, condition, target_weights, whiten_rows
-from gp_ensembles.numerics.triangular import forward_row
 
 Numbers = NDArray[np.float64]
+_PANEL = 128  # rows of a factor whose triangle is copied into the first-level cache; the columns before them are not
 
 
 class Window(NamedTuple):
@@ -283,24 +284,6 @@ def _filled(state: WindowState, window: Window, rows: tuple[Tensor, Tensor, Tens
     return WindowState(inputs, targets, scale, factor, condition(factor, errors).white, used, *state[6:])
 
 
-class _Seen(NamedTuple):
-    """A row x (D,) that E windows of n rows have predicted: v (E, n) and the moments (E,) of its target."""
-
-    x: Numbers
-    solved: Numbers
-    mean: Numbers
-    variance: Numbers
-
-
-class _Scaled(NamedTuple):
-    """Inputs of windows in length scales, as far as they have been needed, columns first for fast sums."""
-
-    inverse: Tensor  # whose length scales these are
-    scales: Numbers  # (E, D, 1)
-    rows: Numbers  # (E, D, C)
-    num_rows: int
-
-
 @final
 class RowWindow:
     """One row at a time for a batch of E windows."""
@@ -315,14 +298,20 @@ class RowWindow:
             part.reshape(num_experts, capacity) for part in (targets, scale, projected)
         )
         self._factor = factor.reshape(num_experts, capacity, capacity)
-        self._seen: _Seen | None = None
-        self._scaled: _Scaled | None = None
+        # The row that was predicted last, x (D,), what it was solved for (E, n), and the moments (E,) of its target.
+        self._seen: tuple[Numbers, Numbers, Numbers, Numbers] | None = None
+        # Inputs in length scales as far as they have been needed, columns first for fast sums, and these scales.
+        self._inverse: Tensor | None = None
+        self._scales, self._scaled = np.empty((num_experts, self._inputs.shape[-1], 1)), np.empty(0)
+        self._num_scaled = 0
 
     def predict(self, window: Window, x: Numbers) -> tuple[Numbers, Numbers]:
         """Means and variances (E,) of the target at a row x (D,); the state is not touched."""
-        n, seen = int(self._num_used.max()), self._seen
-        if seen is not None and seen.solved.shape[1] == n and np.array_equal(seen.x, x):
-            return seen.mean, seen.variance
+        n = int(self._num_used.max())
+        if self._seen is not None:
+            last, solved, mean, variance = self._seen
+            if solved.shape[1] == n and np.array_equal(last, x):
+                return mean, variance
         row = torch.from_numpy(x.reshape(1, -1)).expand(*self._state.num_used.shape, 1, len(x))
         noise = window.noise.reshape(-1).numpy()
         own = window.covariance.diagonal(row).reshape(-1).numpy() + noise
@@ -333,7 +322,7 @@ class RowWindow:
                 solved[e] = forward_row(self._factor[e], right)
         mean = prior + np.einsum("en,en->e", solved, self._projected[:, :n])
         variance = np.maximum(own - np.einsum("en,en->e", solved, solved), noise)
-        self._seen = _Seen(x.copy(), solved, mean, variance)
+        self._seen = x.copy(), solved, mean, variance
         return mean, variance
 
     def _across(self, covariance: Covariance, x: Numbers, n: int) -> Numbers:
@@ -343,30 +332,45 @@ class RowWindow:
             across = covariance.between(row, self._state.inputs[..., :n, :])
             return across.reshape(-1, n).numpy()
         inverse, profile = covariance.stationary.inverse, covariance.stationary.profile
-        held = self._scaled
-        if held is None or held.inverse is not inverse or held.num_rows > n:
-            scales = np.broadcast_to(inverse.numpy().reshape(-1, 1, inverse.shape[-1]), self._inputs[:, :1].shape)
-            held = _Scaled(inverse, scales[:, 0, :, None], np.empty_like(self._inputs.transpose(0, 2, 1), order="C"), 0)
-        if held.num_rows < n:
-            new = slice(held.num_rows, n)
-            held.rows[:, :, new] = self._inputs[:, new].transpose(0, 2, 1) * held.scales
-            held = self._scaled = held._replace(num_rows=n)
-        apart = held.rows[:, :, :n] - x[:, None] * held.scales
+        if self._inverse is not inverse or self._num_scaled > n:
+            self._inverse, self._num_scaled = inverse, 0
+            self._scales[..., 0] = inverse.numpy().reshape(-1, inverse.shape[-1])
+            self._scaled = np.empty_like(self._inputs.transpose(0, 2, 1), order="C")
+        if self._num_scaled < n:
+            new = slice(self._num_scaled, n)
+            self._scaled[:, :, new] = self._inputs[:, new].transpose(0, 2, 1) * self._scales
+            self._num_scaled = n
+        apart = self._scaled[:, :, :n] - x[:, None] * self._scales
         np.square(apart, out=apart)
         squared = torch.from_numpy(apart.sum(1)).reshape(*self._state.num_used.shape, 1, n)
         return profile(squared).reshape(-1, n).numpy()
 
     def learn(self, y: float) -> None:
         """Learn the target of the row that was predicted last; there must be room for it."""
-        seen = self._seen
-        assert seen is not None
-        n, deviation = seen.solved.shape[1], np.sqrt(seen.variance)
-        self._inputs[:, n], self._targets[:, n], self._scale[:, n] = seen.x, y, 1.0
-        self._factor[:, n, :n], self._factor[:, n, n] = seen.solved, deviation
-        self._projected[:, n] = (y - seen.mean) / deviation
+        assert self._seen is not None
+        x, solved, mean, variance = self._seen
+        n, deviation = solved.shape[1], np.sqrt(variance)
+        self._inputs[:, n], self._targets[:, n], self._scale[:, n] = x, y, 1.0
+        self._factor[:, n, :n], self._factor[:, n, n] = solved, deviation
+        self._projected[:, n] = (y - mean) / deviation
         self._num_used[:] = n + 1
         self._seen = None
 
     def forget(self) -> None:
         """Forget what was solved for; needed where others have changed the state."""
-        self._seen = self._scaled = None
+        self._seen = self._inverse = None
+
+
+def forward_row(factor: Numbers, right: Numbers) -> Numbers:
+    """Solve :math:`L v = r` with the first n rows and columns of a lower factor, which are read once, in its memory.
+
+    Shapes: ``factor`` (C, C), ``right`` (n,); returns (n,).
+    """
+    solved = right.copy()
+    for start in range(0, len(right), _PANEL):
+        part = slice(start, min(start + _PANEL, len(right)))
+        if start > 0:
+            solved[part] -= factor[part, :start] @ solved[:start]
+        lower = np.ascontiguousarray(factor[part, part])
+        solved[part] = dtrsv(lower.T, solved[part], lower=0, trans=1)
+    return solved

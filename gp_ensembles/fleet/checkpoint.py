@@ -8,6 +8,7 @@ was or as it is, never a part of both.
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.files.checkpoint import Kind, read_checkpoint, read_tensors, write_checkpoint, write_tensors
 from gp_ensembles.files.operations import make_folder, remove_folder, remove_if_possible
+from gp_ensembles.innovations.bank import InnovationModel
 
 HEAD = "fleet.pt"
 _ADVICE = "give a folder that a fleet was saved in"
@@ -121,3 +124,36 @@ def remove_part(folder: Path) -> None:
         remove_if_possible(path)
     with suppress(OSError):
         remove_folder(folder)
+
+
+def parts_in_words(ensemble: Ensemble) -> dict[str, str]:
+    """What an ensemble is made of besides numbers, by name: plain, for files."""
+    layers = ensemble.layers
+    modules = ((name.removeprefix("_modules_of_"), module) for name, module in ensemble.named_modules())
+    kinds = {name: type(module).__name__ for name, module in modules if name}
+    return {
+        "experts": ", ".join(ensemble.names),
+        **kinds,
+        "innovation models": "; ".join(_in_words(model) for model in (layers.bank.models if layers.bank else ())),
+        "lags": "none" if layers.memory is None else repr(tuple(layers.memory.lags)),
+        "outlier threshold": "none" if layers.outlier_threshold is None else f"{layers.outlier_threshold:g}",
+    }
+
+
+def _in_words(model: InnovationModel) -> str:
+    return ", ".join(f"{name} {float(value):g}" for name, value in asdict(model).items())
+
+
+def check_parts(ensemble: Ensemble, other: Mapping[str, str], where: object) -> None:
+    """Raise unless words that :func:`parts_in_words` wrote into a file are those of an ensemble.
+
+    Raises:
+        ValueError: Naming the first part that differs.
+    """
+    own = parts_in_words(ensemble)
+    for name in [*own, *other] if other else ():
+        if own.get(name) != other.get(name):
+            raise ValueError(
+                f"{where} has another ensemble: {name} is {other.get(name, 'missing')} there and "
+                f"{own.get(name, 'missing')} here; build the ensemble as it was built then"
+            )

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.engine.access_lock import AccessLock, guarded
-from gp_ensembles.engine.checkpoint_match import check_parts, parts_in_words
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.input_checks import check_inputs, check_made, check_targets, checked_rows
 from gp_ensembles.engine.online import OnlineEnsemble
@@ -21,11 +20,10 @@ from gp_ensembles.experts.base import Variances
 from gp_ensembles.experts.gaussian import BoundGaussian, sound_variances
 from gp_ensembles.filters.states import GaussianState
 from gp_ensembles.fleet.arrivals import LENGTHS, batches
-from gp_ensembles.fleet.checkpoint import read_about, read_shard, remove_part, save_fleet
+from gp_ensembles.fleet.checkpoint import check_parts, parts_in_words, read_about, read_shard, remove_part, save_fleet
 from gp_ensembles.fleet.exported import with_own_variances
-from gp_ensembles.fleet.slots import Slots
 from gp_ensembles.fleet.step import RowBuffer, Step, Work
-from gp_ensembles.fleet.store import Store, new_folder
+from gp_ensembles.fleet.store import Slots, Store, new_folder
 
 
 @runtime_checkable

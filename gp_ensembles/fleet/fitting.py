@@ -4,6 +4,14 @@ r"""Hyperparameters that many series share: those with the highest sum of the se
 
 Every series has a function of its own, drawn from one prior: rows of several series are not pooled, which
 would treat their differences as noise.
+
+A series may have noise and prior variances of its own. With the features fixed, one decomposition for each series and
+expert gives its evidence for all variances (:mod:`gp_ensembles.numerics.profiled_evidence`); a prior around the shared
+variances regularizes those of series with few rows.
+
+It may have length scales of its own, too. A stationary kernel with a longer length scale is the same kernel of smaller
+inputs. So such a series divides its standardized inputs by factors, one per column, and keeps the features that all
+series share: no state grows, and the factors are part of the scales of the series.
 """
 
 import math
@@ -16,13 +24,76 @@ from torch import Tensor
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.experts.base import BoundExpert, Expert, Variances
-from gp_ensembles.experts.empirical_bayes import EvidenceFit, fit_empirical_bayes
+from gp_ensembles.experts.empirical_bayes import LBFGS, EvidenceFit, fit_empirical_bayes
 from gp_ensembles.experts.evidence import whitened_statistics
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.filters.states import FilterState
 from gp_ensembles.filters.transitions import Transition
-from gp_ensembles.fleet.variances import fit_variances
 from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.numerics.minimize import minimize
+from gp_ensembles.numerics.profiled_evidence import Profile, evidence_at
+
+_FEATURES_AT_ONCE = 300_000  # numbers that stay in the cache
+_LEAST_NOISE = 1e-6  # of standardized targets, as of experts
+_ROUND_OFF = 1e-14  # of the largest eigenvalue
+
+
+@torch.no_grad()
+def fit_variances(expert: GaussianExpert, X: Tensor, y: Tensor, fit: FitSettings) -> Variances:
+    """The variances of each series X (S, N, D), y (S, N) with the highest evidence, under a prior around the expert's.
+
+    Raises:
+        ValueError: If the optimizer is another.
+    """
+    if not isinstance(fit.method, LBFGS):
+        raise ValueError("variances of series are fitted by L-BFGS; give FitSettings(LBFGS())")
+    bound = expert.bind()
+    num_features, num_experts = expert.features.num_features, expert.num_experts
+    size = max(1, _FEATURES_AT_ONCE // (num_experts * y.shape[1] * num_features))
+    parts = [
+        _profile(bound.features(rows).reshape(len(rows), num_experts, -1, num_features), targets)
+        for rows, targets in zip(X.split(size), y.split(size), strict=True)
+    ]
+    profile = Profile(*(torch.cat(part).flatten(0, 1) for part in zip(*parts, strict=True)))
+    above = (bound.noise.reshape(-1).double() - _LEAST_NOISE).clamp_min(_LEAST_NOISE**2)
+    own = torch.stack([above, bound.prior_variance.reshape(-1).double()], dim=-1).log()
+    start = own.expand(len(y), -1, -1).reshape(-1, 2)
+
+    def losses(points: Tensor, problems: Tensor) -> tuple[Tensor, Tensor]:
+        some = Profile(*(part[problems] for part in profile))
+        value, gradient = _evidence(some, points)
+        away = points - start[problems]
+        value = value - 0.5 * fit.start_precision * away.square().sum(-1)
+        gradient = gradient - fit.start_precision * away
+        rows = some.num_rows.clamp_min(1.0)
+        return -value / rows, -gradient / rows.unsqueeze(-1)
+
+    found = minimize(losses, start.contiguous(), **fit.method._asdict())
+    variances = found.point.exp().to(y).reshape(len(y), *expert.batch_shape, 2)
+    return Variances(_LEAST_NOISE + variances[..., 0], variances[..., 1])
+
+
+def _profile(Phi: Tensor, y: Tensor) -> Profile:
+    """Of features (S, M, N, F) and targets (S, N), with axes (S, M) in front."""
+    seen = (~y.isnan()).double()
+    targets = y.double().nan_to_num(0.0)
+    design = Phi * seen[:, None, :, None]
+    eigenvalues, axes = torch.linalg.eigh(design.mT @ design)
+    moments = (axes.mT @ (design.mT @ targets[:, None, :, None])).squeeze(-1)
+    like = eigenvalues[..., -1:]
+    is_zero = eigenvalues <= _ROUND_OFF * like  # along such an axis the targets have nothing either
+    explained = torch.where(is_zero, 0.0, moments.square() / eigenvalues)
+    total, num_rows = (part.unsqueeze(1).expand_as(like[..., 0]) for part in (targets.square().sum(-1), seen.sum(-1)))
+    left = (total - explained.sum(-1)).clamp_min(0.0)
+    return Profile(eigenvalues.masked_fill(is_zero, 0.0), explained, left, num_rows)
+
+
+def _evidence(found: Profile, points: Tensor) -> tuple[Tensor, Tensor]:
+    """Log evidence (P,) and its gradient (P, 2) at logarithms of the noise above the least and of the prior."""
+    above, prior = points.exp().unbind(-1)
+    noise = _LEAST_NOISE + above
+    value, by_noise, by_ratio = evidence_at(found, noise, prior / noise)
+    return value, torch.stack([(by_noise - by_ratio) * (above / noise), by_ratio], dim=-1)
 
 
 def evidence_terms(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Tensor) -> Tensor:
@@ -148,3 +219,95 @@ def experts_on_bases(ensemble: Ensemble) -> Sequence[GaussianExpert]:
         if isinstance(expert, GaussianExpert) and ("/static/" in name or "/dynamic " in name):
             found.append(expert)
     return found
+
+
+# Logarithms of factors of all columns to start from: with length scales that are far off a function looks like noise,
+# and the gradient is of no help.
+_STARTS = (0.0, -0.7, 0.7, -1.4, 1.4, -2.1, 2.1)
+_TOLERANCE = 1e-3  # nats per row
+_NUMBERS_AT_ONCE = 300_000  # features of some series: what stays in the cache
+
+
+@torch.no_grad()
+def fit_factors(ensemble: Ensemble, X: Tensor, y: Tensor, fit: FitSettings, may_move: Tensor) -> Tensor:
+    r"""The factors c of each series' inputs with the highest mean log evidence of the experts on bases.
+
+    .. math:: \max_c \frac{1}{M} \sum_m \log p(y_s \mid X_s / c, m) - \tfrac{1}{2} \tau \lVert \log c \rVert^2
+
+    Shapes: ``X`` (S, N, D), ``y`` (S, N), ``may_move`` (S,); returns (S, D).
+
+    Raises:
+        TypeError: If no expert has Gaussian noise and a basis.
+        ValueError: If the optimizer is another.
+    """
+    if not isinstance(fit.method, LBFGS):
+        raise ValueError("length scales of series are fitted by L-BFGS; give FitSettings(LBFGS())")
+    if not (experts := experts_on_bases(ensemble)):
+        raise TypeError("no expert has Gaussian noise and a basis to fit length scales of; leave own_length_scales out")
+    size = max(1, _NUMBERS_AT_ONCE // (y.shape[1] * sum(expert.features.num_features for expert in experts)))
+    parts = zip(X.split(size), y.split(size), may_move.split(size), strict=True)
+    logs = torch.cat([_ascent(ensemble, *rows[:2], *_best_start(ensemble, *rows, fit), fit) for rows in parts])
+    return torch.where(may_move.unsqueeze(-1), logs, 0.0).exp()
+
+
+def _best_start(
+    ensemble: Ensemble, X: Tensor, y: Tensor, may_move: Tensor, fit: FitSettings
+) -> tuple[Tensor, list[Variances]]:
+    """Logarithms of factors (S, D), alike in all columns, with their variances: the best of a few."""
+    best = torch.full_like(y[:, 0], -torch.inf)
+    logs, chosen = X.new_zeros(len(y), X.shape[-1]), list[Variances]()
+    for start in _STARTS:
+        point = torch.full_like(logs, start)
+        inputs = _divided(X, point)
+        variances = [own for own in fit_own_variances(ensemble, inputs, y, fit, may_move) if own is not None]
+        value = _mean_evidence(ensemble, inputs, y, variances) - 0.5 * fit.start_precision * point.square().sum(-1)
+        higher = value > best
+        logs, best = torch.where(higher.unsqueeze(-1), point, logs), torch.where(higher, value, best)
+        chosen = [_where(higher, *pair) for pair in zip(variances, chosen or variances, strict=True)]
+    return logs, chosen
+
+
+def _ascent(
+    ensemble: Ensemble, X: Tensor, y: Tensor, start: Tensor, variances: Sequence[Variances], fit: FitSettings
+) -> Tensor:
+    """Logarithms of factors (S, D) that are better than those to start from, with given variances."""
+    assert isinstance(fit.method, LBFGS)
+    num_rows = (~y.isnan()).sum(-1).clamp_min(1)
+
+    def losses(points: Tensor, problems: Tensor) -> tuple[Tensor, Tensor]:
+        some = [Variances(*(part[problems] for part in own)) for own in variances]
+        with torch.enable_grad():
+            points = points.detach().to(X).requires_grad_()
+            evidence = _mean_evidence(ensemble, _divided(X[problems], points), y[problems], some)
+            value = (0.5 * fit.start_precision * points.square().sum(-1) - evidence) / num_rows[problems]
+            (gradient,) = torch.autograd.grad(value.sum(), points)
+        return value.detach().double(), gradient.double()
+
+    most = fit.method.max_iterations
+    found = minimize(
+        losses, start.double(), max_iterations=most, gradient_tolerance=_TOLERANCE, loss_tolerance=_TOLERANCE
+    )
+    return found.point.to(X)
+
+
+def _mean_evidence(ensemble: Ensemble, X: Tensor, y: Tensor, variances: Sequence[Variances]) -> Tensor:
+    """Mean over the experts on bases of the log evidence of each series, (S,), each feature map once."""
+    X, experts = with_lagged(ensemble, X, y), experts_on_bases(ensemble)
+    bound: dict[int, tuple[BoundExpert, Variances]] = {}
+    for expert, own in zip(experts, variances, strict=True):
+        bound.setdefault(id(expert.features), (expert.bind(), own))
+    each = list[Tensor]()
+    for one, own in bound.values():
+        # Without noise the evidence of features in single precision may not be a number.
+        terms = evidence_terms(one.features(X).double(), y.double(), own.prior.double(), own.noise.double())
+        each.append(terms.reshape(len(y), -1))
+    return torch.cat(each, dim=-1).mean(-1).to(y)
+
+
+def _divided(X: Tensor, logs: Tensor) -> Tensor:
+    return X * (-logs).exp().unsqueeze(1)
+
+
+def _where(chosen: Tensor, one: Variances, other: Variances) -> Variances:
+    shape = (-1, *[1] * (one.noise.ndim - 1))
+    return Variances(*(torch.where(chosen.reshape(shape), a, b) for a, b in zip(one, other, strict=True)))

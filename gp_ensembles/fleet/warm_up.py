@@ -14,8 +14,7 @@ from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.experts.base import Variances
 from gp_ensembles.fleet.arrivals import numbered
 from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
-from gp_ensembles.fleet.fitting import fit_bases, fit_own_variances
-from gp_ensembles.fleet.length_scales import fit_factors
+from gp_ensembles.fleet.fitting import fit_bases, fit_factors, fit_own_variances
 from gp_ensembles.fleet.notes import path_of
 from gp_ensembles.fleet.point_mass import point_of
 from gp_ensembles.numerics.lag_selection import find_lags

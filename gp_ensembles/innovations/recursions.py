@@ -63,7 +63,7 @@ class Models(NamedTuple):
     most: float  # the largest squared error
 
 
-@jit
+@part
 def predict_error(product: Any, square: Any, last: Any, age: Any) -> Any:
     """Predicted errors (..., M) from sums of products of neighbors and of squares, last errors, and rows since then."""
     coefficient = clip(product / square, LOWEST, HIGHEST)
@@ -81,7 +81,7 @@ def next_sums(product: Any, square: Any, last: Any, age: Any, error: Any, varian
     )
 
 
-@jit
+@part
 def moments(models: Models, scale: Any, mean: Any, variance: Any, drift: Any) -> tuple[Any, Any]:
     """Means and variances (..., K, M) of all models, from those of M experts and scales (..., V, M)."""
     shifted = where(models.shifts > 0, up(mean) + up(drift), up(mean))  # no NaN where nothing is shifted
@@ -118,7 +118,7 @@ def next_scale(keep: Any, gain: Any, scale: Any, ratio: Any) -> Any:
     return scale * (keep + gain / (1 + scale * ratio))
 
 
-@jit
+@part
 def learn(
     models: Models, scale: Any, product: Any, square: Any, last: Any, age: Any, errors: Any, variance: Any, drift: Any
 ) -> tuple[Any, Any, Any, Any]:

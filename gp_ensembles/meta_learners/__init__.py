@@ -5,14 +5,11 @@
 - :mod:`~gp_ensembles.meta_learners.switching`, the right expert changes: :class:`FixedShare`,
   :class:`MarkovSwitching` and its transition matrices: :func:`sticky_transition`, :func:`group_transition` between
   experts of one label, :func:`edoebe_transition`.
-- :mod:`~gp_ensembles.meta_learners.gradient`, a mixture is right, first-order: :class:`ExponentiatedGradient`,
-  :class:`SoftBayes`.
-- :mod:`~gp_ensembles.meta_learners.newton`, a mixture is right, second-order: :class:`OnlineNewton`,
-  :class:`DiscountedOnlineNewton`; the quadratic programs that they solve are in
-  :mod:`~gp_ensembles.numerics.simplex_path`.
-- :mod:`~gp_ensembles.meta_learners.combined`: a mixture of rules weighed by another rule, :class:`CombinedRules`.
-- :mod:`~gp_ensembles.meta_learners.reference`: a rule averaged with a few reference experts,
-  :class:`ReferenceAveraging`.
+- :mod:`~gp_ensembles.meta_learners.gradient`, a mixture is right: first-order :class:`ExponentiatedGradient` and
+  :class:`SoftBayes`, second-order :class:`OnlineNewton` and :class:`DiscountedOnlineNewton`, which solve the quadratic
+  programs of :mod:`~gp_ensembles.numerics.simplex_path`.
+- :mod:`~gp_ensembles.meta_learners.combined`: a mixture of rules weighed by another rule, :class:`CombinedRules`, and a
+  rule averaged with a few reference experts, :class:`ReferenceAveraging`.
 - :mod:`~gp_ensembles.meta_learners.base`: :class:`MetaLearner`, the base class of rules, and their shared helpers;
   :mod:`~gp_ensembles.meta_learners.steps`: the formulas of one target, on tensors and on arrays.
 
@@ -21,10 +18,8 @@ Regret bounds of each rule are in :mod:`gp_ensembles.metrics.regret_bounds`.
 
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging, DynamicModelAveraging
 from gp_ensembles.meta_learners.base import MetaLearner
-from gp_ensembles.meta_learners.combined import CombinedRules
-from gp_ensembles.meta_learners.gradient import ExponentiatedGradient, SoftBayes
-from gp_ensembles.meta_learners.newton import DiscountedOnlineNewton, OnlineNewton
-from gp_ensembles.meta_learners.reference import ReferenceAveraging
+from gp_ensembles.meta_learners.combined import CombinedRules, ReferenceAveraging
+from gp_ensembles.meta_learners.gradient import DiscountedOnlineNewton, ExponentiatedGradient, OnlineNewton, SoftBayes
 from gp_ensembles.meta_learners.switching import FixedShare, MarkovSwitching, sticky_transition
 
 __all__ = [

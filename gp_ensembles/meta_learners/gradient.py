@@ -1,13 +1,19 @@
-r"""First-order rules for the best mixture: they follow the gradient of the mixture's log density.
+r"""Rules for the best mixture: they follow the gradient of the mixture's log density, or also its curvature.
 
 The gradient at weights w is the vector of ratios :math:`r_m = p_m(y_t) / \sum_j w_j p_j(y_t)`, whose mean under the
 weights is one. Where no expert is right a mixture beats each of them, and these rules look for it; Bayesian model
 averaging looks for the best expert.
+
+With :math:`g_t = p(y_t) / w_t^\top p(y_t)` the gradient at the current weights, :math:`g_t g_t^\top` is minus the
+Hessian. The second-order rules accumulate it, and end a step with the exact projection on the simplex in the norm of
+the curvature.
 """
 
 import math
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gp_ensembles.meta_learners.base import (
@@ -16,6 +22,7 @@ from gp_ensembles.meta_learners.base import (
     MetaState,
     Step,
     check_block,
+    check_densities,
     check_share,
     form_on,
     grown_weights,
@@ -25,6 +32,7 @@ from gp_ensembles.meta_learners.base import (
     run_steps,
 )
 from gp_ensembles.numerics.reductions import readable_all
+from gp_ensembles.numerics.simplex_path import Followed, Growth, follow_minimizer
 
 
 class ExponentiatedGradient(MetaLearner):
@@ -182,3 +190,243 @@ def _anytime_form(state: MetaState, log_prob: Tensor) -> list[Tensor]:
     learn = ratio * rate
     parts = ratio - learn, learn, (1 - ratio) / num_experts
     return [part.to(log_prob.dtype).reshape(-1, 1, 1) for part in parts]
+
+
+Numbers = NDArray[np.float64]
+
+
+class OnlineNewton(MetaLearner):
+    r"""Online Newton step: all targets so far, each by the quadratic that touches its log density.
+
+    .. math::
+        A_t &= A_{t-1} + g_t g_t^\top, \qquad b_t = b_{t-1} + (1 + 1/\beta)\, g_t, \qquad A_0 = I, \; b_0 = 0 \\
+        w_{t+1} &= (1 - \eta)\, \Pi_{A_t}(\delta A_t^{-1} b_t) + \eta / M
+
+    (Agarwal, Hazan, Kale and Schapire 2006.) :math:`\Pi_A` is the projection on the simplex in the norm of A; here
+    it is exact. A missing target has all ratios one, which leaves the projection where it is.
+
+    The projection is the minimum of a sum of squares, :math:`|w|^2 + \sum_t (g_t^\top w - c)^2` with
+    :math:`c = \delta (1 + 1/\beta)`, recomputed after each target from the experts that had weight before it.
+
+    Weights are computed from the memory in float64 whatever the dtype of the densities, and carry no gradient;
+    the mixture's log density carries that of the experts' densities at the target itself.
+
+    Args:
+        beta: Constant β, positive; smaller steps go to fewer experts.
+        delta: Constant δ, positive.
+        share: Share η of the weight that is spread equally, between 0 and 1; it bounds ratios by M / η.
+
+    Raises:
+        ValueError: If a number is out of range.
+
+    Example:
+        >>> import torch
+        >>> rule = OnlineNewton()
+        >>> log_prob = torch.tensor([[0.7, 0.1], [0.2, 0.8], [0.1, 0.1]]).log().repeat(1, 40)
+        >>> state, output = rule.update_block(rule.init(3, like=log_prob), log_prob)
+        >>> rule.log_weights(state).exp()
+        tensor([0.2200, 0.7767, 0.0033])
+    """
+
+    def __init__(self, beta: float = 0.01, delta: float = 0.8, share: float = 0.01) -> None:
+        super().__init__()
+        _check_positive("beta", beta)
+        _check_positive("delta", delta)
+        check_share(share, lowest_is_legal=False)
+        self.beta = beta
+        self.delta = delta
+        self.share = share
+
+    def init(self, num_experts: int, like: Tensor) -> MetaState:
+        """State before any data: equal weights, and the memory [A | b], shape (M, M + 1), in float64."""
+        state = initial_state(None, num_experts, like)
+        curvature = _identity_memory(num_experts, 1.0, like)
+        return state._replace(memory=torch.cat([curvature, curvature.new_zeros(num_experts, 1)], dim=1))
+
+    def log_weights(self, state: MetaState) -> Tensor:
+        return state.log_weights
+
+    def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
+        check_block(state, log_prob)
+        if log_prob.shape[1] == 0:
+            return pack(state, state.log_weights, [], [])
+        check_densities(log_prob)
+        if log_prob.is_meta:
+            return _shapes_only(state, log_prob)
+        with torch.no_grad():
+            ratio = 1 + 1 / self.beta
+            memory, weights = state.memory.double(), state.log_weights.double().exp()
+            before = _as_arrays(memory[:, :-1], memory[:, -1] / ratio, _near_leader(weights, self.share), weights)
+            growth = Growth(1.0, 0.0, self.delta * ratio, False, self.share)
+            after = follow_minimizer(before, _relative_densities(log_prob), growth)
+            memory = _as_memory(after.matrix, ratio * after.sums, memory)
+            weights = torch.from_numpy(after.weights).to(weights)
+        return _result(state, weights, memory, log_prob)
+
+    def grow(self, state: MetaState, num_new: int, share: float) -> MetaState:
+        """New experts with weight ``share`` together for the next target; for any number of experts.
+
+        After it weights follow from the memory, in which the new experts are taken to have predicted as the mixture
+        with the present weights did.
+        """
+        grown = grown_weights(state, num_new, share)
+        num_experts = state.log_weights.shape[0]
+        _check_state_size(self, state, num_experts + 1)
+        weights, memory = state.log_weights.double().exp(), state.memory.double()
+        curvature = _grown_curvature(memory[:, :num_experts], weights, num_new, 1.0)
+        sums = torch.cat([memory[:, -1], (weights @ memory[:, -1]).expand(num_new)])
+        return grown._replace(memory=torch.cat([curvature, sums.unsqueeze(1)], dim=1))
+
+
+class DiscountedOnlineNewton(MetaLearner):
+    r"""Online Newton step from the weights before, with a curvature that forgets.
+
+    .. math::
+        A_t &= \gamma A_{t-1} + (1 - \gamma)\, \varepsilon I + g_t g_t^\top, \qquad A_0 = \varepsilon I \\
+        v_{t+1} &= \Pi_{A_t}\bigl(v_t + A_t^{-1} g_t / \beta\bigr), \qquad w_t = (1 - \delta)\, v_t + \delta / M
+
+    (the discounted Online Newton step as used for stacking by Waxman, Llorente and Djurić 2025, with an exact
+    projection and a share.) The projection may take all weight from an expert, and a ratio may then be as large as
+    one over nothing: the share bounds it by M / δ. A missing target has all ratios one: the curvature forgets,
+    as time passes, and weights stay.
+
+    Weights are computed in float64 whatever the dtype of the densities, and carry no gradient; the mixture's log
+    density carries that of the experts' densities at the target itself.
+
+    Args:
+        beta: Constant β, positive; the step is 1 / β of Newton's.
+        discount: Discount γ in (0, 1]; 0.99 remembers the curvature of about 100 targets.
+        epsilon: Curvature ε without data, positive.
+        share: Share δ of the weight that is spread equally, from 0 to below 1. Without one an expert can have weight
+            exactly zero, which an online ensemble takes for dead, and one target that is all but impossible under the
+            current weights makes the curvature singular in double precision, which raises an error.
+
+    Raises:
+        ValueError: If a number is out of range.
+
+    Example:
+        >>> import torch
+        >>> rule = DiscountedOnlineNewton()
+        >>> log_prob = torch.tensor([[0.7, 0.1], [0.2, 0.8], [0.1, 0.1]]).log().repeat(1, 40)
+        >>> state, output = rule.update_block(rule.init(3, like=log_prob), log_prob)
+        >>> rule.log_weights(state).exp()
+        tensor([3.8306e-01, 6.1690e-01, 3.3333e-05])
+    """
+
+    def __init__(self, beta: float = 1.0, discount: float = 0.99, epsilon: float = 1.0, share: float = 1e-4) -> None:
+        super().__init__()
+        _check_positive("beta", beta)
+        _check_positive("epsilon", epsilon)
+        if not 0 < discount <= 1:
+            raise ValueError(f"discount must be above 0 and at most 1, got {discount}; 1 forgets nothing")
+        check_share(share, lowest_is_legal=True)
+        self.beta = beta
+        self.discount = discount
+        self.epsilon = epsilon
+        self.share = share
+
+    def init(self, num_experts: int, like: Tensor) -> MetaState:
+        """State before any data: equal weights, and the memory [A | v], shape (M, M + 1), in float64."""
+        state = initial_state(None, num_experts, like)
+        curvature = _identity_memory(num_experts, self.epsilon, like)
+        leader = curvature.new_full((num_experts, 1), 1 / num_experts)
+        return state._replace(memory=torch.cat([curvature, leader], dim=1))
+
+    def log_weights(self, state: MetaState) -> Tensor:
+        return state.log_weights
+
+    def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
+        check_block(state, log_prob)
+        if log_prob.shape[1] == 0:
+            return pack(state, state.log_weights, [], [])
+        check_densities(log_prob)
+        if log_prob.is_meta:
+            return _shapes_only(state, log_prob)
+        with torch.no_grad():
+            memory, weights = state.memory.double(), state.log_weights.double().exp()
+            before = _as_arrays(memory[:, :-1], torch.zeros_like(weights), memory[:, -1], weights)
+            growth = Growth(self.discount, (1 - self.discount) * self.epsilon, 1 / self.beta, True, self.share)
+            after = follow_minimizer(before, _relative_densities(log_prob), growth)
+            memory = _as_memory(after.matrix, after.leader, memory)
+            weights = torch.from_numpy(after.weights).to(weights)
+        return _result(state, weights, memory, log_prob)
+
+    def grow(self, state: MetaState, num_new: int, share: float) -> MetaState:
+        """New experts with weight ``share`` together, for any number of experts.
+
+        The curvature takes them to have predicted as the mixture with the present weights did.
+        """
+        grown = grown_weights(state, num_new, share)
+        _check_state_size(self, state, state.log_weights.shape[0] + 1)
+        memory = state.memory.double()
+        curvature, leader = memory[:, :-1], memory[:, -1]
+        curvature = _grown_curvature(curvature, leader, num_new, self.epsilon)
+        leader = torch.cat([(1 - share) * leader, leader.new_full((num_new,), share / num_new)])
+        return grown._replace(memory=torch.cat([curvature, leader.unsqueeze(1)], dim=1))
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} must be a positive number, got {value}")
+
+
+def _check_state_size(rule: MetaLearner, state: MetaState, width: int) -> None:
+    """Raise unless a state to grow has the memory, (M, ``width``), from which a rule goes on."""
+    if state.memory.shape[-1] != width:
+        raise ValueError(
+            f"{type(rule).__name__} needs a memory of {width} numbers per expert, but the state has "
+            f"{state.memory.shape[-1]}: it is of another rule; use a rule without memory, or start with init"
+        )
+
+
+def _identity_memory(num_experts: int, scale: float, like: Tensor) -> Tensor:
+    """A multiple of the identity, shape (M, M), in float64: curvature spans more than float32 has digits for."""
+    return torch.diag(like.new_full((num_experts,), scale, dtype=torch.float64))
+
+
+def _as_arrays(curvature: Tensor, sums: Tensor, leader: Tensor, weights: Tensor) -> Followed:
+    """What is followed, as arrays of the processor."""
+    return Followed(*(part.cpu().numpy() for part in (curvature, sums, leader, weights.unsqueeze(0))))
+
+
+def _as_memory(curvature: Numbers, column: Numbers, like: Tensor) -> Tensor:
+    """Memory [A | column], shape (M, M + 1)."""
+    return torch.from_numpy(np.concatenate([curvature, column[:, None]], axis=1)).to(like.device)
+
+
+def _relative_densities(log_prob: Tensor) -> Numbers:
+    """Densities relative to the best of each target, one row a target, shape (B, M), in float64."""
+    values = log_prob.detach().double().mT
+    best = values.amax(1, keepdim=True)
+    relative: Numbers = torch.where(best == -torch.inf, 0.0, values - best).exp().contiguous().cpu().numpy()
+    return relative
+
+
+def _near_leader(weights: Tensor, share: float) -> Tensor:
+    """About the leader from which current weights were made: right in its support, but for experts next to none."""
+    raw = ((weights - share / weights.shape[0]) / (1 - share)).clamp(min=0)
+    kept = torch.where(raw > 1e-6 * raw.max(), raw, 0.0)
+    return kept / kept.sum()
+
+
+def _grown_curvature(curvature: Tensor, weights: Tensor, num_new: int, epsilon: float) -> Tensor:
+    """Curvature with experts more that predicted as the mixture of these weights, (M, M) to (M + n, M + n)."""
+    num_experts = weights.shape[0]
+    old = torch.diag(torch.ones_like(weights))
+    mapping = torch.cat([old, weights.expand(num_new, num_experts)])
+    learned = mapping @ (curvature - epsilon * old) @ mapping.mT
+    return learned + epsilon * torch.diag(torch.ones_like(learned[0]))
+
+
+def _result(state: MetaState, weights: Tensor, memory: Tensor, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
+    """State and output from weights (B + 1, M) before each target and after the last."""
+    log_weights = weights.log().mT.to(log_prob.dtype)
+    before = torch.cat([state.log_weights.unsqueeze(1), log_weights[:, 1:-1]], dim=1)
+    after = MetaState(log_weights[:, -1], state.num_seen + log_prob.shape[1], memory)
+    return after, MetaOutput(before, (before + log_prob).logsumexp(0))
+
+
+def _shapes_only(state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
+    """Output of a block on the meta device, where there are no values to choose a support by."""
+    after = state._replace(num_seen=state.num_seen + log_prob.shape[1])
+    return after, MetaOutput(torch.empty_like(log_prob), log_prob.new_empty(log_prob.shape[1:]))

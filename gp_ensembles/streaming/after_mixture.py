@@ -29,9 +29,9 @@ from gp_ensembles.distributions.quadrature import cdf_by_pieces
 from gp_ensembles.distributions.student_t_mixture import cdf_by_itself
 from gp_ensembles.engine.predictions import AnyMixture
 from gp_ensembles.ensembles.targets import LevelTarget
+from gp_ensembles.streaming.columns import Standardizer
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.predictions import Intervals, StreamDistribution, coverage_place
-from gp_ensembles.streaming.scales import Standardizer
 
 _ROWS = 256
 

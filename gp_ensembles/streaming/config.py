@@ -34,10 +34,10 @@ class StreamConfig:
         dtype: Precision of the ensemble; scales and predictions are always in float64.
         block_size: Rows learned at once; chosen from the sizes by default. It changes speed only.
         impute: What a missing input is imputed by: the column's ``last`` value, its ``mean``, or what was ``found``
-            between these on the warm-up rows, see :mod:`~gp_ensembles.streaming.gaps`.
+            between these on the warm-up rows, see :mod:`~gp_ensembles.streaming.input_states`.
         clip: Inputs are clipped at this many warm-up standard deviations from the warm-up mean; not by default.
         limit_inputs: Move inputs far beyond the range seen so far to where they do no lasting harm, and outliers of the
-            warm-up to the edge of the other values, see :mod:`~gp_ensembles.streaming.input_range`.
+            warm-up to the edge of the other values, see :mod:`~gp_ensembles.streaming.input_states`.
         recalibrate: Correct the mixture's distribution function by its past errors, for a single output of real
             numbers; likewise the probabilities of classes, with the help of the latest labels. Levels and counts are
             not recalibrated.

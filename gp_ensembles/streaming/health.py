@@ -64,24 +64,12 @@ class Finding(NamedTuple):
     meaning: str
 
 
-class Throughput(NamedTuple):
-    """Seconds per row.
-
-    Attributes:
-        first: Of the first thousand rows.
-        now: Of the last that were timed.
-    """
-
-    first: float
-    now: float
-
-
 def health(
     model: OnlineModel,
     limits: HealthLimits | None = None,
     *,
     coverage: CoverageState | None = None,
-    timing: Throughput | None = None,
+    slowdown: float | None = None,
 ) -> tuple[Finding, ...]:
     """Check a model on its stream.
 
@@ -89,7 +77,7 @@ def health(
         model: The model; nothing is found before its warm-up is over.
         limits: Limits beyond which a number is a warning.
         coverage: Empirical coverage of its intervals of 90 %, if it is counted.
-        timing: Time per row, if it is measured.
+        slowdown: Time per row, as a multiple of that of the first thousand rows, if it is measured.
 
     Returns:
         Findings in the order of :class:`HealthLimits`.
@@ -133,10 +121,9 @@ def health(
     bad = model.anomaly_counts.bad_rows / max(model.num_rows, 1)
     meaning = f"{100 * bad:.3g} % of the rows held an infinite or implausibly large number"
     found.append(_at_most("bad rows", bad, limits.bad_rows, meaning))
-    if timing is not None and timing.first > 0:
-        ratio = timing.now / timing.first
-        meaning = f"a row takes {ratio:.3g} times as long as one of the first thousand"
-        found.append(_at_most("slowdown", ratio, limits.slowdown, meaning))
+    if slowdown is not None:
+        meaning = f"a row takes {slowdown:.3g} times as long as one of the first thousand"
+        found.append(_at_most("slowdown", slowdown, limits.slowdown, meaning))
     return tuple(found)
 
 

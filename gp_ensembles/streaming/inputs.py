@@ -19,12 +19,9 @@ from gp_ensembles.streaming.checks import (
     outlying_number,
     outlying_numbers,
 )
-from gp_ensembles.streaming.columns import Columns
+from gp_ensembles.streaming.columns import Columns, standard_forecasts
 from gp_ensembles.streaming.config import StreamConfig
-from gp_ensembles.streaming.forecasts import standard_forecasts
-from gp_ensembles.streaming.gaps import Gaps
-from gp_ensembles.streaming.inactive_columns import InactiveColumns
-from gp_ensembles.streaming.input_range import InputRange
+from gp_ensembles.streaming.input_states import Gaps, InactiveColumns, InputRange
 
 _INACTIVE_WIDTH = 2.0  # of the range of a column that was constant in the warm-up, in its scales
 _EFFECT_ROWS = 64  # of the warm-up, at which effects are measured

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from gp_ensembles.distributions import LatentMixture, Mixture, Recalibrated, StudentTMixture, WithPointMass
 from gp_ensembles.streaming.model import OnlineModel
-from gp_ensembles.streaming.predictions import StreamDistribution
-from gp_ensembles.streaming.running import class_distribution
+from gp_ensembles.streaming.predictions import StreamDistribution, class_distribution
 
 _PATHS = 500
 _MOST_STEPS = 1000  # ahead

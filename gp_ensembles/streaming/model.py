@@ -19,7 +19,7 @@ from gp_ensembles.engine.upkeep import UpkeepReport
 from gp_ensembles.files.checkpoint import rebuilt, write_checkpoint
 from gp_ensembles.numerics.compiled import IS_COMPILED
 from gp_ensembles.streaming import after_mixture
-from gp_ensembles.streaming.bad_rows import CleanRows, clean_arrivals, clean_warm_up
+from gp_ensembles.streaming.bad_rows import CleanRows, clean_arrivals, clean_warm_up, num_far, warn_of_outliers
 from gp_ensembles.streaming.checks import (
     IllegalRow,
     check_input_shape,
@@ -28,18 +28,15 @@ from gp_ensembles.streaming.checks import (
     num_warm_up_rows,
     warn_of_waiting,
 )
+from gp_ensembles.streaming.columns import Standardizer, forecast_places, warn_of_poor_forecasts
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.content import KIND, saved
 from gp_ensembles.streaming.forecasting.forecast import Forecast, check_forecast, forecast_rows, future_rows, with_point
-from gp_ensembles.streaming.forecasts import forecast_places, warn_of_poor_forecasts
 from gp_ensembles.streaming.inputs import InputPath, InputState, Standard
 from gp_ensembles.streaming.one_row import RowPipeline, is_plain, pipeline_of
 from gp_ensembles.streaming.point_mass import PointMass, build, without_point
-from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution
+from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution, no_predictions, running_mixture
 from gp_ensembles.streaming.reports import AnomalyCounts, ColumnReport, column_reports
-from gp_ensembles.streaming.running import no_predictions, running_distribution
-from gp_ensembles.streaming.scales import Standardizer
-from gp_ensembles.streaming.warm_up_outliers import num_far, warn_of_outliers
 
 
 @guarded(writes=["fit", "observe", "maintain"], reads=["predict", "predict_interval", "forecast", "weights", "save"])
@@ -258,7 +255,7 @@ class OnlineModel:
         steps = checked_steps(X, steps)
         if self.online is None:
             y = X.new_zeros(0) if self.warm_y is None else self.warm_y
-            return running_distribution(self.config.ensemble.target, y, X.shape[0])
+            return running_mixture(self.config.ensemble.target, y, X.shape[0])
         standard, _ = self._standard(X, all_next=True)
         mixture = self.online.predict(standard.inputs, steps=steps, extra=standard.extra)
         known = after_mixture.calibrate_next(self._calibration, after_mixture.in_units(mixture, self.scales))
@@ -466,8 +463,9 @@ class OnlineModel:
         with uninterrupted():
             pipeline.ensemble.commit(row.staged)
             self._followed, self._calibration = row.followed, row.calibration
-            discounted, imputed = self.anomaly_counts.targets_discounted, self.anomaly_counts.inputs_imputed
-            self.anomaly_counts = self.anomaly_counts.after(row.num_moved, discounted, imputed)
+            if row.num_moved:
+                moved = self.anomaly_counts.inputs_moved + row.num_moved
+                self.anomaly_counts = self.anomaly_counts._replace(inputs_moved=moved)
         return row.predictions
 
     def __getstate__(self) -> dict[str, object]:

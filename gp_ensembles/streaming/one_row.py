@@ -16,7 +16,7 @@ from torch import Tensor
 from gp_ensembles.calibration.levels import IntervalLevels
 from gp_ensembles.calibration.recalibration import map_components, map_log_weights, recalibrate_row
 from gp_ensembles.distributions import Recalibrated, StudentTMixture
-from gp_ensembles.engine.one_row import RowEnsemble, RowMixture, StagedRow
+from gp_ensembles.engine.bound import RowEnsemble, RowMixture, StagedRow
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.numerics.compiled import compiled
 from gp_ensembles.numerics.student_t import mixture_cdf
@@ -24,13 +24,12 @@ from gp_ensembles.streaming.after_mixture import CalibrationState
 from gp_ensembles.streaming.checks import FARTHEST
 from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.config import StreamConfig
-from gp_ensembles.streaming.gaps import Gaps
-from gp_ensembles.streaming.inactive_columns import FAR, SETTLED, InactiveColumns
-from gp_ensembles.streaming.input_range import GROWTH, REACH, InputRange
+from gp_ensembles.streaming.input_states import FAR, GROWTH, REACH, SETTLED, Gaps, InactiveColumns, InputRange
 from gp_ensembles.streaming.inputs import InputState
 from gp_ensembles.streaming.predictions import Intervals, OnlinePredictions
 
 Numbers = NDArray[np.float64]
+Places = NDArray[np.int64]
 
 
 def is_plain(value: object, shape: tuple[int, ...]) -> TypeGuard[Tensor]:
@@ -67,6 +66,7 @@ class RowPipeline:
         self._clip = math.inf if config.clip is None else config.clip
         self._levels = IntervalLevels(config.coverages)
         self._df = torch.from_numpy(ensemble.degrees_of_freedom).unsqueeze(-1)
+        self._ones = np.ones(ensemble.num_copies)  # a product with ones costs a tenth of a sum over few columns
         self._no_age = torch.zeros(len(kept), dtype=torch.float64, device="cpu")
 
     def stage(self, X: Tensor, y: Tensor, followed: InputState, calibration: CalibrationState) -> PipelineRow | None:
@@ -96,7 +96,7 @@ class RowPipeline:
             levels, output = self._levels.update_row(levels, pit)
             intervals = Intervals(self._levels.coverages, *output)
         log_prob = torch.from_numpy(np.array([staged.weighed.log_prob - math.log(self._unit) + gain]))
-        by_expert = torch.from_numpy(np.log(weights.reshape(mean.shape).sum(1, keepdims=True)))
+        by_expert = torch.from_numpy(np.log(weights.reshape(mean.shape).dot(self._ones)[:, None]))
         predictions = OnlinePredictions(distribution, log_prob, by_expert, 0, intervals)
         return PipelineRow(staged, predictions, after, num_moved, CalibrationState(recalibration, levels))
 
@@ -117,15 +117,12 @@ class RowPipeline:
 
     def _limited(self, X: Tensor, followed: InputState) -> tuple[bool, Numbers, Numbers, Numbers, Numbers, int]:
         """Whether a row is usual, its inputs in their units, and the results of :func:`_limit`."""
-        row, scale = X.detach().numpy()[0], self._scale
-        legal, own = not np.isinf(row).any(), row[self._kept]
+        row, unchanged, scale = X.detach().numpy()[0], True, self._scale
         if self._inactive:
-            unchanged, scale = self._scales_of(own, followed.inactive_columns)
-            legal = legal and unchanged
-        lower, upper, width = (part.numpy() for part in followed.within)
-        whole = np.concatenate((own, self._flags)) if len(self._flags) else own
-        usual, *limited = _limit(whole, self._mean, scale, self._clip, lower, upper, width)
-        return bool(legal and usual), own, *limited
+            unchanged, scale = self._scales_of(row[self._kept], followed.inactive_columns)
+        ends = (part.numpy() for part in followed.within)
+        found = _limit(row, self._kept, self._flags, self._mean, scale, self._clip, *ends)
+        return found if unchanged else (False, *found[1:])
 
     def _scales_of(self, values: Numbers, inactive_columns: InactiveColumns) -> tuple[bool, Numbers]:
         """Whether values (K,) of columns that were constant in the warm-up leave their state unchanged; all scales."""
@@ -158,20 +155,24 @@ def pipeline_of(
 @compiled
 def _limit(
     row: Numbers,
+    kept: Places,
+    flags: Numbers,
     mean: Numbers,
     scale: Numbers,
     clip: float,
     lower: Numbers,
     upper: Numbers,
     width: Numbers,
-) -> tuple[bool, Numbers, Numbers, Numbers, int]:
-    """A row (K,) in warm-up standard deviations and within range.
+) -> tuple[bool, Numbers, Numbers, Numbers, Numbers, int]:
+    """The inputs (K,) of a row (D,), and with indicators in warm-up standard deviations and within range.
 
-    Returns: whether all of it can be learned; the row; lower and upper ends of the range after it; how many were moved.
+    Returns: whether all of it can be learned; the inputs in their units and in these; lower and upper ends of the range
+    after it; how many were moved.
     """
-    inputs = np.minimum(np.maximum((row - mean) / scale, -clip), clip)
-    legal = bool((np.abs(inputs) < FARTHEST).all())
+    own = row[kept]
+    inputs = np.minimum(np.maximum((np.concatenate((own, flags)) - mean) / scale, -clip), clip)
+    legal = bool((np.abs(inputs) < FARTHEST).all()) and not bool(np.isinf(row).any())
     moved = np.minimum(np.maximum(inputs, lower - REACH * width), upper + REACH * width)
     highest = np.maximum(upper, np.minimum(inputs, upper + GROWTH * width))
     lowest = np.minimum(lower, np.maximum(inputs, lower - GROWTH * width))
-    return legal, moved, lowest, highest, int((moved != inputs).sum())
+    return legal, own, moved, lowest, highest, int((moved != inputs).sum())

@@ -12,12 +12,12 @@ class AnomalyCounts(NamedTuple):
     """Counts of unusual numbers so far.
 
     Attributes:
-        inputs_moved: Inputs out of range that were moved, see :mod:`~gp_ensembles.streaming.input_range`.
+        inputs_moved: Inputs out of range that were moved, see :mod:`~gp_ensembles.streaming.input_states`.
         targets_discounted: Targets beyond ``EnsembleSpec.outlier_threshold``, from which less was learned.
         targets_left_out: Targets of the warm-up that count as missing, see
-            :mod:`~gp_ensembles.streaming.warm_up_outliers`.
+            :mod:`~gp_ensembles.streaming.bad_rows`.
         targets_far: Targets of the warm-up that are far from all others but too many to be mistakes: they were learned.
-        inputs_imputed: Imputed inputs, see :mod:`~gp_ensembles.streaming.gaps`.
+        inputs_imputed: Imputed inputs, see :mod:`~gp_ensembles.streaming.input_states`.
         bad_rows: Rows with a number that cannot be learned, see ``StreamConfig.on_bad_row``.
         first_bad_row: What was wrong with the first of them.
     """

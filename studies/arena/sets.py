@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.data import Table
-from gp_ensembles.streaming.scales import Standardizer, constant_columns
+from gp_ensembles.streaming.columns import Standardizer, constant_columns
 from gp_ensembles.tables import TableOptions
 from gp_ensembles.tables.numbers import number_in
 from gp_ensembles.tables.text import text_source

@@ -16,9 +16,14 @@ from gp_ensembles.ensembles.bases import (
 )
 from gp_ensembles.ensembles.build import FitSettings, NamedExpert, fitted_experts
 from gp_ensembles.ensembles.targets import RealTarget, Target
-from gp_ensembles.experts.empirical_bayes import get_vectors, set_vectors_
+from gp_ensembles.experts.empirical_bayes import (
+    GaussianPerturbation,
+    get_vectors,
+    perturb_hyperparameters,
+    sample_hyperparameters,
+    set_vectors_,
+)
 from gp_ensembles.experts.gaussian import GaussianExpert
-from gp_ensembles.experts.hyper_sampling import GaussianPerturbation, perturb_hyperparameters, sample_hyperparameters
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.compose import Clamp
 from gp_ensembles.features.fourier import RandomFourierFeatures

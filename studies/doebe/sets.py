@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from gp_ensembles.data import Table, friedman1, friedman2
-from gp_ensembles.streaming.scales import Standardizer
+from gp_ensembles.streaming.columns import Standardizer
 from studies.harness.experiment import Choices, check_own
 from studies.harness.plan import chosen
 from studies.harness.protocol import Stream, split_stream

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.data import Table
-from gp_ensembles.streaming.scales import Standardizer, constant_columns
+from gp_ensembles.streaming.columns import Standardizer, constant_columns
 
 _MIN_WARM_UP = 10
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from gp_ensembles.cli.summary import versions
 from gp_ensembles.cli.text_tables import as_csv
-from gp_ensembles.files.replacing import write_json, write_text
-from gp_ensembles.files.transaction import staged
+from gp_ensembles.files.replacing import staged, write_json, write_text
 
 
 def write_report(

@@ -13,7 +13,7 @@ from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.targets import BinaryTarget
-from gp_ensembles.streaming.scales import Standardizer, constant_columns
+from gp_ensembles.streaming.columns import Standardizer, constant_columns
 from studies.harness.protocol import Stream
 from studies.harness.sources import PaperSet
 from studies.ie_gp.methods import (

@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from gp_ensembles.data import Table
-from gp_ensembles.streaming.scales import constant_columns
+from gp_ensembles.streaming.columns import constant_columns
 from studies.harness.experiment import Choices, check_own
 from studies.harness.plan import chosen
 from studies.harness.sources import PaperSet

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from gp_ensembles.files.operations import watched
-from gp_ensembles.files.transaction import JOURNAL
+from gp_ensembles.files.replacing import JOURNAL
 from tests.cli.commands import LINEAR, resume, run, tables_of
 from tests.cli.commands import stream as stream_with
 

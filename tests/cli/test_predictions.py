@@ -6,8 +6,8 @@ from scipy import integrate, optimize, stats
 
 from gp_ensembles.cli.predictions import MODEL, empty_scores, rows_of_numbers, score_block, score_table
 from gp_ensembles.distributions import StudentTMixture
+from gp_ensembles.streaming.columns import Standardizer
 from gp_ensembles.streaming.predictions import OnlinePredictions
-from gp_ensembles.streaming.scales import Standardizer
 
 
 def test_student_t_mixtures_have_their_own_quantiles_and_densities():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gp_ensembles.data import airline_passengers, bananas, diabetes, trump_approval, water_flow
-from gp_ensembles.streaming.scales import Standardizer
+from gp_ensembles.streaming.columns import Standardizer
 
 SHAPES = {
     airline_passengers: (132, 4),

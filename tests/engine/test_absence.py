@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble, add_experts
-from gp_ensembles.engine.absence import weigh_awake
 from gp_ensembles.engine.external_report import external_reports
+from gp_ensembles.engine.weighing import weigh_awake
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.experts.adapters import (
     FAILED_PREDICTION,

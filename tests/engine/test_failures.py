@@ -10,11 +10,11 @@ import torch
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.engine.access_lock import uninterrupted
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert
-from gp_ensembles.experts.gaussian import CovarianceRunner
 from gp_ensembles.experts.structural import StructuralExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import ExponentialForgetting, RandomWalk, gaussian_state
 from gp_ensembles.filters.states import square_root_state
+from gp_ensembles.filters.stream import BlockStream
 from gp_ensembles.likelihoods.classification import LogisticLikelihood
 from gp_ensembles.meta_learners import BayesianModelAveraging, DynamicModelAveraging, FixedShare, OnlineNewton
 from gp_ensembles.numerics.cholesky import NumericalError
@@ -235,7 +235,7 @@ def test_an_interruption_never_tears_a_block(rows, monkeypatch):
     build = [GaussianExpert(features()) for _ in range(3)]
     online, other = (OnlineEnsemble(Ensemble(build, FixedShare()), block_size=8) for _ in range(2))
     other.observe(X, y)
-    original, calls = CovarianceRunner.commit, []
+    original, calls = BlockStream.commit, []
 
     def interrupted(self):
         calls.append(1)
@@ -243,7 +243,7 @@ def test_an_interruption_never_tears_a_block(rows, monkeypatch):
             _thread.interrupt_main()
         original(self)
 
-    monkeypatch.setattr(CovarianceRunner, "commit", interrupted)
+    monkeypatch.setattr(BlockStream, "commit", interrupted)
     with pytest.raises(KeyboardInterrupt):
         online.observe(X, y)
     assert len(calls) == 3
@@ -256,7 +256,7 @@ def test_an_interruption_of_several_blocks_changes_nothing(monkeypatch):
     X, y = stream()
     online = OnlineEnsemble(Ensemble([GaussianExpert(features()) for _ in range(3)], FixedShare()), block_size=8)
     before = snapshot(online)
-    original, calls = CovarianceRunner.commit, []
+    original, calls = BlockStream.commit, []
 
     def interrupted(self):
         calls.append(1)
@@ -264,7 +264,7 @@ def test_an_interruption_of_several_blocks_changes_nothing(monkeypatch):
             _thread.interrupt_main()
         original(self)
 
-    monkeypatch.setattr(CovarianceRunner, "commit", interrupted)
+    monkeypatch.setattr(BlockStream, "commit", interrupted)
     with pytest.raises(KeyboardInterrupt):
         online.observe(X, y)
     assert unchanged(online, before)

@@ -14,7 +14,7 @@ import torch
 from gpytorch.kernels import RBFKernel
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
-from gp_ensembles.engine.compatibility import state_bytes
+from gp_ensembles.engine.input_checks import state_bytes
 from gp_ensembles.engine.recorded import CannotRecordError, check_recordable
 from gp_ensembles.engine.state import named_tensors
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis

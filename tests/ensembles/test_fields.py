@@ -13,7 +13,7 @@ from gp_ensembles.ensembles.extra_experts import Refitted, WideFeatures, WindowG
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.records import TABLE
 from gp_ensembles.experts.adapters import RegressorAdapter
-from gp_ensembles.experts.hyper_sampling import GaussianPerturbation
+from gp_ensembles.experts.empirical_bayes import GaussianPerturbation
 from gp_ensembles.filters.sites import LaplaceUpdate
 
 NAN, INF = math.nan, math.inf

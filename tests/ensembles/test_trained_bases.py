@@ -13,8 +13,7 @@ from gp_ensembles.ensembles.build import FitSettings, fitted_experts
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.experts import Adam, GaussianExpert
-from gp_ensembles.experts.empirical_bayes import get_vectors
-from gp_ensembles.experts.hyper_sampling import GaussianPerturbation, perturb_hyperparameters
+from gp_ensembles.experts.empirical_bayes import GaussianPerturbation, get_vectors, perturb_hyperparameters
 from gp_ensembles.features import LinearFeatures
 
 MOVED = FitSettings(Adam(30), num_samples=3, perturbation=GaussianPerturbation(1e-4))

@@ -18,8 +18,8 @@ from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import e_doebe
 from gp_ensembles.estimators.scikit_learn import OnlineClassifier, OnlineRegressor
 from gp_ensembles.experts.empirical_bayes import LBFGS
-from gp_ensembles.streaming.input_range import InputRange
-from gp_ensembles.streaming.scales import Standardizer
+from gp_ensembles.streaming.columns import Standardizer
+from gp_ensembles.streaming.input_states import InputRange
 
 small = replace(
     e_doebe,

@@ -6,8 +6,7 @@ from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.priors import GammaPrior, LogNormalPrior
 
 from gp_ensembles.experts import LBFGS, Adam, GaussianExpert, fit_empirical_bayes, sample_hyperparameters
-from gp_ensembles.experts.empirical_bayes import get_vectors, log_posterior, set_vectors_
-from gp_ensembles.experts.hyper_sampling import negative_hessian
+from gp_ensembles.experts.empirical_bayes import get_vectors, log_posterior, negative_hessian, set_vectors_
 from gp_ensembles.features import LinearFeatures, RadialBasisFeatures
 from gp_ensembles.filters import RandomWalk
 from gp_ensembles.numerics.kmeans import kmeans

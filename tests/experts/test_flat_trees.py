@@ -5,8 +5,7 @@ import pytest
 import torch
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from gp_ensembles.experts.adapters import TrainingRows
-from gp_ensembles.experts.boosting import FlatTrees, HistogramBoosting, predict_trees
+from gp_ensembles.experts.adapters import FlatTrees, HistogramBoosting, TrainingRows, predict_trees
 
 
 def trained(X: np.ndarray, y: np.ndarray, **settings: object) -> HistGradientBoostingRegressor:

@@ -170,7 +170,7 @@ def test_golden(golden) -> None:
 def test_stacked_kernels_are_the_kernels_one_by_one(generator: torch.Generator) -> None:
     kernels = [scaled(with_lengthscale(RBFKernel(active_dims=[1]), s), s) + rational(s) for s in (0.5, 1.0, 2.0)]
     kernels = [kernel.double() for kernel in kernels]
-    features = RandomFourierFeatures.from_kernels(kernels, 3, 11 * 2, generator=generator)
+    features = RandomFourierFeatures.from_kernel(stack_kernels(kernels), 3, 11 * 2, generator=generator)
     X = rows(5, 3)
     torch.testing.assert_close(features.kernel(X).to_dense(), torch.stack([k(X).to_dense() for k in kernels]))
     Phi = features(X)

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 
+from gp_ensembles.experts.linear_rows import RowFeatures
 from gp_ensembles.features import (
     AdditivePolynomialFeatures,
     FeatureMap,
@@ -14,7 +15,6 @@ from gp_ensembles.features import (
 )
 from gp_ensembles.features.compose import Clamp, SelectColumns
 from gp_ensembles.features.linear import ConstantFeatures
-from gp_ensembles.features.one_row import RowFeatures
 from gp_ensembles.numerics.kmeans import kmeans
 
 D = 4

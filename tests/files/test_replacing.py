@@ -10,8 +10,18 @@ import pytest
 import torch
 
 from gp_ensembles.files.operations import OpenFile, watched
-from gp_ensembles.files.replacing import GrowingTable, copy_file, replace_file, write_json, write_text
-from gp_ensembles.files.transaction import JOURNAL, STAGE, complete, replace_together, staged
+from gp_ensembles.files.replacing import (
+    JOURNAL,
+    STAGE,
+    GrowingTable,
+    complete,
+    copy_file,
+    replace_file,
+    replace_together,
+    staged,
+    write_json,
+    write_text,
+)
 
 
 class Fail:

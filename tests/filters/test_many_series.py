@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from gp_ensembles.filters.many_series import condition_series, learn_series, predict_series
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import GaussianState, gaussian_state
+from gp_ensembles.filters.stream import condition_series, learn_series, predict_series
 from gp_ensembles.filters.textbook import textbook_step
 
 SERIES, EXPERTS, FEATURES, ROUNDS = 9, 3, 5, 4

@@ -13,8 +13,7 @@ from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.targets import UnknownNoiseTarget
 from gp_ensembles.experts.empirical_bayes import Adam
 from gp_ensembles.fleet import Fleet
-from gp_ensembles.fleet.length_scales import fit_factors
-from gp_ensembles.fleet.variances import fit_variances
+from gp_ensembles.fleet.fitting import fit_factors, fit_variances
 from gp_ensembles.streaming.columns import Columns
 
 WARMUP, NUM = 120, 4

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gp_ensembles.fleet.slots import Slots
+from gp_ensembles.fleet.store import Slots
 
 
 def test_places_of_retired_series_are_taken_again():

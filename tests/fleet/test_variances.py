@@ -9,7 +9,7 @@ from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.experts.empirical_bayes import LBFGS, Adam
 from gp_ensembles.features import LinearFeatures
-from gp_ensembles.fleet.variances import fit_variances
+from gp_ensembles.fleet.fitting import fit_variances
 from tests.fleet.instances import fourier
 
 NUM_SERIES, NUM_ROWS, PRECISION = 6, 40, 0.5

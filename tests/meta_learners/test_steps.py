@@ -6,7 +6,7 @@ import torch
 
 from gp_ensembles.meta_learners import BayesianModelAveraging, CombinedRules, FixedShare, ReferenceAveraging, SoftBayes
 from gp_ensembles.meta_learners.base import run_linear
-from gp_ensembles.meta_learners.reference import row_rule
+from gp_ensembles.meta_learners.combined import row_rule
 
 FORMS = torch.tensor([(0.0, 0.97, 0.03), (0.8, 0.2, 0.0), (0.0, 0.7, 0.3)], dtype=torch.float64)
 

@@ -13,7 +13,7 @@ from gp_ensembles.cli.scored_stream import Timings
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.streaming import OnlineModel, StreamConfig
-from gp_ensembles.streaming.health import HealthLimits, Throughput, health
+from gp_ensembles.streaming.health import HealthLimits, health
 
 SPEC = replace(oebe, bases=(LinearBasis(), LinearBasis(name="other")), static=True, random_walk_variances=(1e-3,))
 WARMUP = 40
@@ -71,7 +71,7 @@ def test_an_expert_that_is_out_and_promises_that_break(model):
     hits = torch.ones(200, dtype=torch.float64)
     hits[::4] = 0
     counted = count_coverage(init_coverage(hits), hits, hits, 0.9)
-    found = by_name(health(model, coverage=counted, timing=Throughput(1e-4, 5e-4)))
+    found = by_name(health(model, coverage=counted, slowdown=5.0))
     assert found["coverage gap"].meaning == "intervals of 90 % covered 75 % of the targets"
     out = found["experts in quarantine"]
     assert (out.value, out.ok) == (1, False)

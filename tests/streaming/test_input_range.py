@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.streaming.input_range import InputRange
+from gp_ensembles.streaming.input_states import InputRange
 
 
 def oracle(X, new):

@@ -22,9 +22,8 @@ from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import light, oebe
 from gp_ensembles.ensembles.targets import BinaryTarget
 from gp_ensembles.streaming import OnlineModel, StreamConfig
-from gp_ensembles.streaming.gaps import Gaps, Imputation
-from gp_ensembles.streaming.inactive_columns import FAR, SETTLED, InactiveColumns
-from gp_ensembles.streaming.scales import Standardizer
+from gp_ensembles.streaming.columns import Standardizer
+from gp_ensembles.streaming.input_states import FAR, SETTLED, Gaps, Imputation, InactiveColumns
 
 NAN = math.nan
 WARMUP = 120

@@ -28,8 +28,8 @@ from gp_ensembles.files.checkpoint import Kind, write_checkpoint
 from gp_ensembles.filters.update import predict_joint
 from gp_ensembles.meta_learners import FixedShare
 from gp_ensembles.streaming import OnlineModel, StreamConfig
+from gp_ensembles.streaming.columns import Standardizer
 from gp_ensembles.streaming.joint import joint_covariance
-from gp_ensembles.streaming.scales import Standardizer
 
 QUICK = FitSettings(LBFGS(max_iterations=2), num_samples=1)
 SMALL = replace(

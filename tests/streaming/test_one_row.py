@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.distributions import Recalibrated
-from gp_ensembles.engine.one_row import RowEnsemble
+from gp_ensembles.engine.bound import RowEnsemble
 from gp_ensembles.ensembles.bases import FourierBasis, HilbertBasis, RadialBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.external_models import Boosting

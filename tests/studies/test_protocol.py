@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gp_ensembles.data import Table
-from gp_ensembles.streaming.scales import Standardizer, constant_columns
+from gp_ensembles.streaming.columns import Standardizer, constant_columns
 from studies.harness.protocol import split_stream
 
 NAN = math.nan

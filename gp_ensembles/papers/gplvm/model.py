@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gp_ensembles.engine.access_lock import uninterrupted
-from gp_ensembles.engine.checkpoint_match import check_shapes
+from gp_ensembles.engine.state import check_shapes
 from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.features.fourier import fourier_features
 from gp_ensembles.meta_learners import BayesianModelAveraging, MetaLearner

@@ -99,7 +99,7 @@ def check_features(features: RandomFourierFeatures, num_outputs: int) -> None:
     if len(features.batch_shape) != 1:
         raise ValueError(
             f"the features must have one batch axis, that of the experts, got batch shape "
-            f"{tuple(features.batch_shape)}; use RandomFourierFeatures.from_kernels"
+            f"{tuple(features.batch_shape)}; give from_kernel the kernels by stack_kernels"
         )
     if len(components_of(features.kernel, features.num_inputs)) != 1:
         raise ValueError("the kernel of an expert must have one summand; use one expert for each summand")

@@ -15,7 +15,7 @@ from torch import Tensor
 from gp_ensembles.estimators.inputs import Array, as_array, as_tensor
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.papers.gplvm import IEGPLVM, LatentSettings, ie_gplvm
-from gp_ensembles.streaming.scales import constant_columns
+from gp_ensembles.streaming.columns import constant_columns
 
 _PATIENCE = 10  # warm-ups of rows that are kept in the hope of complete ones
 

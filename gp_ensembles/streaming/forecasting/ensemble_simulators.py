@@ -22,16 +22,18 @@ from gp_ensembles.filters.states import FilterState, LinearState, RefittedState,
 from gp_ensembles.numerics.cholesky import cholesky
 from gp_ensembles.streaming.forecasting.simulators import (
     JOINT,
+    AlongMeans,
     IndependentSimulator,
     LinearModel,
     LinearSimulator,
     PathRows,
     SharedSimulator,
     Simulator,
+    WindowMeans,
+    WindowSimulator,
     joint_law,
     linear_models,
 )
-from gp_ensembles.streaming.forecasting.window import AlongMeans, WindowMeans, WindowSimulator
 
 
 class _Part(NamedTuple):

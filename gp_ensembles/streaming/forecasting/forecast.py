@@ -12,9 +12,9 @@ from gp_ensembles.ensembles.targets import Target
 from gp_ensembles.numerics import normal, normal_scores
 from gp_ensembles.numerics.display import ends, rows_text
 from gp_ensembles.numerics.draws import generator_device, uniform_draws
+from gp_ensembles.streaming.columns import Standardizer
 from gp_ensembles.streaming.forecasting.paths import sample_paths
 from gp_ensembles.streaming.predictions import StreamDistribution
-from gp_ensembles.streaming.scales import Standardizer
 
 _MOST_PATHS = 1_000_000
 _TABLE_END, _TABLE_SIZE = 4.9, 393  # of the map that is inverted, in normal scores

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gp_ensembles.numerics.triangular import forward_row
+from gp_ensembles.filters.window import forward_row
 
 
 @pytest.mark.parametrize("n", [0, 1, 127, 128, 129, 300])
