@@ -192,7 +192,8 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
 
         Args:
             X: Inputs, shape (\*t, n, D).
-            Y: Observations, shape (\*y, n, O); in a batch, dimensions of X that are missing in Y are shared.
+            Y: Observations, shape (\*y, n, O); in a batch, dimensions of X that are missing in Y are shared. Rows that
+                are NaN are left out where they would be learned for good.
             noise: Known noise variances in transformed outcomes, (..., n, 1): if the model was built with some, or of
                 a batch.
             **options: As in BoTorch's models; ``propagate_grads`` is always true.
@@ -205,13 +206,16 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
                 unknown.
         """
         self._enter_evaluation()
-        check_observations(X, Y, self.data.X, self.num_outputs)
+        is_lasting = X.shape[:-2] == Y.shape[:-2] == self.data.X.shape[:-2] and not self._is_imaginary
+        check_observations(X, Y, self.data.X, self.num_outputs, may_miss=is_lasting)
         _refuse_options(options)
+        if is_lasting:
+            X, Y, noise = Observations(X, Y, noise).observed()
         if noise is None and self.data.noise is not None:
             raise InputDataError("the model was built with known noise; give that of the new observations as noise=")
         rows = self._rows(X, Y)._replace(noise=noise)
         self._check_transformed(rows)
-        if not X.shape[:-2] == Y.shape[:-2] == self.data.X.shape[:-2] or self._is_imaginary:
+        if not is_lasting:
             return self.fantasies(rows)
         if noise is not None and self.data.noise is None:  # it would be lost when the rows are learned again
             raise InputDataError(

@@ -50,7 +50,7 @@ class EnsembleModel(MixtureModel):
     Args:
         train_X: Inputs, shape (n, D).
         train_Y: Observations, shape (n, O); several outputs share features and covariance (for unrelated outputs use a
-            ``ModelList``).
+            ``ModelList``). Rows that are NaN are left out.
         train_Yvar: Known noise variances, shape (n, 1); inferred if ``None``.
         ensemble: An ensemble with its hyperparameters, of which only the experts and the rule are used; or a record
             such as :data:`gp_ensembles.ensembles.presets.e_doebe`, which is fitted to the transformed data; by default
@@ -93,13 +93,13 @@ class EnsembleModel(MixtureModel):
         *,
         generator: torch.Generator | None = None,
     ) -> None:
-        check_training_data(train_X, train_Y, train_Yvar)
+        data = check_training_data(train_X, train_Y, train_Yvar)
         if isinstance(outcome_transform, _DefaultType):
             outcome_transform = Standardize(m=train_Y.shape[-1])
         outcomes = MixtureOutcomeTransform(outcome_transform)
         if input_transform is None and not isinstance(ensemble, Ensemble | OnlineEnsemble):
-            input_transform = unit_scale(train_X)
-        super().__init__(Observations(train_X, train_Y, train_Yvar), input_transform, outcomes)
+            input_transform = unit_scale(data.X)
+        super().__init__(data, input_transform, outcomes)
         rows = self._first_rows()
         self.ensemble: Ensemble = make_ensemble(ensemble, rows.X, rows.Y, generator)
         check_ensemble(self.ensemble, rows.X, rows.Y)

@@ -114,9 +114,7 @@ def _halved(shortest: float) -> list[float]:
     return [_LONGEST * 0.5**power for power in range(number + 1)]
 
 
-def evidence_of_scales(
-    rows: Tensor, targets: Tensor, scales: Tensor, ratios: tuple[float, ...] = _RATIOS
-) -> Tensor:
+def evidence_of_scales(rows: Tensor, targets: Tensor, scales: Tensor, ratios: tuple[float, ...] = _RATIOS) -> Tensor:
     """Evidence in nats at the best ratio and noise, (S,), of rows (K, n, D) with targets (K, n)."""
     squares = (rows.unsqueeze(1) - rows.unsqueeze(2)).square().flatten(0, -2).mT
     ratio = rows.new_tensor(ratios).reshape(-1, 1, 1, 1, 1)

@@ -126,9 +126,11 @@ class SparseModel(MixtureModel, ABC):
         input_transform: InputTransform | None,
         outcome_transform: OutcomeTransform | None,
     ) -> None:
-        targets = check_rows(train_X, train_Y).unsqueeze(-1).detach()
+        targets, seen = check_rows(train_X, train_Y)
+        train_X, targets = train_X[seen], targets[seen].unsqueeze(-1).detach()
         if train_Yvar is not None:
             train_Yvar = train_Yvar.unsqueeze(-1) if train_Yvar.ndim == 1 else train_Yvar
+            train_Yvar = train_Yvar[seen] if len(train_Yvar) == len(seen) else train_Yvar
             check_noise(targets, train_Yvar)
         check_input_transform(input_transform)
         inputs = None if input_transform is None else input_transform.to(train_X).train()
