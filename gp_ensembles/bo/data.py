@@ -1,5 +1,6 @@
 """The rows of a BoTorch model, as given and as transformed for the experts, and every check of them."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.multi_output import MultiOutputExpert
 
+_EXPLAINED = 0.03  # of the targets' variance, which noise hardly leaves to a function by chance
 _FILLED = 0.1  # of the unit interval, by columns of inputs that are taken as they are
 
 
@@ -211,6 +213,17 @@ def check_varies(Y: Tensor) -> None:
         raise InputDataError(
             f"all {Y.shape[0]} observations of output {output} are {float(Y[0, output]):g}: there is nothing to fit "
             f"to; use the model unfitted, or observe elsewhere first"
+        )
+
+
+def warn_of_noise(noise: Tensor, Y: Tensor) -> None:
+    r"""Warn of a fit whose noise variance is next to all of that of targets (\*b, n, 1), shape (\*b) or (\*b, 1)."""
+    share = float((1 - noise.detach().reshape(Y.shape[:-2]) / Y.var(-2).squeeze(-1)).min())
+    if share < _EXPLAINED:
+        warnings.warn(
+            f"the fit explains {max(share, 0.0):.1%} of the variance of the targets, the rest is noise to it: if there "
+            f"is a function of these inputs, it needs more rows, or a kernel or a start of your own",
+            stacklevel=3,
         )
 
 

@@ -27,6 +27,7 @@ from gp_ensembles.bo.data import (
     data_arguments,
     normal_likelihood,
     unit_scale,
+    warn_of_noise,
 )
 from gp_ensembles.bo.default_ensemble import SMOOTHNESSES
 from gp_ensembles.bo.exact_kernels import Hyperparameters, Kernels
@@ -225,6 +226,8 @@ class ExactEnsembleModel(MixtureModel):
             starts[:] = [self.hyperparameters]
 
         fit_in_turn(self._input_transform, fit_processes, self._log_evidences)
+        if self.data.noise is None:
+            warn_of_noise(self.likelihood.noise, self.rows().Y)
         return self
 
     def with_hyperparameters_(self, hyperparameters: Hyperparameters) -> Self:

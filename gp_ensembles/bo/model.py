@@ -24,6 +24,7 @@ from gp_ensembles.bo.data import (
     data_arguments,
     normal_likelihood,
     unit_scale,
+    warn_of_noise,
 )
 from gp_ensembles.bo.default_ensemble import make_ensemble
 from gp_ensembles.bo.fitting import fit_experts, fit_in_turn, log_evidences
@@ -203,6 +204,8 @@ class EnsembleModel(MixtureModel):
             lambda: log_evidences(self.ensemble, self.rows()),
         )
         self._forget()
+        if self.data.noise is None and self.num_outputs == 1:
+            warn_of_noise(self.likelihood.noise, self.rows().Y)
         return self
 
     def custom_fit(self, mll: MarginalLogLikelihood, **_: Any) -> MarginalLogLikelihood:

@@ -13,6 +13,7 @@ from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from gp_ensembles.bo.data import warn_of_noise
 from gp_ensembles.numerics.gpytorch_types import Kernel, Mean
 from gp_ensembles.papers.rows import check_rows
 from gp_ensembles.papers.sparse.adaptive import AdaptiveKnots
@@ -140,6 +141,8 @@ def _search(model: SparseGP, strategy: Strategy, *, progress: bool, generator: t
             stacklevel=3,
         )
     run.model.eval()
+    if isinstance(run.model.likelihood, GaussianLikelihood) and run.model.likelihood.noise.requires_grad:
+        warn_of_noise(run.model.likelihood.noise, run.model.train_y.unsqueeze(-1))
     return run.result(stop_reason)
 
 
