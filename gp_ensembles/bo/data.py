@@ -1,16 +1,14 @@
 """The rows of a BoTorch model, as given and as transformed for the experts, and every check of them."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
-from botorch.models.model import Model
 from botorch.models.transforms.input import InputTransform, Normalize
 from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.models.utils.assorted import fantasize as fantasize_flag
-from botorch.utils.datasets import SupervisedDataset
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from torch import Tensor
 
@@ -105,12 +103,6 @@ def _without_scale(scale: Normalize, state: dict[str, Any], prefix: str, *_: obj
     """States of earlier versions are those of inputs as they are."""
     state.setdefault(f"{prefix}_offset", torch.zeros_like(scale._offset))
     state.setdefault(f"{prefix}_coefficient", torch.ones_like(scale._coefficient))
-
-
-def data_arguments(training_data: SupervisedDataset, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments ``train_X``, ``train_Y``, ``train_Yvar`` (if there is one), and all options that are not ``None``."""
-    arguments: dict[str, Any] = dict(Model.construct_inputs(training_data))
-    return {**arguments, **{name: value for name, value in options.items() if value is not None}}
 
 
 def normal_likelihood(noise: Tensor, known_noise: Tensor | None) -> GaussianLikelihood | FixedNoiseGaussianLikelihood:

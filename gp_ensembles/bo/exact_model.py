@@ -12,7 +12,6 @@ from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform, Standardize
 from botorch.models.utils import check_min_max_scaling
 from botorch.posteriors.posterior import Posterior
-from botorch.utils.datasets import SupervisedDataset
 from botorch.utils.types import DEFAULT, _DefaultType
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
@@ -24,7 +23,6 @@ from gp_ensembles.bo.data import (
     Observations,
     check_training_data,
     check_varies,
-    data_arguments,
     normal_likelihood,
     unit_scale,
     warn_of_noise,
@@ -191,11 +189,6 @@ class ExactEnsembleModel(MixtureModel):
     def prepare(self, rows: Observations) -> None:
         """Learn the rows of data: copies share what was learned."""
         self._learned()
-
-    @classmethod
-    def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
-        """Arguments of the constructor from a data set."""
-        return data_arguments(training_data, options)
 
     def fit(self, start: Hyperparameters | None = None) -> Self:
         """Maximize the evidence of all rows, with priors, in place.

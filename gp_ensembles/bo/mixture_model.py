@@ -44,6 +44,8 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
 
     data: Observations
     selected: Callable[[list[int]], Self]  # the model of some of its outputs: models of several have it
+    # Arguments of a model that takes no rows as such, from transformed ones and options
+    arguments_of_rows: Callable[[Observations, dict[str, Any]], dict[str, Any]] | None = None
     move_others: Callable[[Callable[[Tensor], Tensor]], None] | None = None  # moves what is no part of a module
     _computed: tuple[str, ...] = ()  # attributes that are computed from the rows and the parameters
     _in_double: tuple[str, ...] = ()  # buffers of double precision, whatever that of the rows
@@ -95,14 +97,22 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         r"""Before rows are imagined, (\*t, n, D) and (\*y, n, O): refuse wrong ones, compute what copies share."""
 
     @classmethod
-    @abstractmethod
     def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
         """Arguments of the constructor from a data set, as Ax asks for them.
 
         Args:
-            training_data: The rows.
-            **options: Further arguments, as ``model_options`` of Ax are.
+            training_data: The rows; transforms among the options of a model that takes no rows learn from them here.
+            **options: Further arguments, as ``model_options`` of Ax are; ``None`` is the constructor's default.
         """
+        given = {name: value for name, value in options.items() if value is not None}
+        data: dict[str, Any] = dict(Model.construct_inputs(training_data))
+        if cls.arguments_of_rows is None:
+            return {**data, **given}
+        rows = Observations(data["train_X"], data["train_Y"], data.get("train_Yvar"))
+        inputs, outcomes = given.get("input_transform"), given.get("outcome_transform")
+        X = rows.X if inputs is None else inputs(rows.X)
+        Y, Yvar = rows[1:] if outcomes is None else outcomes(rows.Y, rows.noise, X=X)
+        return cls.arguments_of_rows(Observations(X, Y, Yvar), given)
 
     @property
     def batch_shape(self) -> torch.Size:

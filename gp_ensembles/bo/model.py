@@ -6,7 +6,6 @@ import torch
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform, Standardize
-from botorch.utils.datasets import SupervisedDataset
 from botorch.utils.types import DEFAULT, _DefaultType
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.mlls import MarginalLogLikelihood
@@ -21,7 +20,6 @@ from gp_ensembles.bo.data import (
     check_known_noise,
     check_training_data,
     check_varies,
-    data_arguments,
     normal_likelihood,
     unit_scale,
     warn_of_noise,
@@ -182,11 +180,6 @@ class EnsembleModel(MixtureModel):
         if self._outcome_transform is not None:
             other.outcome_transform = self._outcome_transform.subset_output(outputs)
         return other
-
-    @classmethod
-    def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
-        """Arguments of the constructor from a data set, ``ensemble`` among the options if wanted."""
-        return data_arguments(training_data, options)
 
     def fit(self, *, progress: bool = False) -> Self:
         """Maximize the evidence of all rows, with priors, in place; equal observations are refused with an error.

@@ -9,7 +9,6 @@ import torch
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.posteriors.posterior import Posterior
-from botorch.utils.datasets import SupervisedDataset
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.means import ConstantMean
@@ -21,7 +20,6 @@ from gp_ensembles.bo.data import (
     Observations,
     check_input_transform,
     check_noise,
-    data_arguments,
     transform_rows,
 )
 from gp_ensembles.bo.mixture_model import MixtureModel
@@ -296,11 +294,6 @@ class SparseModel(MixtureModel, ABC):
     def prepare(self, rows: Observations) -> None:
         """Compute the knots' posterior: copies share it."""
         self.knots_posterior()
-
-    @classmethod
-    def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
-        """Arguments of the constructor from a data set; kernel and knots are among the options."""
-        return data_arguments(training_data, options)
 
     def forward(self, X: Tensor) -> MultivariateNormal:
         """The function at points as the process has them; in training mode :meth:`training_prior` of the rows.
