@@ -8,11 +8,12 @@ from gp_ensembles.calibration.levels import check_coverages
 from gp_ensembles.distributions import Mixture, Recalibrated, StudentTMixture
 from gp_ensembles.distributions.table import distribution_text
 from gp_ensembles.engine.predictions import AnyMixture
-from gp_ensembles.numerics.display import band_html, predictions_head, record_text, text_html
+from gp_ensembles.numerics.display import band_html, predictions_head, prints_fields, text_html
 
 StreamDistribution = AnyMixture | Recalibrated
 
 
+@prints_fields
 class Intervals(NamedTuple):
     """Adaptive intervals of R rows, see :class:`~gp_ensembles.calibration.IntervalLevels`.
 
@@ -25,9 +26,6 @@ class Intervals(NamedTuple):
     coverages: tuple[float, ...]
     levels: Tensor
     covered: Tensor
-
-    def __repr__(self) -> str:
-        return record_text(self)
 
 
 class OnlinePredictions(NamedTuple):

@@ -6,9 +6,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.numerics.display import record_text
+from gp_ensembles.numerics.display import prints_fields
 
 
+@prints_fields
 class Standardizer(NamedTuple):
     """Shifts and scales taken from the warm-up rows, for inputs and target; of many series with an axis in front.
 
@@ -30,9 +31,6 @@ class Standardizer(NamedTuple):
     X_scale: Tensor
     y_mean: Tensor
     y_scale: Tensor
-
-    def __repr__(self) -> str:
-        return record_text(self)
 
     @classmethod
     def fit(

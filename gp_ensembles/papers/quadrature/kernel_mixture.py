@@ -15,7 +15,7 @@ from gp_ensembles.bo.data import Observations, normal_likelihood
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.posterior import MixtureOutcomeTransform, MixturePosterior
 from gp_ensembles.numerics import mixtures
-from gp_ensembles.numerics.display import record_text
+from gp_ensembles.numerics.display import prints_fields
 from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood, Processes
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
 from gp_ensembles.papers.quadrature.problem import RegressionProblem
@@ -233,6 +233,7 @@ class KernelMixtureModel(MixtureModel):
         return self.hyperparameters._replace(noise=known.mT.expand(self.num_experts, -1))
 
 
+@prints_fields
 class Prediction(NamedTuple):
     """Predictions of targets at M points, each separately, with the standard errors of the quadrature; (M,) each.
 
@@ -245,9 +246,6 @@ class Prediction(NamedTuple):
     mean_sd: Tensor
     mass: Tensor  # of the products of roots before normalization; one if the surrogate were exact
     from_roots: Tensor  # where products of roots were used; elsewhere positive weights were
-
-    def __repr__(self) -> str:
-        return record_text(self)
 
 
 # Log weights (K,) and, if any, weights of products of roots (K, K) with the sum of those of all kernels.
