@@ -1,15 +1,14 @@
 """The rows of a BoTorch model, as given and as transformed for the experts, and every check of them."""
 
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
-from botorch.models.model import Model
 from botorch.models.transforms.input import InputTransform, Normalize
 from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.models.utils.assorted import fantasize as fantasize_flag
-from botorch.utils.datasets import SupervisedDataset
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from torch import Tensor
 
@@ -17,6 +16,7 @@ from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.multi_output import MultiOutputExpert
 
+_EXPLAINED = 0.03  # of the targets' variance, which noise hardly leaves to a function by chance
 _FILLED = 0.1  # of the unit interval, by columns of inputs that are taken as they are
 
 
@@ -36,6 +36,22 @@ class Observations(NamedTuple):
     def map(self, function: Callable[[Tensor], Tensor]) -> "Observations":
         """The same rows with a function of every tensor."""
         return Observations(function(self.X), function(self.Y), None if self.noise is None else function(self.noise))
+
+    def observed(self) -> "Observations":
+        """The rows whose targets are not missing (NaN).
+
+        Raises:
+            InputDataError: If some outputs of a row are missing, or its targets in some data sets of a batch.
+        """
+        missing = self.Y.isnan().movedim(-2, 0).flatten(1)
+        gone = missing.all(1)
+        partly = missing.any(1) & ~gone
+        if bool(partly.any()):
+            raise InputDataError(
+                f"some targets of row {int(partly.int().argmax())} are missing (NaN), others are not; outputs and data "
+                f"sets share their rows: build a model for each and join those of outputs in a ModelList"
+            )
+        return self.map(lambda values: values[..., ~gone, :]) if bool(gone.any()) else self
 
     def followed_by(self, rows: "Observations") -> "Observations":
         """These rows and further ones of any batch; an UnsupportedError if the noise of one part only is known."""
@@ -89,12 +105,6 @@ def _without_scale(scale: Normalize, state: dict[str, Any], prefix: str, *_: obj
     state.setdefault(f"{prefix}_coefficient", torch.ones_like(scale._coefficient))
 
 
-def data_arguments(training_data: SupervisedDataset, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments ``train_X``, ``train_Y``, ``train_Yvar`` (if there is one), and all options that are not ``None``."""
-    arguments: dict[str, Any] = dict(Model.construct_inputs(training_data))
-    return {**arguments, **{name: value for name, value in options.items() if value is not None}}
-
-
 def normal_likelihood(noise: Tensor, known_noise: Tensor | None) -> GaussianLikelihood | FixedNoiseGaussianLikelihood:
     r"""GPyTorch's likelihood with this noise variance, shape (\*b), or with those known of all rows, (\*b, n, 1)."""
     if known_noise is not None:
@@ -104,8 +114,12 @@ def normal_likelihood(noise: Tensor, known_noise: Tensor | None) -> GaussianLike
     return likelihood
 
 
-def check_training_data(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
-    """Raise a BotorchError unless X (n, D), Y (n, O) and Yvar (n, O) are finite, belong together and have two rows."""
+def check_training_data(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Observations:
+    """The rows of X (n, D), Y (n, O) and Yvar (n, O) that have targets.
+
+    Raises:
+        BotorchError: Unless they are finite, belong together and are two or more.
+    """
     for name, value in (("train_X", X), ("train_Y", Y), ("train_Yvar", Yvar)):
         if value is not None and not isinstance(value, Tensor):
             raise InputDataError(f"{name} must be a tensor, got {type(value).__name__}; name the argument you mean")
@@ -117,12 +131,18 @@ def check_training_data(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
     if not X.is_floating_point():
         raise InputDataError(f"train_X is {X.dtype}; give numbers with a fraction, train_X.double()")
     _check_targets(X, Y)
-    if X.shape[0] < 2:
-        raise InputDataError(f"{X.shape[0]} observation(s) cannot tell kernels apart; give at least 2")
-    check_finite("train_X", X)
-    check_finite("train_Y", Y)
-    if Yvar is not None:
-        check_noise(Y, Yvar)
+    given = Observations(X, Y, Yvar)
+    rows = given.observed() if X.device.type != "meta" else given
+    if rows.X.shape[0] < 2:
+        some = "" if rows is given else f" ({X.shape[0] - rows.X.shape[0]} targets are missing, NaN)"
+        raise InputDataError(f"{rows.X.shape[0]} observation(s){some} cannot tell kernels apart; give at least 2")
+    if rows is not given:  # what is missing is of no account, but numbers of rows are those that were given
+        given = given.map(lambda values: values.masked_fill(Y.isnan().all(-1, keepdim=True), 1.0))
+    check_finite("train_X", given.X)
+    check_finite("train_Y", given.Y)
+    if given.noise is not None:
+        check_noise(given.Y, given.noise)
+    return rows
 
 
 def _check_targets(X: Tensor, Y: Tensor) -> None:
@@ -166,15 +186,15 @@ def check_queries(X: Tensor, like: Tensor) -> None:
     check_finite("X", X)
 
 
-def check_observations(X: Tensor, Y: Tensor, like: Tensor, num_outputs: int) -> None:
-    """Raise unless X (..., n, D) and Y (..., n, O) are finite observations for the model."""
+def check_observations(X: Tensor, Y: Tensor, like: Tensor, num_outputs: int, *, may_miss: bool) -> None:
+    """Raise unless X (..., n, D) and Y (..., n, O) are finite observations for the model, or Y missing if it may be."""
     check_queries(X, like)
     _check_targets(X, Y)
     if Y.shape[-1] != num_outputs:
         raise BotorchTensorDimensionError(
             f"the model has {num_outputs} output(s), Y {tuple(Y.shape)} has {Y.shape[-1]}"
         )
-    check_finite("Y", Y)
+    check_finite("Y", Y.nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf) if may_miss else Y)
 
 
 def check_varies(Y: Tensor) -> None:
@@ -185,6 +205,17 @@ def check_varies(Y: Tensor) -> None:
         raise InputDataError(
             f"all {Y.shape[0]} observations of output {output} are {float(Y[0, output]):g}: there is nothing to fit "
             f"to; use the model unfitted, or observe elsewhere first"
+        )
+
+
+def warn_of_noise(noise: Tensor, Y: Tensor) -> None:
+    r"""Warn of a fit whose noise variance is next to all of that of targets (\*b, n, 1), shape (\*b) or (\*b, 1)."""
+    share = float((1 - noise.detach().reshape(Y.shape[:-2]) / Y.var(-2).squeeze(-1)).min())
+    if share < _EXPLAINED:
+        warnings.warn(
+            f"the fit explains {max(share, 0.0):.1%} of the variance of the targets, the rest is noise to it: if there "
+            f"is a function of these inputs, it needs more rows, or a kernel or a start of your own",
+            stacklevel=3,
         )
 
 

@@ -12,7 +12,6 @@ from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform, Standardize
 from botorch.models.utils import check_min_max_scaling
 from botorch.posteriors.posterior import Posterior
-from botorch.utils.datasets import SupervisedDataset
 from botorch.utils.types import DEFAULT, _DefaultType
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
@@ -24,9 +23,9 @@ from gp_ensembles.bo.data import (
     Observations,
     check_training_data,
     check_varies,
-    data_arguments,
     normal_likelihood,
     unit_scale,
+    warn_of_noise,
 )
 from gp_ensembles.bo.default_ensemble import SMOOTHNESSES
 from gp_ensembles.bo.exact_kernels import Hyperparameters, Kernels
@@ -50,7 +49,7 @@ class ExactEnsembleModel(MixtureModel):
         train_X: Inputs, shape (n, D). With shape (\*b, n, D) they are those of a batch of data sets, as of the folds of
             cross-validation: each has hyperparameters and weights of its own, and posteriors have the batch shape
             (\*t, \*b).
-        train_Y: Observations, shape (\*b, n, 1), in their order.
+        train_Y: Observations, shape (\*b, n, 1), in their order; rows that are NaN (in all data sets) are left out.
         train_Yvar: Known noise variances, shape (\*b, n, 1); inferred if ``None``.
         outcome_transform: As in ``SingleTaskGP``: ``Standardize`` by default, ``None`` for none; for a batch of
             data sets one with their ``batch_shape``.
@@ -91,15 +90,16 @@ class ExactEnsembleModel(MixtureModel):
         input_transform: InputTransform | None = None,
         cat_dims: Sequence[int] | Tensor | None = (),
     ) -> None:
-        batch = _check_data_sets(train_X, train_Y, train_Yvar)
+        data = _check_data_sets(train_X, train_Y, train_Yvar)
+        batch = data.batch_shape
         if train_Y.shape[-1] > 1:
             raise UnsupportedError("exact processes have one output; build a model for each, and a ModelList of them")
         if isinstance(outcome_transform, _DefaultType):
             outcome_transform = Standardize(m=1, batch_shape=batch)
         outcomes = MixtureOutcomeTransform(outcome_transform)
         columns = [] if cat_dims is None else [int(column) for column in cat_dims]
-        scale = unit_scale(train_X, columns) if input_transform is None else input_transform
-        super().__init__(Observations(train_X, train_Y, train_Yvar), scale, outcomes)
+        scale = unit_scale(data.X, columns) if input_transform is None else input_transform
+        super().__init__(data, scale, outcomes)
         X = self._first_rows().X
         num_inputs = X.shape[-1]
         if any(not -num_inputs <= column < num_inputs for column in columns):
@@ -190,11 +190,6 @@ class ExactEnsembleModel(MixtureModel):
         """Learn the rows of data: copies share what was learned."""
         self._learned()
 
-    @classmethod
-    def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
-        """Arguments of the constructor from a data set."""
-        return data_arguments(training_data, options)
-
     def fit(self, start: Hyperparameters | None = None) -> Self:
         """Maximize the evidence of all rows, with priors, in place.
 
@@ -224,6 +219,8 @@ class ExactEnsembleModel(MixtureModel):
             starts[:] = [self.hyperparameters]
 
         fit_in_turn(self._input_transform, fit_processes, self._log_evidences)
+        if self.data.noise is None:
+            warn_of_noise(self.likelihood.noise, self.rows().Y)
         return self
 
     def with_hyperparameters_(self, hyperparameters: Hyperparameters) -> Self:
@@ -279,12 +276,11 @@ def _indices(batch: torch.Size) -> Iterator[tuple[int, ...]]:
     return product(*map(range, batch))
 
 
-def _check_data_sets(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> torch.Size:
-    """The batch shape of data sets, each of which is checked."""
+def _check_data_sets(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Observations:
+    """The rows of data sets that have targets, each data set checked."""
     given = [part for part in (X, Y, Yvar) if part is not None]
     if not all(isinstance(part, Tensor) for part in given) or max(X.ndim, Y.ndim) < 3:
-        check_training_data(X, Y, Yvar)
-        return torch.Size()
+        return check_training_data(X, Y, Yvar)
     batch = X.shape[:-2]
     if 0 in batch or any(part.shape[:-2] != batch for part in given):
         raise BotorchTensorDimensionError(
@@ -293,4 +289,4 @@ def _check_data_sets(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> torch.Size:
         )
     for index in _indices(batch):
         check_training_data(X[index], Y[index], None if Yvar is None else Yvar[index])
-    return batch
+    return Observations(X, Y, Yvar).observed()

@@ -44,6 +44,8 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
 
     data: Observations
     selected: Callable[[list[int]], Self]  # the model of some of its outputs: models of several have it
+    # Arguments of a model that takes no rows as such, from transformed ones and options
+    arguments_of_rows: Callable[[Observations, dict[str, Any]], dict[str, Any]] | None = None
     move_others: Callable[[Callable[[Tensor], Tensor]], None] | None = None  # moves what is no part of a module
     _computed: tuple[str, ...] = ()  # attributes that are computed from the rows and the parameters
     _in_double: tuple[str, ...] = ()  # buffers of double precision, whatever that of the rows
@@ -95,14 +97,22 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         r"""Before rows are imagined, (\*t, n, D) and (\*y, n, O): refuse wrong ones, compute what copies share."""
 
     @classmethod
-    @abstractmethod
     def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
         """Arguments of the constructor from a data set, as Ax asks for them.
 
         Args:
-            training_data: The rows.
-            **options: Further arguments, as ``model_options`` of Ax are.
+            training_data: The rows; transforms among the options of a model that takes no rows learn from them here.
+            **options: Further arguments, as ``model_options`` of Ax are; ``None`` is the constructor's default.
         """
+        given = {name: value for name, value in options.items() if value is not None}
+        data: dict[str, Any] = dict(Model.construct_inputs(training_data))
+        if cls.arguments_of_rows is None:
+            return {**data, **given}
+        rows = Observations(data["train_X"], data["train_Y"], data.get("train_Yvar"))
+        inputs, outcomes = given.get("input_transform"), given.get("outcome_transform")
+        X = rows.X if inputs is None else inputs(rows.X)
+        Y, Yvar = rows[1:] if outcomes is None else outcomes(rows.Y, rows.noise, X=X)
+        return cls.arguments_of_rows(Observations(X, Y, Yvar), given)
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -192,7 +202,8 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
 
         Args:
             X: Inputs, shape (\*t, n, D).
-            Y: Observations, shape (\*y, n, O); in a batch, dimensions of X that are missing in Y are shared.
+            Y: Observations, shape (\*y, n, O); in a batch, dimensions of X that are missing in Y are shared. Rows that
+                are NaN are left out where they would be learned for good.
             noise: Known noise variances in transformed outcomes, (..., n, 1): if the model was built with some, or of
                 a batch.
             **options: As in BoTorch's models; ``propagate_grads`` is always true.
@@ -205,13 +216,16 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
                 unknown.
         """
         self._enter_evaluation()
-        check_observations(X, Y, self.data.X, self.num_outputs)
+        is_lasting = X.shape[:-2] == Y.shape[:-2] == self.data.X.shape[:-2] and not self._is_imaginary
+        check_observations(X, Y, self.data.X, self.num_outputs, may_miss=is_lasting)
         _refuse_options(options)
+        if is_lasting:
+            X, Y, noise = Observations(X, Y, noise).observed()
         if noise is None and self.data.noise is not None:
             raise InputDataError("the model was built with known noise; give that of the new observations as noise=")
         rows = self._rows(X, Y)._replace(noise=noise)
         self._check_transformed(rows)
-        if not X.shape[:-2] == Y.shape[:-2] == self.data.X.shape[:-2] or self._is_imaginary:
+        if not is_lasting:
             return self.fantasies(rows)
         if noise is not None and self.data.noise is None:  # it would be lost when the rows are learned again
             raise InputDataError(

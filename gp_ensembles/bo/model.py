@@ -6,7 +6,6 @@ import torch
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform, Standardize
-from botorch.utils.datasets import SupervisedDataset
 from botorch.utils.types import DEFAULT, _DefaultType
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.mlls import MarginalLogLikelihood
@@ -21,9 +20,9 @@ from gp_ensembles.bo.data import (
     check_known_noise,
     check_training_data,
     check_varies,
-    data_arguments,
     normal_likelihood,
     unit_scale,
+    warn_of_noise,
 )
 from gp_ensembles.bo.default_ensemble import make_ensemble
 from gp_ensembles.bo.fitting import fit_experts, fit_in_turn, log_evidences
@@ -50,7 +49,7 @@ class EnsembleModel(MixtureModel):
     Args:
         train_X: Inputs, shape (n, D).
         train_Y: Observations, shape (n, O); several outputs share features and covariance (for unrelated outputs use a
-            ``ModelList``).
+            ``ModelList``). Rows that are NaN are left out.
         train_Yvar: Known noise variances, shape (n, 1); inferred if ``None``.
         ensemble: An ensemble with its hyperparameters, of which only the experts and the rule are used; or a record
             such as :data:`gp_ensembles.ensembles.presets.e_doebe`, which is fitted to the transformed data; by default
@@ -93,13 +92,13 @@ class EnsembleModel(MixtureModel):
         *,
         generator: torch.Generator | None = None,
     ) -> None:
-        check_training_data(train_X, train_Y, train_Yvar)
+        data = check_training_data(train_X, train_Y, train_Yvar)
         if isinstance(outcome_transform, _DefaultType):
             outcome_transform = Standardize(m=train_Y.shape[-1])
         outcomes = MixtureOutcomeTransform(outcome_transform)
         if input_transform is None and not isinstance(ensemble, Ensemble | OnlineEnsemble):
-            input_transform = unit_scale(train_X)
-        super().__init__(Observations(train_X, train_Y, train_Yvar), input_transform, outcomes)
+            input_transform = unit_scale(data.X)
+        super().__init__(data, input_transform, outcomes)
         rows = self._first_rows()
         self.ensemble: Ensemble = make_ensemble(ensemble, rows.X, rows.Y, generator)
         check_ensemble(self.ensemble, rows.X, rows.Y)
@@ -182,11 +181,6 @@ class EnsembleModel(MixtureModel):
             other.outcome_transform = self._outcome_transform.subset_output(outputs)
         return other
 
-    @classmethod
-    def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
-        """Arguments of the constructor from a data set, ``ensemble`` among the options if wanted."""
-        return data_arguments(training_data, options)
-
     def fit(self, *, progress: bool = False) -> Self:
         """Maximize the evidence of all rows, with priors, in place; equal observations are refused with an error.
 
@@ -203,6 +197,8 @@ class EnsembleModel(MixtureModel):
             lambda: log_evidences(self.ensemble, self.rows()),
         )
         self._forget()
+        if self.data.noise is None and self.num_outputs == 1:
+            warn_of_noise(self.likelihood.noise, self.rows().Y)
         return self
 
     def custom_fit(self, mll: MarginalLogLikelihood, **_: Any) -> MarginalLogLikelihood:

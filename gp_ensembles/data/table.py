@@ -6,13 +6,14 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from gp_ensembles.numerics.display import record_text
+from gp_ensembles.numerics.display import prints_fields
 from gp_ensembles.tables.options import TableOptions
 from gp_ensembles.tables.rows import Rows
 from gp_ensembles.tables.stream import USUAL_WARM_UP, open_rows
 from gp_ensembles.tables.text import table_name
 
 
+@prints_fields
 class Table(NamedTuple):
     """Inputs and a target, a row per time step.
 
@@ -35,9 +36,6 @@ class Table(NamedTuple):
     feature_names: tuple[str, ...]
     target_name: str
     name: str
-
-    def __repr__(self) -> str:
-        return record_text(self)
 
 
 def read_csv(

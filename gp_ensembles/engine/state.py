@@ -10,9 +10,10 @@ from gp_ensembles.filters.states import FilterState, WindowState
 from gp_ensembles.filters.window import cut_, num_used
 from gp_ensembles.innovations.bank import InnovationState
 from gp_ensembles.meta_learners.base import MetaState
-from gp_ensembles.numerics.display import record_text
+from gp_ensembles.numerics.display import prints_fields
 
 
+@prints_fields
 class EnsembleState(NamedTuple):
     """Everything that changes while a stream is read.
 
@@ -35,9 +36,6 @@ class EnsembleState(NamedTuple):
     external_models: Tensor | None = None
     quarantine: Quarantine | None = None
     outliers: Tensor | None = None
-
-    def __repr__(self) -> str:
-        return record_text(self)
 
 
 def named_tensors(state: EnsembleState) -> list[tuple[str, Tensor]]:

@@ -229,8 +229,7 @@ class RecurringBasis(Basis):
         check_made("basis", self.basis, Basis, "FourierBasis()")
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
-        change = X[1:] - X[:-1]
-        columns = ((change > 0).any(0) & (change < 0).any(0)).nonzero().flatten().tolist()
+        columns = recurring_columns(X)
         if len(columns) == X.shape[1]:
             return self.basis.build(X, generator=generator)
         maps = self.basis.build(X[:, columns], generator=generator) if columns else []
@@ -281,6 +280,12 @@ class KernelDictionary(Basis):
         scaled = ScaleKernel(kernel, batch_shape=squared.shape, outputscale_constraint=log_scale()).to(X)
         features = RandomFourierFeatures.from_kernel(scaled, X.shape[-1], self.num_features, generator=generator)
         return [(self.name, features)]
+
+
+def recurring_columns(X: Tensor) -> list[int]:
+    """Columns of rows (N, D) that rise at some of them and fall at others."""
+    change = X.diff(dim=0)
+    return ((change > 0).any(0) & (change < 0).any(0)).nonzero().flatten().tolist()
 
 
 def _label(

@@ -10,7 +10,7 @@ from torch import Tensor
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.input_checks import check_made
 from gp_ensembles.engine.online import OnlineEnsemble
-from gp_ensembles.ensembles.bases import Basis, FourierBasis, HilbertBasis, RadialBasis
+from gp_ensembles.ensembles.bases import Basis, FourierBasis, HilbertBasis, RadialBasis, recurring_columns
 from gp_ensembles.ensembles.build import (
     FitSettings,
     assemble,
@@ -290,7 +290,9 @@ class EnsembleSpec:
         inputs = X if lagged is None else lagged.inputs
         maps = maps if lagged is None else lagged.maps
         short = None
-        if settings.method is not None and y.ndim == 1 and self.target.is_ordered:
+        # Past counts are no inputs: beyond a column that only rises a rate of short scales returns to its mean at once.
+        may_be_fast = self.target.is_real or len(recurring_columns(X)) == X.shape[1]
+        if settings.method is not None and y.ndim == 1 and self.target.is_ordered and may_be_fast:
             short = short_length_scales(X, y)
         experts = fitted_experts(maps, inputs, y, settings, generator, progress, self.target, short)
         groups = [static_group(experts)] if self.static else []

@@ -321,7 +321,7 @@ def with_differences(kernel: Kernel) -> Kernel:
     other = copy.deepcopy(kernel, shared)
     for part in other.modules():
         if isinstance(part, Kernel):
-            part.covar_dist = partial(_covar_dist, part)  # type: ignore[method-assign]
+            part.covar_dist = partial(_covar_dist, part)
     return other
 
 
@@ -336,7 +336,8 @@ def _covar_dist(
 ) -> Tensor:
     """What ``Kernel.covar_dist`` computes, by differences."""
     if diag:
-        same: Tensor = type(kernel).covar_dist(
+        kind: Any = type(kernel)
+        same: Tensor = kind.covar_dist(
             kernel, x1, x2, diag=True, last_dim_is_batch=last_dim_is_batch, square_dist=square_dist, **params
         )
         return same

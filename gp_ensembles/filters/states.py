@@ -6,9 +6,10 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from gp_ensembles.numerics.display import record_text
+from gp_ensembles.numerics.display import prints_fields
 
 
+@prints_fields
 class GaussianState(NamedTuple):
     r"""Posterior of the weights in covariance form.
 
@@ -17,9 +18,6 @@ class GaussianState(NamedTuple):
     """
 
     moments: Tensor
-
-    def __repr__(self) -> str:
-        return record_text(self)
 
     @property
     def mean(self) -> Tensor:
@@ -32,6 +30,7 @@ class GaussianState(NamedTuple):
         return self.moments[..., :-1]
 
 
+@prints_fields
 class SquareRootState(NamedTuple):
     r"""Posterior of the weights in square-root form; the choice for float32 and tiny noise.
 
@@ -43,24 +42,19 @@ class SquareRootState(NamedTuple):
     mean: Tensor
     factor: Tensor
 
-    def __repr__(self) -> str:
-        return record_text(self)
-
     @property
     def covariance(self) -> Tensor:
         r"""Posterior covariance of the weights, shape (\*batch, F, F)."""
         return self.factor @ self.factor.mT
 
 
+@prints_fields
 class StudentTState(NamedTuple):
     """Posterior of the weights and of an unknown noise variance: normal-inverse-gamma."""
 
     moments: Tensor  # [V | μ], shape (*batch, F, F + 1)
     concentration: Tensor  # a, shape (*batch)
     rate: Tensor  # b, in squared units of the target, shape (*batch)
-
-    def __repr__(self) -> str:
-        return record_text(self)
 
     @property
     def mean(self) -> Tensor:
@@ -74,6 +68,7 @@ class StudentTState(NamedTuple):
         return noise[..., None, None] * self.moments[..., :-1]
 
 
+@prints_fields
 class MultiOutputState(NamedTuple):
     """Posterior of the weights of several outputs that share covariances."""
 
@@ -82,10 +77,8 @@ class MultiOutputState(NamedTuple):
     mean: Tensor  # posterior mean of the weights of each output, shape (*batch, O, F)
     group: Tensor  # group of each output, integers, shape (O,)
 
-    def __repr__(self) -> str:
-        return record_text(self)
 
-
+@prints_fields
 class WindowState(NamedTuple):
     """The last rows of an exact Gaussian process, in the order of time, C at most; unused entries are neutral."""
 
@@ -98,9 +91,6 @@ class WindowState(NamedTuple):
     hyperparameters: Tensor  # current ones where they are refitted, unconstrained, shape (*batch, P); else P is zero
     num_rows: Tensor  # rows so far, missing ones included, integers, shape (*batch); zero where nothing is refitted
     due: Tensor  # value of ``num_rows`` at which the next refit is due, integers, shape (*batch)
-
-    def __repr__(self) -> str:
-        return record_text(self)
 
 
 class ExternalState(NamedTuple):
@@ -146,6 +136,7 @@ FilterState = (
 )
 
 
+@prints_fields
 class StepPredictions(NamedTuple):
     r"""One-step-ahead normal predictions, each made before its target was seen.
 
@@ -160,10 +151,8 @@ class StepPredictions(NamedTuple):
     variance: Tensor
     log_prob: Tensor
 
-    def __repr__(self) -> str:
-        return record_text(self)
 
-
+@prints_fields
 class StudentTPredictions(NamedTuple):
     """One-step-ahead Student-t predictions; the first fields as in :class:`StepPredictions`."""
 
@@ -172,10 +161,8 @@ class StudentTPredictions(NamedTuple):
     log_prob: Tensor  # log predictive density of the target, shape (*batch, B); NaN where there is none
     degrees_of_freedom: Tensor  # shape (*batch, B); infinity for a normal prediction
 
-    def __repr__(self) -> str:
-        return record_text(self)
 
-
+@prints_fields
 class LatentPredictions(NamedTuple):
     """One-step-ahead predictions under a likelihood that is not Gaussian."""
 
@@ -186,9 +173,6 @@ class LatentPredictions(NamedTuple):
     log_prob: Tensor
     latent_mean: Tensor  # mean of the latent function, shape (*batch, B), or (*batch, B, C) for C unordered classes
     latent_variance: Tensor  # its variance (*batch, B), or covariance (*batch, B, C, C)
-
-    def __repr__(self) -> str:
-        return record_text(self)
 
 
 class LatentMoments(NamedTuple):

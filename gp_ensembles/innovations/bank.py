@@ -12,7 +12,7 @@ from torch import Tensor
 from gp_ensembles.innovations import recursions
 from gp_ensembles.innovations.recursions import Models
 from gp_ensembles.numerics.backends import as_arrays, rows_of
-from gp_ensembles.numerics.display import record_text
+from gp_ensembles.numerics.display import prints_fields
 from gp_ensembles.numerics.reductions import readable_flags
 
 _LEAST_DF = 2.0  # below, a Student-t distribution has no variance
@@ -65,6 +65,7 @@ class InnovationModel:
         return " ".join([*parts, *([f"width {self.width:g}"] if self.width != 1 else [])])
 
 
+@prints_fields
 class InnovationState(NamedTuple):
     """State of the innovation models of M experts between two targets.
 
@@ -80,10 +81,8 @@ class InnovationState(NamedTuple):
     last_error: Tensor
     age: Tensor
 
-    def __repr__(self) -> str:
-        return record_text(self)
 
-
+@prints_fields
 class InnovationPredictions(NamedTuple):
     """Predictions of K models for each of M experts, one step ahead each.
 
@@ -98,9 +97,6 @@ class InnovationPredictions(NamedTuple):
     variance: Tensor
     log_prob: Tensor
     degrees_of_freedom: Tensor
-
-    def __repr__(self) -> str:
-        return record_text(self)
 
 
 @final

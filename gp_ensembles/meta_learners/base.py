@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from gp_ensembles.meta_learners import steps
 from gp_ensembles.numerics.backends import as_arrays, rows_of
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.numerics.display import call_text, record_text
+from gp_ensembles.numerics.display import call_text, prints_fields
 from gp_ensembles.numerics.reductions import readable_all
 
 Numbers = NDArray[np.float64]
@@ -27,6 +27,7 @@ SMALLEST_DENSITY = torch.finfo(torch.float64).tiny / torch.finfo(torch.float64).
 Step = Callable[[Tensor, Tensor, int], Tensor]  # log weights before, a legal column, its number: log weights after
 
 
+@prints_fields
 class MetaState(NamedTuple):
     """State of a weight rule between two targets.
 
@@ -40,10 +41,8 @@ class MetaState(NamedTuple):
     num_seen: Tensor
     memory: Tensor
 
-    def __repr__(self) -> str:
-        return record_text(self)
 
-
+@prints_fields
 class MetaOutput(NamedTuple):
     """Weights and mixture log densities over a block of targets.
 
@@ -54,9 +53,6 @@ class MetaOutput(NamedTuple):
 
     log_weights: Tensor
     log_prob: Tensor
-
-    def __repr__(self) -> str:
-        return record_text(self)
 
 
 class MetaLearner(nn.Module, ABC):

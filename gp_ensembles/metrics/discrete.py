@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.metrics.streaming import observed_sum
-from gp_ensembles.numerics.display import record_text
+from gp_ensembles.numerics.display import prints_fields
 
 _BINS = 10
 _NODES = 8  # of a rule that sums many counts
 
 
+@prints_fields
 class ClassScores(NamedTuple):
     """Scores of a stream of class probabilities so far; see :class:`ClassSummary`."""
 
@@ -25,9 +26,6 @@ class ClassScores(NamedTuple):
     bin_count: Tensor  # targets by the confidence in the most probable class, in tenths, (10,)
     bin_confidence: Tensor  # sum of that confidence in each bin, (10,)
     bin_hits: Tensor  # number of targets that were the most probable class in each bin, (10,)
-
-    def __repr__(self) -> str:
-        return record_text(self)
 
 
 class ClassSummary(NamedTuple):

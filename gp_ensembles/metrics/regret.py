@@ -14,20 +14,19 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.numerics.display import record_text
+from gp_ensembles.numerics.display import prints_fields
 from gp_ensembles.numerics.simplex import simplex_quadratic
 
 
+@prints_fields
 class BestExpert(NamedTuple):
     """The expert that is best over a whole stream."""
 
     expert: Tensor  # its index, a scalar integer tensor
     log_prob: Tensor  # its log densities, (T,), in nats; NaN where the target is missing
 
-    def __repr__(self) -> str:
-        return record_text(self)
 
-
+@prints_fields
 class BestMixture(NamedTuple):
     """The mixture of fixed weights that is best over a whole stream."""
 
@@ -36,18 +35,13 @@ class BestMixture(NamedTuple):
     gap: Tensor  # no mixture is better by more than this per observed target, in nats, ()
     num_iterations: int  # passes over the stream
 
-    def __repr__(self) -> str:
-        return record_text(self)
 
-
+@prints_fields
 class BestPath(NamedTuple):
     """The sequence of experts that is best over a whole stream."""
 
     path: Tensor  # index of the expert of each step, (T,), int64
     log_prob: Tensor  # log densities of the sequence, (T,), in nats; NaN where the target is missing
-
-    def __repr__(self) -> str:
-        return record_text(self)
 
 
 def best_expert(log_prob: Tensor) -> BestExpert:

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from gp_ensembles.metrics.scores import covered, crps_mixture, pit
 from gp_ensembles.numerics import mixtures, normal
-from gp_ensembles.numerics.display import record_text
+from gp_ensembles.numerics.display import prints_fields
 
 
+@prints_fields
 class StreamScores(NamedTuple):
     """All scores of a stream of mixture predictions so far; see :class:`ScoreSummary`."""
 
@@ -29,10 +30,8 @@ class StreamScores(NamedTuple):
     target_mean: Tensor  # mean of the observed targets
     target_deviation: Tensor  # sum of their squared deviations from it
 
-    def __repr__(self) -> str:
-        return record_text(self)
 
-
+@prints_fields
 class ScoreSummary(NamedTuple):
     """Averages over the observed targets of a stream, each a float64 scalar; NaN before the first."""
 
@@ -43,9 +42,6 @@ class ScoreSummary(NamedTuple):
     mean_absolute_error: Tensor  # units of the target
     nmse: Tensor  # squared error over the variance of the targets, dimensionless; NaN where all are the same
     mean_squared_z: Tensor  # mean squared standardized error; 1 is right
-
-    def __repr__(self) -> str:
-        return record_text(self)
 
 
 def init_scores(like: Tensor) -> StreamScores:

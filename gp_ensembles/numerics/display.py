@@ -5,7 +5,7 @@ import html
 import inspect
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
@@ -16,6 +16,7 @@ _MOST_OUTPUTS = 4  # shown per row
 _FEW = 4  # numbers that are listed one by one
 _MOST_POINTS = 400  # rows drawn in a band
 _ABSENT = object()
+_Record = TypeVar("_Record")
 _WIDTH, _HEIGHT = 480, 120  # of a band, in pixels
 
 
@@ -33,9 +34,14 @@ def fields_text(kind: str, values: Mapping[str, object]) -> str:
     return block_text(kind, [f"{name:<{width}}  {_value_text(value)}" for name, value in values.items()])
 
 
-def record_text(record: tuple[object, ...]) -> str:
-    """The same of a named tuple, as its ``__repr__``."""
-    return fields_text(type(record).__name__, dict(zip(_fields(record), record, strict=True)))
+def prints_fields(kind: type[_Record]) -> type[_Record]:
+    """The same as ``__repr__`` of a class of named tuples: its decorator."""
+
+    def text(record: tuple[object, ...]) -> str:
+        return fields_text(type(record).__name__, dict(zip(_fields(record), record, strict=True)))
+
+    kind.__repr__ = text  # type: ignore[assignment, method-assign]
+    return kind
 
 
 def call_text(value: Any) -> str:

@@ -4,12 +4,15 @@ import torch
 from torch import Tensor
 
 
-def check_rows(X: Tensor, Y: Tensor) -> Tensor:
-    """Targets as (N,), after checking rows X (N, D) and targets (N,) or (N, 1).
+def check_rows(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
+    """Targets as (N,) and which of them were observed, (N,), after checking rows X (N, D) and targets (N,) or (N, 1).
+
+    A target that is NaN is missing, whatever the inputs of its row.
 
     Raises:
         TypeError: If something else than tensors is given.
-        ValueError: If shapes or dtypes do not fit, there is no row, or a value is not finite (the first is named).
+        ValueError: If shapes or dtypes do not fit, there is no row with a target, or a value is not finite (the first
+            is named).
     """
     for name, values in (("inputs", X), ("targets", Y)):
         if not isinstance(values, torch.Tensor):
@@ -19,9 +22,12 @@ def check_rows(X: Tensor, Y: Tensor) -> Tensor:
         raise ValueError(f"inputs (N, D) and targets (N,) or (N, 1) do not fit: {tuple(X.shape)} and {tuple(Y.shape)}")
     if not X.is_floating_point() or X.dtype != y.dtype or X.device != y.device:
         raise ValueError(f"inputs and targets must share a real dtype and a device, got {X.dtype} and {y.dtype}")
+    seen = ~y.isnan()
+    if not bool(seen.any()):
+        raise ValueError(f"all {len(y)} targets are missing (NaN); there is nothing to learn from")
     for name, values in (("inputs", X), ("targets", y.unsqueeze(-1))):
-        check_finite(name, values)
-    return y
+        check_finite(name, values.where(seen.unsqueeze(-1), 0.0))
+    return y, seen
 
 
 def check_finite(name: str, values: Tensor) -> None:

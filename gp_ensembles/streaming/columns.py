@@ -10,12 +10,13 @@ from torch import Tensor
 from gp_ensembles.ensembles.external_models import ForecastColumns
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.experts.adapters import moments_of
-from gp_ensembles.numerics.display import record_text
+from gp_ensembles.numerics.display import prints_fields
 from gp_ensembles.streaming.checks import columns_of
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.input_states import Imputation, missing_indicators
 
 
+@prints_fields
 class Standardizer(NamedTuple):
     """Shifts and scales taken from the warm-up rows, for inputs and target; of many series with an axis in front.
 
@@ -37,9 +38,6 @@ class Standardizer(NamedTuple):
     X_scale: Tensor
     y_mean: Tensor
     y_scale: Tensor
-
-    def __repr__(self) -> str:
-        return record_text(self)
 
     @classmethod
     def fit(

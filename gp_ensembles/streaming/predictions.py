@@ -14,12 +14,13 @@ from gp_ensembles.ensembles.targets import LevelTarget, Target
 from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
 from gp_ensembles.likelihoods.classification import LogisticLikelihood, Probit
 from gp_ensembles.likelihoods.predictive import GaussHermite
-from gp_ensembles.numerics.display import band_html, predictions_head, record_text, text_html
+from gp_ensembles.numerics.display import band_html, predictions_head, prints_fields, text_html
 from gp_ensembles.numerics.gpytorch_types import Likelihood
 
 StreamDistribution = AnyMixture | Recalibrated | WithPointMass
 
 
+@prints_fields
 class Intervals(NamedTuple):
     """Adaptive intervals of R rows, see :class:`~gp_ensembles.calibration.IntervalLevels`.
 
@@ -32,9 +33,6 @@ class Intervals(NamedTuple):
     coverages: tuple[float, ...]
     levels: Tensor
     covered: Tensor
-
-    def __repr__(self) -> str:
-        return record_text(self)
 
 
 class OnlinePredictions(NamedTuple):

@@ -460,7 +460,7 @@ def test_what_is_refused(models):
             with pytest.raises(BotorchTensorDimensionError, match="must have shape"):
                 ours.posterior(bad)
         for error, words, given, settings in (
-            (InputDataError, "Y is nan in row 0", Y * torch.nan, {}),
+            (InputDataError, "Y is inf in row 0", Y.abs() * torch.inf, {}),
             (BotorchTensorDimensionError, "one row for each", Y[:1], {}),
             (BotorchTensorDimensionError, "1 output", Y.expand(2, 2), {}),
             (UnsupportedError, "unknown options", Y, {"weight": 2.0}),

@@ -229,8 +229,8 @@ def test_what_cannot_be_done_is_said(generator):
     for arguments in ((X, Y[:2]), (X[0], Y), (X, Y, 0.1 * Y[0])):
         with pytest.raises(BotorchTensorDimensionError, match="the same batch of data sets"):
             ExactEnsembleModel(*arguments)
-    with pytest.raises(InputDataError, match="train_Y is nan in row 2"):
-        ExactEnsembleModel(X, torch.where(torch.arange(9).unsqueeze(-1) == 2, torch.nan, Y))
+    with pytest.raises(InputDataError, match="train_Y is inf in row 2"):
+        ExactEnsembleModel(X, torch.where(torch.arange(9).unsqueeze(-1) == 2, torch.inf, Y))
     with pytest.raises(InputDataError, match="nothing to fit"):
         ExactEnsembleModel(X, torch.cat([Y[:2], torch.ones_like(Y[:1])])).fit()
     with pytest.raises(AttributeError, match="covar_module"):

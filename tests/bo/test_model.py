@@ -507,11 +507,11 @@ def test_presets_and_data_sets_make_models():
 
 def test_bad_training_data_are_refused_by_row():
     X, Y = rows()
-    spoiled, both = torch.where(torch.arange(len(Y)).unsqueeze(-1) == 3, torch.nan, Y), rows(num_outputs=2)
+    spoiled, both = torch.where(torch.arange(len(Y)).unsqueeze(-1) == 3, torch.inf, Y), rows(num_outputs=2)
     several, student = MultiOutputExpert(linear(), 1), StudentTExpert(linear())
     own_noise, student = (Ensemble([expert], meta.BayesianModelAveraging()) for expert in (several, student))
     for error, words, arguments in (
-        (InputDataError, "train_Y is nan in row 3", (X, spoiled)),
+        (InputDataError, "train_Y is inf in row 3", (X, spoiled)),
         (BotorchTensorDimensionError, r"use Y.unsqueeze\(-1\)", (X, Y.squeeze(-1))),
         (BotorchTensorDimensionError, r"train_X must have shape \(n, d\)", (X.expand(2, -1, -1), Y.expand(2, -1, -1))),
         (InputDataError, "give at least 2", (X[:1], Y[:1])),

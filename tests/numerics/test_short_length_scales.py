@@ -66,7 +66,7 @@ def test_the_evidence_is_that_of_a_normal_distribution():
         return -sum(stats.multivariate_normal(cov=c).logpdf(t) for c, t in zip(covariances, y, strict=True))
 
     best = max(-optimize.minimize_scalar(loss, args=(10.0**power,)).fun for power in range(-2, 8))
-    ours = evidence_of_scales(torch.tensor(x), torch.tensor(y), torch.tensor([[scale]]))
+    ours = evidence_of_scales(torch.tensor(x), torch.tensor(y), torch.tensor([[scale]], dtype=torch.float64))
     assert float(ours[0]) == pytest.approx(best, abs=1e-6)
 
 

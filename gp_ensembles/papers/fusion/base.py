@@ -37,7 +37,8 @@ class FusionModel(ABC):
 
     Args:
         X: Training inputs, shape (N, D). Scale them to the length scales of the priors.
-        y: Training targets, shape (N,) or (N, 1). Functions have prior mean zero: center them.
+        y: Training targets, shape (N,) or (N, 1); rows whose target is NaN are left out. Functions have prior mean
+            zero: center them.
         functions: The prior of the functions of each name, and how many they are. Sampled hyperparameters belong to
             the name: two names with one prior object have their own each.
 
@@ -50,7 +51,8 @@ class FusionModel(ABC):
     num_experts: int
 
     def __init__(self, X: Tensor, y: Tensor, functions: Mapping[str, tuple[FourierPrior, int]]) -> None:
-        self.X, self.y = X.detach(), check_rows(X, y).detach()
+        y, seen = check_rows(X, y)
+        self.X, self.y = X[seen].detach(), y[seen].detach()
         self.priors: dict[str, FourierPrior] = {name: prior for name, (prior, _) in functions.items()}
         # Block name -> shape, in the order of the blocks in a vector of parameters.
         self.blocks: dict[str, tuple[int, ...]] = {}

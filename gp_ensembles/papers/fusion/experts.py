@@ -18,11 +18,12 @@ from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.numerics import normal
 from gp_ensembles.numerics.cholesky import cholesky
-from gp_ensembles.numerics.display import record_text
+from gp_ensembles.numerics.display import prints_fields
 from gp_ensembles.numerics.gpytorch_types import Likelihood
 from gp_ensembles.papers.rows import check_finite
 
 
+@prints_fields
 class ExpertPredictions(NamedTuple):
     r"""Normal predictions of K experts at N inputs, the function and the noise separately.
 
@@ -42,9 +43,6 @@ class ExpertPredictions(NamedTuple):
     mean: Tensor
     variance: Tensor
     noise: Tensor
-
-    def __repr__(self) -> str:
-        return record_text(self)
 
     @classmethod
     def of_target(cls, mean: Tensor, variance: Tensor) -> "ExpertPredictions":

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoint
-from gp_ensembles.numerics.display import block_text, counted, record_text
+from gp_ensembles.numerics.display import block_text, counted, prints_fields
 from gp_ensembles.papers.fusion.base import FusionModel
 from gp_ensembles.papers.fusion.chees import Chains, ChainState
 from gp_ensembles.papers.fusion.experts import ExpertPredictions
@@ -30,15 +30,13 @@ _KIND = Kind("gp_ensembles fusion", 2, "a fitted fusion", "give what FittedFusio
 _DRAWS = 256
 
 
+@prints_fields
 class WeightSummary(NamedTuple):
     """Posterior of the experts' weights at N inputs."""
 
     mean: Tensor  # shape (K, N)
     quantiles: Tensor  # shape (Q, K, N)
     levels: Tensor  # probabilities of the quantiles, shape (Q,)
-
-    def __repr__(self) -> str:
-        return record_text(self)
 
 
 @final

@@ -13,7 +13,6 @@ from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.posteriors.fully_bayesian import GaussianMixturePosterior
 from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.posteriors.posterior import Posterior
-from botorch.utils.datasets import SupervisedDataset
 from gpytorch.distributions import MultitaskMultivariateNormal
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.models import ExactGP
@@ -21,7 +20,7 @@ from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor, nn
 
 from gp_ensembles.bo import fantasies
-from gp_ensembles.bo.data import Observations, data_arguments, normal_likelihood
+from gp_ensembles.bo.data import Observations, normal_likelihood
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.posterior import MixtureOutcomeTransform, MixturePosterior, as_mixture
 from gp_ensembles.numerics import normal
@@ -198,23 +197,19 @@ class FusedModel(MixtureModel):
         if rows.noise is not None and not self.experts:
             raise UnsupportedError("a fusion that learns its experts has learned their noise; leave noise= out")
 
-    @classmethod
-    def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
-        """Arguments of the constructor from a data set, from which transforms among the options learn here.
+    @staticmethod
+    def arguments_of_rows(rows: Observations, options: dict[str, Any]) -> dict[str, Any]:
+        """See :meth:`MixtureModel.construct_inputs`.
 
         One option is ``fit``, a function of inputs (N, D) and targets (N,) that gives a :class:`FittedFusion`.
 
         Raises:
             UnsupportedError: If noise variances are known.
         """
-        arguments = data_arguments(training_data, options)
-        X, Y, fit = (arguments.pop(name) for name in ("train_X", "train_Y", "fit"))
-        if "train_Yvar" in arguments:
+        if rows.noise is not None:
             raise UnsupportedError("the noise is that of the experts; give the known noise to them")
-        inputs, outcomes = arguments.get("input_transform"), arguments.get("outcome_transform")
-        X = X if inputs is None else inputs(X)
-        Y = Y if outcomes is None else outcomes(Y, X=X)[0]
-        return {"fitted": fit(X, Y.squeeze(-1)), **arguments}
+        fit = options.pop("fit")
+        return {"fitted": fit(rows.X, rows.Y.squeeze(-1)), **options}
 
     def _jointly(self, X: Tensor) -> JointPredictions:
         r"""The experts at points (\*t, q, D); those that know no joint distribution at single points only."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.numerics.display import call_text, record_text
+from gp_ensembles.numerics.display import call_text, prints_fields
 from gp_ensembles.numerics.minimize import Minimum, minimize
 from gp_ensembles.papers.fusion.base import FusionModel, hyperparameter_block
 from gp_ensembles.papers.fusion.chees import Chains
@@ -111,6 +111,7 @@ def _chain_lines(chains: ChainDiagnostics) -> list[str]:
     ]
 
 
+@prints_fields
 class PosteriorDraws(NamedTuple):
     """Weighted draws of the parameters of a model.
 
@@ -133,9 +134,6 @@ class PosteriorDraws(NamedTuple):
     log_weights: Tensor
     report: InferenceReport
     chains: Chains | None = None
-
-    def __repr__(self) -> str:
-        return record_text(self)
 
 
 class InferenceMethod(ABC):

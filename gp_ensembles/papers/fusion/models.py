@@ -42,7 +42,7 @@ class BHS(FusionModel):
 
     Args:
         X: Inputs on which to learn the weights, shape (N, D).
-        y: Targets, shape (N,).
+        y: Targets, shape (N,); rows whose target is NaN are left out.
         experts: The experts, or what they predict of these rows, as :func:`gather_experts` takes them: fitted
             regressors and models, forecasts of the rows, or ``ExpertPredictions`` of shapes (K, N).
         prior: Prior of the logits; :func:`weight_prior` of the inputs if ``None``.
@@ -69,7 +69,7 @@ class BHS(FusionModel):
     experts: tuple[object, ...]
 
     def __init__(self, X: Tensor, y: Tensor, experts: Experts, prior: FourierPrior | None = None) -> None:
-        mean, variance, self.experts = _stacked(experts, X, y)
+        X, y, mean, variance, self.experts = _stacked(experts, X, y)
         self.num_experts: int = len(mean)
         prior = weight_prior(X) if prior is None else prior
         super().__init__(X, y, {"weights": (prior, self.num_experts - 1)})
@@ -104,7 +104,7 @@ class PBHS(FusionModel):
 
     Args:
         X: Inputs on which to learn the weights, shape (N, D), not those that the experts were trained on.
-        y: Targets, shape (N,).
+        y: Targets, shape (N,); rows whose target is NaN are left out.
         experts: The experts, or what they predict of these rows, as :func:`gather_experts` takes them: fitted
             regressors and models, forecasts of the rows, or ``ExpertPredictions`` of shapes (K, N).
         prior: Prior of the centered log weights; :func:`weight_prior` of the inputs if ``None``.
@@ -128,7 +128,7 @@ class PBHS(FusionModel):
     experts: tuple[object, ...]
 
     def __init__(self, X: Tensor, y: Tensor, experts: Experts, prior: FourierPrior | None = None) -> None:
-        mean, variance, self.experts = _stacked(experts, X, y)
+        X, y, mean, variance, self.experts = _stacked(experts, X, y)
         self.num_experts: int = len(mean)
         prior = weight_prior(X) if prior is None else prior
         super().__init__(X, y, {"weights": (prior, self.num_experts)})
@@ -330,12 +330,21 @@ class HetGP(FusionModel):
         return PredictiveComponents(log_weights, values["mean"], (2.0 * values["log_scale"]).exp())
 
 
-def _stacked(experts: Experts, X: Tensor, y: Tensor) -> tuple[Tensor, Tensor, tuple[object, ...]]:
-    """Means and variances of targets by K experts, each (K, N), and the experts themselves."""
-    y = check_rows(X, y).detach()
-    predictions, known = gather_experts(experts, X.detach(), y)
+def _stacked(experts: Experts, X: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, tuple[object, ...]]:
+    """Rows that have a target, means and variances of targets by K experts, each (K, N), and the experts themselves."""
+    y, seen = check_rows(X, y)
+    if not bool(seen.all()):
+        X, y, experts = X[seen], y[seen], _at_rows(experts, seen)
+    predictions, known = gather_experts(experts, X.detach(), y.detach())
     mean, variance = _checked_predictions(predictions, X)
-    return mean.detach(), variance.detach(), known
+    return X, y, mean.detach(), variance.detach(), known
+
+
+def _at_rows(experts: Experts, seen: Tensor) -> Experts:
+    """The experts, what is predicted of all rows for some of them only."""
+    if isinstance(experts, ExpertPredictions):
+        return ExpertPredictions(*(part[..., seen] if part.shape[-1] == len(seen) else part for part in experts))
+    return [_at_rows(one, seen) if isinstance(one, ExpertPredictions) else one for one in experts]
 
 
 def _checked_count(num_experts: int) -> int:

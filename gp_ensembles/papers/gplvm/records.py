@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.features.base import check_matrix
-from gp_ensembles.numerics.display import record_text
+from gp_ensembles.numerics.display import prints_fields
 from gp_ensembles.spectral.frequencies import components_of
 
 
@@ -37,6 +37,7 @@ class LatentSettings(NamedTuple):
     row_iterations: int = 60
 
 
+@prints_fields
 class Embeddings(NamedTuple):
     """Latent inputs of rows.
 
@@ -61,18 +62,13 @@ class Embeddings(NamedTuple):
     log_weights: Tensor
     converged: Tensor
 
-    def __repr__(self) -> str:
-        return record_text(self)
 
-
+@prints_fields
 class Reconstruction(NamedTuple):
     """Mean and variance of rows given their embeddings, each of shape (N, D), in units of the data."""
 
     mean: Tensor
     variance: Tensor
-
-    def __repr__(self) -> str:
-        return record_text(self)
 
 
 def check_settings(settings: LatentSettings) -> None:

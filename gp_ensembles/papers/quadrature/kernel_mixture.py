@@ -7,16 +7,15 @@ import torch
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.posteriors.posterior import Posterior
-from botorch.utils.datasets import SupervisedDataset
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from torch import Tensor
 
 from gp_ensembles.bo import fantasies
-from gp_ensembles.bo.data import Observations, data_arguments, normal_likelihood
+from gp_ensembles.bo.data import Observations, normal_likelihood
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.posterior import MixtureOutcomeTransform, MixturePosterior
 from gp_ensembles.numerics import mixtures
-from gp_ensembles.numerics.display import record_text
+from gp_ensembles.numerics.display import prints_fields
 from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood, Processes
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
 from gp_ensembles.papers.quadrature.problem import RegressionProblem
@@ -212,22 +211,12 @@ class KernelMixtureModel(MixtureModel):
         """Learn the rows of data: copies share what was learned."""
         assert self._conditioned is not None
 
-    @classmethod
-    def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
-        """Arguments of the constructor from a data set.
-
-        Args:
-            training_data: The rows; transforms among the options learn from them here.
-            **options: ``hyperparameters`` and ``log_weights`` at least.
-        """
-        arguments = data_arguments(training_data, options)
-        X, Y, Yvar = (arguments.pop(name, None) for name in ("train_X", "train_Y", "train_Yvar"))
-        inputs, outcomes = arguments.get("input_transform"), arguments.get("outcome_transform")
-        X = X if inputs is None else inputs(X)
-        Y, Yvar = (Y, Yvar) if outcomes is None else outcomes(Y, Yvar, X=X)
-        if Yvar is not None:
-            arguments["known_noise"] = Yvar
-        return {"problem": RegressionProblem(X, Y.squeeze(-1)), **arguments}
+    @staticmethod
+    def arguments_of_rows(rows: Observations, options: dict[str, Any]) -> dict[str, Any]:
+        """See :meth:`MixtureModel.construct_inputs`; ``hyperparameters`` and ``log_weights`` are options at least."""
+        if rows.noise is not None:
+            options["known_noise"] = rows.noise
+        return {"problem": RegressionProblem(rows.X, rows.Y.squeeze(-1)), **options}
 
     @property
     def _conditioned(self) -> Processes:
@@ -244,6 +233,7 @@ class KernelMixtureModel(MixtureModel):
         return self.hyperparameters._replace(noise=known.mT.expand(self.num_experts, -1))
 
 
+@prints_fields
 class Prediction(NamedTuple):
     """Predictions of targets at M points, each separately, with the standard errors of the quadrature; (M,) each.
 
@@ -256,9 +246,6 @@ class Prediction(NamedTuple):
     mean_sd: Tensor
     mass: Tensor  # of the products of roots before normalization; one if the surrogate were exact
     from_roots: Tensor  # where products of roots were used; elsewhere positive weights were
-
-    def __repr__(self) -> str:
-        return record_text(self)
 
 
 # Log weights (K,) and, if any, weights of products of roots (K, K) with the sum of those of all kernels.

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.numerics.display import record_text
+from gp_ensembles.numerics.display import prints_fields
 from gp_ensembles.numerics.draws import generator_device
 from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood, Likelihood, LogMarginalLikelihoods, check_data
 from gp_ensembles.papers.quadrature.prior import Hyperprior, default_prior
@@ -88,15 +88,13 @@ class RegressionProblem:
         return self.likelihoods(*self.prior.hyperparameters(cube))
 
 
+@prints_fields
 class WeightedKernels(NamedTuple):
     """Kernels with posterior weights."""
 
     cube: Tensor  # rows of the prior's cube, (R, C)
     log_likelihood: Tensor  # (R,)
     log_weights: Tensor  # (R,); the weights have the sum one
-
-    def __repr__(self) -> str:
-        return record_text(self)
 
     def ordered(self) -> "WeightedKernels":
         """The same, heaviest first, of equal weights the likeliest first."""

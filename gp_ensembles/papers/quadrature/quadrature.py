@@ -7,7 +7,7 @@ import torch
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
-from gp_ensembles.numerics.display import record_text
+from gp_ensembles.numerics.display import prints_fields
 from gp_ensembles.papers.quadrature.prior import EDGE, Hyperprior, draw_seed, sobol_points
 from gp_ensembles.papers.quadrature.surrogate import Distances, Surrogate, log_correlations
 
@@ -98,6 +98,7 @@ def jackknife_sd(replicates: Tensor) -> Tensor:
     return (replicates.var(0, unbiased=False) * (len(replicates) - 1)).sqrt()
 
 
+@prints_fields
 class Evidence(NamedTuple):
     r"""Evidence of the data, in parts for n = 1..N components."""
 
@@ -107,9 +108,6 @@ class Evidence(NamedTuple):
     log_evidence_sd: float  # its standard deviation; infinite if the evidence cannot be trusted
     posterior_sd: Tensor  # standard deviations of the posterior probabilities, (N,); infinite if in doubt
     doubt: str = ""  # why it cannot be trusted, in words; empty if it can
-
-    def __repr__(self) -> str:
-        return record_text(self)
 
     @property
     def posterior(self) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from gpytorch.kernels import ScaleKernel
 from torch import Tensor
 
-from gp_ensembles.numerics.display import counted, fields_text, record_text
+from gp_ensembles.numerics.display import counted, fields_text, prints_fields
 from gp_ensembles.papers.quadrature.evidence import EvidenceSampler
 from gp_ensembles.papers.quadrature.kernel_mixture import (
     KernelMixtureModel,
@@ -30,6 +30,7 @@ from gp_ensembles.papers.quadrature.search import (
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtureKernel
 
 
+@prints_fields
 class TopKernels(NamedTuple):
     """The heaviest kernels as GPyTorch kernels, for an online ensemble for instance."""
 
@@ -37,9 +38,6 @@ class TopKernels(NamedTuple):
     noise: Tensor  # their noise variances, (K,)
     weights: Tensor  # of sum one, (K,)
     mean: Tensor  # prior mean of the targets, to be subtracted from them first, ()
-
-    def __repr__(self) -> str:
-        return record_text(self)
 
 
 class Marginalization:

@@ -10,8 +10,7 @@
     :func:`greedy_elbo_rows`), :class:`OneAtATime` (Garton, Niemi and Carriquiry, 2020; each knot from a
     :data:`KnotProposal`, :class:`RandomSubset` or :class:`BayesianOptimization`) and :class:`Simultaneous`.
 ``initialization``
-    Knots from inputs and kernel: :func:`kmeans_knots`, :func:`greedy_variance_knots` (and
-    :func:`greedy_variance_rows`).
+    Knots from inputs and kernel: :func:`kmeans_knots`, :func:`greedy_variance_rows`.
 ``regression``
     The models, each a :class:`SparseModel` of GPyTorch and BoTorch: :class:`SparseGP`, and :class:`ExactGP`, whose
     knots are all rows. What they share is in ``base``.

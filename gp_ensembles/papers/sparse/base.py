@@ -9,7 +9,6 @@ import torch
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.posteriors.posterior import Posterior
-from botorch.utils.datasets import SupervisedDataset
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.means import ConstantMean
@@ -21,7 +20,6 @@ from gp_ensembles.bo.data import (
     Observations,
     check_input_transform,
     check_noise,
-    data_arguments,
     transform_rows,
 )
 from gp_ensembles.bo.mixture_model import MixtureModel
@@ -126,9 +124,11 @@ class SparseModel(MixtureModel, ABC):
         input_transform: InputTransform | None,
         outcome_transform: OutcomeTransform | None,
     ) -> None:
-        targets = check_rows(train_X, train_Y).unsqueeze(-1).detach()
+        targets, seen = check_rows(train_X, train_Y)
+        train_X, targets = train_X[seen], targets[seen].unsqueeze(-1).detach()
         if train_Yvar is not None:
             train_Yvar = train_Yvar.unsqueeze(-1) if train_Yvar.ndim == 1 else train_Yvar
+            train_Yvar = train_Yvar[seen] if len(train_Yvar) == len(seen) else train_Yvar
             check_noise(targets, train_Yvar)
         check_input_transform(input_transform)
         inputs = None if input_transform is None else input_transform.to(train_X).train()
@@ -294,11 +294,6 @@ class SparseModel(MixtureModel, ABC):
     def prepare(self, rows: Observations) -> None:
         """Compute the knots' posterior: copies share it."""
         self.knots_posterior()
-
-    @classmethod
-    def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
-        """Arguments of the constructor from a data set; kernel and knots are among the options."""
-        return data_arguments(training_data, options)
 
     def forward(self, X: Tensor) -> MultivariateNormal:
         """The function at points as the process has them; in training mode :meth:`training_prior` of the rows.

@@ -50,24 +50,6 @@ def greedy_variance_rows(X: Tensor, num_rows: int, kernel: Kernel) -> Tensor:
     return torch.tensor(rows, dtype=torch.long, device=X.device)
 
 
-def greedy_variance_knots(X: Tensor, num_knots: int, kernel: Kernel) -> Tensor:
-    """Rows by :func:`greedy_variance_rows`, shape (k, D); fewer than asked for where they explain the whole prior.
-
-    Args:
-        X: Inputs, shape (N, D).
-        num_knots: Number of knots at most.
-        kernel: A kernel without a batch.
-
-    Example:
-        >>> from gpytorch.kernels import RBFKernel
-        >>> X = torch.tensor([[0.0], [0.1], [5.0]])
-        >>> greedy_variance_knots(X, 2, RBFKernel())
-        tensor([[0.],
-                [5.]])
-    """
-    return X[greedy_variance_rows(X, num_knots, kernel)]
-
-
 def distinct_rows(X: Tensor, num_knots: int = 1) -> Tensor:
     """The first row of every distinct input, shape (U,); refuses to have more knots than those."""
     _, index, counts = torch.unique(X, dim=0, return_inverse=True, return_counts=True)

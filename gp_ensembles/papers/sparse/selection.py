@@ -13,6 +13,7 @@ from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from gp_ensembles.bo.data import warn_of_noise
 from gp_ensembles.numerics.gpytorch_types import Kernel, Mean
 from gp_ensembles.papers.rows import check_rows
 from gp_ensembles.papers.sparse.adaptive import AdaptiveKnots
@@ -46,7 +47,7 @@ def select_knots(
 
     Args:
         X: Inputs, shape (N, D).
-        y: Targets, shape (N,) or (N, 1).
+        y: Targets, shape (N,) or (N, 1); rows whose target is NaN are left out.
         kernel: Any GPyTorch kernel, of which the model has a copy; its hyperparameters are the start. A Matern-5/2
             kernel with a lengthscale for each column if ``None``.
         likelihood: Gaussian likelihood; its noise is the start. If ``None``, GPyTorch's default, and for
@@ -66,7 +67,7 @@ def select_knots(
         :class:`AdaptiveKnots` leaves the bounds of the log evidence more than a tenth of a nat per row apart.
 
     Raises:
-        ValueError: If shapes do not fit, a value is not finite, or targets are constant.
+        ValueError: If shapes do not fit, a value is not finite, or targets are constant or all missing.
         NumericalError: If the objective cannot be evaluated with the first knots.
 
     Example:
@@ -84,7 +85,7 @@ def select_knots(
         >>> found.knots.shape[0] <= 50, found.history[-1].objective > found.history[0].objective
         (True, True)
     """
-    y = _check(X, y)
+    X, y = _observed(X, y)
     kernel = default_kernel(X, y) if kernel is None else kernel
     if isinstance(strategy, AdaptiveKnots):  # the others are the literature's, and begin as it does
         likelihood = default_likelihood(y) if likelihood is None else likelihood
@@ -140,6 +141,8 @@ def _search(model: SparseGP, strategy: Strategy, *, progress: bool, generator: t
             stacklevel=3,
         )
     run.model.eval()
+    if isinstance(run.model.likelihood, GaussianLikelihood) and run.model.likelihood.noise.requires_grad:
+        warn_of_noise(run.model.likelihood.noise, run.model.train_y.unsqueeze(-1))
     return run.result(stop_reason)
 
 
@@ -153,13 +156,15 @@ def _warn_of_gap(model: SparseModel) -> None:
         )
 
 
-def _check(X: Tensor, y: Tensor) -> Tensor:
-    y = check_rows(X, y)
+def _observed(X: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows that have a target."""
+    y, seen = check_rows(X, y)
+    X, y = X[seen], y[seen]
     if len(y) == 1:
-        raise ValueError("there is one row; give at least two, with different targets")
+        raise ValueError("there is one row with a target; give at least two, with different targets")
     if not bool(y.amax() > y.amin()):
         raise ValueError("the targets are constant; there is nothing to learn from them")
-    return y
+    return X, y
 
 
 @final

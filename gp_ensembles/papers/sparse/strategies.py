@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from gp_ensembles.distributions import StudentTMixture
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.numerics.display import record_text
+from gp_ensembles.numerics.display import prints_fields
 from gp_ensembles.papers.sparse.base import SparseModel, check_knots, check_positive
 from gp_ensembles.papers.sparse.fitting import Coordinates, FitResult, fit_hyperparameters, fit_sparse
 from gp_ensembles.papers.sparse.initialization import kmeans_knots
@@ -149,6 +149,7 @@ class SelectionStep(NamedTuple):
     rows: tuple[int, ...] = ()  # training rows added as knots (none by a refit)
 
 
+@prints_fields
 class Selection(NamedTuple):
     """The result of a selection."""
 
@@ -157,9 +158,6 @@ class Selection(NamedTuple):
     history: tuple[SelectionStep, ...]
     stop_reason: str  # why no more knots were added
     tails: Tails  # Student's t of the model's errors on rows left out
-
-    def __repr__(self) -> str:
-        return record_text(self)
 
     def predict(self, X: Tensor) -> StudentTMixture:
         """Predictive distributions of targets at rows X (N, D), with the tails of errors of rows left out."""

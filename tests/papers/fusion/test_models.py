@@ -262,13 +262,13 @@ def test_extreme_parameters_lose_no_digit():
 
 def refusals():
     X, y, prior = inputs(5), inputs(5, seed=2).squeeze(-1), FourierPrior(torch.ones(2, 1, dtype=torch.float64))
-    good, nan = made_up_experts(2, 5), spoil(y, 3, math.nan)
+    good, endless = made_up_experts(2, 5), spoil(y, 3, math.inf)
     zero = good._replace(variance=spoil(good.variance, (1, 2), 0.0))
     model = BHS(X, y, good, prior)
     joint = HetGP(X, y, prior, prior)
     return [
         (lambda: HetGP(X, y[:4], prior, prior), ValueError, "do not fit"),
-        (lambda: HetGP(X, nan, prior, prior), ValueError, "targets must be finite, but row 3"),
+        (lambda: HetGP(X, endless, prior, prior), ValueError, "targets must be finite, but row 3"),
         (lambda: HetGP(X.float(), y.float(), prior, prior), TypeError, "same dtype and device"),
         (lambda: HetGP(torch.cat([X, X], -1), y, prior, prior), ValueError, r"1 column\(s\)"),
         (lambda: MoGPE(X, y, 0, prior, prior, prior), ValueError, "num_experts must be at least 1"),
@@ -285,7 +285,7 @@ def refusals():
         (lambda: joint.predictive(X.new_zeros(8), X), ValueError, r"\(S, P\)"),
         (lambda: joint.predictive(X.new_zeros(2, 8), X, draw_log_weights=y), ValueError, "2 draws need"),
         (lambda: joint.predictive(X.new_zeros(2, 8), X[:, :0]), ValueError, "as in training"),
-        (lambda: joint.predictive(X.new_zeros(2, 8), nan.unsqueeze(-1)), ValueError, "row 3"),
+        (lambda: joint.predictive(X.new_zeros(2, 8), endless.unsqueeze(-1)), ValueError, "row 3"),
     ]  # fmt: skip
 
 

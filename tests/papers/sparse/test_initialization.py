@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gp_ensembles.numerics.kmeans import kmeans
 from gp_ensembles.papers.sparse import kmeans_knots
-from gp_ensembles.papers.sparse.initialization import distinct_rows, greedy_variance_knots, greedy_variance_rows
+from gp_ensembles.papers.sparse.initialization import distinct_rows, greedy_variance_rows
 from tests.papers.sparse.problems import isotropic
 
 
@@ -38,7 +38,7 @@ def test_greedy_variance_is_pivoted_cholesky(generator, kernel):
 @torch.no_grad()
 def test_greedy_variance_stops_where_the_kernel_is_explained(generator, kernel):
     X = rows(generator, 200)
-    knots = greedy_variance_knots(X, 200, kernel)
+    knots = X[greedy_variance_rows(X, 200, kernel)]
     assert 3 < len(knots) < 200
     dense, cross = kernel(knots).to_dense(), kernel(X, knots).to_dense()
     left = 2.0 - (cross * torch.linalg.solve(dense + 1e-12 * torch.eye(len(dense)), cross.mT).mT).sum(-1)

@@ -182,9 +182,9 @@ def test_constant_columns_and_few_rows():
 def test_bad_input_is_refused():
     X, y = rows(20)
     for arguments, message in [
-        ((X[:1], y[:1]), "there is one row; give at least two"),
+        ((X[:1], y[:1]), "there is one row with a target; give at least two"),
         ((X, 0.0 * y + 3.0), "the targets are constant"),
-        ((X, y.index_fill(0, torch.tensor([4]), torch.nan)), "targets must be finite, but row 4"),
+        ((X, y.index_fill(0, torch.tensor([4]), torch.inf)), "targets must be finite, but row 4"),
     ]:
         with pytest.raises(ValueError, match=message):
             greedy(*arguments)
