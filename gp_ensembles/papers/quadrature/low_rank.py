@@ -1,4 +1,4 @@
-r"""Likelihoods of many rows by F features of the kernel: inducing variables at fixed knots, or random frequencies.
+r"""Likelihoods of many rows by F features of the kernel: inducing variables at fixed knots.
 
 With features :math:`\Phi` (N, F) of which :math:`Q = \Phi\Phi^\top` is the covariance of the rows,
 :math:`A = \sigma^2 I + \Phi^\top\Phi` and :math:`b = \Phi^\top y`,
@@ -21,7 +21,6 @@ from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.papers.quadrature.likelihoods import CHUNK_BYTES, Known, LogMarginalLikelihoods, Processes
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures, covariance
-from gp_ensembles.spectral.frequencies import SobolDraws
 
 _TABLES = 2  # of features at a time, less than of covariances: they are multiplied once
 
@@ -45,25 +44,6 @@ def knot_features(
     return torch.where(good[:, None, None], features, torch.nan)
 
 
-def fourier_features(
-    mixtures: SpectralMixtures, outputscale: Tensor, X: Tensor, *, normals: Tensor, center: Tensor
-) -> Tensor:
-    r"""Cosines and sines at frequencies :math:`m_q + s_q \circ z_r` of Q components: (B, N, 2 R Q).
-
-    .. math:: k(\tau) \approx \sum_q \frac{w_q}{R} \sum_{r=1}^R \cos(2\pi\, \omega_{qr}^\top \tau)
-
-    Shapes: ``outputscale`` (B,), ``X`` (N, D), ``normals`` z (R, D), ``center`` (D,), on which only rounding depends.
-    """
-    means, scales = mixtures.means.unsqueeze(-2), mixtures.scales.unsqueeze(-2)  # (B, Q, 1, D)
-    frequencies = (means + scales * normals).flatten(-3, -2)  # (B, Q R, D)
-    angles = 2.0 * math.pi * (X - center) @ frequencies.mT
-    weights = outputscale.unsqueeze(-1) * mixtures.weights / len(normals)
-    present = weights > 0  # the root of an absent component's weight has no derivative
-    size = torch.where(present, weights.where(present, 1.0).sqrt(), 0.0)
-    size = size.repeat_interleave(len(normals), -1).unsqueeze(-2)
-    return torch.cat([size * angles.cos(), size * angles.sin()], -1)
-
-
 def _solved(features: Tensor, noise: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Cholesky factors of A, (B, F, F), the coefficients A^{-1} b, (B, F), and which kernels have them, (B,)."""
     gram = features.mT @ features
@@ -85,16 +65,15 @@ def _eye(like: Tensor) -> Tensor:
 
 @final
 class LowRankLikelihoods(LogMarginalLikelihoods):
-    """Log marginal likelihoods, or lower bounds of them, by ``num_features`` of a component.
+    """Lower bounds of log marginal likelihoods by ``num_features`` features.
 
-    Features may keep the rest of the covariance, that of the functions they leave out, as independent for each row.
+    The rest of the covariance, that of the functions they leave out, is kept as independent for each row.
     """
 
-    def __init__(self, X: Tensor, y: Tensor, features: Features, num_features: int, *, keeps_rest: bool) -> None:
+    def __init__(self, X: Tensor, y: Tensor, features: Features, num_features: int) -> None:
         super().__init__(X, y)
         self.features = features
-        self.keeps_rest = keeps_rest
-        self.bytes_each = _TABLES * y.element_size() * len(y) * num_features  # the features of one component
+        self.bytes_each = _TABLES * y.element_size() * len(y) * num_features
 
     def condition(self, hyperparameters: KernelHyperparameters) -> Processes:
         kernels = hyperparameters._replace(mixtures=hyperparameters.mixtures.trim())
@@ -108,17 +87,16 @@ class LowRankLikelihoods(LogMarginalLikelihoods):
             factors.append(factor)
             means.append(mean)
         known = functools.partial(self._known, kernels, torch.cat(factors), torch.cat(means).unsqueeze(-1))
-        return Processes(kernels, self.X, known, self.keeps_rest)
+        return Processes(kernels, self.X, known)
 
     def _known(self, kernels: KernelHyperparameters, factors: Tensor, means: Tensor, points: Tensor) -> Known:
         features = self.features(kernels.mixtures, kernels.outputscale, points)
         white = torch.linalg.solve_triangular(factors, features.mT, upper=False).mT
         learned = (-kernels.noise[:, None, None] * white, white)
-        pairs = ((features, features), learned) if self.keeps_rest else (learned,)
-        return (features @ means).squeeze(-1), pairs
+        return (features @ means).squeeze(-1), ((features, features), learned)
 
     def _at_once(self, components: int) -> int:
-        return CHUNK_BYTES // (self.bytes_each * components)
+        return CHUNK_BYTES // self.bytes_each
 
     def _values(self, kernels: KernelHyperparameters) -> Tensor:
         mixtures, outputscale, noise = kernels
@@ -132,9 +110,8 @@ class LowRankLikelihoods(LogMarginalLikelihoods):
         log_determinant = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         log_determinant = log_determinant + (len(y) - features.shape[-1]) * noise.log()
         value = -0.5 * (square + log_determinant + len(y) * math.log(2.0 * math.pi))
-        if self.keeps_rest:
-            prior = len(y) * outputscale * mixtures.weights.sum(-1)
-            value = value - 0.5 * (prior - features.square().sum((-2, -1))) / noise
+        prior = len(y) * outputscale * mixtures.weights.sum(-1)
+        value = value - 0.5 * (prior - features.square().sum((-2, -1))) / noise
         return torch.where(good & known & value.isfinite(), value, torch.nan)
 
 
@@ -170,31 +147,4 @@ class SparseLikelihood(NamedTuple):
         if not self.nugget > 0:
             raise ValueError(f"the nugget of the knots must be positive, got {self.nugget}")
         features = functools.partial(knot_features, knots=knots.to(X.device), nugget=self.nugget)
-        return LowRankLikelihoods(X, y, features, len(knots), keeps_rest=True)
-
-
-@final
-class FourierLikelihood(NamedTuple):
-    """The exact likelihood of a random-feature approximation of the kernel: O(N F^2), F = 2 R n for n components.
-
-    Args:
-        num_frequencies: Frequencies R of every component.
-        seed: Of the frequencies' low-discrepancy sequence, the same for all kernels.
-    """
-
-    num_frequencies: int = 100
-    seed: int = 0
-
-    def bind(self, X: Tensor, y: Tensor) -> LowRankLikelihoods:
-        """The likelihoods of data X (N, D) and y (N,).
-
-        Raises:
-            ValueError: If there are no frequencies.
-        """
-        if self.num_frequencies < 1:
-            raise ValueError(f"at least one frequency is needed, got {self.num_frequencies}")
-        generator, num_inputs = torch.Generator().manual_seed(self.seed), X.shape[-1]
-        # twice as many columns as are used: a seed gives the frequencies that it always gave
-        draws = SobolDraws().draw(self.num_frequencies, 2 * num_inputs, generator=generator).normals.to(X)
-        features = functools.partial(fourier_features, normals=draws[:, :num_inputs], center=X.mean(0))
-        return LowRankLikelihoods(X, y, features, 2 * self.num_frequencies, keeps_rest=False)
+        return LowRankLikelihoods(X, y, features, len(knots))

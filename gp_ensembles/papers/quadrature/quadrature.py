@@ -107,6 +107,7 @@ class Evidence(NamedTuple):
     log_evidence_sd: float  # its standard deviation; infinite if the evidence cannot be trusted
     posterior_sd: Tensor  # standard deviations of the posterior probabilities, (N,); infinite if in doubt
     doubt: str = ""  # why it cannot be trusted, in words; empty if it can
+    log_rest: float = -math.inf  # a limit of what numbers of components that are left out may add to the evidence
 
     def __repr__(self) -> str:
         return record_text(self)

@@ -12,7 +12,7 @@ from scipy.linalg import toeplitz
 from gp_ensembles.numerics import NumericalError
 from gp_ensembles.papers.quadrature import Budget, RegressionProblem, Search, marginalize
 from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood
-from gp_ensembles.papers.quadrature.low_rank import FourierLikelihood, SparseLikelihood
+from gp_ensembles.papers.quadrature.low_rank import SparseLikelihood
 from gp_ensembles.papers.quadrature.marginalization import fingerprint
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
@@ -159,13 +159,11 @@ def test_single_precision_stays_single():
         DenseLikelihood(),
         ToeplitzLikelihood(),
         SparseLikelihood(X.float(), 1e-4),
-        FourierLikelihood(30),
     ):
         bound = likelihood.bind(X.float(), targets(X).float())
         value = bound(single, outputscale.float(), noise.float())
         assert value.dtype == torch.float32
-        if not isinstance(likelihood, FourierLikelihood):
-            torch.testing.assert_close(value.double(), exact, rtol=1e-2, atol=0.3)
+        torch.testing.assert_close(value.double(), exact, rtol=1e-2, atol=0.3)
 
 
 @one_input_and_two
@@ -203,47 +201,14 @@ def test_the_bound_is_titsias_formula():
     assert float(value) == pytest.approx(expected, rel=1e-9)
 
 
-@one_input_and_two
-def test_random_features_converge_with_their_number(num_inputs):
-    X = rows(15, num_inputs)
-    dense = DenseLikelihood().bind(X, targets(X))(*kernels(num_inputs))
-    errors = []
-    for count in (8, 256):
-        found = FourierLikelihood(count).bind(X, targets(X))(*kernels(num_inputs))
-        errors.append(float((found - dense).abs().mean()))
-    # independent draws have an error of 1/sqrt(R) in the kernel, a low-discrepancy sequence a smaller one
-    assert errors[1] < (0.1 if num_inputs == 1 else 32**-0.5) * errors[0]
-    assert errors[1] < (0.1 if num_inputs == 1 else 0.2)
-
-
-def test_random_features_are_a_process_of_their_own():
-    """Densities and predictions are those of the covariance that the features make, by linear algebra."""
-    X, places = rows(20, 1), rows(5, 1, 9)
-    y = targets(X)
-    mixtures, scale, noise = kernels(1, 2)
-    bound = FourierLikelihood(16).bind(X, y)
-    every = bound.features(mixtures, scale, torch.cat([X, places]))
-    value = bound(mixtures, scale, noise)
-    mean, variance = bound.condition(KernelHyperparameters(mixtures, scale, noise)).marginals(places)
-    for b in range(2):
-        K = (every[b] @ every[b].mT).numpy()
-        own = K[:20, :20] + float(noise[b]) * np.eye(20)
-        expected = -0.5 * (y.numpy() @ np.linalg.solve(own, y.numpy()) + np.linalg.slogdet(own)[1])
-        assert float(value[b]) == pytest.approx(expected - 10 * math.log(2 * math.pi), rel=1e-9)
-        np.testing.assert_allclose(mean[b], K[20:, :20] @ np.linalg.solve(own, y.numpy()), atol=1e-9)
-        reduced = K[20:, 20:] - K[20:, :20] @ np.linalg.solve(own, K[:20, 20:])
-        np.testing.assert_allclose(variance[b], np.diag(reduced), atol=1e-9)
-
-
 WAYS = {
     "toeplitz": ToeplitzLikelihood(),
     "knots": SparseLikelihood(grid(range(0, 24, 3))),
-    "features": FourierLikelihood(10),
 }
 
 
 ON_GRID = {name: (way, grid(range(24))) for name, way in WAYS.items()}
-PLANES = {"knots, plane": SparseLikelihood(rows(8, 2)), "features, plane": FourierLikelihood(8)}
+PLANES = {"knots, plane": SparseLikelihood(rows(8, 2))}
 SETTINGS = ON_GRID | {name: (way, rows(30, 2, 4)) for name, way in PLANES.items()}
 
 
@@ -259,6 +224,21 @@ def test_every_likelihood_marginalizes_and_predicts(likelihood, X):
     assert bool(torch.linalg.eigvalsh(posterior.component_covariance[0]).gt(0).all())
 
 
+@pytest.mark.parametrize(("likelihood", "X"), [(DenseLikelihood(), rows(12, 2)), *ON_GRID.values()])
+def test_errors_of_rows_left_out_are_those_of_processes_without_them(likelihood, X):
+    """Each row's error and variance beside a process conditioned on all others, by the same arithmetic or densely."""
+    y, (mixtures, scale, noise) = targets(X), kernels(X.shape[-1], 3)
+    chosen = KernelHyperparameters(mixtures, scale, noise)
+    errors, variances = likelihood.bind(X, y).condition(chosen).leave_one_out(y)
+    # a grid without one of its ends is another grid; a gap is none
+    other = DenseLikelihood() if isinstance(likelihood, ToeplitzLikelihood) else likelihood
+    for row in range(len(X)):
+        kept = torch.arange(len(X)) != row
+        mean, variance = other.bind(X[kept], y[kept]).condition(chosen).marginals(X[row : row + 1])
+        torch.testing.assert_close(errors[:, row], y[row] - mean[:, 0], rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(variances[:, row], variance[:, 0] + noise, rtol=1e-6, atol=1e-8)
+
+
 def test_no_kernels_give_no_values():
     X, none = grid(range(24)), torch.zeros(0, dtype=torch.float64)
     nothing = unflatten(torch.zeros(0, 6, dtype=torch.float64), 1)
@@ -268,9 +248,8 @@ def test_no_kernels_give_no_values():
 
 def test_settings_are_part_of_the_fingerprint():
     X = grid(range(24))
-    features = FourierLikelihood(10), FourierLikelihood(11), FourierLikelihood(10, 1)
     knots = SparseLikelihood(X[:3]), SparseLikelihood(X[:4]), SparseLikelihood(X[1:4])
-    ways = (*features, *knots, ToeplitzLikelihood(), DenseLikelihood())
+    ways = (*knots, ToeplitzLikelihood(), DenseLikelihood())
     marks = {fingerprint(RegressionProblem(X, targets(X), likelihood=way), Search()) for way in ways}
     assert len(marks) == len(ways)
 
@@ -280,7 +259,6 @@ BAD_SETTINGS = {
     "no knots": (SparseLikelihood(rows(0, 1)), "knots must be rows (K, 1)"),
     "a missing knot": (SparseLikelihood(torch.full((2, 1), torch.nan).double()), "knots must be finite"),
     "no nugget": (SparseLikelihood(rows(3, 1), 0.0), "nugget"),
-    "no frequencies": (FourierLikelihood(0), "at least one frequency"),
 }
 
 
