@@ -38,6 +38,7 @@ _ENDS, _OTHERS = 3, 8  # starts of ascents: ends of earlier ones, other evaluati
 _DRAWN, _NESTED = 4, 4  # and draws of the prior, nested kernels
 _APART = 0.1  # of other evaluations in a column of the cube
 _SHARES = (0.02, 0.1, 0.3)  # of the component that is added to a kernel with fewer of them
+_MOST_REFITS, _MOST_REFITS_OF_ONE = 6, 12  # after which several components, or one, are given up
 _CLEAN_SEARCHES = 2  # for modes, in a row, that find nothing new before a part is trusted
 _SEARCH_STARTS = 6  # ascents of such a search from each of three kinds of starts
 # above which an end of an ascent counts as a new mode, relative to the integral
@@ -177,7 +178,8 @@ class EvidenceSampler:
         draws = state.draws[index]
         if draws is None:
             return False
-        return not draws.proposals or draws.is_spent or (draws.is_hopeless and index > 0)
+        spent = not draws.is_kept and len(draws.effective) >= (_MOST_REFITS if index else _MOST_REFITS_OF_ONE)
+        return not draws.proposals or spent or (draws.is_hopeless and index > 0)
 
     def estimates(self, state: EvidenceState) -> list[ImportanceEstimate | None]:
         """An estimate for each number of components."""

@@ -30,7 +30,7 @@ _EFFECTIVE, _EFFECTIVE_PER_DIMENSION = 100.0, 5.0  # effective draws after which
 _CHECKED = 2  # rounds of fresh draws before their weights are judged
 _MOST = 24  # components of a proposal
 _POLISH = 25  # iterations of an ascent from a draw
-_FEWEST_REFITS, _MOST_REFITS = 2, 10  # after which a proposal may be given up, and is
+_FEWEST_REFITS = 2  # after which a proposal may be given up
 _HOPELESS_K, _HOPELESS_SHARE = 1.0, 0.25  # where k is larger, and effective draws per dimension are fewer and falling
 _DRAWS_TO_REFIT = 5.0  # effective draws per dimension that a refit is made with, by tempering
 _LEAST_SD = 1e-6  # of the features of a component
@@ -56,11 +56,6 @@ class ImportanceDraws(NamedTuple):
         if self.is_kept or len(self.effective) < _FEWEST_REFITS or self.pareto_k <= _HOPELESS_K:
             return False
         return self.effective[-1] < min(few, self.effective[-2])
-
-    @property
-    def is_spent(self) -> bool:
-        """Whether there were so many refits that no more are tried."""
-        return not self.is_kept and len(self.effective) >= _MOST_REFITS
 
     @property
     def num_fresh(self) -> int:

@@ -134,7 +134,8 @@ def test_everything_follows_the_same_weights(spike):
 def test_failed_likelihoods_do_no_harm():
     problem = problem_of()
     problem.likelihoods = Failing(problem.likelihoods, 5e-2)
-    found = run(problem, draws=3_000, evaluations=20)
+    with pytest.warns(UserWarning, match="the evidence is without 2 components"):
+        found = run(problem, draws=3_000, evaluations=20)
     assert bool((found.hyperparameters(torch.arange(len(found.log_weights))).noise < 5e-2).all())
 
 
@@ -183,7 +184,7 @@ def test_an_interrupted_sampling_goes_on_as_if_nothing_had_been(tmp_path, monkey
 
     with monkeypatch.context() as patch:
         patch.setattr(EvidenceSampler, "step", interrupted)
-        with pytest.warns(UserWarning, match="interrupted after"):
+        with pytest.warns(UserWarning, match="interrupted after"), pytest.warns(UserWarning, match="is a guess"):
             part = run(problem, draws=8_000, evaluations=20, checkpoint=tmp_path / "search.pt")
     assert part.num_evaluations < whole.num_evaluations
     again = run(problem, seed=5, draws=8_000, evaluations=20, checkpoint=tmp_path / "search.pt")
@@ -292,9 +293,6 @@ def test_what_is_hopeless():
     assert not drawn((32.3, 6.7), 0.88, dimension=16).is_hopeless  # the tail has a mean
     assert not drawn((21.0, 27.4, 40.0), 1.2, dimension=14).is_hopeless
     assert not drawn((13.7, 5.1), 1.44, is_kept=True).is_hopeless
-    assert drawn((30.0,) * 10, 0.8).is_spent
-    assert not drawn((30.0,) * 9, 0.8).is_spent
-    assert not drawn((30.0,) * 10, 0.8, is_kept=True).is_spent
 
 
 def forced(wanted, **values):

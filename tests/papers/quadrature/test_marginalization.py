@@ -114,7 +114,7 @@ def test_time_stops_it_within_one_evaluation(monkeypatch, budget, search):
     assert found.is_late
     assert bool(found.predict(problem.X[:3]).mean.isfinite().all())
     spent = found.state.num_evaluations
-    assert spent == len(found.state.origins) == min(max(1, round(64 * budget.seconds)), budget.evaluations)
+    assert spent == len(found.state.origins) == min(max(1, math.ceil(64 * budget.seconds)), budget.evaluations)
 
 
 def test_without_a_limit_time_changes_nothing():
