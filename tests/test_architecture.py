@@ -81,8 +81,7 @@ TABLE = {
         "numerics features filters experts meta_learners engine ensembles spectral",
         "gpytorch botorch linear_operator tqdm ax",
     ),
-    # bo: the posterior of a mixture. distributions, papers/sparse: predictions with the tails of errors of rows left out.
-    # scipy: L-BFGS.
+    # bo: the posterior of a mixture. distributions, papers/sparse: predictions with tails. scipy: L-BFGS.
     "papers/quadrature": (
         "numerics spectral bo files distributions papers/sparse",
         "gpytorch botorch linear_operator numpy scipy tqdm",

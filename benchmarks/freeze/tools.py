@@ -193,7 +193,7 @@ def _structured(module: str, likelihood: str) -> Arrays:
     """The quadrature with a likelihood of many rows."""
     kind = getattr(_package(gpe.marginalize, module), likelihood)
     knots = torch.linspace(0, 3, 12, dtype=torch.float64)[:, None]
-    made = kind(knots) if likelihood == "SparseLikelihood" else kind()
+    made = kind(knots) if likelihood == "SparseLikelihood" else kind
     return _marginalized(20, 0, made, series=likelihood == "ToeplitzLikelihood")
 
 

@@ -140,8 +140,8 @@ class KernelMixtureModel(MixtureModel):
         X, Y = problem.X, (problem.y + problem.mean).unsqueeze(-1)
         if known_noise is not None and known_noise.shape != Y.shape:
             raise ValueError(f"known noise must have shape {tuple(Y.shape)}, got {tuple(known_noise.shape)}")
-        if known_noise is not None and not isinstance(problem.likelihood, DenseLikelihood):
-            raise ValueError(f"known noise needs the dense likelihood, not a {type(problem.likelihood).__name__}")
+        if known_noise is not None and not isinstance(problem.likelihoods, DenseLikelihood):
+            raise ValueError(f"known noise needs a DenseLikelihood, not {type(problem.likelihoods).__name__}")
         outcomes = MixtureOutcomeTransform(outcome_transform).eval()
         given_X = X if input_transform is None else input_transform.eval().untransform(X)
         super().__init__(Observations(given_X, *outcomes.untransform(Y, known_noise)), input_transform, outcomes)
@@ -197,7 +197,7 @@ class KernelMixtureModel(MixtureModel):
         assert self._conditioned is not None  # siblings share it
         other = self._sibling()
         other.data = data
-        if not isinstance(self._likelihood, DenseLikelihood):  # another arithmetic might not take these rows
+        if self._likelihood is not DenseLikelihood:  # another arithmetic might not take these rows
             other._rows_imagined = rows if self._rows_imagined is None else self._rows_imagined.followed_by(rows)
             return other
         other.log_weights = fantasies.log_weights_after(self.joint, self.noise, rows, self.log_weights).detach()
@@ -232,7 +232,7 @@ class KernelMixtureModel(MixtureModel):
     @property
     def _conditioned(self) -> Processes:
         if self._cache is None:
-            bound = self._likelihood.bind(self._X, self._residual)
+            bound = self._likelihood(self._X, self._residual)
             self._cache = bound.condition(self._kernels())
         return self._cache
 

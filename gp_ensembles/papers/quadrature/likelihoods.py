@@ -3,7 +3,7 @@
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -121,26 +121,8 @@ class LogMarginalLikelihoods(ABC):
         """Log marginal likelihoods of a few kernels, shape (B,)."""
 
 
-class Likelihood(Protocol):
-    """A way to compute log marginal likelihoods, before it sees the data; any class with this method will do."""
-
-    def bind(self, X: Tensor, y: Tensor) -> LogMarginalLikelihoods:
-        """The likelihoods of data X (N, D) and y (N,).
-
-        Raises:
-            ValueError: If the data contradict what the arithmetic takes for granted.
-            MemoryError: If a likelihood does not fit into memory.
-        """
-
-
-@final
-class DenseLikelihood:
-    """Cholesky factorizations, exact for any inputs: O(N^3) operations and O(N^2) memory for a kernel."""
-
-    def bind(self, X: Tensor, y: Tensor) -> "DenseLikelihoods":
-        """The likelihoods of data X (N, D) and y (N,), if they fit into memory."""
-        check_matrix_memory(X)
-        return DenseLikelihoods(X, y)
+# A way to compute log marginal likelihoods of data X (N, D) and y (N,), such as :class:`DenseLikelihood`.
+Likelihood = Callable[[Tensor, Tensor], LogMarginalLikelihoods]
 
 
 def distinct_lags(X: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -163,11 +145,18 @@ def distinct_lags(X: Tensor) -> tuple[Tensor, Tensor] | None:
 
 
 @final
-class DenseLikelihoods(LogMarginalLikelihoods):
-    r"""Log densities :math:`\log N(y;\, 0,\, c\,K_\theta + \sigma^2 I)`, batched over kernels."""
+class DenseLikelihood(LogMarginalLikelihoods):
+    r"""Log densities :math:`\log N(y;\, 0,\, c\,K_\theta + \sigma^2 I)`, batched over kernels, exact for any inputs.
+
+    By Cholesky factorizations: O(N^3) operations and O(N^2) memory for a kernel.
+
+    Raises:
+        MemoryError: If a likelihood does not fit into memory.
+    """
 
     def __init__(self, X: Tensor, y: Tensor) -> None:
         super().__init__(X, y)
+        check_matrix_memory(X)
         self.bytes_each = y.element_size() * len(y) ** 2
         self._lags = distinct_lags(X)
 

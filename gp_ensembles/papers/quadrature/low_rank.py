@@ -11,22 +11,17 @@ in O(N F^2) operations and O(N F) memory (Rasmussen and Williams, 2006, appendix
 
 import functools
 import math
-from collections.abc import Callable
-from typing import NamedTuple, final
+from typing import final
 
 import torch
 from torch import Tensor
 
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.papers.quadrature.likelihoods import CHUNK_BYTES, Known, LogMarginalLikelihoods, Processes
+from gp_ensembles.papers.quadrature.likelihoods import CHUNK_BYTES, Known, Likelihood, LogMarginalLikelihoods, Processes
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures, covariance
 
 _TABLES = 2  # of features at a time, less than of covariances: they are multiplied once
-
-
-# Features of rows (N, D) under B kernels, shape (B, N, F).
-Features = Callable[[SpectralMixtures, Tensor, Tensor], Tensor]
 
 
 def knot_features(
@@ -64,16 +59,25 @@ def _eye(like: Tensor) -> Tensor:
 
 
 @final
-class LowRankLikelihoods(LogMarginalLikelihoods):
-    """Lower bounds of log marginal likelihoods by ``num_features`` features.
+class KnotLikelihood(LogMarginalLikelihoods):
+    """Lower bounds of log marginal likelihoods by knots Z (K, D).
 
     The rest of the covariance, that of the functions they leave out, is kept as independent for each row.
     """
 
-    def __init__(self, X: Tensor, y: Tensor, features: Features, num_features: int) -> None:
+    def __init__(self, X: Tensor, y: Tensor, knots: Tensor, nugget: float) -> None:
         super().__init__(X, y)
-        self.features = features
-        self.bytes_each = _TABLES * y.element_size() * len(y) * num_features
+        if knots.ndim != 2 or not len(knots) or knots.shape[1:] != X.shape[1:] or knots.dtype != X.dtype:
+            raise ValueError(
+                f"knots must be rows (K, {X.shape[-1]}) of {X.dtype} like the inputs, got {tuple(knots.shape)} of "
+                f"{knots.dtype}"
+            )
+        if not bool(knots.isfinite().all()):
+            raise ValueError("knots must be finite")
+        if not nugget > 0:
+            raise ValueError(f"the nugget of the knots must be positive, got {nugget}")
+        self.features = functools.partial(knot_features, knots=knots.to(X.device), nugget=nugget)
+        self.bytes_each = _TABLES * y.element_size() * len(y) * len(knots)
 
     def condition(self, hyperparameters: KernelHyperparameters) -> Processes:
         kernels = hyperparameters._replace(mixtures=hyperparameters.mixtures.trim())
@@ -115,36 +119,16 @@ class LowRankLikelihoods(LogMarginalLikelihoods):
         return torch.where(good & known & value.isfinite(), value, torch.nan)
 
 
-@final
-class SparseLikelihood(NamedTuple):
+def SparseLikelihood(knots: Tensor, nugget: float = 1e-6) -> Likelihood:
     r"""The variational lower bound with inducing variables at fixed knots (Titsias, 2009): O(N K^2).
 
     .. math:: \log N(y; 0, Q + \sigma^2 I) - \frac{1}{2\sigma^2} \mathrm{tr}(K - Q) \le \log N(y; 0, K + \sigma^2 I)
+
+    Data whose inputs are not like the knots are refused.
 
     Args:
         knots: Knots, shape (K, D), for instance of :func:`~gp_ensembles.numerics.kmeans.kmeans`.
         nugget: Variance of the inducing variables that is not the function's, as a share of the output scale, which
             keeps their covariance positive definite; single precision needs 1e-4.
     """
-
-    knots: Tensor
-    nugget: float = 1e-6
-
-    def bind(self, X: Tensor, y: Tensor) -> LowRankLikelihoods:
-        """The likelihoods of data X (N, D) and y (N,).
-
-        Raises:
-            ValueError: If the knots are not finite rows like the inputs, or the nugget is not positive.
-        """
-        knots = self.knots
-        if knots.ndim != 2 or not len(knots) or knots.shape[1:] != X.shape[1:] or knots.dtype != X.dtype:
-            raise ValueError(
-                f"knots must be rows (K, {X.shape[-1]}) of {X.dtype} like the inputs, got {tuple(knots.shape)} of "
-                f"{knots.dtype}"
-            )
-        if not bool(knots.isfinite().all()):
-            raise ValueError("knots must be finite")
-        if not self.nugget > 0:
-            raise ValueError(f"the nugget of the knots must be positive, got {self.nugget}")
-        features = functools.partial(knot_features, knots=knots.to(X.device), nugget=self.nugget)
-        return LowRankLikelihoods(X, y, features, len(knots))
+    return functools.partial(KnotLikelihood, knots=knots, nugget=nugget)

@@ -1,5 +1,6 @@
 """Marginalization over kernels: the loop over rounds of evaluations within a budget."""
 
+import functools
 import hashlib
 import operator
 import time
@@ -265,11 +266,14 @@ def fingerprint(problem: RegressionProblem, search: Search) -> str:
     return hashlib.sha256(repr(settings).encode()).hexdigest()
 
 
-def _name(choice: object) -> str:
+def _name(choice: Any) -> str:
     """A choice's class and settings, without its address in memory."""
     fields = tuple(choice) if isinstance(choice, tuple) else ()
+    if isinstance(choice, functools.partial):
+        choice, fields = choice.func, tuple(choice.keywords.values())
+    kind = choice if isinstance(choice, type) else type(choice)
     settings = [field.tolist() if isinstance(field, Tensor) else field for field in fields]
-    return f"{type(choice).__module__}.{type(choice).__qualname__}{settings}"
+    return f"{kind.__module__}.{kind.__qualname__}{settings}"
 
 
 def _plain(value: Any) -> Any:

@@ -105,7 +105,7 @@ class RegressionProblem:
         prior: Hyperprior | None = None,
         *,
         mean: float | None = None,
-        likelihood: Likelihood = DenseLikelihood(),  # noqa: B008 (immutable)
+        likelihood: Likelihood = DenseLikelihood,
     ) -> None:
         check_kinds(X, y)
         there = ~y.isnan()
@@ -120,7 +120,7 @@ class RegressionProblem:
             raise ValueError(f"the prior is over {self.prior.num_inputs} input(s), the data have {X.shape[1]}")
         self.mean: Tensor = y.mean() if mean is None else y.new_tensor(mean)
         self.likelihood = likelihood
-        self.likelihoods: LogMarginalLikelihoods = likelihood.bind(X, y - self.mean)
+        self.likelihoods: LogMarginalLikelihoods = likelihood(X, y - self.mean)
         self.deadline: Deadline = Deadline()
 
     def within(self, deadline: Deadline) -> "RegressionProblem":

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gp_ensembles.papers.quadrature import Budget, PriorPolicy, RegressionProblem, Search, marginalization, marginalize
-from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods
+from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood
 from gp_ensembles.papers.quadrature.policies import AcquisitionOptimizer, InformationPolicy, UncertaintyPolicy
 from gp_ensembles.papers.quadrature.prior import inferred
 from gp_ensembles.papers.quadrature.search import evaluate_draws, init_search, prior_covers_likelihood
@@ -76,7 +76,7 @@ def test_exactly_the_budget_is_spent(name, evaluations):
     assert all(seconds >= 0 for seconds in found.seconds.values())
 
 
-class Slow(DenseLikelihoods):
+class Slow(DenseLikelihood):
     """Every kernel takes a 64th of a second on a clock that nothing else moves."""
 
     def __init__(self, likelihoods):

@@ -16,7 +16,7 @@ from gp_ensembles.papers.quadrature import (
     UncertaintyPolicy,
     marginalize,
 )
-from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods
+from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood
 from gp_ensembles.papers.quadrature.policies import AcquisitionOptimizer, InformationGain
 from gp_ensembles.papers.quadrature.prior import EDGE, default_prior, draw_stratified, inferred
 from gp_ensembles.papers.quadrature.quadrature import draw_nodes
@@ -139,7 +139,7 @@ def ascent_case(components=2):
     X, y = two_sinusoids(1)
     prior = default_prior(X[:40], y[:40], max_components=3)
     start = prior.draw(1, components, generator=seeded(2))[0]
-    return DenseLikelihoods(X[:40], y[:40] - y[:40].mean()), prior, start
+    return DenseLikelihood(X[:40], y[:40] - y[:40].mean()), prior, start
 
 
 def target_of(prior, path, components):

@@ -11,7 +11,7 @@ from scipy import stats
 from gp_ensembles.numerics import NumericalError
 from gp_ensembles.papers.quadrature import Budget, PriorPolicy, RegressionProblem, Search, marginalize
 from gp_ensembles.papers.quadrature.kernel_mixture import KernelMixtureModel, root_mixture, root_products
-from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods
+from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters, inferred
 from gp_ensembles.papers.quadrature.quadrature import jackknife_sd, root_weights, rows_without_each_group
 from tests.papers.quadrature.cases import prior_of, seeded, tensor, unflatten
@@ -55,7 +55,7 @@ def golden_case(archive):
     values = archive("maskerade_predictive")
     one = torch.ones(12, dtype=torch.float64)
     hyperparameters = KernelHyperparameters(unflatten(values["theta"], 1), one, values["noise"] * one)
-    conditioned = DenseLikelihoods(values["X"].unsqueeze(-1), values["y"]).condition(hyperparameters)
+    conditioned = DenseLikelihood(values["X"].unsqueeze(-1), values["y"]).condition(hyperparameters)
     return values, conditioned, hyperparameters
 
 
@@ -183,7 +183,7 @@ def test_a_covariance_that_cannot_be_factorized_is_named():
     kernels = unflatten(tensor([1.0, 0.0, 1.0]), 1)
     hyperparameters = KernelHyperparameters(kernels, tensor(1.0), tensor(-1e-3))
     with pytest.raises(NumericalError, match="covariance of the training rows under kernel 0"):
-        DenseLikelihoods(X, tensor(0.0, 1.0, 2.0)).condition(hyperparameters)
+        DenseLikelihood(X, tensor(0.0, 1.0, 2.0)).condition(hyperparameters)
 
 
 def test_pruning_moves_no_probability_by_more_than_it_says(found):
@@ -311,11 +311,11 @@ def test_tails_are_those_of_errors_of_rows_left_out_by_refitting(outliers):
     found, X, y = outliers
     rows, log_weights = found.top()
     kernels, problem = found.hyperparameters(rows), found.problem
-    every = DenseLikelihoods(X, y - problem.mean)(*kernels)
+    every = DenseLikelihood(X, y - problem.mean)(*kernels)
     z = []
     for row in range(len(X)):
         kept = torch.arange(len(X)) != row
-        others = DenseLikelihoods(X[kept], y[kept] - problem.mean)
+        others = DenseLikelihood(X[kept], y[kept] - problem.mean)
         weights = (log_weights + others(*kernels) - every).softmax(0)
         mean, variance = (part[:, 0] for part in others.condition(kernels).marginals(X[row : row + 1]))
         variance = variance + kernels.noise
