@@ -104,12 +104,12 @@ def marginalize(
         (40, torch.Size([5]))
     """
     _check_budget(budget)
+    given, deadline = problem, Deadline(budget.seconds, time.perf_counter)
+    problem = problem.within(deadline)
     path = None if checkpoint is None else Path(checkpoint)
     mark = fingerprint(problem, search)
     state = load_search(path, problem, search) if path is not None and path.exists() else None
     _check_search(search)
-    given, deadline = problem, Deadline(budget.seconds, time.perf_counter)
-    problem = problem.within(deadline)
     target_sd = TARGET_SD if budget.log_evidence_sd is None else budget.log_evidence_sd
     bar: tqdm[Any]
     with tqdm(total=budget.evaluations, disable=not progress, desc="kernels", unit="likelihood") as bar:
@@ -127,7 +127,8 @@ def marginalize(
                 quadrature = Quadrature(problem, state)
             while not (_is_over(state, budget) or deadline.is_over):
                 state = _round(problem, search, state, quadrature, budget.evaluations)
-                state, quadrature = _record(problem, search, state, bar)
+                if not deadline.is_over:
+                    state, quadrature = _record(problem, search, state, bar)
                 _save(state, path, mark)
             if not prior_covers_likelihood(search, state):
                 bar.total = budget.evaluations + budget.draws

@@ -16,7 +16,7 @@ from gp_ensembles.papers.quadrature.kernel_mixture import KernelMixtureModel
 from gp_ensembles.papers.quadrature.likelihoods import Processes
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
 from gp_ensembles.papers.quadrature.problem import RegressionProblem, WeightedKernels, affordable_kernels
-from gp_ensembles.papers.quadrature.quadrature import Evidence
+from gp_ensembles.papers.quadrature.quadrature import NO_DRAWS, Evidence
 from gp_ensembles.papers.quadrature.search import (
     Quadrature,
     Round,
@@ -140,7 +140,7 @@ class Marginalization:
         """Why the evidence is not that of all numbers of components; empty if it is."""
         if self.is_covered:
             return ""
-        doubt = self.evidence.doubt
+        doubt = NO_DRAWS if self._sampler is None else self.evidence.doubt  # without the work of a surrogate
         return f"the seconds of the budget ran out: {doubt}" if doubt and self.is_late else doubt
 
     @property
