@@ -341,13 +341,13 @@ def test_an_evidence_of_no_part_is_a_guess_and_finite(monkeypatch):
 def test_parts_come_in_order():
     problem = problem_of(3, noise=0.5)
     sampler = EvidenceSampler(problem, run(problem, draws=0).state.evaluations, [])
-    state, generator, begun = sampler.init(), seeded(0), []
+    state, generator, started = sampler.init(), seeded(0), []
     while not sampler.is_over(state):
         state = sampler.step(state, generator)
-        begun.append(sum(draws is not None for draws in state.draws))
-        assert all(state.clean[n] >= 2 for n in range(begun[-1] - 1)), "the parts before are done"
-    assert begun[0] == 1
-    assert max(begun) == 3
+        started.append(sum(draws is not None for draws in state.draws))
+        assert all(state.clean[n] >= 2 for n in range(started[-1] - 1)), "the parts before are done"
+    assert started[0] == 1
+    assert max(started) == 3
 
 
 def test_starts_are_apart_from_one_another():
