@@ -81,8 +81,11 @@ TABLE = {
         "numerics features filters experts meta_learners engine ensembles spectral",
         "gpytorch botorch linear_operator tqdm ax",
     ),
-    # bo: the posterior of a mixture. scipy: L-BFGS, linear programs, quantiles of the beta distribution.
-    "papers/quadrature": ("numerics spectral bo files", "gpytorch botorch linear_operator numpy scipy tqdm"),
+    # bo: the posterior of a mixture. distributions, papers/sparse: predictions with tails. scipy: L-BFGS.
+    "papers/quadrature": (
+        "numerics spectral bo files distributions papers/sparse",
+        "gpytorch botorch linear_operator numpy scipy tqdm",
+    ),
     # scipy: L-BFGS with bounds. numpy: what it speaks. features: knots as a feature map of online experts.
     # filters, experts, meta_learners, engine: fitted models go on as the experts of an online ensemble.
     # bo: the contract of models that BoTorch takes.

@@ -192,10 +192,8 @@ def _search_only() -> Arrays:
 def _structured(module: str, likelihood: str) -> Arrays:
     """The quadrature with a likelihood of many rows."""
     kind = getattr(_package(gpe.marginalize, module), likelihood)
-    if likelihood == "SparseLikelihood":
-        made = kind(torch.linspace(0, 3, 12, dtype=torch.float64)[:, None])
-    else:
-        made = kind(*((20,) if likelihood == "FourierLikelihood" else ()))
+    knots = torch.linspace(0, 3, 12, dtype=torch.float64)[:, None]
+    made = kind(knots) if likelihood == "SparseLikelihood" else kind
     return _marginalized(20, 0, made, series=likelihood == "ToeplitzLikelihood")
 
 
@@ -246,7 +244,6 @@ _PAPERS_TOOLS: dict[str, Entry] = {
     "quadrature/search_only": _search_only,
     "quadrature/toeplitz": functools.partial(_structured, "toeplitz", "ToeplitzLikelihood"),
     "quadrature/sparse": functools.partial(_structured, "low_rank", "SparseLikelihood"),
-    "quadrature/fourier": functools.partial(_structured, "low_rank", "FourierLikelihood"),
     **{f"embedding/{name}": functools.partial(_embedded, name) for name in ("ie_gplvm", "dsie_gplvm")},
     "embedding/transformer": _transformer,
 }

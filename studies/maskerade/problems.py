@@ -42,9 +42,9 @@ def published_problem_of(split: Split, max_components: int = 5) -> RegressionPro
 def likelihood_of(split: Split) -> Likelihood:
     """Dense up to 2 000 rows; beyond, Toeplitz for rows on a grid, and elsewhere a bound by 300 knots."""
     if len(split.y) <= _DENSE_UP_TO:
-        return DenseLikelihood()
+        return DenseLikelihood
     try:
         grid_of(split.X)
     except ValueError:  # rows are on no grid
         return SparseLikelihood(kmeans(split.X, _KNOTS, generator=torch.Generator().manual_seed(0)).to(split.X))
-    return ToeplitzLikelihood()
+    return ToeplitzLikelihood

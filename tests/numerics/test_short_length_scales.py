@@ -82,7 +82,7 @@ def test_ensembles_predict_fast_functions(name):
 
 def kernels(X, y, at):
     problem, source = RegressionProblem(X, y, default_prior(X, y, 1)), torch.Generator().manual_seed(0)
-    return gpe.marginalize(problem, Budget(evaluations=60, draws=500), generator=source).predict(at).mean
+    return gpe.marginalize(problem, Budget(evaluations=60, draws=0), generator=source).predict(at).mean
 
 
 def online(X, y, at):

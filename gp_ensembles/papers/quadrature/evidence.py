@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,7 +38,7 @@ _ENDS, _OTHERS = 3, 8  # starts of ascents: ends of earlier ones, other evaluati
 _DRAWN, _NESTED = 4, 4  # and draws of the prior, nested kernels
 _APART = 0.1  # of other evaluations in a column of the cube
 _SHARES = (0.02, 0.1, 0.3)  # of the component that is added to a kernel with fewer of them
-_SUSPECT_REFITS = 3  # of suspect draws before the next number of components begins
+_MOST_REFITS, _MOST_REFITS_OF_ONE = 6, 12  # after which several components, or one, are given up
 _CLEAN_SEARCHES = 2  # for modes, in a row, that find nothing new before a part is trusted
 _SEARCH_STARTS = 6  # ascents of such a search from each of three kinds of starts
 # above which an end of an ascent counts as a new mode, relative to the integral
@@ -45,6 +46,7 @@ _NEW_HEIGHT, _NEW_MASS = math.log(20.0), math.log(0.02)
 _SEARCH_ITERATIONS = 60
 _KEPT = 0.7  # of a known kernel's hyperparameters, in a start
 _NEW_SHARE = 0.3  # of the weight for modes that are added
+_LARGEST_LOG_ODDS = 700.0  # whose exponential is a number
 _TABLES = 6  # of the size of a covariance, alive while it is differentiated
 
 _Value = TypeVar("_Value")
@@ -55,7 +57,7 @@ def integrand_for(problem: RegressionProblem, components: int) -> Integrand:
     prior, relabeling = problem.prior, Relabeling(problem.prior, components)
 
     def log_likelihood(points: Tensor) -> Tensor:
-        return problem.likelihoods(*prior.hyperparameters(prior.embed_normal(points, components)))
+        return problem.log_likelihood(prior.embed_normal(points, components))
 
     chunk = max(1, CHUNK_BYTES // (_TABLES * problem.likelihoods.bytes_each))
     dimension = len(prior.active_columns(components))
@@ -92,17 +94,21 @@ def best_apart(evaluations: Evaluations, columns: Tensor, count: int) -> Tensor:
 
 
 class EvidenceState(NamedTuple):
-    """Importance sampling of n = 1..N components."""
+    """Importance sampling of n = 1..N components, one after the other."""
 
     draws: tuple[ImportanceDraws | None, ...]  # ``None`` where there are none yet
     num_evaluations: int  # likelihoods, those of candidates for starts included
     clean: tuple[int, ...]  # searches for modes since the last that found a new one
-    # the latest draws of which nothing but missing modes was in doubt: predictions are made with them
-    sound: tuple[ImportanceDraws | None, ...] = ()
 
 
 class EvidenceSampler:
-    """Importance sampling of the evidence, step by step."""
+    """Importance sampling of the evidence, step by step: a number of components begins when all smaller ones are done.
+
+    Args:
+        problem: Data and prior.
+        evaluations: Kernels that a search has evaluated, among which ascents start.
+        ends: Rows of them at which ascents ended.
+    """
 
     def __init__(self, problem: RegressionProblem, evaluations: Evaluations, ends: Sequence[int]) -> None:
         self.problem = problem
@@ -116,30 +122,26 @@ class EvidenceSampler:
         size = self.problem.prior.max_components
         return EvidenceState((None,) * size, 0, (0,) * size)
 
-    def step(self, state: EvidenceState, generator: torch.Generator) -> EvidenceState:
-        """Begin with the first number of components that has not started, or else a round where it is needed most."""
-        waiting = [index for index, draws in enumerate(state.draws) if draws is None]
-        if not waiting and min(state.clean) < _CLEAN_SEARCHES and not self._drawn_evidence(state).doubt:
-            return self.search_modes(state._replace(sound=state.draws), generator)
-        index = waiting[0] if waiting else self._neediest(state)
-        last = state.draws[index - 1] if waiting and index else None
-        if last is not None and last.is_suspect and len(last.counts) < _SUSPECT_REFITS:
-            index -= 1
-        draws, integrand, used = state.draws[index], self.integrands[index], 0
+    def step(self, state: EvidenceState, generator: torch.Generator, target_sd: float = TARGET_SD) -> EvidenceState:
+        """A round of draws, or a search for further modes, for the first number of components that is not done."""
+        found = self.estimates(state)
+        index = self._num_done(state, found, target_sd)
+        one = found[index]
+        if one is not None and one.is_trusted and one.log_sd <= target_sd:
+            return self.search_modes(state, index, generator)
+        draws, integrand, used = state.draws[index], self.integrands[index], state.num_evaluations
         if draws is None:
-            starts, used = self._starts(state, index + 1, generator)
+            starts, candidates = self._starts(state, index + 1, generator)
             draws = start_draws(integrand, starts) or _nothing(starts)
-            used += draws.num_evaluations
+            used += candidates + draws.num_evaluations
         if draws.proposals:
             before = draws.num_evaluations
             draws = draw_round(integrand, draws, round_size(integrand.dimension), generator=generator)
             used += draws.num_evaluations - before
-        used += state.num_evaluations
         return state._replace(draws=_exchanged(state.draws, index, draws), num_evaluations=used)
 
-    def search_modes(self, state: EvidenceState, generator: torch.Generator) -> EvidenceState:
-        """Ascend from new starts, for the number of components searched least; new modes go into its proposal."""
-        index = state.clean.index(min(state.clean))
+    def search_modes(self, state: EvidenceState, index: int, generator: torch.Generator) -> EvidenceState:
+        """Ascend from new starts for index + 1 components; new modes go into the proposal."""
         draws, integrand = state.draws[index], self.integrands[index]
         assert draws is not None
         starts, used = self._other_starts(state, index + 1, generator)
@@ -166,13 +168,18 @@ class EvidenceSampler:
             clean=_exchanged(state.clean, index, clean),
         )
 
-    def is_hopeless(self, state: EvidenceState) -> bool:
-        """Whether a part that counts is given up, so that further draws would be spent in vain."""
-        given_up = [draws is not None and draws.is_hopeless for draws in state.draws]
-        if not any(given_up):
+    def is_over(self, state: EvidenceState, target_sd: float = TARGET_SD) -> bool:
+        """Whether all numbers of components are done, or the next one is given up."""
+        done = self._num_done(state, self.estimates(state), target_sd)
+        return done == len(state.draws) or self._is_given_up(state, done)
+
+    def _is_given_up(self, state: EvidenceState, index: int) -> bool:
+        """Whether no more is drawn with index + 1 components; one component has more patience, for it comes first."""
+        draws = state.draws[index]
+        if draws is None:
             return False
-        total = self._drawn_evidence(state).log_evidence
-        return any(gone and not self._is_negligible(state, n, total) for n, gone in enumerate(given_up, 1))
+        spent = not draws.is_kept and len(draws.effective) >= (_MOST_REFITS if index else _MOST_REFITS_OF_ONE)
+        return not draws.proposals or spent or (draws.is_hopeless and index > 0)
 
     def estimates(self, state: EvidenceState) -> list[ImportanceEstimate | None]:
         """An estimate for each number of components."""
@@ -182,118 +189,96 @@ class EvidenceSampler:
         ]
 
     def evidence(self, state: EvidenceState) -> Evidence:
-        """The evidence from the draws so far, in doubt until searches for further modes have found none."""
-        drawn = self._drawn_evidence(state)
-        unsearched = [n for n, clean in enumerate(state.clean, 1) if clean < _CLEAN_SEARCHES]
-        if drawn.doubt or not unsearched:
-            return drawn
-        doubt = (
-            f"no evidence that can be trusted was found after {state.num_evaluations} likelihoods of importance "
-            f"sampling: modes may be missing (n = {', '.join(map(str, unsearched))}: searches from other starts "
-            f"are not done, or found new ones); give a larger budget, or the prior fewer components"
-        )
-        deviations = drawn.log_parts_sd.clone()
-        deviations[[n - 1 for n in unsearched]] = torch.inf
-        unknown = torch.full_like(deviations, torch.inf)
-        return drawn._replace(log_parts_sd=deviations, log_evidence_sd=math.inf, posterior_sd=unknown, doubt=doubt)
+        """The evidence of 1..m components, which are done, or of one component alone, and what more may add.
 
-    def _drawn_evidence(self, state: EvidenceState) -> Evidence:
-        """The evidence if all modes are among those found."""
-        found = self.estimates(state)
-        log_prior = self.problem.prior.log_prob_components
-        logs = [-math.inf if one is None else one.log_integral for one in found]
-        parts = log_prior + log_prior.new_tensor(logs)
-        deviations = [one.log_sd if one is not None and one.is_trusted else math.inf for one in found]
+        That is limited by the largest likelihood found with so many.
+        """
+        found, log_prior = self.estimates(state), self.problem.prior.log_prob_components
+        done = self._num_done(state, found)
+        logs, deviations = [-math.inf] * len(found), [math.inf] * len(found)
+        for index, one in enumerate(found[: max(done, 1)]):
+            if one is not None and (one.is_trusted or not done):
+                logs[index], deviations[index] = one.log_integral, one.log_sd
+        parts, parts_sd = log_prior + log_prior.new_tensor(logs), log_prior.new_tensor(deviations)
         total = float(parts.logsumexp(-1))
-        doubts = []
-        for n, (one, sd) in enumerate(zip(found, deviations, strict=True), 1):
-            if math.isinf(sd) and (state.draws[n - 1] is None or not self._is_negligible(state, n, total)):
-                doubts.append(f"n = {n} ({self._trouble(state, n, one)})")
-        variance = sum(
-            (math.exp(part - total) * sd) ** 2
-            for part, sd in zip(parts.tolist(), deviations, strict=True)
-            if math.isfinite(sd)
-        )
-        parts_sd, doubt = parts.new_tensor(deviations), ""
-        if doubts:
-            given_up = any(draws is not None and draws.is_hopeless for draws in state.draws)
-            remedy = "" if given_up else "a larger budget, or "
-            doubt = (
-                f"no evidence that can be trusted was found after {state.num_evaluations} likelihoods of importance "
-                f"sampling: {', '.join(doubts)}; give {remedy}the prior fewer components"
-            )
-        sd = math.inf if doubts or not math.isfinite(total) else math.sqrt(variance)
-        posterior_sd = torch.full_like(parts, torch.inf) if doubts else _posterior_sd(parts, parts_sd)
-        return Evidence(parts, parts_sd, total, sd, posterior_sd, doubt)
+        rest = [float(log_prior[k]) + self._largest(state, k) for k in range(max(done, 1), len(found))]
+        log_rest = float(parts.new_tensor([-math.inf, *rest]).logsumexp(-1))
+        shares = (parts - total).exp() * parts_sd
+        sd = float(shares.nan_to_num(nan=0.0).square().sum().sqrt()) if math.isfinite(total) else math.inf
+        doubt = self._doubt(state, done, found[done], log_rest - total) if done < len(found) else ""
+        return Evidence(parts, parts_sd, total, sd, _posterior_sd(parts, parts_sd), doubt, log_rest)
 
     def kernels(self, state: EvidenceState) -> WeightedKernels | None:
-        """The latest sound draws with their posterior weights, ``None`` if there are none."""
-        if not self._drawn_evidence(state).doubt:
-            state = state._replace(sound=state.draws)
-        if not state.sound:
-            return None
-        state = state._replace(draws=state.sound)
+        """Draws of the numbers of components that are done, with posterior weights; ``None`` if there are none."""
+        found = self.estimates(state)
         log_prior = self.problem.prior.log_prob_components
         parts = []
-        for n, (one, draws) in enumerate(zip(self.estimates(state), state.draws, strict=True), 1):
-            if one is None or draws is None or not math.isfinite(one.log_integral):
+        for index in range(self._num_done(state, found)):
+            one, draws = found[index], state.draws[index]
+            if one is None or draws is None or not one.is_trusted:
                 continue
             points = draws.points[-len(one.log_weights) :]
             values = draws.log_likelihood[-len(one.log_weights) :]
-            log_weights = one.log_weights - math.log(len(one.log_weights)) + log_prior[n - 1]
+            log_weights = one.log_weights - math.log(len(one.log_weights)) + log_prior[index]
             used = log_weights > -torch.inf
-            rows = self.problem.prior.embed_normal(points[used], n)
+            rows = self.problem.prior.embed_normal(points[used], index + 1)
             parts.append(WeightedKernels(rows, values[used], log_weights[used]))
         if not parts:
             return None
         kernels = WeightedKernels(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
         return kernels._replace(log_weights=kernels.log_weights.log_softmax(-1))
 
-    def _trouble(self, state: EvidenceState, components: int, found: ImportanceEstimate | None) -> str:
-        """What is wrong with the draws of kernels with n components."""
-        draws = state.draws[components - 1]
+    def _num_done(
+        self, state: EvidenceState, found: list[ImportanceEstimate | None], target_sd: float = math.inf
+    ) -> int:
+        """How many parts, from that of one component on, are trusted and exact enough, or too small to count."""
+        log_prior = self.problem.prior.log_prob_components.tolist()
+        total = -math.inf
+        for index, one in enumerate(found):
+            searched = state.clean[index] >= _CLEAN_SEARCHES
+            if one is not None and one.is_trusted and one.log_sd <= target_sd and searched:
+                total = float(np.logaddexp(total, log_prior[index] + one.log_integral))
+            elif one is None or log_prior[index] + self._largest(state, index) >= total + math.log(_NEGLIGIBLE):
+                return index
+        return len(found)
+
+    def _largest(self, state: EvidenceState, index: int) -> float:
+        """The largest log likelihood found with up to index + 1 components, which more components have too."""
+        mine = self.problem.prior.num_components(self.evaluations.cube) <= index + 1
+        drawn = [draws.log_likelihood for draws in state.draws[: index + 1] if draws is not None]
+        return float(torch.cat([self.evaluations.log_likelihood[mine], *drawn]).nan_to_num(nan=-torch.inf).max())
+
+    def _doubt(self, state: EvidenceState, done: int, found: ImportanceEstimate | None, log_odds: float) -> str:
+        """Why the parts of more components are not known, and what they may weigh."""
+        draws = state.draws[done]
         if draws is None:
-            return "not started"
-        if found is None:
-            return "no draws"
-        if draws.is_hopeless:
-            return (
+            reason = "not started"
+        elif found is None:
+            reason = "no draws"
+        elif self._is_given_up(state, done):
+            reason = (
                 f"given up: {draws.effective[-1]:.0f} effective draws in {draws.points.shape[-1]} dimensions and "
                 f"k = {draws.pareto_k:.2f} after {len(draws.effective)} refits"
             )
-        if math.isinf(found.pareto_k):
-            return "its proposal is still being adapted"
-        return f"the weights' Pareto k is {found.pareto_k:.2f}, above {TRUSTED_K}"
-
-    def _is_negligible(self, state: EvidenceState, components: int, log_evidence: float) -> bool:
-        """Whether log p(n) and the largest log likelihood found limit the part of n components to a thousandth."""
-        mine = self.problem.prior.num_components(self.evaluations.cube) == components
-        values = self.evaluations.log_likelihood[mine]
-        draws = state.draws[components - 1]
-        if draws is not None:
-            values = torch.cat([values, draws.log_likelihood])
-        values = values[values.isfinite()]
-        largest = float(values.max()) if len(values) else -math.inf
-        bound = float(self.problem.prior.log_prob_components[components - 1]) + largest
-        return bound < log_evidence + math.log(_NEGLIGIBLE)
-
-    def _neediest(self, state: EvidenceState) -> int:
-        """The number of components whose part is not trusted and largest; or whose deviation counts most."""
-        evidence = self._drawn_evidence(state)
-        total = evidence.log_evidence
-        needs = []
-        for n, (part, sd) in enumerate(
-            zip(evidence.log_parts.tolist(), evidence.log_parts_sd.tolist(), strict=True), 1
-        ):
-            draws = state.draws[n - 1]
-            assert draws is not None
-            if not draws.proposals or (math.isinf(sd) and self._is_negligible(state, n, total)):
-                needs.append((0.0, -math.inf))
-            elif math.isinf(sd):  # the fewest draws first, so that none starves the others
-                needs.append((1.0, -float(len(draws.points)) / round_size(self.integrands[n - 1].dimension)))
-            else:
-                needs.append((0.0, part + math.log(max(sd, 1e-12))))
-        return max(range(len(needs)), key=lambda index: needs[index])
+        elif math.isinf(found.pareto_k):
+            reason = "its proposal is still being adapted"
+        elif not found.is_trusted:
+            reason = f"the weights' Pareto k is {found.pareto_k:.2f}, above {TRUSTED_K}"
+        else:
+            reason = "searches from other starts are not done, or found new modes"
+        larger = "" if self._is_given_up(state, done) else "a larger budget, or "
+        if not done:
+            return (
+                f"no evidence can be trusted (n = 1: {reason}): that of one component is a guess; give {larger}another "
+                f"prior or likelihood"
+            )
+        size, most = done + 1, len(state.draws)
+        which = f"{size} components" if size == most else f"{size} to {most} components"
+        share = 1.0 / (1.0 + math.exp(-min(log_odds, _LARGEST_LOG_ODDS)))
+        return (
+            f"the evidence is without {which}, which may have up to {share:.0%} of it (n = {size}: {reason}); "
+            f"give {larger}the prior at most {done}"
+        )
 
     def _other_starts(self, state: EvidenceState, components: int, generator: torch.Generator) -> tuple[Tensor, int]:
         """Starts that no other search has: draws of the prior, nested kernels, and known ones with a part redrawn."""

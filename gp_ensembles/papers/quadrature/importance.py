@@ -31,7 +31,6 @@ _CHECKED = 2  # rounds of fresh draws before their weights are judged
 _MOST = 24  # components of a proposal
 _POLISH = 25  # iterations of an ascent from a draw
 _FEWEST_REFITS = 2  # after which a proposal may be given up
-_SUSPECT_K = 0.9
 _HOPELESS_K, _HOPELESS_SHARE = 1.0, 0.25  # where k is larger, and effective draws per dimension are fewer and falling
 _DRAWS_TO_REFIT = 5.0  # effective draws per dimension that a refit is made with, by tempering
 _LEAST_SD = 1e-6  # of the features of a component
@@ -49,12 +48,6 @@ class ImportanceDraws(NamedTuple):
     num_evaluations: int  # likelihoods, those of ascents and Hessians included
     effective: tuple[float, ...] = ()  # effective draws that each refit was made with
     pareto_k: float = math.inf  # shape of the tail of the weights that the last refit was made with
-
-    @property
-    def is_suspect(self) -> bool:
-        """Whether refits have fewer effective draws than dimensions to go by, and k is near where means end."""
-        dimension = self.points.shape[-1]
-        return bool(self.effective) and self.effective[-1] < dimension and self.pareto_k > _SUSPECT_K
 
     @property
     def is_hopeless(self) -> bool:

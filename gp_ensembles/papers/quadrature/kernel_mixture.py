@@ -139,8 +139,8 @@ class KernelMixtureModel(MixtureModel):
         X, Y = problem.X, (problem.y + problem.mean).unsqueeze(-1)
         if known_noise is not None and known_noise.shape != Y.shape:
             raise ValueError(f"known noise must have shape {tuple(Y.shape)}, got {tuple(known_noise.shape)}")
-        if known_noise is not None and not isinstance(problem.likelihood, DenseLikelihood):
-            raise ValueError(f"known noise needs the dense likelihood, not a {type(problem.likelihood).__name__}")
+        if known_noise is not None and not isinstance(problem.likelihoods, DenseLikelihood):
+            raise ValueError(f"known noise needs a DenseLikelihood, not {type(problem.likelihoods).__name__}")
         outcomes = MixtureOutcomeTransform(outcome_transform).eval()
         given_X = X if input_transform is None else input_transform.eval().untransform(X)
         super().__init__(Observations(given_X, *outcomes.untransform(Y, known_noise)), input_transform, outcomes)
@@ -196,7 +196,7 @@ class KernelMixtureModel(MixtureModel):
         assert self._conditioned is not None  # siblings share it
         other = self._sibling()
         other.data = data
-        if not isinstance(self._likelihood, DenseLikelihood):  # another arithmetic might not take these rows
+        if self._likelihood is not DenseLikelihood:  # another arithmetic might not take these rows
             other._rows_imagined = rows if self._rows_imagined is None else self._rows_imagined.followed_by(rows)
             return other
         other.log_weights = fantasies.log_weights_after(self.joint, self.noise, rows, self.log_weights).detach()
@@ -221,7 +221,7 @@ class KernelMixtureModel(MixtureModel):
     @property
     def _conditioned(self) -> Processes:
         if self._cache is None:
-            bound = self._likelihood.bind(self._X, self._residual)
+            bound = self._likelihood(self._X, self._residual)
             self._cache = bound.condition(self._kernels())
         return self._cache
 
@@ -248,71 +248,37 @@ class Prediction(NamedTuple):
     from_roots: Tensor  # where products of roots were used; elsewhere positive weights were
 
 
-# Log weights (K,) and, if any, weights of products of roots (K, K) with the sum of those of all kernels.
-Weights = tuple[Tensor, Tensor | None, Tensor | None]
+def quadrature_prediction(
+    problem: RegressionProblem, surrogate: Surrogate, nodes: QuadratureNodes, X: Tensor
+) -> Prediction:
+    """Moments at points (M, D) by products of roots where those are usable, else by positive weights.
 
-
-class Predictor:
-    """Kernels (K, C), conditioned on the data once, with their weights and those of every jackknife replicate."""
-
-    def __init__(self, problem: RegressionProblem, cube: Tensor, weights: list[Weights]) -> None:
-        self._weights = weights
-        self._mean = problem.mean
-        with torch.no_grad():
-            hyperparameters = problem.prior.hyperparameters(cube)
-        self._noise = hyperparameters.noise.unsqueeze(-1)
-        self._processes = problem.likelihoods.condition(hyperparameters)
-
-    def predict(self, X: Tensor) -> Prediction:
-        """Moments at points (M, D), chunk by chunk."""
-        size = max(1, _CHUNK // len(self._noise) ** 2)
-        chunks = [self._predict(some) for some in X.split(size)]
-        return Prediction(*(torch.cat(columns) for columns in zip(*chunks, strict=True)))
-
-    def _predict(self, X: Tensor) -> Prediction:
-        """By products of roots where those of all evaluations are usable, else by positive weights."""
-        mean, variance = self._processes.marginals(X)  # without the prior mean: a large one would cost digits
-        variance = variance + self._noise
-        use, mass, found = torch.zeros_like(X[:, 0], dtype=torch.bool), torch.ones_like(X[:, 0]), []
-        products: tuple[Tensor, Tensor, Tensor] | None = None
-        for number, (log_weights, roots, total) in enumerate(self._weights):
-            moments = mixtures.moments(log_weights.unsqueeze(-1), mean, variance)
-            if roots is not None:
-                products = products or root_products(mean, variance)
-                mixture = root_mixture(roots, products, total)
-                use, mass = (mixture.usable, mixture.mass) if number == 0 else (use, mass)
-                first, second = (torch.where(use, a, b) for a, b in zip(mixture.moments(), moments, strict=True))
-                moments = first, second
-            found.append(moments)
-        (center, spread), *replicates = found
-        return Prediction(center + self._mean, spread, jackknife_sd(torch.stack([m for m, _ in replicates])), mass, use)
-
-
-def quadrature_predictor(problem: RegressionProblem, surrogate: Surrogate, nodes: QuadratureNodes) -> Predictor:
-    """Predictions by the quadrature's weights; each replicate leaves out a group of the evaluations."""
+    For the jackknife they are computed again without each group of the evaluations.
+    """
     distances, count = node_distances(surrogate, nodes), len(surrogate.roots)
     found = []
     for rows in [torch.arange(count, device=nodes.cube.device), *rows_without_each_group(surrogate.roots)]:
         part, near = surrogate.only(rows), Distances(*(table[:, rows] for table in distances))
-        log_weights = _of_all(positive_weights(part, nodes, near), rows, count)
-        found.append((log_weights, rows, root_weights(part, nodes, near)))
-    largest = torch.stack([log_weights for log_weights, *_ in found]).amax(0)
-    kept = (largest > math.log(_LEAST_WEIGHT)).nonzero().squeeze(-1)  # kernels with weight in any of them
-    weights: list[Weights] = []
-    for log_weights, rows, roots in found:
+        log_weights = positive_weights(part, nodes, near)
+        log_weights = log_weights.new_full((count,), -torch.inf).index_copy(0, rows, log_weights)
+        roots = root_weights(part, nodes, near)
         every = roots.new_zeros(count, count).index_put((rows.unsqueeze(-1), rows), roots)
-        weights.append((log_weights[kept].log_softmax(-1), every[kept][:, kept], roots.sum()))
-    return Predictor(problem, surrogate.evaluations.cube[kept], weights)
-
-
-def weighted_predictor(problem: RegressionProblem, cube: Tensor, log_weights: Tensor) -> Predictor:
-    """Predictions by a mixture of kernels (R, C) with log weights (R,); each replicate leaves out a group."""
-    count = len(cube)
-    groups = [torch.arange(count, device=cube.device), *rows_without_each_group(log_weights)]
-    parts = [_of_all(log_weights[rows], rows, count).log_softmax(-1) for rows in groups]
-    return Predictor(problem, cube, [(part, None, None) for part in parts])
-
-
-def _of_all(log_weights: Tensor, rows: Tensor, count: int) -> Tensor:
-    """Log weights of all kernels from those of some, (count,)."""
-    return log_weights.new_full((count,), -torch.inf).index_copy(0, rows, log_weights)
+        found.append((log_weights, every))
+    largest = torch.stack([log_weights for log_weights, _ in found]).amax(0)
+    kept = (largest > math.log(_LEAST_WEIGHT)).nonzero().squeeze(-1)  # kernels with weight in any of them
+    with torch.no_grad():
+        hyperparameters = problem.prior.hyperparameters(surrogate.evaluations.cube[kept])
+    processes, parts = problem.likelihoods.condition(hyperparameters), []
+    for points in X.split(max(1, _CHUNK // len(kept) ** 2)):
+        mean, variance = processes.marginals(points)  # without the prior mean: a large one would cost digits
+        variance = variance + hyperparameters.noise.unsqueeze(-1)
+        products = root_products(mean, variance)
+        mixed = [root_mixture(roots[kept][:, kept], products, roots.sum()) for _, roots in found]
+        moments = []
+        for (log_weights, _), mixture in zip(found, mixed, strict=True):
+            positive = mixtures.moments(log_weights[kept].log_softmax(-1).unsqueeze(-1), mean, variance)
+            pairs = zip(mixture.moments(), positive, strict=True)
+            moments.append([torch.where(mixed[0].usable, one, other) for one, other in pairs])
+        mean_sd = jackknife_sd(torch.stack([center for center, _ in moments[1:]]))
+        parts.append(Prediction(moments[0][0] + problem.mean, moments[0][1], mean_sd, mixed[0].mass, mixed[0].usable))
+    return Prediction(*(torch.cat(columns) for columns in zip(*parts, strict=True)))

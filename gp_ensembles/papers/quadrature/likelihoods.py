@@ -3,7 +3,7 @@
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, cast, final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures, co
 CHUNK_BYTES = 2**25  # of matrices per chunk: about the size of caches; more is slower
 _SAME_LAG = 1e-9  # lags closer than this share of the range are one lag of a grid
 _MATRICES = 12  # covariance, its factor, inverse and gradient, and the parts of the component being differentiated
+_LEAST_REST = 1e-8  # of 1 - v / noise, where the noise is next to nothing
 _MEMORY_SHARE = 0.8  # of the memory there is that one likelihood may take
 
 
@@ -31,30 +32,50 @@ class Processes(NamedTuple):
     hyperparameters: KernelHyperparameters  # of batch shape (R,)
     X: Tensor  # training inputs, (N, D)
     known: Callable[[Tensor], Known]  # at points (M, D)
-    keeps_rest: bool = True  # whether before the data the covariance is the kernel's, or zero
 
     def predict(self, X: Tensor) -> tuple[Tensor, Tensor]:
         r"""Joint predictions of the function at points (\*batch, q, D): (\*batch, R, q) and (\*batch, R, q, q)."""
         kernels, scale, _ = self.hyperparameters
         shape, points = X.shape[:-1], X.unsqueeze(-3)
         mean, pairs = self.known(X.reshape(-1, X.shape[-1]))  # one solve for all batches: no copies of the factor
-        own = scale[:, None, None] * covariance(kernels, points, points) if self.keeps_rest else 0.0
+        own = scale[:, None, None] * covariance(kernels, points, points)
         for pair in pairs:
             left, right = (part.unflatten(-2, shape).movedim(0, -3) for part in pair)  # (*batch, R, q, F)
             own = own - left @ right.mT
-        return mean.unflatten(-1, shape).movedim(0, -2), cast(Tensor, own)
+        return mean.unflatten(-1, shape).movedim(0, -2), own
 
     def marginals(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Means and variances of the function at points (M, D), one at a time: (R, M) each."""
+        means, learned, left_open = self._parts(X)
+        return means, (learned + left_open).clamp_min(0.0)
+
+    def leave_one_out(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Errors of each training target (N,) by all others, and the variances of targets there: (R, N) each.
+
+        .. math:: y_i - m_{-i} = \frac{y_i - m_i}{1 - v_i / \sigma^2}, \qquad
+                  s_{-i}^2 = \frac{v_i}{1 - v_i / \sigma^2} + d_i + \sigma^2
+
+        with the part v of the posterior variance that comes from the targets, and d that knots leave open (Rasmussen
+        and Williams, 2006, section 5.4.2).
+        """
+        means, learned, left_open = self._parts(self.X)
+        noise = self.hyperparameters.noise.unsqueeze(-1)
+        rest = (1.0 - learned / noise).clamp_min(_LEAST_REST)
+        return (y - means) / rest, learned.clamp_min(0.0) / rest + left_open + noise
+
+    def _parts(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Means at points (M, D), and variances of what the targets tell of, and of what knots leave open: (R, M)."""
         kernels, scale, _ = self.hyperparameters
-        prior = (scale * kernels.weights.sum(-1)).unsqueeze(-1) if self.keeps_rest else 0.0
-        means, variances = [], []
+        prior = (scale * kernels.weights.sum(-1)).unsqueeze(-1)
+        parts = []
         for some in X.split(max(1, CHUNK_BYTES // (X.element_size() * len(self.X) * len(scale)))):
             mean, pairs = self.known(some)
-            explained = torch.stack([(left * right).sum(-1) for left, right in pairs]).sum(0)
-            means.append(mean)
-            variances.append((prior - explained).clamp_min(0.0))
-        return torch.cat(means, -1), torch.cat(variances, -1)
+            of_features, *of_targets = [(left * right).sum(-1) for left, right in pairs]
+            left_open = prior - of_features if of_targets else torch.zeros_like(of_features)
+            learned = -of_targets[0] if of_targets else prior - of_features
+            parts.append((mean, learned, left_open))
+        means, learned, left_open = (torch.cat(part, -1) for part in zip(*parts, strict=True))
+        return means, learned, left_open
 
 
 class LogMarginalLikelihoods(ABC):
@@ -100,26 +121,8 @@ class LogMarginalLikelihoods(ABC):
         """Log marginal likelihoods of a few kernels, shape (B,)."""
 
 
-class Likelihood(Protocol):
-    """A way to compute log marginal likelihoods, before it sees the data; any class with this method will do."""
-
-    def bind(self, X: Tensor, y: Tensor) -> LogMarginalLikelihoods:
-        """The likelihoods of data X (N, D) and y (N,).
-
-        Raises:
-            ValueError: If the data contradict what the arithmetic takes for granted.
-            MemoryError: If a likelihood does not fit into memory.
-        """
-
-
-@final
-class DenseLikelihood:
-    """Cholesky factorizations, exact for any inputs: O(N^3) operations and O(N^2) memory for a kernel."""
-
-    def bind(self, X: Tensor, y: Tensor) -> "DenseLikelihoods":
-        """The likelihoods of data X (N, D) and y (N,), if they fit into memory."""
-        check_matrix_memory(X)
-        return DenseLikelihoods(X, y)
+# A way to compute log marginal likelihoods of data X (N, D) and y (N,), such as :class:`DenseLikelihood`.
+Likelihood = Callable[[Tensor, Tensor], LogMarginalLikelihoods]
 
 
 def distinct_lags(X: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -142,11 +145,18 @@ def distinct_lags(X: Tensor) -> tuple[Tensor, Tensor] | None:
 
 
 @final
-class DenseLikelihoods(LogMarginalLikelihoods):
-    r"""Log densities :math:`\log N(y;\, 0,\, c\,K_\theta + \sigma^2 I)`, batched over kernels."""
+class DenseLikelihood(LogMarginalLikelihoods):
+    r"""Log densities :math:`\log N(y;\, 0,\, c\,K_\theta + \sigma^2 I)`, batched over kernels, exact for any inputs.
+
+    By Cholesky factorizations: O(N^3) operations and O(N^2) memory for a kernel.
+
+    Raises:
+        MemoryError: If a likelihood does not fit into memory.
+    """
 
     def __init__(self, X: Tensor, y: Tensor) -> None:
         super().__init__(X, y)
+        check_matrix_memory(X)
         self.bytes_each = y.element_size() * len(y) ** 2
         self._lags = distinct_lags(X)
 
@@ -186,8 +196,8 @@ class DenseLikelihoods(LogMarginalLikelihoods):
         return log_marginal(matrices, self.y)
 
 
-def check_data(X: Tensor, y: Tensor) -> None:
-    """Check inputs and targets, naming the first value that is not finite."""
+def check_kinds(X: Tensor, y: Tensor) -> None:
+    """Check that inputs and targets are tensors of fitting shapes and types."""
     if not isinstance(X, Tensor) or not isinstance(y, Tensor):
         raise TypeError("inputs and targets must be tensors; torch.as_tensor(X) makes one of an array")
     if X.ndim != 2 or y.ndim != 1 or X.shape[0] != y.shape[0]:
@@ -200,6 +210,11 @@ def check_data(X: Tensor, y: Tensor) -> None:
             f"inputs and targets must be real numbers of one dtype on one device, got {X.dtype} on {X.device} and "
             f"{y.dtype} on {y.device}"
         )
+
+
+def check_data(X: Tensor, y: Tensor) -> None:
+    """Check inputs and targets, naming the first value that is not finite."""
+    check_kinds(X, y)
     if X.shape[0] < 2:
         raise ValueError(
             "there are no rows of data; at least two are needed"

@@ -1,4 +1,4 @@
-r"""Likelihoods of many rows by F features of the kernel: inducing variables at fixed knots, or random frequencies.
+r"""Likelihoods of many rows by F features of the kernel: inducing variables at fixed knots.
 
 With features :math:`\Phi` (N, F) of which :math:`Q = \Phi\Phi^\top` is the covariance of the rows,
 :math:`A = \sigma^2 I + \Phi^\top\Phi` and :math:`b = \Phi^\top y`,
@@ -11,23 +11,17 @@ in O(N F^2) operations and O(N F) memory (Rasmussen and Williams, 2006, appendix
 
 import functools
 import math
-from collections.abc import Callable
-from typing import NamedTuple, final
+from typing import final
 
 import torch
 from torch import Tensor
 
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.papers.quadrature.likelihoods import CHUNK_BYTES, Known, LogMarginalLikelihoods, Processes
+from gp_ensembles.papers.quadrature.likelihoods import CHUNK_BYTES, Known, Likelihood, LogMarginalLikelihoods, Processes
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures, covariance
-from gp_ensembles.spectral.frequencies import SobolDraws
 
 _TABLES = 2  # of features at a time, less than of covariances: they are multiplied once
-
-
-# Features of rows (N, D) under B kernels, shape (B, N, F).
-Features = Callable[[SpectralMixtures, Tensor, Tensor], Tensor]
 
 
 def knot_features(
@@ -43,25 +37,6 @@ def knot_features(
     cross = scale * covariance(mixtures, knots, X)
     features = torch.linalg.solve_triangular(factor, cross, upper=False).mT
     return torch.where(good[:, None, None], features, torch.nan)
-
-
-def fourier_features(
-    mixtures: SpectralMixtures, outputscale: Tensor, X: Tensor, *, normals: Tensor, center: Tensor
-) -> Tensor:
-    r"""Cosines and sines at frequencies :math:`m_q + s_q \circ z_r` of Q components: (B, N, 2 R Q).
-
-    .. math:: k(\tau) \approx \sum_q \frac{w_q}{R} \sum_{r=1}^R \cos(2\pi\, \omega_{qr}^\top \tau)
-
-    Shapes: ``outputscale`` (B,), ``X`` (N, D), ``normals`` z (R, D), ``center`` (D,), on which only rounding depends.
-    """
-    means, scales = mixtures.means.unsqueeze(-2), mixtures.scales.unsqueeze(-2)  # (B, Q, 1, D)
-    frequencies = (means + scales * normals).flatten(-3, -2)  # (B, Q R, D)
-    angles = 2.0 * math.pi * (X - center) @ frequencies.mT
-    weights = outputscale.unsqueeze(-1) * mixtures.weights / len(normals)
-    present = weights > 0  # the root of an absent component's weight has no derivative
-    size = torch.where(present, weights.where(present, 1.0).sqrt(), 0.0)
-    size = size.repeat_interleave(len(normals), -1).unsqueeze(-2)
-    return torch.cat([size * angles.cos(), size * angles.sin()], -1)
 
 
 def _solved(features: Tensor, noise: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -84,17 +59,25 @@ def _eye(like: Tensor) -> Tensor:
 
 
 @final
-class LowRankLikelihoods(LogMarginalLikelihoods):
-    """Log marginal likelihoods, or lower bounds of them, by ``num_features`` of a component.
+class KnotLikelihood(LogMarginalLikelihoods):
+    """Lower bounds of log marginal likelihoods by knots Z (K, D).
 
-    Features may keep the rest of the covariance, that of the functions they leave out, as independent for each row.
+    The rest of the covariance, that of the functions they leave out, is kept as independent for each row.
     """
 
-    def __init__(self, X: Tensor, y: Tensor, features: Features, num_features: int, *, keeps_rest: bool) -> None:
+    def __init__(self, X: Tensor, y: Tensor, knots: Tensor, nugget: float) -> None:
         super().__init__(X, y)
-        self.features = features
-        self.keeps_rest = keeps_rest
-        self.bytes_each = _TABLES * y.element_size() * len(y) * num_features  # the features of one component
+        if knots.ndim != 2 or not len(knots) or knots.shape[1:] != X.shape[1:] or knots.dtype != X.dtype:
+            raise ValueError(
+                f"knots must be rows (K, {X.shape[-1]}) of {X.dtype} like the inputs, got {tuple(knots.shape)} of "
+                f"{knots.dtype}"
+            )
+        if not bool(knots.isfinite().all()):
+            raise ValueError("knots must be finite")
+        if not nugget > 0:
+            raise ValueError(f"the nugget of the knots must be positive, got {nugget}")
+        self.features = functools.partial(knot_features, knots=knots.to(X.device), nugget=nugget)
+        self.bytes_each = _TABLES * y.element_size() * len(y) * len(knots)
 
     def condition(self, hyperparameters: KernelHyperparameters) -> Processes:
         kernels = hyperparameters._replace(mixtures=hyperparameters.mixtures.trim())
@@ -108,17 +91,16 @@ class LowRankLikelihoods(LogMarginalLikelihoods):
             factors.append(factor)
             means.append(mean)
         known = functools.partial(self._known, kernels, torch.cat(factors), torch.cat(means).unsqueeze(-1))
-        return Processes(kernels, self.X, known, self.keeps_rest)
+        return Processes(kernels, self.X, known)
 
     def _known(self, kernels: KernelHyperparameters, factors: Tensor, means: Tensor, points: Tensor) -> Known:
         features = self.features(kernels.mixtures, kernels.outputscale, points)
         white = torch.linalg.solve_triangular(factors, features.mT, upper=False).mT
         learned = (-kernels.noise[:, None, None] * white, white)
-        pairs = ((features, features), learned) if self.keeps_rest else (learned,)
-        return (features @ means).squeeze(-1), pairs
+        return (features @ means).squeeze(-1), ((features, features), learned)
 
     def _at_once(self, components: int) -> int:
-        return CHUNK_BYTES // (self.bytes_each * components)
+        return CHUNK_BYTES // self.bytes_each
 
     def _values(self, kernels: KernelHyperparameters) -> Tensor:
         mixtures, outputscale, noise = kernels
@@ -132,69 +114,21 @@ class LowRankLikelihoods(LogMarginalLikelihoods):
         log_determinant = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         log_determinant = log_determinant + (len(y) - features.shape[-1]) * noise.log()
         value = -0.5 * (square + log_determinant + len(y) * math.log(2.0 * math.pi))
-        if self.keeps_rest:
-            prior = len(y) * outputscale * mixtures.weights.sum(-1)
-            value = value - 0.5 * (prior - features.square().sum((-2, -1))) / noise
+        prior = len(y) * outputscale * mixtures.weights.sum(-1)
+        value = value - 0.5 * (prior - features.square().sum((-2, -1))) / noise
         return torch.where(good & known & value.isfinite(), value, torch.nan)
 
 
-@final
-class SparseLikelihood(NamedTuple):
+def SparseLikelihood(knots: Tensor, nugget: float = 1e-6) -> Likelihood:
     r"""The variational lower bound with inducing variables at fixed knots (Titsias, 2009): O(N K^2).
 
     .. math:: \log N(y; 0, Q + \sigma^2 I) - \frac{1}{2\sigma^2} \mathrm{tr}(K - Q) \le \log N(y; 0, K + \sigma^2 I)
+
+    Data whose inputs are not like the knots are refused.
 
     Args:
         knots: Knots, shape (K, D), for instance of :func:`~gp_ensembles.numerics.kmeans.kmeans`.
         nugget: Variance of the inducing variables that is not the function's, as a share of the output scale, which
             keeps their covariance positive definite; single precision needs 1e-4.
     """
-
-    knots: Tensor
-    nugget: float = 1e-6
-
-    def bind(self, X: Tensor, y: Tensor) -> LowRankLikelihoods:
-        """The likelihoods of data X (N, D) and y (N,).
-
-        Raises:
-            ValueError: If the knots are not finite rows like the inputs, or the nugget is not positive.
-        """
-        knots = self.knots
-        if knots.ndim != 2 or not len(knots) or knots.shape[1:] != X.shape[1:] or knots.dtype != X.dtype:
-            raise ValueError(
-                f"knots must be rows (K, {X.shape[-1]}) of {X.dtype} like the inputs, got {tuple(knots.shape)} of "
-                f"{knots.dtype}"
-            )
-        if not bool(knots.isfinite().all()):
-            raise ValueError("knots must be finite")
-        if not self.nugget > 0:
-            raise ValueError(f"the nugget of the knots must be positive, got {self.nugget}")
-        features = functools.partial(knot_features, knots=knots.to(X.device), nugget=self.nugget)
-        return LowRankLikelihoods(X, y, features, len(knots), keeps_rest=True)
-
-
-@final
-class FourierLikelihood(NamedTuple):
-    """The exact likelihood of a random-feature approximation of the kernel: O(N F^2), F = 2 R n for n components.
-
-    Args:
-        num_frequencies: Frequencies R of every component.
-        seed: Of the frequencies' low-discrepancy sequence, the same for all kernels.
-    """
-
-    num_frequencies: int = 100
-    seed: int = 0
-
-    def bind(self, X: Tensor, y: Tensor) -> LowRankLikelihoods:
-        """The likelihoods of data X (N, D) and y (N,).
-
-        Raises:
-            ValueError: If there are no frequencies.
-        """
-        if self.num_frequencies < 1:
-            raise ValueError(f"at least one frequency is needed, got {self.num_frequencies}")
-        generator, num_inputs = torch.Generator().manual_seed(self.seed), X.shape[-1]
-        # twice as many columns as are used: a seed gives the frequencies that it always gave
-        draws = SobolDraws().draw(self.num_frequencies, 2 * num_inputs, generator=generator).normals.to(X)
-        features = functools.partial(fourier_features, normals=draws[:, :num_inputs], center=X.mean(0))
-        return LowRankLikelihoods(X, y, features, 2 * self.num_frequencies, keeps_rest=False)
+    return functools.partial(KnotLikelihood, knots=knots, nugget=nugget)

@@ -1,22 +1,23 @@
 """Marginalization over kernels: the loop over rounds of evaluations within a budget."""
 
+import functools
 import hashlib
 import operator
 import time
 import warnings
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
 from gp_ensembles.files import checkpoint as files
-from gp_ensembles.papers.quadrature.evidence import TARGET_SD, EvidenceState
+from gp_ensembles.papers.quadrature.evidence import TARGET_SD, EvidenceSampler, EvidenceState
 from gp_ensembles.papers.quadrature.importance import ImportanceDraws
 from gp_ensembles.papers.quadrature.prior import draw_seed
-from gp_ensembles.papers.quadrature.problem import RegressionProblem
+from gp_ensembles.papers.quadrature.problem import Deadline, OutOfTimeError, RegressionProblem
 from gp_ensembles.papers.quadrature.proposals import StudentMixture
 from gp_ensembles.papers.quadrature.quadrature import Evidence
 from gp_ensembles.papers.quadrature.result import Marginalization
@@ -37,7 +38,7 @@ from gp_ensembles.papers.quadrature.search import (
 from gp_ensembles.papers.quadrature.surrogate import Evaluations
 
 _FEWEST = 5  # evaluations of a budget
-_KIND = files.Kind("gp_ensembles marginalization", 11, "a marginalization", "remove it or name another file")
+_KIND = files.Kind("gp_ensembles marginalization", 12, "a marginalization", "remove it or name another file")
 
 
 class Budget(NamedTuple):
@@ -45,12 +46,13 @@ class Budget(NamedTuple):
 
     Args:
         evaluations: Likelihoods of the search, those of its ascents included.
-        seconds: Seconds of wall time; a round that has started is finished.
+        seconds: Seconds of wall time; an evaluation that has started (a likelihood, or a refit of the surrogate) is
+            finished.
         log_evidence_sd: Stop once the standard deviation of the log evidence is at most this: 0.2 if ``None``, which
             the search, where draws of the prior cover the likelihood, does not stop for.
         draws: Likelihoods of the importance sampling that follows the search where draws of the prior do not cover the
-            likelihood, its ascents included; a round that has started is finished, and it ends early where the first
-            rounds tell that it will fail. With none the evidence stays unknown.
+            likelihood, its ascents included; a round that has started is finished. It takes one number of components
+            after the other and ends at the first that fails. With none the evidence stays unknown.
     """
 
     evaluations: int = 200
@@ -83,7 +85,8 @@ def marginalize(
         generator: Source of randomness; the result is a function of its state.
 
     Returns:
-        The result; after a keyboard interrupt, that of the evaluations so far, with a warning.
+        The result; after a keyboard interrupt, that of the evaluations so far, with a warning. A warning tells, too,
+        if the evidence is in doubt, unless the budget has no draws by which it would be known.
 
     Raises:
         ValueError: If the budget is below five evaluations or has an impossible number, no kernel has a likelihood, or
@@ -101,18 +104,20 @@ def marginalize(
         (40, torch.Size([5]))
     """
     _check_budget(budget)
+    given, deadline = problem, Deadline(budget.seconds, time.perf_counter)
+    problem = problem.within(deadline)
     path = None if checkpoint is None else Path(checkpoint)
     mark = fingerprint(problem, search)
     state = load_search(path, problem, search) if path is not None and path.exists() else None
     _check_search(search)
-    clock = time.perf_counter()
+    target_sd = TARGET_SD if budget.log_evidence_sd is None else budget.log_evidence_sd
     bar: tqdm[Any]
     with tqdm(total=budget.evaluations, disable=not progress, desc="kernels", unit="likelihood") as bar:
         try:
             if state is None:
                 state = init_search(problem, search, budget.evaluations, _of_the_host(generator))
             is_new = len(state.pending) > 0
-            while len(state.pending) and not (state.num_evaluations and _is_late(budget, clock)):
+            while len(state.pending) and not (state.num_evaluations and deadline.is_over):
                 state = evaluate_draws(problem, search, state, budget.evaluations)
                 _save(state, path, mark)
             if is_new or not state.history:
@@ -120,15 +125,23 @@ def marginalize(
                 _save(state, path, mark)
             else:
                 quadrature = Quadrature(problem, state)
-            while not _is_over(state, budget, clock):
+            while not (_is_over(state, budget) or deadline.is_over):
                 state = _round(problem, search, state, quadrature, budget.evaluations)
-                state, quadrature = _record(problem, search, state, bar)
+                if not deadline.is_over:
+                    state, quadrature = _record(problem, search, state, bar)
                 _save(state, path, mark)
             if not prior_covers_likelihood(search, state):
                 bar.total = budget.evaluations + budget.draws
-                while not _is_sampled(problem, state, budget, clock):
-                    state = _sample(problem, state, bar)
+                sampler = sampler_for(problem, state)
+                importance = state.importance or sampler.init()
+                while importance.num_evaluations < budget.draws and not (
+                    deadline.is_over or sampler.is_over(importance, target_sd)
+                ):
+                    state = _sample(sampler, importance, state, target_sd, bar)
+                    importance = state.importance or importance
                     _save(state, path, mark)
+        except OutOfTimeError:
+            pass  # what was complete before is kept
         except KeyboardInterrupt:
             if state is None or not state.num_evaluations:
                 raise
@@ -136,7 +149,10 @@ def marginalize(
                 f"interrupted after {state.num_evaluations} of {budget.evaluations} likelihoods; the result uses those",
                 stacklevel=2,
             )
-    return Marginalization(problem, state, search, _is_late(budget, clock))
+    found = Marginalization(given, cast(SearchState, state), search, deadline.is_over)
+    if found.doubt and budget.draws:
+        warnings.warn(found.doubt, stacklevel=2)
+    return found
 
 
 def _save(state: SearchState, path: Path | None, mark: str) -> None:
@@ -179,21 +195,22 @@ def _round(
 ) -> SearchState:
     """A batch of the policy's and, where prior draws do not cover the likelihood, part of an ascent."""
     before = state.num_evaluations
-    state = evaluate_batch(search, state, quadrature, min(search.batch_size, evaluations - before))
-    if state.num_evaluations == before:
+    state = evaluate_batch(problem, search, state, quadrature, min(search.batch_size, evaluations - before))
+    if state.num_evaluations == before and not problem.deadline.is_over:
         raise ValueError(f"{search.policy} selected no kernel to evaluate; a policy must select at least one")
     left = evaluations - state.num_evaluations
-    if not left or not search.num_ascents or prior_covers_likelihood(search, state):
+    if not left or not search.num_ascents or problem.deadline.is_over or prior_covers_likelihood(search, state):
         return state
     return evaluate_ascent(problem, search, state, min(search.ascent_evaluations, left))
 
 
-def _sample(problem: RegressionProblem, state: SearchState, bar: "tqdm[Any]") -> SearchState:
-    """A step of importance sampling; once there are draws of every number of components, rounds in the history."""
-    before = time.perf_counter()
-    sampler, generator = sampler_for(problem, state), torch.Generator()
+def _sample(
+    sampler: EvidenceSampler, importance: EvidenceState, state: SearchState, target_sd: float, bar: "tqdm[Any]"
+) -> SearchState:
+    """A step of importance sampling, with a round in the history."""
+    before, generator = time.perf_counter(), torch.Generator()
     generator.set_state(state.random)
-    importance = sampler.step(state.importance or sampler.init(), generator)
+    importance = sampler.step(importance, generator, target_sd)
     state = state._replace(importance=importance, random=generator.get_state())
     evidence = sampler.evidence(importance)
     state = add_seconds(state, "importance", before)
@@ -201,17 +218,6 @@ def _sample(problem: RegressionProblem, state: SearchState, bar: "tqdm[Any]") ->
     best += [float(one.log_likelihood.nan_to_num(nan=-torch.inf).max()) for one in importance.draws if one is not None]
     count = state.num_evaluations + importance.num_evaluations
     return _with_round(state, count, max(best), evidence, bar)
-
-
-def _is_sampled(problem: RegressionProblem, state: SearchState, budget: Budget, clock: float) -> bool:
-    """Whether importance sampling is over: its budget is used up, it is exact enough, or given up."""
-    used = 0 if state.importance is None else state.importance.num_evaluations
-    if used >= budget.draws or _is_late(budget, clock):
-        return True
-    target = TARGET_SD if budget.log_evidence_sd is None else budget.log_evidence_sd
-    if state.importance is None:
-        return False
-    return state.history[-1].log_evidence_sd <= target or sampler_for(problem, state).is_hopeless(state.importance)
 
 
 def _record(
@@ -236,14 +242,10 @@ def _with_round(state: SearchState, count: int, best: float, evidence: Evidence,
     return state._replace(history=(*state.history, totals))
 
 
-def _is_over(state: SearchState, budget: Budget, clock: float) -> bool:
-    if state.num_evaluations >= budget.evaluations or _is_late(budget, clock):
+def _is_over(state: SearchState, budget: Budget) -> bool:
+    if state.num_evaluations >= budget.evaluations:
         return True
     return budget.log_evidence_sd is not None and state.history[-1].log_evidence_sd <= budget.log_evidence_sd
-
-
-def _is_late(budget: Budget, clock: float) -> bool:
-    return budget.seconds is not None and time.perf_counter() - clock >= budget.seconds
 
 
 def _of_the_host(generator: torch.Generator | None) -> torch.Generator:
@@ -265,11 +267,14 @@ def fingerprint(problem: RegressionProblem, search: Search) -> str:
     return hashlib.sha256(repr(settings).encode()).hexdigest()
 
 
-def _name(choice: object) -> str:
+def _name(choice: Any) -> str:
     """A choice's class and settings, without its address in memory."""
     fields = tuple(choice) if isinstance(choice, tuple) else ()
+    if isinstance(choice, functools.partial):
+        choice, fields = choice.func, tuple(choice.keywords.values())
+    kind = choice if isinstance(choice, type) else type(choice)
     settings = [field.tolist() if isinstance(field, Tensor) else field for field in fields]
-    return f"{type(choice).__module__}.{type(choice).__qualname__}{settings}"
+    return f"{kind.__module__}.{kind.__qualname__}{settings}"
 
 
 def _plain(value: Any) -> Any:
@@ -293,8 +298,7 @@ def load_search(path: Path, problem: RegressionProblem, search: Search) -> Searc
     importance = None
     if state.importance is not None:
         importance = EvidenceState(*state.importance)
-        draws, sound = (tuple(map(_draws, some)) for some in (importance.draws, importance.sound))
-        importance = importance._replace(draws=draws, sound=sound)
+        importance = importance._replace(draws=tuple(map(_draws, importance.draws)))
     return state._replace(
         evaluations=Evaluations(*state.evaluations),
         ascents=tuple(AscentPath(*one) for one in state.ascents),

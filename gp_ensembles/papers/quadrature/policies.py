@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
@@ -16,15 +16,6 @@ from gp_ensembles.papers.quadrature.surrogate import PreparedKernels, Surrogate
 
 _TINY = 1e-200
 _SINGULAR = 1e-7  # smallest pivot over the largest, below which gradients are noise
-
-
-class Policy(Protocol):
-    """Selects the kernels to evaluate next; any class with this method will do."""
-
-    def select(
-        self, surrogate: Surrogate, nodes: QuadratureNodes, count: int, *, generator: torch.Generator | None
-    ) -> Tensor:
-        """Rows (count, C) of the prior's cube to evaluate next."""
 
 
 class AcquisitionOptimizer(NamedTuple):
@@ -145,6 +136,9 @@ class PriorPolicy(NamedTuple):
     ) -> Tensor:
         """Rows (count, C) of the prior's cube to evaluate next."""
         return draw_stratified(surrogate.kernel_distance.prior, count, generator=generator)
+
+
+Policy = InformationPolicy | UncertaintyPolicy | PriorPolicy
 
 
 class InformationGain(AcquisitionFunction):

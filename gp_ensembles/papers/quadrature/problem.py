@@ -1,14 +1,25 @@
 """The regression problem: data, a prior over kernels and a likelihood; and the kernels with their posterior weights."""
 
+import copy
 import functools
-from typing import NamedTuple
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
 
 from gp_ensembles.numerics.display import prints_fields
 from gp_ensembles.numerics.draws import generator_device
-from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood, Likelihood, LogMarginalLikelihoods, check_data
+from gp_ensembles.papers.quadrature.likelihoods import (
+    DenseLikelihood,
+    Likelihood,
+    LogMarginalLikelihoods,
+    check_data,
+    check_kinds,
+)
 from gp_ensembles.papers.quadrature.prior import Hyperprior, default_prior
 from gp_ensembles.papers.quadrature.surrogate import KernelDistance, matern_distance
 
@@ -18,21 +29,64 @@ _FEWEST = 8
 _BYTES = 2**28  # of the factors of their covariances
 
 
+class OutOfTimeError(Exception):
+    """The time of a budget is over."""
+
+
+@final
+class Deadline:
+    """The end of a call's time, kept to within one evaluation; the first evaluation is always made.
+
+    Args:
+        seconds: Time from now on; without limit if ``None``.
+        clock: Seconds that have passed.
+    """
+
+    def __init__(self, seconds: float | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock = clock
+        self.end: float = math.inf if seconds is None else clock() + seconds
+        self._each: float | None = None  # seconds of the last evaluation
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is over."""
+        return self.clock() >= self.end
+
+    def parts(self, rows: Tensor) -> Iterator[Tensor]:
+        """Rows in parts that should take half of the time left, or one evaluation; all at once without a limit.
+
+        Raises:
+            OutOfTimeError: If rows are left when the time is over.
+        """
+        if math.isinf(self.end):
+            yield rows
+            return
+        while len(rows):
+            before = self.clock()
+            if self._each is not None and before >= self.end:
+                raise OutOfTimeError
+            count = max(1, int(0.5 * (self.end - before) / self._each)) if self._each else 1
+            yield rows[:count]
+            self._each = (self.clock() - before) / len(rows[:count])
+            rows = rows[count:]
+
+
 class RegressionProblem:
     r"""Regression data with a prior over kernels: the problem that is marginalized.
 
     Args:
         X: Inputs, shape (N, D).
-        y: Targets, shape (N,).
-        prior: Prior over kernels; :func:`default_prior` of the data if ``None``.
+        y: Targets, shape (N,); rows whose target is NaN are left out, and ``num_missing`` counts them.
+        prior: Prior over kernels; :func:`default_prior` of the other rows if ``None``.
         mean: Prior mean of the targets, not inferred; their average if ``None``.
         likelihood: How likelihoods are computed and predictions made: the dense way is exact for any inputs and costs
             O(N^3); see :mod:`~gp_ensembles.papers.quadrature.toeplitz` for series on a grid, and
             :mod:`~gp_ensembles.papers.quadrature.low_rank` for many rows.
 
     Raises:
-        ValueError: If the data are not finite real numbers of fitting shapes, an input or the targets are constant and
-            no prior is given, the prior is over another number of inputs, or the likelihood contradicts the inputs.
+        ValueError: If the data are not real numbers of fitting shapes, an input is not finite, all targets are missing,
+            an input or the targets are constant and no prior is given, the prior is over another number of inputs, or
+            the likelihood contradicts the inputs.
         TypeError: If the data are not tensors.
         MemoryError: If a likelihood does not fit into memory.
 
@@ -51,15 +105,29 @@ class RegressionProblem:
         prior: Hyperprior | None = None,
         *,
         mean: float | None = None,
-        likelihood: Likelihood = DenseLikelihood(),  # noqa: B008 (immutable)
+        likelihood: Likelihood = DenseLikelihood,
     ) -> None:
+        check_kinds(X, y)
+        there = ~y.isnan()
+        self.num_missing: int = len(y) - int(there.sum())
+        if self.num_missing:
+            if self.num_missing == len(y):
+                raise ValueError(f"all {len(y)} targets are missing (NaN)")
+            X, y = X[there], y[there]
         check_data(X, y)
         self.prior: Hyperprior = default_prior(X, y) if prior is None else prior
         if self.prior.num_inputs != X.shape[1]:
             raise ValueError(f"the prior is over {self.prior.num_inputs} input(s), the data have {X.shape[1]}")
         self.mean: Tensor = y.mean() if mean is None else y.new_tensor(mean)
         self.likelihood = likelihood
-        self.likelihoods: LogMarginalLikelihoods = likelihood.bind(X, y - self.mean)
+        self.likelihoods: LogMarginalLikelihoods = likelihood(X, y - self.mean)
+        self.deadline: Deadline = Deadline()
+
+    def within(self, deadline: Deadline) -> "RegressionProblem":
+        """The same problem, whose evaluations keep to a deadline."""
+        other = copy.copy(self)
+        other.deadline = deadline
+        return other
 
     @property
     def X(self) -> Tensor:
@@ -82,10 +150,28 @@ class RegressionProblem:
             self.prior, functools.partial(matern_distance, bandwidth=_BANDWIDTH * self.prior.num_inputs**0.5)
         )
 
+    def log_likelihood(self, cube: Tensor) -> Tensor:
+        """Log marginal likelihoods of rows (A, C) of the prior's cube, (A,), differentiable; NaN where there is none.
+
+        Raises:
+            OutOfTimeError: If the deadline comes before the last of them.
+        """
+        parts = [self.likelihoods(*self.prior.hyperparameters(rows)) for rows in self.deadline.parts(cube)]
+        return torch.cat(parts) if parts else self.y[:0]
+
     @torch.no_grad()
     def evaluate(self, cube: Tensor) -> Tensor:
-        """Log marginal likelihoods of rows (A, C) of the prior's cube; NaN where a covariance cannot be factorized."""
-        return self.likelihoods(*self.prior.hyperparameters(cube))
+        """The same without derivatives; NaN where a covariance cannot be factorized."""
+        return self.log_likelihood(cube)
+
+    @torch.no_grad()
+    def evaluate_in_time(self, cube: Tensor) -> Tensor:
+        """Those of as many of the first rows as the deadline allows, (B,)."""
+        values = [self.y[:0]]
+        with suppress(OutOfTimeError):
+            for rows in self.deadline.parts(cube):
+                values.append(self.likelihoods(*self.prior.hyperparameters(rows)))
+        return torch.cat(values)
 
 
 @prints_fields

@@ -16,6 +16,7 @@ _EVERY = 3  # one node in three is drawn around a center
 _NEXT_TO_NOTHING = 1e-30  # smallest replicate of the evidence as a share of the evidence
 _SHARPNESS = 10.0  # power of the correlations by which nodes are shared out among kernels
 _MAX_GROUPS = 10  # of the jackknife
+NO_DRAWS = "draws of the prior do not cover the likelihood, and the budget left no draws for importance sampling"
 
 
 class QuadratureNodes(NamedTuple):
@@ -108,6 +109,7 @@ class Evidence(NamedTuple):
     log_evidence_sd: float  # its standard deviation; infinite if the evidence cannot be trusted
     posterior_sd: Tensor  # standard deviations of the posterior probabilities, (N,); infinite if in doubt
     doubt: str = ""  # why it cannot be trusted, in words; empty if it can
+    log_rest: float = -math.inf  # a limit of what numbers of components that are left out may add to the evidence
 
     @property
     def posterior(self) -> Tensor:
@@ -145,9 +147,8 @@ def nearest_evidence(surrogate: Surrogate, nodes: QuadratureNodes) -> Evidence:
     components = prior.num_components(surrogate.evaluations.cube)
     sizes = range(1, prior.max_components + 1)
     parts = torch.stack([torch.where(components == n, masses, -torch.inf).logsumexp(-1) for n in sizes])
-    doubt = "draws of the prior do not cover the likelihood, and the budget left no draws for importance sampling"
     unknown = torch.full_like(parts, torch.inf)
-    return Evidence(parts, unknown, float(parts.logsumexp(-1)), math.inf, unknown, doubt)
+    return Evidence(parts, unknown, float(parts.logsumexp(-1)), math.inf, unknown, NO_DRAWS)
 
 
 def integrals(surrogate: Surrogate, nodes: QuadratureNodes) -> tuple[Tensor, Tensor]:

@@ -1,5 +1,6 @@
 """Result of a marginalization: evidence, weighted kernels, predictions, and the quadrature's own numbers."""
 
+import math
 from functools import cached_property
 from typing import NamedTuple
 
@@ -7,18 +8,15 @@ import torch
 from gpytorch.kernels import ScaleKernel
 from torch import Tensor
 
+from gp_ensembles.distributions import StudentTMixture
+from gp_ensembles.numerics import mixtures
 from gp_ensembles.numerics.display import counted, fields_text, prints_fields
 from gp_ensembles.papers.quadrature.evidence import EvidenceSampler
-from gp_ensembles.papers.quadrature.kernel_mixture import (
-    KernelMixtureModel,
-    Prediction,
-    Predictor,
-    quadrature_predictor,
-    weighted_predictor,
-)
+from gp_ensembles.papers.quadrature.kernel_mixture import KernelMixtureModel
+from gp_ensembles.papers.quadrature.likelihoods import Processes
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
 from gp_ensembles.papers.quadrature.problem import RegressionProblem, WeightedKernels, affordable_kernels
-from gp_ensembles.papers.quadrature.quadrature import Evidence
+from gp_ensembles.papers.quadrature.quadrature import NO_DRAWS, Evidence
 from gp_ensembles.papers.quadrature.search import (
     Quadrature,
     Round,
@@ -28,6 +26,7 @@ from gp_ensembles.papers.quadrature.search import (
     sampler_for,
 )
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtureKernel
+from gp_ensembles.papers.sparse.tails import Tails, tails_of
 
 
 @prints_fields
@@ -61,8 +60,8 @@ class Marginalization:
         >>> found = marginalize(
         ...     problem, Budget(40, draws=0), generator=torch.Generator().manual_seed(0)
         ... )
-        >>> found.log_evidence_sd, found.doubt
-        (inf, 'draws of the prior do not cover the likelihood, and the budget left no draws for importance sampling')
+        >>> found.predict(X[:2]).mean.shape, found.num_evaluations
+        (torch.Size([2]), 40)
     """
 
     def __init__(self, problem: RegressionProblem, state: SearchState, search: Search, is_late: bool = False) -> None:
@@ -81,6 +80,8 @@ class Marginalization:
             "weights of the kernels": self.log_weights.exp(),
             "kernels evaluated": self.num_evaluations,
         }
+        if self.problem.num_missing:
+            reported["rows left out, their targets missing"] = self.problem.num_missing
         return fields_text(f"Marginalization of {counted((rows, 'row'), (inputs, 'input'))}", reported)
 
     @property
@@ -124,23 +125,30 @@ class Marginalization:
 
     @property
     def log_evidence_sd(self) -> float:
-        """Standard deviation of the log evidence; infinite where it cannot be trusted: ``doubt`` says why.
+        """Standard deviation of the log evidence of the numbers of components that it includes.
 
-        It is finite only after searches for modes from other starts found nothing new of weight; a mode that all of
+        Others are left out where their part is not known (``doubt`` says why, and what they may weigh); infinite if all
+        are. It is known only after searches for modes from other starts found nothing new of weight; a mode that all of
         them missed is not accounted for.
         """
         return self.evidence.log_evidence_sd
 
     @property
     def doubt(self) -> str:
-        """Why the evidence cannot be trusted; empty if it can."""
-        doubt = self.evidence.doubt
+        """Why the evidence is not that of all numbers of components; empty if it is."""
+        if self.is_covered:
+            return ""
+        doubt = NO_DRAWS if self._sampler is None else self.evidence.doubt  # without the work of a surrogate
         return f"the seconds of the budget ran out: {doubt}" if doubt and self.is_late else doubt
 
     @property
     def posterior_components(self) -> Tensor:
-        """Posterior probabilities of n = 1..N components, shape (N,); NaN where the evidence is in doubt."""
-        return torch.full_like(self.evidence.log_parts, torch.nan) if self.doubt else self.evidence.posterior
+        """Posterior probabilities of n = 1..N components, shape (N,), given that n is among those of the evidence.
+
+        NaN if none is.
+        """
+        none = not math.isfinite(self.evidence.log_evidence_sd)
+        return torch.full_like(self.evidence.log_parts, torch.nan) if none else self.evidence.posterior
 
     @property
     def posterior_components_sd(self) -> Tensor:
@@ -148,23 +156,19 @@ class Marginalization:
         return self.evidence.posterior_sd
 
     @cached_property
-    def _drawn(self) -> WeightedKernels | None:
-        """Draws of importance sampling that are sound, if any are."""
-        importance = self.state.importance
-        return None if self._sampler is None or importance is None else self._sampler.kernels(importance)
-
-    @cached_property
     def kernels(self) -> WeightedKernels:
-        """Kernels with posterior weights: up to 64 draws of a sound importance sampling, else those of the search.
+        """Kernels with posterior weights: up to 64 draws of an importance sampling without doubt, or the search's.
 
-        Draws are sound where the weights are, even if modes may be missing. The kernels of the search are weighed by
-        likelihood and by the share of the prior that is nearest to them: where importance sampling failed, they predict
-        better than its few heavy draws.
+        The kernels of the search are weighed by likelihood and by the share of the prior that is nearest to them: where
+        numbers of components had to be left out, they predict better than draws of the others.
         """
-        if self._drawn is None:
+        importance, drawn = self.state.importance, None
+        if self._sampler is not None and importance is not None and not self.doubt:
+            drawn = self._sampler.kernels(importance)
+        if drawn is None:
             return self.quadrature.kernels
         generator = torch.Generator().manual_seed(self.state.nodes_seed)
-        return self._drawn.thin(affordable_kernels(self.problem.likelihoods.bytes_each), generator=generator)
+        return drawn.thin(affordable_kernels(self.problem.likelihoods.bytes_each), generator=generator)
 
     @property
     def log_weights(self) -> Tensor:
@@ -238,15 +242,31 @@ class Marginalization:
             kernels.append(kernel)
         return TopKernels(kernels, noise, self.log_weights[rows].softmax(-1), self.problem.mean)
 
-    def predict(self, X: Tensor) -> Prediction:
-        r"""Moments of the targets at points (M, D), with standard errors.
+    @cached_property
+    def _predictor(self) -> tuple[Processes, Tensor, Tails]:
+        """The kept kernels' processes, their log weights, and the tails of their mixture's errors on rows left out."""
+        rows, log_weights = self.top()
+        processes = self.problem.likelihoods.condition(self.hyperparameters(rows))
+        errors, variances = processes.leave_one_out(self.problem.y)
+        # by Bayes' rule, each row is taken out of the weights, too
+        without = log_weights.unsqueeze(-1) + 0.5 * (errors.square() / variances + variances.log())
+        center, variance = mixtures.moments(without.log_softmax(0), errors, variances)
+        return processes, log_weights, tails_of(center / variance.sqrt())
 
-        By importance sampling, those of the mixture of the kernels. By quadrature, products of roots (the paper's
-        mixture) interpolate between kernels and are about twice as exact as positive weights where the likelihood is
-        smooth; where it is a spike they may not be usable, and positive weights serve.
+    @property
+    def tails(self) -> Tails:
+        """Student's t of the standardized errors of rows left out, each predicted by all others."""
+        return self._predictor[-1]
+
+    def predict(self, X: Tensor) -> StudentTMixture:
+        r"""Predictive distributions of targets at points (M, D), each on its own.
+
+        They are the mixture of ``model()``, noise included, with the tails of errors of rows left out;
+        ``quadrature.predict`` has the paper's moments.
 
         Raises:
             ValueError: If X has another shape or data type than the inputs of the problem, or is not finite.
+            NumericalError: If a kept kernel's covariance cannot be factorized.
         """
         like = self.problem.X
         if X.ndim != 2 or X.shape[-1] != like.shape[-1]:
@@ -255,10 +275,7 @@ class Marginalization:
             raise ValueError(f"inputs are {X.dtype}, but the problem's inputs are {like.dtype}; convert one of them")
         if not bool(X.isfinite().all()):
             raise ValueError("inputs have values that are not finite")
-        return self._predictor.predict(X)
-
-    @cached_property
-    def _predictor(self) -> Predictor:
-        if self._drawn is not None:
-            return weighted_predictor(self.problem, self.kernels.cube, self.kernels.log_weights)
-        return quadrature_predictor(self.problem, self.quadrature.surrogate, self.quadrature.nodes)
+        processes, log_weights, tails = self._predictor
+        mean, variance = processes.marginals(X)
+        noise = processes.hyperparameters.noise.unsqueeze(-1)
+        return tails.mixture(log_weights, mean + self.problem.mean, variance + noise)

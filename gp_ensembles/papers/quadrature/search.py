@@ -16,6 +16,7 @@ from gp_ensembles.numerics.pareto import smooth_weights
 from gp_ensembles.numerics.short_length_scales import short_length_scales
 from gp_ensembles.papers.quadrature.evidence import EvidenceSampler, EvidenceState
 from gp_ensembles.papers.quadrature.importance import TRUSTED_K
+from gp_ensembles.papers.quadrature.kernel_mixture import Prediction, quadrature_prediction
 from gp_ensembles.papers.quadrature.likelihoods import LogMarginalLikelihoods
 from gp_ensembles.papers.quadrature.policies import InformationPolicy, Policy, PriorPolicy
 from gp_ensembles.papers.quadrature.prior import EDGE, Hyperprior, draw_seed, draw_stratified, stick_levels
@@ -40,6 +41,10 @@ _GAIN = 1.0  # nats that the last part of an ascent must have gained for the asc
 _PRIOR, _PERIODOGRAM, _ASCENT, _POLICY = range(4)  # origins of evaluations
 _OVERSAMPLING = 5  # frequencies per cycle over the range
 _MAX_FREQUENCIES = 5_000
+_FEWEST_HARMONIC = 3  # components: trend, frequency and a multiple
+_FEWEST_CYCLES = 4.0  # over the range, of a frequency with multiples; slower ones belong to the trend
+_NEAR_PEAK, _TRIED = 0.2, 5  # of a cycle over the range, how far from a peak frequencies are tried, and how many
+_PRESENT = 8.0  # F statistic above which a multiple is present
 _TREND_SHARE = 0.5  # weight of a component at (almost) zero frequency, for a trend
 
 
@@ -120,15 +125,17 @@ def init_search(
 
 
 def evaluate_draws(problem: RegressionProblem, search: Search, state: SearchState, evaluations: int) -> SearchState:
-    """Evaluate the next few pending draws; after the last of them, kernels at the peaks of the periodogram."""
+    """Evaluate the next few pending draws; after the last of them, kernels made from the data."""
     clock = time.perf_counter()
-    cube = state.pending[:_CHUNK]
-    state = _append(state, cube, problem.evaluate(cube), _PRIOR)._replace(pending=state.pending[_CHUNK:])
+    values = problem.evaluate_in_time(state.pending[:_CHUNK])
+    done, pending = state.pending.tensor_split([len(values)])
+    state = _append(state, done, values, _PRIOR)._replace(pending=pending)
     if search.use_periodogram and not len(state.pending) and not prior_covers_likelihood(search, state):
         data = problem.X, problem.y, problem.prior
-        starts = torch.cat([short_starts(*data), periodogram_starts(*data)])
+        starts = torch.cat([short_starts(*data), harmonic_starts(*data), periodogram_starts(*data)])
         starts = starts[: max(0, evaluations - state.num_evaluations)]
-        state = _append(state, starts, problem.evaluate(starts), _PERIODOGRAM)
+        values = problem.evaluate_in_time(starts)
+        state = _append(state, starts[: len(values)], values, _PERIODOGRAM)
     return add_seconds(state, "likelihoods", clock)
 
 
@@ -147,7 +154,8 @@ def evaluate_ascent(problem: RegressionProblem, search: Search, state: SearchSta
     row, continued = _next_ascent(state, search)
     if row is None:
         return state
-    found = gradient_ascent(problem.likelihoods, problem.prior, state.evaluations.cube[row], limit)
+    start = state.evaluations.cube[row]
+    found = gradient_ascent(problem.likelihoods, problem.prior, start, limit, is_over=lambda: problem.deadline.is_over)
     first = state.num_evaluations
     state = _append(state, found.cube, found.log_likelihood, _ASCENT)
     values = found.log_likelihood.nan_to_num(nan=-torch.inf)
@@ -170,7 +178,9 @@ def prior_covers_likelihood(search: Search, state: SearchState) -> bool:
     return light and effective >= max(_FEWEST_EFFECTIVE, search.coverage_threshold * weights.numel())
 
 
-def evaluate_batch(search: Search, state: SearchState, quadrature: "Quadrature", limit: int) -> SearchState:
+def evaluate_batch(
+    problem: RegressionProblem, search: Search, state: SearchState, quadrature: "Quadrature", limit: int
+) -> SearchState:
     """Evaluate a batch that the policy selects by the quadrature so far."""
     generator = torch.Generator()
     generator.set_state(state.random)
@@ -181,7 +191,8 @@ def evaluate_batch(search: Search, state: SearchState, quadrature: "Quadrature",
     cube = policy.select(quadrature.surrogate, quadrature.nodes, limit, generator=generator).detach()
     state = add_seconds(state, "policy", clock)
     clock = time.perf_counter()
-    state = _append(state, cube, quadrature.problem.evaluate(cube), _POLICY)._replace(random=generator.get_state())
+    values = problem.evaluate_in_time(cube)
+    state = _append(state, cube[: len(values)], values, _POLICY)._replace(random=generator.get_state())
     return add_seconds(state, "likelihoods", clock)
 
 
@@ -231,6 +242,10 @@ class Quadrature:
     def kernels(self) -> WeightedKernels:
         """The evaluated kernels with positive weights."""
         return WeightedKernels(*self.surrogate.evaluations, self.log_weights)
+
+    def predict(self, X: Tensor) -> Prediction:
+        """Moments of the targets at points (M, D) by the paper's products of roots, with standard errors."""
+        return quadrature_prediction(self.problem, self.surrogate, self.nodes, X)
 
     def estimate(self, nodes: QuadratureNodes) -> Evidence:
         """The evidence by some nodes."""
@@ -297,8 +312,7 @@ def periodogram_starts(X: Tensor, y: Tensor, prior: Hyperprior) -> Tensor:
     if X.shape[1] != 1 or flat:
         return X.new_zeros(0, prior.num_columns)
     x = X.squeeze(-1) - X.mean()
-    nyquist = float(prior.means.icdf(X.new_full((1,), 1.0 - EDGE)))  # the largest frequency under the prior
-    peaks, power = _peaks(x, y, prior.max_components, nyquist)
+    peaks, power = _peaks(x, y, prior.max_components, _nyquist(prior, X))
     median = prior.scales.icdf(X.new_full((1,), 0.5))
     narrow = (0.25 / (x.max() - x.min())).reshape(1)
     rows = []
@@ -311,6 +325,51 @@ def periodogram_starts(X: Tensor, y: Tensor, prior: Hyperprior) -> Tensor:
             for means, weights in (trend, (peaks[:count], _shares(power[:count]))):
                 rows.append(_row(prior, weights, means.unsqueeze(-1), scale.expand(count, 1)))
     return torch.stack(rows)
+
+
+def harmonic_starts(X: Tensor, y: Tensor, prior: Hyperprior) -> Tensor:
+    """Kernels with a trend, the frequency of data X (N, 1), y (N,) and those of its multiples that are present.
+
+    Returns rows of the cube, (K, C), or (0, C) if there are no multiples, or the prior has fewer than three components.
+    """
+    extent = float(X.amax() - X.amin())
+    if X.shape[1] != 1 or prior.max_components < _FEWEST_HARMONIC or not extent > 0 or bool(y.amax() <= y.amin()):
+        return X.new_zeros(0, prior.num_columns)
+    x, nyquist = X.squeeze(-1) - X.mean(), _nyquist(prior, X)
+    peaks, _ = _peaks(x, y, 2 * prior.max_components, nyquist)
+    is_slow = peaks * extent < _FEWEST_CYCLES
+    trend = [torch.ones_like(x), x / extent, (x / extent).square()]
+    trend += [column for peak in peaks[is_slow] for column in _waves(peak, x)]
+    near = torch.linspace(-_NEAR_PEAK, _NEAR_PEAK, _TRIED, device=X.device, dtype=X.dtype) / extent
+    found = [_multiples(frequency, trend, x, y, prior) for frequency in (peaks[~is_slow, None] + near).flatten()]
+    means, shares = max(found, key=lambda one: float(one[1].sum()) * (len(one[1]) > 1), default=(x[:0], x[:0]))
+    narrow, rows = X.new_full((1,), 0.25 / extent), []
+    for of_trend in (narrow, prior.scales.icdf(X.new_full((1,), 0.5))):
+        for count in range(2, len(means) + 1):
+            weights = _shares(torch.cat([shares.new_full((1,), _TREND_SHARE), shares[:count]]))
+            scales = torch.cat([of_trend, narrow.expand(count)])
+            rows.append(_row(prior, weights, torch.cat([0.0 * narrow, means[:count]])[:, None], scales[:, None]))
+    return torch.stack(rows) if rows else X.new_zeros(0, prior.num_columns)
+
+
+def _multiples(
+    frequency: Tensor, trend: list[Tensor], x: Tensor, y: Tensor, prior: Hyperprior
+) -> tuple[Tensor, Tensor]:
+    """A frequency and those of its multiples that are present beside a trend, and their shares of what it leaves."""
+    columns, means, shares = list(trend), [], []
+    plain = left = _residual(columns, y).square().sum()
+    for multiple in range(1, prior.max_components):
+        waves = _waves(multiple * frequency, x)
+        rest = _residual([*columns, *waves], y).square().sum()
+        present = float(left - rest) * len(x) > 2.0 * _PRESENT * float(rest)  # an F statistic of two columns
+        if present and bool(multiple * frequency < _nyquist(prior, x)):
+            columns += waves
+            means.append(multiple * frequency)
+            shares.append((left - rest) / plain)
+            left = rest
+        elif multiple == 1:
+            break
+    return torch.stack([*means, frequency])[: len(means)], torch.stack([*shares, plain])[: len(shares)]
 
 
 def short_starts(X: Tensor, y: Tensor, prior: Hyperprior) -> Tensor:
@@ -343,12 +402,21 @@ def _peaks(x: Tensor, y: Tensor, count: int, nyquist: float) -> tuple[Tensor, Te
     for _ in range(count):
         power = (cosines @ residual).square() + (sines @ residual).square()
         frequencies.append(grid[power.argmax()])
-        angle = 2.0 * math.pi * frequencies[-1] * x
-        columns += [angle.cos(), angle.sin()]
+        columns += _waves(frequencies[-1], x)
         rest = _residual(columns, y)
         shares.append(((residual.square().sum() - rest.square().sum()) / total).clamp_min(1e-3))
         residual = rest
     return torch.stack(frequencies), torch.stack(shares)
+
+
+def _waves(frequency: Tensor, x: Tensor) -> list[Tensor]:
+    angle = 2.0 * math.pi * frequency * x
+    return [angle.cos(), angle.sin()]
+
+
+def _nyquist(prior: Hyperprior, like: Tensor) -> float:
+    """The largest frequency under the prior of one input."""
+    return float(prior.means.icdf(like.new_full((1,), 1.0 - EDGE)))
 
 
 def _residual(columns: list[Tensor], y: Tensor) -> Tensor:
@@ -378,7 +446,12 @@ def _probability(icdf: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
 
 
 def gradient_ascent(
-    likelihoods: LogMarginalLikelihoods, prior: Hyperprior, start: Tensor, max_evaluations: int
+    likelihoods: LogMarginalLikelihoods,
+    prior: Hyperprior,
+    start: Tensor,
+    max_evaluations: int,
+    *,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> Evaluations:
     r"""L-BFGS from a kernel (C,) towards larger :math:`\log L + \log N(v; 0, I)`, every evaluation kept."""
     components = int(prior.num_components(start))
@@ -386,7 +459,7 @@ def gradient_ascent(
     values: list[Tensor] = []
 
     def objective(point: np.ndarray) -> tuple[float, np.ndarray]:
-        if len(values) >= max_evaluations:
+        if len(values) >= max_evaluations or (values and is_over()):
             raise StopIteration
         v = torch.as_tensor(point).to(start).requires_grad_()
         cube = prior.embed_normal(v, components).unsqueeze(0)

@@ -230,8 +230,14 @@ class _LogMarginal(torch.autograd.Function):
 
 
 @final
-class ToeplitzLikelihoods(LogMarginalLikelihoods):
-    """Log marginal likelihoods of the rows of a grid under many kernels; shapes: ``X`` (N, 1), ``y`` (N,)."""
+class ToeplitzLikelihood(LogMarginalLikelihoods):
+    """Exact likelihoods of series on an equally spaced grid: O(n^2) operations and O(n) memory for n cells.
+
+    Shapes: ``X`` (N, 1), ``y`` (N,).
+
+    Raises:
+        ValueError: If the rows are not on an equally spaced grid; the spacing found is named.
+    """
 
     def __init__(self, X: Tensor, y: Tensor) -> None:
         super().__init__(X, y)
@@ -267,16 +273,3 @@ class ToeplitzLikelihoods(LogMarginalLikelihoods):
         """First columns of the covariances of all cells, noise included, (B, n)."""
         column = kernels.outputscale.unsqueeze(-1) * covariance_at_lags(kernels.mixtures, self._lags)
         return torch.cat([column[:, :1] + kernels.noise.unsqueeze(-1), column[:, 1:]], -1)
-
-
-@final
-class ToeplitzLikelihood:
-    """Exact likelihoods of series on an equally spaced grid: O(n^2) operations and O(n) memory for n cells."""
-
-    def bind(self, X: Tensor, y: Tensor) -> ToeplitzLikelihoods:
-        """The likelihoods of data X (N, 1) and y (N,).
-
-        Raises:
-            ValueError: If the rows are not on an equally spaced grid; the spacing found is named.
-        """
-        return ToeplitzLikelihoods(X, y)

@@ -59,9 +59,13 @@ class Tails(NamedTuple):
             parts: list[Any] = [model.posterior(rows, observation_noise=True) for rows in X.unsqueeze(-2).split(ROWS)]
             mean = torch.cat([part.mean.reshape(1, -1) for part in parts], -1)
             variance = torch.cat([part.variance.reshape(1, -1) for part in parts], -1)
+        return self.mixture(mean.new_zeros(1), mean, variance)
+
+    def mixture(self, log_weights: Tensor, mean: Tensor, variance: Tensor) -> StudentTMixture:
+        """The mixture whose components (M, N) are normal but for these tails; shapes: ``log_weights`` (M,)."""
         df = self.degrees_of_freedom
         wider = self.scale**2 * (1.0 if math.isinf(df) else df / (df - 2))
-        return StudentTMixture(mean.new_zeros(1), mean, wider * variance, torch.full_like(mean, df))
+        return StudentTMixture(log_weights, mean, wider * variance, torch.full_like(mean, df))
 
 
 @torch.no_grad()
@@ -107,7 +111,11 @@ def fit_tails(model: ExactGP | SparseGP, *, max_rows: int = 2000, generator: tor
         order = permutation(len(places), generator)
         places = places[order[:max_rows].to(places.device)]
     error, variance = leave_one_out(model, places, copies)
-    z = error / variance.sqrt()
+    return tails_of(error / variance.sqrt(), is_exact)
+
+
+def tails_of(z: Tensor, is_exact: bool = False) -> Tails:
+    """The Student's t that gives standardized errors (n,) the largest likelihood; see :func:`fit_tails`."""
     fits = [(_fit_scale(z, df), df) for df in _DEGREES_OF_FREEDOM]
     scale, df = max(fits, key=lambda fit: _mean_log_prob(z, *fit))
     return Tails(df, _matched_scale(z, df) if is_exact else scale)

@@ -12,7 +12,7 @@ from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import ZeroMean
 
 from gp_ensembles.papers.quadrature import Hyperprior
-from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods
+from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood
 from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal, Normal
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
 from gp_ensembles.papers.quadrature.surrogate import (
@@ -116,7 +116,7 @@ def surrogate_for(seed=0, each=4, nugget=1e-4, spread=2.0, **choices):
     return Surrogate(Evaluations(cube, values), KernelDistance(prior, SMOOTH_ENERGY), parameters)
 
 
-class Failing(DenseLikelihoods):
+class Failing(DenseLikelihood):
     """Likelihoods of kernels with at least so much noise cannot be computed."""
 
     def __init__(self, likelihoods, limit):

@@ -150,3 +150,21 @@ def test_priors_that_do_not_fit():
     for value in [float("nan"), float("inf")]:
         with pytest.raises(ValueError, match="targets must be finite"):
             RegressionProblem(X, y, mean=value)
+
+
+def test_rows_with_missing_targets_are_left_out():
+    """All is that of the rows that are there, the prior too."""
+    X, y = line()
+    missing = y.clone()
+    missing[[0, 3, 7]] = torch.nan
+    kept = ~missing.isnan()
+    with_holes, without = RegressionProblem(X, missing), RegressionProblem(X[kept], y[kept])
+    assert (with_holes.num_missing, without.num_missing) == (3, 0)
+    cube = without.prior.draw(4, 2, generator=seeded())
+    assert torch.equal(with_holes.evaluate(cube), without.evaluate(cube))
+    found, other = (marginalize(one, Budget(20, draws=0), generator=seeded()) for one in (with_holes, without))
+    assert torch.equal(found.predict(X).mean, other.predict(X).mean)
+    assert repr(found).split("\n")[-1].split() == ["rows", "left", "out,", "their", "targets", "missing", "3"]
+    assert "missing" not in repr(other)
+    with pytest.raises(ValueError, match=r"all 10 targets are missing \(NaN\)"):
+        RegressionProblem(X, torch.full_like(y, torch.nan))

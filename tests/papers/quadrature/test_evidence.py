@@ -17,7 +17,7 @@ from gp_ensembles.papers.quadrature.importance import (
     round_size,
     start_draws,
 )
-from gp_ensembles.papers.quadrature.kernel_mixture import weighted_predictor
+from gp_ensembles.papers.quadrature.kernel_mixture import KernelMixtureModel
 from gp_ensembles.papers.quadrature.prior import default_prior, inferred
 from gp_ensembles.papers.quadrature.problem import WeightedKernels
 from gp_ensembles.papers.quadrature.surrogate import Evaluations
@@ -77,16 +77,17 @@ def test_the_evidence_is_that_of_brute_force(setting, seed):
 @pytest.mark.slow
 def test_predictions_are_those_of_brute_force():
     problem = problem_of()
-    found = run(problem, draws=30_000)
+    budget = Budget(60, draws=30_000, log_evidence_sd=0.02)  # enough draws for predictions as exact as is asked for
+    found = marginalize(problem, budget, NEVER_COVERED, generator=seeded(0))
     X = torch.linspace(0.1, 4.4, 6, dtype=F64).unsqueeze(-1)
     cube = torch.cat([problem.prior.draw(2**13, n, generator=seeded(2)) for n in (1, 2)])
     kernels = WeightedKernels(cube, problem.evaluate(cube), problem.evaluate(cube).log_softmax(0))
     kernels = kernels.thin(400, generator=seeded(0))
-    truth = weighted_predictor(problem, kernels.cube, kernels.log_weights).predict(X)
-    predicted = found.predict(X)
-    deviation = truth.variance.sqrt()
-    assert float(((predicted.mean - truth.mean) / deviation).abs().max()) < 0.15
-    torch.testing.assert_close(predicted.variance / truth.variance, torch.ones(6, dtype=F64), rtol=0, atol=0.2)
+    mixed = KernelMixtureModel(problem, problem.prior.hyperparameters(kernels.cube), kernels.log_weights)
+    predicted, truth = (one.posterior(X.unsqueeze(-2), observation_noise=True) for one in (found.model(), mixed))
+    assert float(((predicted.mean - truth.mean) / truth.variance.sqrt()).abs().max()) < 0.15
+    ratio = (predicted.variance / truth.variance).flatten()
+    torch.testing.assert_close(ratio, torch.ones(6, dtype=F64), rtol=0, atol=0.2)
 
 
 @pytest.fixture(scope="module")
@@ -123,9 +124,7 @@ def test_everything_follows_the_same_weights(spike):
     X = torch.linspace(0.1, 4.4, 6, dtype=F64).unsqueeze(-1)
     posterior = found.model(0.0).posterior(X.unsqueeze(-2), observation_noise=True)
     predicted = found.predict(X)
-    torch.testing.assert_close(posterior.mean.flatten(), predicted.mean)
-    torch.testing.assert_close(posterior.variance.flatten(), predicted.variance)
-    assert not bool(predicted.from_roots.any())
+    torch.testing.assert_close(posterior.mean.flatten(), predicted.mean, rtol=0, atol=1e-2)
     sizes = problem.prior.num_components(kernels.cube)
     shares = torch.stack([found.log_weights[sizes == n].exp().sum() for n in (1, 2)])
     torch.testing.assert_close(shares, found.posterior_components, rtol=0, atol=1 / 64 + 1e-9)
@@ -136,7 +135,8 @@ def test_everything_follows_the_same_weights(spike):
 def test_failed_likelihoods_do_no_harm():
     problem = problem_of()
     problem.likelihoods = Failing(problem.likelihoods, 5e-2)
-    found = run(problem, draws=3_000, evaluations=20)
+    with pytest.warns(UserWarning, match="the evidence is without 2 components"):
+        found = run(problem, draws=3_000, evaluations=20)
     assert bool((found.hyperparameters(torch.arange(len(found.log_weights))).noise < 5e-2).all())
 
 
@@ -152,7 +152,7 @@ def test_inputs_of_predictions_are_checked():
 
 
 def test_a_mode_that_the_draws_miss_is_found_and_drawn_again():
-    """A proposal at one mode alone: its estimate looks sound; the search for modes finds the heavier ones."""
+    """A proposal at one mode alone: its estimate looks trusted; the search for modes finds the heavier ones."""
     problem = problem_of(2, num_rows=20, noise=0.05)
     truth = run(problem, 3, search=Search())
     sampler = EvidenceSampler(problem, truth.state.evaluations, [])
@@ -167,7 +167,7 @@ def test_a_mode_that_the_draws_miss_is_found_and_drawn_again():
     missed = draw_round(sampler.integrands[index], missed, 500, generator=generator)
     draws = (*state.draws[:index], missed, *state.draws[index + 1 :])
     clean = (9,) * index + (0,) + (9,) * (1 - index)
-    after = sampler.search_modes(state._replace(draws=draws, clean=clean), generator)
+    after = sampler.search_modes(state._replace(draws=draws, clean=clean), index, generator)
     assert after.clean[index] == 0
     assert len(after.draws[index].proposals) > 1
     assert sampler.evidence(after).doubt
@@ -185,7 +185,7 @@ def test_an_interrupted_sampling_goes_on_as_if_nothing_had_been(tmp_path, monkey
 
     with monkeypatch.context() as patch:
         patch.setattr(EvidenceSampler, "step", interrupted)
-        with pytest.warns(UserWarning, match="interrupted after"):
+        with pytest.warns(UserWarning, match="interrupted after"), pytest.warns(UserWarning, match="is a guess"):
             part = run(problem, draws=8_000, evaluations=20, checkpoint=tmp_path / "search.pt")
     assert part.num_evaluations < whole.num_evaluations
     again = run(problem, seed=5, draws=8_000, evaluations=20, checkpoint=tmp_path / "search.pt")
@@ -294,41 +294,61 @@ def test_what_is_hopeless():
     assert not drawn((32.3, 6.7), 0.88, dimension=16).is_hopeless  # the tail has a mean
     assert not drawn((21.0, 27.4, 40.0), 1.2, dimension=14).is_hopeless
     assert not drawn((13.7, 5.1), 1.44, is_kept=True).is_hopeless
-    assert drawn((13.7,), 0.99).is_suspect
-    assert not drawn((), math.inf).is_suspect
 
 
-def test_a_part_that_is_hopeless_ends_the_sampling_with_its_reason(monkeypatch):
-    problem = problem_of(2, noise=0.02, num_rows=12)
+def forced(wanted, **values):
+    """Rounds of draws that go wrong for so many components of one input, with the noise inferred."""
 
-    def forced(integrand, draws, count, *, generator):
+    def drawing(integrand, draws, count, *, generator):
         after = draw_round(integrand, draws, count, generator=generator)
-        return after._replace(effective=(3.0, 0.2)[: len(after.counts)], pareto_k=2.5, is_kept=False)
+        bad = after._replace(effective=(3.0, 0.2)[: len(after.counts)], pareto_k=2.5, is_kept=False)
+        return bad if integrand.dimension in {3 * n for n in wanted} else after
 
-    monkeypatch.setattr("gp_ensembles.papers.quadrature.evidence.draw_round", forced)
-    found = run(problem)
-    assert found.num_evaluations < 15_000
-    assert math.isinf(found.log_evidence_sd)
-    assert "given up: 0 effective draws in 3 dimensions and k = 2.50 after 2 refits" in found.doubt
-    assert found.doubt.endswith("give the prior fewer components")
-    assert bool(found.posterior_components_sd.isinf().all())
+    return drawing
+
+
+def test_the_evidence_is_that_of_the_parts_before_one_that_fails(monkeypatch):
+    """The first part beside brute force; the posterior probabilities are those given one component."""
+    problem = problem_of(2, noise=0.5)
+    monkeypatch.setattr("gp_ensembles.papers.quadrature.evidence.draw_round", forced({2}))
+    with pytest.warns(UserWarning, match="the evidence is without 2 components") as warned:
+        found = run(problem)
+    assert len(warned) == 1
+    assert str(warned[0].message) == found.doubt
+    assert "given up: 0 effective draws in 6 dimensions and k = 2.50 after 2 refits" in found.doubt
+    assert found.doubt.endswith("give the prior at most 1")
+    truth, deviation = by_brute_force(problem, 1)
+    truth += math.log(0.5)
+    assert abs(found.log_evidence - truth) < 4.0 * math.hypot(found.log_evidence_sd, deviation)
+    assert found.log_evidence_sd <= 0.2
+    assert found.posterior_components.tolist() == [1.0, 0.0]
+    largest = max(float(one.log_likelihood.max()) for one in found.state.importance.draws)
+    largest = max(largest, float(found.state.evaluations.log_likelihood.max()))
+    assert found.evidence.log_rest == pytest.approx(largest + math.log(0.5))
+    share = 1.0 / (1.0 + math.exp(found.log_evidence - found.evidence.log_rest))
+    assert f"may have up to {share:.0%} of it" in found.doubt
     assert bool(found.predict(problem.X[:3]).mean.isfinite().all())
 
 
-def test_a_hopeless_part_that_does_not_count_ends_nothing(monkeypatch):
-    problem = problem_of(2, noise=0.5)
+def test_an_evidence_of_no_part_is_a_guess_and_finite(monkeypatch):
+    monkeypatch.setattr("gp_ensembles.papers.quadrature.evidence.draw_round", forced({1, 2}))
+    with pytest.warns(UserWarning, match="no evidence can be trusted"):
+        found = run(problem_of(2, noise=0.5), draws=6_000)
+    assert math.isfinite(found.log_evidence_sd)
+    assert found.posterior_components.tolist() == [1.0, 0.0]
+    assert len(found.state.importance.draws[0].counts) > 2, "one component has more patience"
+
+
+def test_parts_come_in_order():
+    problem = problem_of(3, noise=0.5)
     sampler = EvidenceSampler(problem, run(problem, draws=0).state.evaluations, [])
-    state = sampler.init()
-    for _ in range(6):
-        state = sampler.step(state, seeded(0))
-    assert not sampler.is_hopeless(state)
-    first = state.draws[0]._replace(effective=(3.0, 0.2), pareto_k=2.5, is_kept=False)
-    given_up = state._replace(draws=(first, *state.draws[1:]))
-    assert sampler.is_hopeless(given_up)
-    far_below = first._replace(log_likelihood=first.log_likelihood - 1e3)
-    empty = problem.prior.num_components(sampler.evaluations.cube) == 1
-    sampler.evaluations.log_likelihood[empty] = -1e3
-    assert not sampler.is_hopeless(state._replace(draws=(far_below, *state.draws[1:])))
+    state, generator, started = sampler.init(), seeded(0), []
+    while not sampler.is_over(state):
+        state = sampler.step(state, generator)
+        started.append(sum(draws is not None for draws in state.draws))
+        assert all(state.clean[n] >= 2 for n in range(started[-1] - 1)), "the parts before are done"
+    assert started[0] == 1
+    assert max(started) == 3
 
 
 def test_starts_are_apart_from_one_another():
@@ -362,14 +382,12 @@ def test_impossible_budgets_are_refused():
 
 SMALL = {
     "no draws": (Budget(5, draws=0), "no draws for importance sampling"),
-    "no seconds": (Budget(10, seconds=0.0), "left no draws"),
-    "one draw": (Budget(5, draws=1), "n = 1 (its proposal is still being adapted), n = 2 (not started)"),
-    "a few draws": (Budget(60, draws=300), "give a larger budget"),
+    "no seconds": (Budget(10, seconds=0.0, draws=0), "left no draws"),
 }
 
 
 @pytest.mark.parametrize(("budget", "message"), SMALL.values(), ids=SMALL)
-def test_a_budget_too_small_for_an_estimate_says_so_and_predicts_all_the_same(budget, message):
+def test_a_budget_without_draws_says_so_and_predicts_all_the_same(budget, message):
     problem = problem_of(2)
     found = marginalize(problem, budget, NEVER_COVERED, generator=seeded(0))
     assert math.isinf(found.log_evidence_sd)
@@ -384,3 +402,12 @@ def test_a_budget_too_small_for_an_estimate_says_so_and_predicts_all_the_same(bu
     assert bool((prediction.variance > 0).all())
     assert bool(found.model().posterior(problem.X[:2]).mean.isfinite().all())
     assert len(found.top_kernels(2).kernels) >= 1
+
+
+@pytest.mark.parametrize("draws", [1, 300])
+def test_a_few_draws_give_a_guess_and_a_warning(draws):
+    with pytest.warns(UserWarning, match=r"that of one component is a guess; give a larger budget") as warned:
+        found = marginalize(problem_of(2), Budget(60, draws=draws), NEVER_COVERED, generator=seeded(0))
+    assert len(warned) == 1
+    assert math.isfinite(found.log_evidence_sd)
+    assert found.log_evidence <= found.history[-1].best_log_likelihood

@@ -12,7 +12,7 @@ from scipy.linalg import toeplitz
 from gp_ensembles.numerics import NumericalError
 from gp_ensembles.papers.quadrature import Budget, RegressionProblem, Search, marginalize
 from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood
-from gp_ensembles.papers.quadrature.low_rank import FourierLikelihood, SparseLikelihood
+from gp_ensembles.papers.quadrature.low_rank import SparseLikelihood
 from gp_ensembles.papers.quadrature.marginalization import fingerprint
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
@@ -63,7 +63,7 @@ def value_and_gradients(likelihoods, mixtures, outputscale, noise):
 
 
 def assert_same(likelihood, X, y, kernel, tolerance=1e-9):
-    dense, other = (way.bind(X, y) for way in (DenseLikelihood(), likelihood))
+    dense, other = (way(X, y) for way in (DenseLikelihood, likelihood))
     expected, found = value_and_gradients(dense, *kernel), value_and_gradients(other, *kernel)
     torch.testing.assert_close(found[0], expected[0], rtol=tolerance, atol=tolerance)
     for a, b in zip(found[1], expected[1], strict=True):
@@ -71,7 +71,7 @@ def assert_same(likelihood, X, y, kernel, tolerance=1e-9):
 
 
 def assert_same_predictions(likelihood, X, y, kernel, tolerance=1e-9):
-    dense, other = (way.bind(X, y) for way in (DenseLikelihood(), likelihood))
+    dense, other = (way(X, y) for way in (DenseLikelihood, likelihood))
     hyperparameters = KernelHyperparameters(*kernel)
     expected, found = dense.condition(hyperparameters), other.condition(hyperparameters)
     places = X[:1] + 0.4 * rows(12, X.shape[-1], 5)
@@ -87,19 +87,19 @@ def assert_same_predictions(likelihood, X, y, kernel, tolerance=1e-9):
 @pytest.mark.parametrize("places", GRIDS.values(), ids=GRIDS)
 def test_toeplitz_is_dense_to_rounding(places):
     X = grid(places)
-    assert_same(ToeplitzLikelihood(), X, targets(X), kernels(1))
-    assert_same_predictions(ToeplitzLikelihood(), X, targets(X), kernels(1))
+    assert_same(ToeplitzLikelihood, X, targets(X), kernels(1))
+    assert_same_predictions(ToeplitzLikelihood, X, targets(X), kernels(1))
 
 
 def test_toeplitz_chunks_change_nothing(monkeypatch):
     X = grid(GRIDS["gaps"])
-    likelihoods = ToeplitzLikelihood().bind(X, targets(X))
+    likelihoods = ToeplitzLikelihood(X, targets(X))
     whole = likelihoods(*kernels(1))
     monkeypatch.setattr("gp_ensembles.papers.quadrature.toeplitz.RECURSION_BYTES", 1)
     monkeypatch.setattr("gp_ensembles.papers.quadrature.toeplitz.COLUMNS", 3)
     torch.testing.assert_close(likelihoods(*kernels(1)), whole, rtol=1e-12, atol=1e-12)
-    assert_same(ToeplitzLikelihood(), X, targets(X), kernels(1))
-    assert_same_predictions(ToeplitzLikelihood(), X, targets(X), kernels(1))
+    assert_same(ToeplitzLikelihood, X, targets(X), kernels(1))
+    assert_same_predictions(ToeplitzLikelihood, X, targets(X), kernels(1))
 
 
 def test_durbin_is_what_linear_algebra_says():
@@ -116,7 +116,7 @@ def test_a_kernel_that_is_not_positive_definite_gives_nan_and_harms_no_other(pla
     X = grid(places)
     mixtures, outputscale, noise = kernels(1)
     noise[2] = -2.0 * outputscale[2]
-    likelihoods = ToeplitzLikelihood().bind(X, targets(X))
+    likelihoods = ToeplitzLikelihood(X, targets(X))
     good = likelihoods(*kernels(1))
     value, gradients = value_and_gradients(likelihoods, mixtures, outputscale, noise)
     assert value.isnan().tolist() == [False, False, True, False, False, False]
@@ -139,7 +139,7 @@ OFF_GRID = {
 def test_rows_that_are_no_grid_are_refused_with_the_spacing_found():
     for X, message in OFF_GRID.values():
         with pytest.raises(ValueError, match=re.escape(message)):
-            RegressionProblem(X, torch.arange(len(X), dtype=X.dtype), likelihood=ToeplitzLikelihood())
+            RegressionProblem(X, torch.arange(len(X), dtype=X.dtype), likelihood=ToeplitzLikelihood)
 
 
 def test_rounded_dates_are_a_grid():
@@ -152,20 +152,18 @@ def test_rounded_dates_are_a_grid():
 
 def test_single_precision_stays_single():
     X = grid(GRIDS["gaps"])
-    exact = DenseLikelihood().bind(X, targets(X))(*kernels(1))
+    exact = DenseLikelihood(X, targets(X))(*kernels(1))
     mixtures, outputscale, noise = kernels(1)
     single = single_precision(mixtures)
     for likelihood in (
-        DenseLikelihood(),
-        ToeplitzLikelihood(),
+        DenseLikelihood,
+        ToeplitzLikelihood,
         SparseLikelihood(X.float(), 1e-4),
-        FourierLikelihood(30),
     ):
-        bound = likelihood.bind(X.float(), targets(X).float())
+        bound = likelihood(X.float(), targets(X).float())
         value = bound(single, outputscale.float(), noise.float())
         assert value.dtype == torch.float32
-        if not isinstance(likelihood, FourierLikelihood):
-            torch.testing.assert_close(value.double(), exact, rtol=1e-2, atol=0.3)
+        torch.testing.assert_close(value.double(), exact, rtol=1e-2, atol=0.3)
 
 
 @one_input_and_two
@@ -179,10 +177,10 @@ def test_knots_at_all_rows_are_dense(num_inputs):
 @pytest.mark.parametrize("num_inputs", [1, 2])
 def test_knots_bound_the_dense_likelihood_and_more_knots_bound_it_better(num_inputs):
     X = rows(40, num_inputs)
-    dense = DenseLikelihood().bind(X, targets(X))(*kernels(num_inputs))
+    dense = DenseLikelihood(X, targets(X))(*kernels(num_inputs))
     before = torch.full_like(dense, -math.inf)
     for count in (2, 5, 10, 20, 40):
-        value = SparseLikelihood(X[:count]).bind(X, targets(X))(*kernels(num_inputs))
+        value = SparseLikelihood(X[:count])(X, targets(X))(*kernels(num_inputs))
         assert bool((value <= dense + 1e-9).all())
         assert bool((value >= before - 1e-6).all())  # up to the nugget
         before = value
@@ -191,7 +189,7 @@ def test_knots_bound_the_dense_likelihood_and_more_knots_bound_it_better(num_inp
 def test_the_bound_is_titsias_formula():
     X, y = rows(12, 1), targets(rows(12, 1))
     mixtures, scale, noise = kernels(1, 1)
-    likelihoods = DenseLikelihood().bind(X, y)
+    likelihoods = DenseLikelihood(X, y)
     K = (scale[:, None, None] * likelihoods.covariance(mixtures))[0].numpy()
     chosen, nugget = [0, 4, 7], 1e-6
     Kuu = K[np.ix_(chosen, chosen)] + nugget * float(scale) * np.eye(3)
@@ -199,51 +197,18 @@ def test_the_bound_is_titsias_formula():
     covariance = Q + float(noise) * np.eye(12)
     expected = -0.5 * (y.numpy() @ np.linalg.solve(covariance, y.numpy()) + np.linalg.slogdet(covariance)[1])
     expected -= 6 * math.log(2 * math.pi) + np.trace(K - Q) / (2 * float(noise))
-    value = SparseLikelihood(X[chosen], nugget).bind(X, y)(mixtures, scale, noise)
+    value = SparseLikelihood(X[chosen], nugget)(X, y)(mixtures, scale, noise)
     assert float(value) == pytest.approx(expected, rel=1e-9)
 
 
-@one_input_and_two
-def test_random_features_converge_with_their_number(num_inputs):
-    X = rows(15, num_inputs)
-    dense = DenseLikelihood().bind(X, targets(X))(*kernels(num_inputs))
-    errors = []
-    for count in (8, 256):
-        found = FourierLikelihood(count).bind(X, targets(X))(*kernels(num_inputs))
-        errors.append(float((found - dense).abs().mean()))
-    # independent draws have an error of 1/sqrt(R) in the kernel, a low-discrepancy sequence a smaller one
-    assert errors[1] < (0.1 if num_inputs == 1 else 32**-0.5) * errors[0]
-    assert errors[1] < (0.1 if num_inputs == 1 else 0.2)
-
-
-def test_random_features_are_a_process_of_their_own():
-    """Densities and predictions are those of the covariance that the features make, by linear algebra."""
-    X, places = rows(20, 1), rows(5, 1, 9)
-    y = targets(X)
-    mixtures, scale, noise = kernels(1, 2)
-    bound = FourierLikelihood(16).bind(X, y)
-    every = bound.features(mixtures, scale, torch.cat([X, places]))
-    value = bound(mixtures, scale, noise)
-    mean, variance = bound.condition(KernelHyperparameters(mixtures, scale, noise)).marginals(places)
-    for b in range(2):
-        K = (every[b] @ every[b].mT).numpy()
-        own = K[:20, :20] + float(noise[b]) * np.eye(20)
-        expected = -0.5 * (y.numpy() @ np.linalg.solve(own, y.numpy()) + np.linalg.slogdet(own)[1])
-        assert float(value[b]) == pytest.approx(expected - 10 * math.log(2 * math.pi), rel=1e-9)
-        np.testing.assert_allclose(mean[b], K[20:, :20] @ np.linalg.solve(own, y.numpy()), atol=1e-9)
-        reduced = K[20:, 20:] - K[20:, :20] @ np.linalg.solve(own, K[:20, 20:])
-        np.testing.assert_allclose(variance[b], np.diag(reduced), atol=1e-9)
-
-
 WAYS = {
-    "toeplitz": ToeplitzLikelihood(),
+    "toeplitz": ToeplitzLikelihood,
     "knots": SparseLikelihood(grid(range(0, 24, 3))),
-    "features": FourierLikelihood(10),
 }
 
 
 ON_GRID = {name: (way, grid(range(24))) for name, way in WAYS.items()}
-PLANES = {"knots, plane": SparseLikelihood(rows(8, 2)), "features, plane": FourierLikelihood(8)}
+PLANES = {"knots, plane": SparseLikelihood(rows(8, 2))}
 SETTINGS = ON_GRID | {name: (way, rows(30, 2, 4)) for name, way in PLANES.items()}
 
 
@@ -259,18 +224,32 @@ def test_every_likelihood_marginalizes_and_predicts(likelihood, X):
     assert bool(torch.linalg.eigvalsh(posterior.component_covariance[0]).gt(0).all())
 
 
+@pytest.mark.parametrize(("likelihood", "X"), [(DenseLikelihood, rows(12, 2)), *ON_GRID.values()])
+def test_errors_of_rows_left_out_are_those_of_processes_without_them(likelihood, X):
+    """Each row's error and variance beside a process conditioned on all others, by the same arithmetic or densely."""
+    y, (mixtures, scale, noise) = targets(X), kernels(X.shape[-1], 3)
+    chosen = KernelHyperparameters(mixtures, scale, noise)
+    errors, variances = likelihood(X, y).condition(chosen).leave_one_out(y)
+    # a grid without one of its ends is another grid; a gap is none
+    other = DenseLikelihood if likelihood is ToeplitzLikelihood else likelihood
+    for row in range(len(X)):
+        kept = torch.arange(len(X)) != row
+        mean, variance = other(X[kept], y[kept]).condition(chosen).marginals(X[row : row + 1])
+        torch.testing.assert_close(errors[:, row], y[row] - mean[:, 0], rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(variances[:, row], variance[:, 0] + noise, rtol=1e-6, atol=1e-8)
+
+
 def test_no_kernels_give_no_values():
     X, none = grid(range(24)), torch.zeros(0, dtype=torch.float64)
     nothing = unflatten(torch.zeros(0, 6, dtype=torch.float64), 1)
-    for likelihood in [DenseLikelihood(), *WAYS.values()]:
-        assert likelihood.bind(X, targets(X))(nothing, none, none).shape == (0,)
+    for likelihood in [DenseLikelihood, *WAYS.values()]:
+        assert likelihood(X, targets(X))(nothing, none, none).shape == (0,)
 
 
 def test_settings_are_part_of_the_fingerprint():
     X = grid(range(24))
-    features = FourierLikelihood(10), FourierLikelihood(11), FourierLikelihood(10, 1)
     knots = SparseLikelihood(X[:3]), SparseLikelihood(X[:4]), SparseLikelihood(X[1:4])
-    ways = (*features, *knots, ToeplitzLikelihood(), DenseLikelihood())
+    ways = (*knots, ToeplitzLikelihood, DenseLikelihood)
     marks = {fingerprint(RegressionProblem(X, targets(X), likelihood=way), Search()) for way in ways}
     assert len(marks) == len(ways)
 
@@ -280,7 +259,6 @@ BAD_SETTINGS = {
     "no knots": (SparseLikelihood(rows(0, 1)), "knots must be rows (K, 1)"),
     "a missing knot": (SparseLikelihood(torch.full((2, 1), torch.nan).double()), "knots must be finite"),
     "no nugget": (SparseLikelihood(rows(3, 1), 0.0), "nugget"),
-    "no frequencies": (FourierLikelihood(0), "at least one frequency"),
 }
 
 

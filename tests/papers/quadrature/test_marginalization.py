@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gp_ensembles.papers.quadrature import Budget, PriorPolicy, RegressionProblem, Search, marginalization, marginalize
-from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods
+from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood
 from gp_ensembles.papers.quadrature.policies import AcquisitionOptimizer, InformationPolicy, UncertaintyPolicy
 from gp_ensembles.papers.quadrature.prior import inferred
 from gp_ensembles.papers.quadrature.search import evaluate_draws, init_search, prior_covers_likelihood
@@ -76,7 +76,7 @@ def test_exactly_the_budget_is_spent(name, evaluations):
     assert all(seconds >= 0 for seconds in found.seconds.values())
 
 
-class Slow(DenseLikelihoods):
+class Slow(DenseLikelihood):
     """Every kernel takes a 64th of a second on a clock that nothing else moves."""
 
     def __init__(self, likelihoods):
@@ -92,20 +92,33 @@ class Slow(DenseLikelihoods):
         return self.now
 
 
-def test_time_stops_it(monkeypatch):
+SECONDS = {
+    "among the first draws": (Budget(100, seconds=0.3), DRAWS),
+    "in the middle of a batch": (Budget(100, seconds=0.75), DRAWS),
+    "in an ascent": (Budget(100, seconds=0.9), INFORMATION),
+    "among the starts of the importance sampling": (Budget(30, seconds=2.0), DRAWS),
+    "among its draws": (Budget(30, seconds=25.0), DRAWS),
+    "nothing left": (Budget(30, seconds=0.0), DRAWS),
+}
+
+
+@pytest.mark.parametrize(("budget", "search"), SECONDS.values(), ids=SECONDS)
+def test_time_stops_it_within_one_evaluation(monkeypatch, budget, search):
     problem = problem_of()
-    problem.likelihoods = Slow(problem.likelihoods)
-    monkeypatch.setattr(marginalization, "time", problem.likelihoods)
-    monkeypatch.setattr("gp_ensembles.papers.quadrature.search.time", problem.likelihoods)
-    found = run(problem, Budget(100, seconds=0.75), DRAWS)
-    assert found.num_evaluations == 50  # the round of five in which the 48th falls is finished
-    assert [step.seconds for step in found.history] == [count / 64 for count in (30, 35, 40, 45, 50)]
+    clock = problem.likelihoods = Slow(problem.likelihoods)
+    monkeypatch.setattr(marginalization, "time", clock)
+    monkeypatch.setattr("gp_ensembles.papers.quadrature.search.time", clock)
+    with pytest.warns(UserWarning, match="the seconds of the budget ran out"):
+        found = run(problem, budget, search)
+    assert budget.seconds <= clock.now <= budget.seconds + 1 / 64
+    assert found.is_late
+    assert bool(found.predict(problem.X[:3]).mean.isfinite().all())
+    spent = found.state.num_evaluations
+    assert spent == len(found.state.origins) == min(max(1, math.ceil(64 * budget.seconds)), budget.evaluations)
 
 
-def test_the_first_draws_keep_to_the_time_too():
-    """Who means seconds gives evaluations without end; a third of them must not come before a look at the clock."""
-    problem = RegressionProblem(tensor([0.0], [0.7]), tensor(0.1, -0.4), prior_of(1))
-    assert run(problem, Budget(2000, seconds=0.0, draws=0), DRAWS).num_evaluations < 300
+def test_without_a_limit_time_changes_nothing():
+    assert_same(run(problem_of(), Budget(40, draws=0)), run(problem_of(), Budget(40, seconds=1e9, draws=0)))
 
 
 def test_a_well_known_evidence_stops_it():

@@ -8,12 +8,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.papers.quadrature import InformationPolicy, PriorPolicy, RegressionProblem, UncertaintyPolicy
-from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods
+from gp_ensembles.papers.quadrature import (
+    Budget,
+    InformationPolicy,
+    PriorPolicy,
+    RegressionProblem,
+    UncertaintyPolicy,
+    marginalize,
+)
+from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood
 from gp_ensembles.papers.quadrature.policies import AcquisitionOptimizer, InformationGain
 from gp_ensembles.papers.quadrature.prior import EDGE, default_prior, draw_stratified, inferred
 from gp_ensembles.papers.quadrature.quadrature import draw_nodes
-from gp_ensembles.papers.quadrature.search import gradient_ascent, periodogram_starts
+from gp_ensembles.papers.quadrature.search import gradient_ascent, harmonic_starts, periodogram_starts
 from gp_ensembles.papers.quadrature.surrogate import Evaluations, Surrogate
 from tests.papers.quadrature.cases import draws_of_every_size, flatten, prior_of, seeded, tensor, uniform
 
@@ -132,7 +139,7 @@ def ascent_case(components=2):
     X, y = two_sinusoids(1)
     prior = default_prior(X[:40], y[:40], max_components=3)
     start = prior.draw(1, components, generator=seeded(2))[0]
-    return DenseLikelihoods(X[:40], y[:40] - y[:40].mean()), prior, start
+    return DenseLikelihood(X[:40], y[:40] - y[:40].mean()), prior, start
 
 
 def target_of(prior, path, components):
@@ -195,3 +202,43 @@ def test_an_ascent_from_the_edge_of_the_cube():
     path = gradient_ascent(likelihoods, prior, edge, 10)
     assert bool(path.log_likelihood.isfinite().all())
     assert within(prior, path.cube)
+
+
+def harmonics(num_rows=190, frequency=0.8):
+    """Slow waves, and three multiples of a frequency; twelve rows to a unit."""
+    x = torch.arange(num_rows, dtype=torch.float64) / 12.0
+    y = 0.75 * torch.sin(0.6 * x + 0.3) + 0.5 * torch.cos(1.0 * x + 2.0) + 0.4 * torch.sin(1.45 * x + 1.0)
+    for multiple, size, phase in ((1, 0.6, 0.0), (2, 0.4, 1.0), (3, 0.25, 0.5)):
+        y = y + size * torch.sin(2 * torch.pi * multiple * frequency * x + phase)
+    return x.unsqueeze(-1), y + 0.05 * torch.randn(num_rows, generator=seeded(0), dtype=torch.float64)
+
+
+def test_multiples_of_a_frequency_are_among_the_starts():
+    X, y = harmonics()
+    prior = default_prior(X, y, 4)
+    starts = harmonic_starts(X, y, prior)
+    for row, mixture in zip(starts, map(prior.mixtures, starts), strict=True):
+        count = int(prior.num_components(row))
+        expected = 0.8 * torch.arange(count, dtype=torch.float64)
+        torch.testing.assert_close(mixture.means[:count, 0], expected, rtol=0, atol=0.03)
+    assert prior.num_components(starts).max() == 4
+    noise = torch.randn(len(y), generator=seeded(1), dtype=torch.float64)
+    for other_X, other_y, components in ((X, noise, 4), (X, y, 2), (torch.cat([X, X], -1), y, 4), (X[:2], y[:2], 4)):
+        other = default_prior(other_X, other_y, components)
+        assert harmonic_starts(other_X, other_y, other).shape == (0, other.num_columns)
+
+
+def test_a_short_search_finds_multiples_and_predicts_with_them():
+    """Kernels of one wave, or none, cannot tell the next two units."""
+    X, y = harmonics()
+    seen, ahead = slice(0, 166), slice(166, 190)
+    errors, found = [], None
+    for components in (1, 2, 4):
+        problem = RegressionProblem(X[seen], y[seen], default_prior(X[seen], y[seen], components))
+        found = marginalize(problem, Budget(100, draws=0), generator=seeded(0))
+        errors.append(-float(found.predict(X[ahead]).log_prob(y[ahead]).mean()))
+    assert errors[2] < min(errors[:2]) - 0.3
+    mixture = found.hyperparameters(found.top()[0]).mixtures.take(0)
+    for multiple in (1, 2, 3):
+        near = (mixture.means[:, 0] - 0.8 * multiple).abs() < 0.05
+        assert float(mixture.weights[near].sum()) > 5e-3

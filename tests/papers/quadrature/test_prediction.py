@@ -11,7 +11,7 @@ from scipy import stats
 from gp_ensembles.numerics import NumericalError
 from gp_ensembles.papers.quadrature import Budget, PriorPolicy, RegressionProblem, Search, marginalize
 from gp_ensembles.papers.quadrature.kernel_mixture import KernelMixtureModel, root_mixture, root_products
-from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods
+from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters, inferred
 from gp_ensembles.papers.quadrature.quadrature import jackknife_sd, root_weights, rows_without_each_group
 from tests.papers.quadrature.cases import prior_of, seeded, tensor, unflatten
@@ -55,7 +55,7 @@ def golden_case(archive):
     values = archive("maskerade_predictive")
     one = torch.ones(12, dtype=torch.float64)
     hyperparameters = KernelHyperparameters(unflatten(values["theta"], 1), one, values["noise"] * one)
-    conditioned = DenseLikelihoods(values["X"].unsqueeze(-1), values["y"]).condition(hyperparameters)
+    conditioned = DenseLikelihood(values["X"].unsqueeze(-1), values["y"]).condition(hyperparameters)
     return values, conditioned, hyperparameters
 
 
@@ -137,12 +137,12 @@ def test_predictions_do_not_depend_on_other_points(num_inputs):
     model = found.model()
     X = points(7, num_inputs)
     together = model.posterior(X, observation_noise=True)
-    predicted = found.predict(X)
+    predicted = found.quadrature.predict(X)
     for i in range(len(X)):
         alone = model.posterior(X[i : i + 1], observation_noise=True)
         torch.testing.assert_close(together.mean[i], alone.mean[0], rtol=1e-9, atol=1e-10)
         torch.testing.assert_close(together.variance[i], alone.variance[0], rtol=1e-9, atol=1e-10)
-        for a, b in zip(predicted, found.predict(X[i : i + 1]), strict=True):
+        for a, b in zip(predicted, found.quadrature.predict(X[i : i + 1]), strict=True):
             torch.testing.assert_close(a[i], b[0], rtol=1e-7, atol=1e-9)
 
 
@@ -183,7 +183,7 @@ def test_a_covariance_that_cannot_be_factorized_is_named():
     kernels = unflatten(tensor([1.0, 0.0, 1.0]), 1)
     hyperparameters = KernelHyperparameters(kernels, tensor(1.0), tensor(-1e-3))
     with pytest.raises(NumericalError, match="covariance of the training rows under kernel 0"):
-        DenseLikelihoods(X, tensor(0.0, 1.0, 2.0)).condition(hyperparameters)
+        DenseLikelihood(X, tensor(0.0, 1.0, 2.0)).condition(hyperparameters)
 
 
 def test_pruning_moves_no_probability_by_more_than_it_says(found):
@@ -211,7 +211,7 @@ def test_pruning_moves_no_probability_by_more_than_it_says(found):
 
 def test_predictions_come_from_products_of_roots_where_those_are_sound(found):
     X = points(6)
-    predicted = found.predict(X)
+    predicted = found.quadrature.predict(X)
     assert all(part.shape == (6,) for part in predicted)
     assert bool((predicted.variance > 0).all())
     assert bool((predicted.mean_sd > 0).all())
@@ -233,7 +233,7 @@ def test_predictions_fall_back_on_positive_weights(found, monkeypatch):
         return 1e-6 * root_weights(surrogate, nodes, distances)
 
     monkeypatch.setattr("gp_ensembles.papers.quadrature.kernel_mixture.root_weights", lost)
-    predicted = invalid_rows.predict(X)
+    predicted = invalid_rows.quadrature.predict(X)
     assert not bool(predicted.from_roots.any())
     expected = invalid_rows.model(0.0).posterior(X.unsqueeze(-2), observation_noise=True)
     torch.testing.assert_close(predicted.mean, expected.mean.flatten(), rtol=0, atol=1e-2)
@@ -245,7 +245,7 @@ def test_a_spike_is_predicted_with_sanely():
     """Many rows: one kernel has nearly all the likelihood, and the surrogate is a bump on nothing."""
     found = found_of(num_rows=80, evaluations=40, search=Search(PriorPolicy(), initial_share=0.5))
     X = points(20)
-    predicted = found.predict(X)
+    predicted = found.quadrature.predict(X)
     assert bool(predicted.mean.isfinite().all())
     assert bool(predicted.mean_sd.isfinite().all())
     assert bool((predicted.variance > 0).all())
@@ -291,6 +291,68 @@ def test_waves_may_run_along_either_diagonal(sign):
     found = marginalize(RegressionProblem(X[:40], y[:40]), Budget(100, draws=0), generator=seeded(1))
     error = (found.predict(X[40:]).mean - y[40:]).square().mean().sqrt()
     assert float(error) < 0.06, "half-normal means would give 0.12 and more on one of them"
+
+
+@pytest.fixture(scope="module")
+def outliers():
+    """A few targets are far off, of 25; several kernels have weight."""
+    generator = seeded(3)
+    X = 4.0 * torch.rand(25, 1, dtype=torch.float64, generator=generator)
+    y = torch.sin(2.0 * X[:, 0]) + 0.1 * torch.randn(25, dtype=torch.float64, generator=generator)
+    y[::7] += 1.5
+    prior = prior_of(2, scale=0.5, location=-1.2, width=0.4, noise=inferred(1e-1, 1.0))
+    found = marginalize(RegressionProblem(X, y, prior), Budget(60, draws=0), DRAWS, generator=generator)
+    assert float(found.log_weights.exp().max()) < 0.9
+    return found, X, y
+
+
+def test_tails_are_those_of_errors_of_rows_left_out_by_refitting(outliers):
+    """Every row is taken out of the processes and of the weights; the t of largest likelihood, by scipy."""
+    found, X, y = outliers
+    rows, log_weights = found.top()
+    kernels, problem = found.hyperparameters(rows), found.problem
+    every = DenseLikelihood(X, y - problem.mean)(*kernels)
+    z = []
+    for row in range(len(X)):
+        kept = torch.arange(len(X)) != row
+        others = DenseLikelihood(X[kept], y[kept] - problem.mean)
+        weights = (log_weights + others(*kernels) - every).softmax(0)
+        mean, variance = (part[:, 0] for part in others.condition(kernels).marginals(X[row : row + 1]))
+        variance = variance + kernels.noise
+        center = weights @ mean
+        spread = weights @ (variance + (mean - center).square())
+        z.append(float((y[row] - problem.mean - center) / spread.sqrt()))
+    df, scale = found.tails
+    assert df < 10, "there are outliers"
+
+    def loss(df, scale):
+        return -stats.t.logpdf(z, df, scale=scale).sum()
+
+    assert loss(df, scale) <= min(loss(df, scale * 0.999), loss(df, scale * 1.001))
+    for other in (3.0, 4.0, 5.0, 6.0, 8.0, 11.0, 16.0, 32.0, 1e9):
+        best = min(loss(other, s) for s in np.geomspace(0.3 * scale, 3.0 * scale, 201))
+        assert loss(df, scale) <= best + 1e-3
+
+
+def test_predictions_are_a_mixture_of_students_t(outliers):
+    found, _, _ = outliers
+    Z = points(4)
+    rows, log_weights = found.top()
+    kernels = found.hyperparameters(rows)
+    mean, variance = found.problem.likelihoods.condition(kernels).marginals(Z)
+    center, scale = (mean + found.problem.mean).numpy(), (variance + kernels.noise[:, None]).sqrt().numpy()
+    law = stats.t(found.tails.degrees_of_freedom, center, scale * found.tails.scale)
+    weights = log_weights.exp().numpy()[:, None]
+    predicted, y = found.predict(Z), np.linspace(-1.0, 2.0, 4)
+    np.testing.assert_allclose(predicted.log_prob(torch.tensor(y)), np.log((weights * law.pdf(y)).sum(0)), rtol=1e-9)
+    np.testing.assert_allclose(predicted.mean, (weights * center).sum(0), rtol=1e-9)
+    for level in (0.05, 0.5, 0.95):
+        at = predicted.quantile(level).numpy()
+        np.testing.assert_allclose((weights * law.cdf(at)).sum(0), level, atol=1e-6)
+    drawn = predicted.sample(4000, generator=seeded(0))
+    assert drawn.shape == (4000, 4)
+    shares = (drawn <= predicted.quantile(0.9)).double().mean(0)
+    assert float((shares - 0.9).abs().max()) < 4 * (0.09 / 4000) ** 0.5
 
 
 def test_products_of_roots_know_of_kernels_left_out(found):

@@ -12,7 +12,7 @@ from scipy import stats
 
 from gp_ensembles.numerics.exact_gp import log_marginal
 from gp_ensembles.papers.quadrature import likelihoods as likelihoods_module
-from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods, check_data, distinct_lags
+from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood, check_data, distinct_lags
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures, covariance
 from tests.papers.quadrature.cases import flatten, random_mixtures, tensor, unflatten
 
@@ -39,7 +39,7 @@ def test_golden_log_likelihoods(archive):
     for case in ["D1_n1", "D1_n3", "D3_n1", "D3_n3"]:
         X, y = file[f"X_{case[:2]}"], file[f"y_{case[:2]}"]
         mixtures = unflatten(file[f"theta_{case}"].unsqueeze(0), X.shape[1])
-        value = DenseLikelihoods(X, y)(mixtures, tensor(1.0), file["noise"].reshape(1))
+        value = DenseLikelihood(X, y)(mixtures, tensor(1.0), file["noise"].reshape(1))
         assert value.item() == pytest.approx(float(file[f"loglik_{case}_paper"]), abs=1e-9)
 
 
@@ -47,7 +47,7 @@ def test_golden_log_likelihoods_of_mixed_sizes(archive, given_values):
     file, mixtures = archive("maskerade_predictive"), unflatten(given_values["theta"], 1)
     assert sorted(set(mixtures.num_components.tolist())) == [1, 2, 3]
     ones = torch.ones_like(given_values["loglik"])
-    value = DenseLikelihoods(file["X"].unsqueeze(-1), file["y"])(mixtures, ones, file["noise"] * ones)
+    value = DenseLikelihood(file["X"].unsqueeze(-1), file["y"])(mixtures, ones, file["noise"] * ones)
     torch.testing.assert_close(value, given_values["loglik"], rtol=0, atol=1e-10)
 
 
@@ -55,7 +55,7 @@ def test_values_are_normal_log_densities_in_the_order_given():
     for num_inputs in [1, 3]:
         mixtures, (outputscale, noise) = random_mixtures(0, num_inputs, (9,)), hyperparameters(1, 9)
         X, y = data(2, 12, num_inputs)
-        value = DenseLikelihoods(X, y)(mixtures, outputscale, noise)
+        value = DenseLikelihood(X, y)(mixtures, outputscale, noise)
         for b in range(9):
             matrix = outputscale[b] * covariance(mixtures.take(b), X, X) + noise[b] * torch.eye(12).double()
             expected = stats.multivariate_normal.logpdf(y.numpy(), cov=matrix.numpy())
@@ -81,7 +81,7 @@ def test_distinct_lags_give_what_direct_evaluation_gives():
         unit = X / span  # so that frequencies are of the order of the rows
         y = torch.sin(7.0 * unit.squeeze(-1) - 7.0 * unit[0])
         mixtures, (outputscale, noise) = random_mixtures(4, 1, (7,)), hyperparameters(4, 7)
-        likelihoods = DenseLikelihoods(unit, y)
+        likelihoods = DenseLikelihood(unit, y)
         direct = covariance(mixtures, unit, unit)
         torch.testing.assert_close(likelihoods.covariance(mixtures), direct, rtol=0, atol=1e-8)
         matrices = outputscale[:, None, None] * direct + noise[:, None, None] * torch.eye(len(y)).double()
@@ -140,7 +140,7 @@ def test_chunks_change_nothing(monkeypatch):
         results = []
         for chunk_bytes in (1, 3 * 8 * 400, 2**30):  # one, three, and all matrices at once
             monkeypatch.setattr(likelihoods_module, "CHUNK_BYTES", chunk_bytes)
-            value = DenseLikelihoods(X, y)(unflatten(theta, num_inputs), outputscale, noise)
+            value = DenseLikelihood(X, y)(unflatten(theta, num_inputs), outputscale, noise)
             slope, *others = torch.autograd.grad(value.sum(), (theta, outputscale, noise))
             slope[:, :4] *= mixtures.weights != 0  # a chunk without a component does not see its weight
             results.append((value, slope, *others))
@@ -156,7 +156,7 @@ def test_derivatives_of_likelihoods(X):
     num_inputs = X.shape[1]
     mixtures = random_mixtures(8, num_inputs, (3,), size=2)
     y = data(6, X.shape[0], 1)[1]
-    likelihoods = DenseLikelihoods(X, y)
+    likelihoods = DenseLikelihood(X, y)
     present = mixtures.weights != 0
 
     def function(weights, means, scales, outputscale, noise):
@@ -172,7 +172,7 @@ def test_a_kernel_that_cannot_be_factorized_is_a_fact_and_no_failure():
     theta = torch.tensor([[1.0, 0.5, 0.1]]).double().repeat(2, 1).requires_grad_()
     ones = torch.ones(2).double()
     noise = torch.tensor([1e-30, 0.1]).double()
-    value = DenseLikelihoods(X, y)(unflatten(theta, 1), ones, noise)
+    value = DenseLikelihood(X, y)(unflatten(theta, 1), ones, noise)
     assert value.isnan().tolist() == [True, False]
     value.nansum().backward()
     assert bool(theta.grad.isfinite().all())
@@ -204,6 +204,6 @@ BAD_DATA = {
 
 def test_bad_data_is_refused_with_its_place():
     for X, y, message in BAD_DATA.values():
-        for call in (check_data, DenseLikelihoods):
+        for call in (check_data, DenseLikelihood):
             with pytest.raises(ValueError, match=re.escape(message)):
                 call(X, y)

@@ -75,7 +75,7 @@ def test_the_evidence_from_240_evaluations(found_with_many, truth):
 def test_predictions_from_240_evaluations(found_with_many, truth):
     """Means within four stated standard errors, point by point; variances within a few parts in a hundred."""
     Xs = truth["Xs"].unsqueeze(-1)
-    predicted = [one.predict(Xs) for one in found_with_many[::2]]  # half of them: a jackknife takes a second
+    predicted = [one.quadrature.predict(Xs) for one in found_with_many[::2]]  # half of them: a jackknife takes a second
     scores = torch.stack([(one.mean - truth["mean"]) / one.mean_sd for one in predicted])
     assert scores.abs().max() < 4.0
     assert rms(list(scores)) < 2.0
