@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 
 from gp_ensembles.features import RadialBasisFeatures
 from gp_ensembles.numerics.kmeans import kmeans
+from tests.refusals import refused
 
 
 def direct(X: Tensor, centers: Tensor, lengthscale: Tensor) -> Tensor:
@@ -74,11 +74,7 @@ def test_centers_are_fixed_unless_they_are_a_parameter() -> None:
 
 def test_wrong_arguments() -> None:
     X = randn(6, 2)
-    with pytest.raises(ValueError, match=r"lengthscale must have shape \(\*batch, 2\)"):
-        RadialBasisFeatures(X, torch.ones(3))
-    with pytest.raises(ValueError, match="lengthscale must be positive"):
-        RadialBasisFeatures(X, torch.tensor([1.0, 0.0]))
-    with pytest.raises(ValueError, match="prior_variance must be positive"):
-        RadialBasisFeatures(X, 1.0, -1.0)
-    with pytest.raises(TypeError, match="floating point"):
-        RadialBasisFeatures(X.long(), 1.0)
+    refused(ValueError, r"lengthscale must have shape \(\*batch, 2\)", lambda: RadialBasisFeatures(X, torch.ones(3)))
+    refused(ValueError, "lengthscale must be positive", lambda: RadialBasisFeatures(X, torch.tensor([1.0, 0.0])))
+    refused(ValueError, "prior_variance must be positive", lambda: RadialBasisFeatures(X, 1.0, -1.0))
+    refused(TypeError, "floating point", lambda: RadialBasisFeatures(X.long(), 1.0))
