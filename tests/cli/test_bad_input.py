@@ -80,16 +80,6 @@ def test_bad_cells_later_end_the_run_and_what_came_before_is_kept(place, small, 
     assert tables_of(place / "cells") == tables_of(place / "good")
 
 
-def test_a_missing_input_is_legal(place, small):
-    rows = small.rows(160)
-    for row in (40, 150):
-        rows[row][1] = ""
-    small.write(place / "gaps.csv", rows)
-    assert stream(place, "gaps.csv", "gaps") == 0
-    inputs = summary_of(place / "gaps")["inputs"]
-    assert [entry["num_imputed"] for entry in inputs] == [0, 2]
-
-
 def test_a_short_row_is_named(place, small, complaint):
     for short, out, words in (
         (7, "never", "row 8"),
@@ -112,11 +102,6 @@ def test_constant_columns_are_kept_and_wake_up(place, small, complaint):
     small.write(place / "constant.csv", [["1", "3.0", y] for _, _, y in rows])
     assert "all inputs are constant" in complaint(stream, place, "constant.csv", "never")
     assert not (place / "never").exists()
-
-
-def test_a_constant_target_is_refused(place, small, complaint):
-    small.write(place / "flat.csv", [[a, b, "1.5"] for a, b, _ in small.rows(160)])
-    assert "constant" in complaint(stream, place, "flat.csv", "never")
 
 
 def test_too_few_rows_are_refused(place, small, complaint):
@@ -187,12 +172,6 @@ def test_missing_files_and_commands_are_named(place, complaint):
     assert "--target" in complaint(run, "stream", place / "data.csv")
     assert "dream" in complaint(main, ["dream"])
     assert "absent" in complaint(resume, place, "data.csv", "absent")
-
-
-def test_a_folder_that_cannot_be_written_is_refused(place, complaint):
-    (place / "file").write_text("in the way")
-    assert "--out" in complaint(stream, place, "data.csv", "file")
-    assert "--out" in complaint(stream, place, "data.csv", "file/below")
 
 
 @pytest.mark.parametrize("kind", ["cut", "text", "empty", "other", "version", "keys", "folder", "expert"])
@@ -277,10 +256,6 @@ def test_a_rejected_block_is_named_by_its_rows_and_can_be_gone_on_from(place, sm
     assert len(small.read(place / "rejected" / "predictions.csv")) == 160
 
 
-def test_traceback_is_shown_on_request(place, refused):
-    refused(stream(place, "absent.csv", "never", "--traceback"), "Traceback")
-
-
 def test_defects_are_told_apart(place, capsys, monkeypatch):
     def broken(*arguments, progress):
         raise RuntimeError("surprise")
@@ -288,11 +263,6 @@ def test_defects_are_told_apart(place, capsys, monkeypatch):
     monkeypatch.setattr(scored_stream.ScoredStream, "fit", broken)
     assert stream(place, "data.csv", "never") == 1
     assert "RuntimeError: surprise (--traceback" in capsys.readouterr().err
-
-
-def test_an_empty_out_is_refused(place, complaint):
-    for out in (["--out", ""], ["--out="], ["--out", "  "]):
-        assert "--out is empty" in complaint(run, "stream", place / "data.csv", *out, target="y", warmup=60)
 
 
 def test_configs_are_listed_and_found_by_name(place, capsys):

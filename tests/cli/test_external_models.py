@@ -13,7 +13,7 @@ from gp_ensembles.cli.commands import Output, stream
 from gp_ensembles.cli.config import load_config
 from gp_ensembles.data import Table
 from gp_ensembles.ensembles.bases import LinearBasis
-from gp_ensembles.ensembles.external_models import ExternalModel, ForecastColumns
+from gp_ensembles.ensembles.external_models import ExternalModel
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.targets import BinaryTarget
 from gp_ensembles.experts.adapters import RegressorAdapter
@@ -89,16 +89,6 @@ def test_columns_of_forecasts_are_read_whatever_features_are_named(place, capsys
     refused(stream_external(place, "bare.csv", "no", features="a"), "nwp")
 
 
-def test_a_folder_with_a_manifest_may_have_gaps_in_its_forecasts(place, capsys, small):
-    entry = {"name": "set", "file": "data.csv", "features": ["a"], "target": "y"}
-    (place / "manifest.json").write_text(json.dumps({"datasets": [entry]}), encoding="utf-8")
-    folder = {"data_folder": place}
-    assert run("stream", "set", **folder, warmup=60, config=place / "external.yaml", out=place / "folder") == 0
-    assert stream_external(place, "data.csv", "all") == 0
-    assert small.read(place / "folder" / "predictions.csv") == small.read(place / "all" / "predictions.csv")
-    assert run("resume", "set", **folder, skip_seen=False, checkpoint=place / "folder", out=place / "on") == 0
-
-
 def test_configs_are_compared_on_the_same_inputs_each_with_its_own_forecasts(place):
     (place / "plain.yaml").write_text(LINEAR, encoding="utf-8")
     configs = ("--configs", place / "external.yaml", place / "plain.yaml")
@@ -108,16 +98,6 @@ def test_configs_are_compared_on_the_same_inputs_each_with_its_own_forecasts(pla
         found = json.loads((place / "both" / "compare.json").read_text("utf-8"))
         assert found["external"]["features"] == ["a"]
         assert found["plain"]["features"] == inputs
-
-
-def test_one_column_may_be_a_word_and_settings_of_the_ensemble_stand_under_it(tmp_path):
-    config = tmp_path / "one.yaml"
-    config.write_text("ensemble: {like: oebe, extra_experts: [{ForecastColumns: {columns: nwp}}]}", encoding="utf-8")
-    assert load_config(config).ensemble.extra_experts == (ForecastColumns("nwp"),)
-    for key, value in (("target", "BinaryTarget"), ("bases", "[LinearBasis]"), ("like", "oebe")):
-        config.write_text(f"warmup: 50\n{key}: {value}\n", encoding="utf-8")
-        with pytest.raises(ValueError, match=f"{key} is a setting of the ensemble and belongs under it, as in {{ens"):
-            load_config(config)
 
 
 def test_what_has_no_name_in_files_is_refused_before_anything_is_fitted(tmp_path, monkeypatch):

@@ -5,14 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gp_ensembles.cli.predictions import interval_columns, interval_table
+from gp_ensembles.cli.predictions import interval_table
 from gp_ensembles.cli.scored_stream import ScoredStream
 from gp_ensembles.cli.summary import interval_lines, summarize_run, summary_table
 from gp_ensembles.data import Table
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import oebe
-from gp_ensembles.ensembles.targets import CountTarget
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.streaming import StreamConfig
 from gp_ensembles.tables.rows import Rows
@@ -80,18 +79,3 @@ def test_columns_and_options(tmp_path, small, capsys):
     assert summary["config"]["recalibrate"] is False
     assert stream_with(tmp_path, "data.csv", "wrong", coverages="[1.2]") == 2
     assert "a coverage must be above 0 and below 1, got 1.2" in capsys.readouterr().err
-
-
-def test_counts_have_no_adaptive_intervals():
-    rows = table(200)
-    counts = rows._replace(y=rows.y.nan_to_num(20).round())
-    stream = ScoredStream.start(StreamConfig(replace(SMALL, target=CountTarget()), warmup=100), open_table(counts, 100))
-    list(stream.chunks(after(counts)))
-    assert stream.coverages == {}
-    assert summarize_run(stream)["intervals"] == {}
-
-
-def test_names_of_columns():
-    shares = (0.9, 0.95, 0.5, 0.99, 0.6826)
-    assert [interval_columns(share)[0] for share in shares] == ["q05", "q025", "q25", "q005", "q1587"]
-    assert interval_columns(0.8) == ("q10", "q90")

@@ -121,12 +121,6 @@ def test_further_rows_go_on_with_a_complete_run(rows):
     assert (other["mean"].notna() & other["log_prob"].isna()).all()
 
 
-def test_explain_says_what_columns_are_and_runs_nothing(folder, capsys):
-    assert stream("all.csv", "--explain") == 0
-    assert "400 rows" in capsys.readouterr().out
-    assert not (folder / "out").exists()
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -186,12 +180,6 @@ def test_a_second_table_that_stops_goes_on_where_it_stopped(folder, rows, refuse
     rows[300:].to_csv("more.csv", index=False)
     assert resume("more.csv") == 0
     same_predictions()
-
-
-def test_a_run_in_which_no_series_has_begun_is_not_gone_on_with(folder, refused):
-    table(20).to_csv("short.csv", index=False)
-    assert stream("short.csv", "--out", "run") == 0
-    refused(resume("all.csv"), "no series of the run in run has completed its warm-up")
 
 
 def test_a_code_in_one_series_costs_its_cell_and_by_option_the_run(folder, capsys):

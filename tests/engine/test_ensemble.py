@@ -90,21 +90,6 @@ def test_against_a_loop_in_plain_python(rule, missing):
         weights = weights * np.exp(log_prob[:, t]) / density
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_no_prediction_sees_its_target(rule):
-    X, y = stream()
-    ensemble = build(RULES[rule]())
-    _, before = ensemble.update(ensemble.init(), X, y)
-    changed = y.clone()
-    changed[17] += 3.0
-    _, after = ensemble.update(ensemble.init(), X, changed)
-    for field in ("mean", "variance", "log_weights"):
-        a, b = getattr(after, field), getattr(before, field)
-        torch.testing.assert_close(a[..., :18], b[..., :18], rtol=1e-9, atol=1e-9)
-        assert not torch.allclose(a[..., 18], b[..., 18])
-    assert torch.equal(after.log_prob[:17], before.log_prob[:17])
-
-
 class Table(FeatureMap):
     """Features looked up by row number, to feed frozen designs."""
 
@@ -167,13 +152,6 @@ def test_golden_synthetic(golden, name):
 @pytest.mark.parametrize("name", CASES)
 def test_golden_elevators(shared, name):
     check_golden_ensemble(shared / "golden" / "doebe", name, CASES[name])
-
-
-def test_shared_features_are_evaluated_once(monkeypatch):
-    ensemble = build()
-    bound = ensemble.bind()
-    assert bound[0].features is bound[1].features
-    assert bound[2].features is not bound[0].features
 
 
 def test_gaps_are_seen_where_there_are_numbers():

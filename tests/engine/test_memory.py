@@ -81,16 +81,6 @@ def test_any_blocking_gives_the_same_columns(sizes, gaps):
     assert torch.equal(history, whole)
 
 
-def test_no_row_knows_its_own_target():
-    memory = TargetMemory(LAGS, series())
-    y = series(3)
-    changed = y.clone()
-    changed[20] = torch.nan
-    before, after = (memory.columns(memory.init(y), values)[1] for values in (y, changed))
-    assert torch.equal(before[:21], after[:21])
-    assert not torch.equal(before[21], after[21])
-
-
 def test_rows_that_come_next_have_the_columns_that_they_will_meet():
     memory = TargetMemory(LAGS, series())
     history, _ = memory.columns(memory.init(series(4)), series(4))

@@ -165,13 +165,6 @@ def test_pruned_experts_are_not_run_and_the_rest_is_unchanged(form):
     assert bool(torch.isfinite(again.mean).all())
 
 
-def test_methods_that_hold_a_lock_are_shown_as_they_are_written():
-    online = OnlineEnsemble(build())
-    for name in ("observe", "predict"):
-        method = getattr(online, name)
-        assert (method.__name__, method.__doc__.split()[0]) == (name, "Predict")
-
-
 def test_wrong_default_dtype(wrong_default_dtype):
     X, y = stream()
     online = OnlineEnsemble(build(rules()["switching"]))

@@ -96,17 +96,6 @@ def test_a_static_expert_keeps_its_bits_beside_moving_ones():
     assert torch.equal(joined.observe(X, y).experts.mean[:2], still.observe(X, y).experts.mean[2:])
 
 
-def test_states_elsewhere_are_brought_together_again():
-    X, y = stream()
-    online, other = build(), build()
-    online.observe(X[:50], y[:50])
-    other.observe(X[:50], y[:50])
-    for name, value in list(other.named_buffers()):
-        setattr(other, name, value.clone())  # as ``.to`` does
-    assert torch.equal(other.observe(X[50:], y[50:]).mean, online.observe(X[50:], y[50:]).mean)
-    assert_state(other, online.state, rtol=0, atol=0)
-
-
 def test_a_failure_among_twins_is_that_of_the_expert_and_its_twin_goes_on_alone():
     X, y = stream()
     basis = LinearFeatures(2, torch.tensor(1.0, dtype=torch.float64))

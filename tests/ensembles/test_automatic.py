@@ -7,9 +7,9 @@ import torch
 
 from gp_ensembles.distributions import LatentMixture, StudentTMixture
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
-from gp_ensembles.ensembles import FitSettings, presets, targets
+from gp_ensembles.ensembles import FitSettings, targets
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis, PolynomialBasis
-from gp_ensembles.ensembles.presets import auto, auto_for, default_rule
+from gp_ensembles.ensembles.presets import auto, default_rule
 from gp_ensembles.experts import LBFGS, GaussianExpert, LaplaceExpert, RobustExpert, StudentTExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.meta_learners import BayesianModelAveraging
@@ -62,12 +62,6 @@ def test_every_kind_of_target_streams(kind):
         assert isinstance(mixture, StudentTMixture)
 
 
-def test_auto_has_fewer_bases_where_rows_are_dear():
-    assert auto_for(targets.RealTarget()) == auto
-    kinds = [type(basis).__name__ for basis in auto_for(targets.CountTarget()).bases]
-    assert kinds == ["FourierBasis", "RadialBasis", "LinearBasis"]
-
-
 def test_ensembles_of_one_spec_share_nothing():
     X, y = rows("real")
     spec = replace(auto, bases=BASES, fit_settings=QUICK, extra_experts=())
@@ -115,12 +109,6 @@ def test_labels_of_one_class_leave_hyperparameters_at_their_start(kind):
     predicted = online.predict(X).class_probabilities
     assert bool((predicted[:, 1] > 0.5).all())
     assert bool(torch.isfinite(predicted.log()).all())
-
-
-def test_targets_far_from_standardized_are_warned_of():
-    X, y = rows("real")
-    with pytest.warns(UserWarning, match="ensembles expect standardized targets"):
-        replace(presets.oebe, bases=(LinearBasis(),), fit_settings=QUICK).fit(X, 1e-6 * y)
 
 
 def test_the_state_of_another_ensemble_is_refused_whole():

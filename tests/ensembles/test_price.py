@@ -12,7 +12,6 @@ from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.extra_experts import WideFeatures
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.price import largest_size, price_of_features, price_of_row
-from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from tests.refusals import refused
 
@@ -96,17 +95,6 @@ def test_a_price_becomes_a_size_that_a_checkpoint_keeps(monkeypatch: pytest.Monk
     assert torch.equal(again.mean, before.mean)
 
 
-def test_a_spec_says_its_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    invented(monkeypatch, per_feature=0.05)
-    X, y = rows()
-    spec = PRICED.resolved(X)
-    assert spec.extra_experts == (WideFeatures(num_features=250),)
-    assert spec.resolved(X) is spec
-    assert WideFeatures().resolved(X) == WideFeatures()
-    assert PRICED.fit(X, y).ensemble.experts[-1].features.num_features == 250
-    assert spec_from_plain(spec_to_plain(PRICED)).extra_experts == PRICED.extra_experts
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_features_are_measured(dtype: torch.dtype) -> None:
     assert 0.0 < price_of_features(20, 2, torch.zeros(5, 3, dtype=dtype)) < 1e6
@@ -135,8 +123,3 @@ def test_prices_that_cannot_be_measured() -> None:
     online = replace(oebe, bases=(LinearBasis(),)).fit(X, y)
     refused(ValueError, "price_of_row needs at least one row", lambda: price_of_row(online, X[:0], y[:0]))
     refused(ValueError, "rows_per_call=0", lambda: price_of_row(online, X, y, rows_per_call=0))
-
-
-def test_a_model_in_its_warm_up_has_no_price() -> None:
-    X = torch.zeros(5, 1, dtype=torch.float64)
-    refused(ValueError, "still in its warm-up", lambda: price_of_row(OnlineModel(StreamConfig(warmup=20)), X, X[:, 0]))

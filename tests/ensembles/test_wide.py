@@ -13,7 +13,6 @@ from gp_ensembles.ensembles.presets import default_rule, oebe
 from gp_ensembles.experts import WindowExpert, fit_empirical_bayes
 from gp_ensembles.experts.gaussian import GaussianExpert, default_likelihood
 from gp_ensembles.features.fourier import RandomFourierFeatures
-from gp_ensembles.filters.states import SquareRootState
 from gp_ensembles.spectral.frequencies import IIDDraws
 
 SPEC = replace(
@@ -106,12 +105,6 @@ def test_sees_the_columns_that_it_should() -> None:
         other = inputs.clone()
         other[:, 3] += 1.0
         assert torch.equal(expert.features(inputs), expert.features(other)) != lags
-
-
-def test_a_state_in_single_precision_is_a_square_root() -> None:
-    X, y = (part.float() for part in rows(60))
-    ((_, expert),) = WideFeatures(num_features=20).build(warm_up(X, y))
-    assert isinstance(expert.init(), SquareRootState)
 
 
 def test_wins_on_a_smooth_function_of_few_inputs() -> None:

@@ -56,14 +56,6 @@ def test_the_form_follows_dtype_and_walk():
     assert isinstance(quiet.init(), SquareRootState)
 
 
-def test_gradients_reach_the_hyperparameters():
-    X, y = block()
-    expert = GaussianExpert(linear((2,)), transition=RandomWalk(0.1))
-    _, steps = expert.update(expert.init(), X, y)
-    steps.log_prob.sum().backward()
-    assert all(p.grad is not None and bool((p.grad != 0).all()) for p in expert.parameters())
-
-
 def test_bad_input():
     refused(ValueError, "batch shape", lambda: GaussianExpert(linear((3,)), GaussianLikelihood().double()))
     refused(ValueError, "negative", lambda: GaussianExpert(linear(), transition=RandomWalk(-1.0)))

@@ -142,17 +142,6 @@ def test_together_they_are_plain_loops(name, monkeypatch):
             number += 1
 
 
-@pytest.mark.parametrize("name", MAKERS)
-def test_no_prediction_sees_its_target(name):
-    X, y = stream(name)
-    changed = y.clone()
-    changed[20] = 1 - y[20].clamp_max(1.0)
-    a, b = build(name).observe(X, y), build(name).observe(X, changed)
-    torch.testing.assert_close(a.mean[:21], b.mean[:21], rtol=0, atol=0)
-    torch.testing.assert_close(a.log_weights[:, :21], b.log_weights[:, :21], rtol=0, atol=0)
-    assert not torch.equal(a.mean[21:], b.mean[21:])
-
-
 def test_dead_experts_are_left_out():
     X, y = stream("logistic")
     rule = BayesianModelAveraging(prune_below=0.1)

@@ -19,7 +19,6 @@ from gp_ensembles.filters import RandomWalk
 from gp_ensembles.meta_learners import FixedShare
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.lag_selection import find_lags
-from gp_ensembles.streaming.joint import expert_covariance
 
 D, L, SPEEDS = 2, 3, (0.0, 1e-2)
 
@@ -128,17 +127,6 @@ def test_predictions_are_those_of_a_plain_loop_over_rows(num_rows):
     assert int(state.num_rows) == num_rows < int(state.due)
 
 
-def test_missing_targets_are_counted_and_teach_nothing():
-    X, y = rows(gaps=False)
-    one = expert()
-    state, _ = one.update(one.init(), X[:50], y[:50])
-    after, _ = one.update(state, X[50:60], torch.full_like(y[50:60], torch.nan))
-    torch.testing.assert_close(after.moments[0], state.moments[0])
-    assert int(after.num_rows) == 60
-    assert torch.isnan(after.targets[50:60]).all()
-    assert (after.remembered[50:60] == y[49]).all()
-
-
 def test_a_refit_of_too_few_rows_only_passes():
     X, y = rows(80)
     one = expert(first=40)
@@ -211,17 +199,6 @@ def test_single_precision_rows_are_learned_in_double():
     # Inputs are known to 1e-7, and the search for hyperparameters is cut off at 1e-5 nats.
     torch.testing.assert_close(steps.mean.double()[:, :40], exact.mean[:, :40], rtol=0, atol=1e-4)
     torch.testing.assert_close(steps.mean.double(), exact.mean, rtol=0, atol=0.05)
-
-
-def test_joint_covariances_have_the_predictions_on_their_diagonal():
-    X, y = rows()
-    one = expert()
-    state, _ = one.update(one.init(), X, y)
-    bound = one.bind()
-    Phi = bound.features(X[:4])
-    joint = expert_covariance(bound, state, Phi)
-    torch.testing.assert_close(joint.diagonal(dim1=-2, dim2=-1), bound.predict(state, Phi).variance)
-    torch.testing.assert_close(joint, joint.mT)
 
 
 def test_taking_experts_and_sharing_the_model():

@@ -1,6 +1,5 @@
 """Window experts: evidence, hyperparameters, copies, and their place in an ensemble."""
 
-import copy
 from dataclasses import replace
 
 import gpytorch
@@ -10,7 +9,6 @@ from gpytorch.kernels import MaternKernel, ScaleKernel
 from torch.autograd import gradcheck
 from torch.func import functional_call
 
-from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.extra_experts import WindowGP
 from gp_ensembles.ensembles.lags import TargetLags
@@ -18,7 +16,6 @@ from gp_ensembles.ensembles.presets import auto_for, doebe, e_doebe
 from gp_ensembles.ensembles.targets import BinaryTarget, RealTarget
 from gp_ensembles.experts import WindowExpert
 from gp_ensembles.filters import RandomWalk
-from gp_ensembles.meta_learners import FixedShare
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.joint import joint_covariance
 from tests.refusals import refused
@@ -143,14 +140,3 @@ def test_joint_covariance_holds_the_windows_own():
     covariance = joint_covariance(model, X[60:66])
     torch.testing.assert_close(covariance.diagonal(), model.predict(X[60:66]).variance)
     assert bool((torch.linalg.eigvalsh(covariance) > 0).all())
-
-
-def test_a_window_keeps_its_digits_in_an_ensemble_of_single_precision():
-    X, y = rows()
-    online = OnlineEnsemble(Ensemble([expert()], FixedShare()))
-    online.observe(X[:60], y[:60])
-    single = copy.deepcopy(online).float()
-    assert single.state.experts[0].factor.dtype == torch.float64
-    got = single.observe(X[60:].float(), y[60:].float())
-    assert got.mean.dtype == torch.float32
-    torch.testing.assert_close(got.mean.double(), online.observe(X[60:], y[60:]).mean, rtol=1e-4, atol=1e-4)

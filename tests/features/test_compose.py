@@ -57,13 +57,6 @@ def test_concatenation_refuses_parts_that_do_not_fit() -> None:
         Concatenate([one, LinearFeatures(2)])
 
 
-def test_selected_columns_in_order() -> None:
-    X = rand(5, 4)
-    features = SelectColumns(LinearFeatures(2, bias=False, dtype=torch.float64), [3, 1], 4)
-    assert torch.equal(features(X), X[:, [3, 1]])
-    assert features.domain is None
-
-
 def test_selected_columns_embed_the_domain() -> None:
     features = SelectColumns(spline(0, 1), [2, 0], 3)
     infinity = float("inf")
@@ -87,14 +80,6 @@ def test_clamp_holds_inputs_at_the_edge() -> None:
     X = torch.tensor([[0.5, 0.5], [-3.0, 0.5], [2.0, 9.0], [0.0, 1.0]], dtype=torch.float64)
     assert torch.equal(features(X), inner(X.clamp(0, 1)))
     assert features.domain is None
-
-
-def test_clamp_of_some_columns_only() -> None:
-    infinity = float("inf")
-    lower = torch.tensor([-infinity, 0.0], dtype=torch.float64)
-    features = Clamp(LinearFeatures(2, bias=False, dtype=torch.float64), lower, lower.new_tensor([infinity, 1.0]))
-    X = torch.tensor([[-100.0, -100.0], [100.0, 100.0]], dtype=torch.float64)
-    assert features(X).tolist() == [[-100.0, 0.0], [100.0, 1.0]]
 
 
 def test_clamp_is_checked() -> None:

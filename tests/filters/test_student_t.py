@@ -11,7 +11,6 @@ from gp_ensembles import filters
 from gp_ensembles.experts import StudentTExpert
 from gp_ensembles.experts.student_t import InverseGammaNoise
 from gp_ensembles.features import LinearFeatures
-from gp_ensembles.filters import ExponentialForgetting, update_block
 from gp_ensembles.filters.student_t import NoiseDiscount, student_t_state
 from gp_ensembles.numerics import student_t
 from tests.filters.oracles import in_blocks
@@ -82,17 +81,6 @@ def test_any_blocking_is_the_textbook(walk, discount, missing):
         torch.testing.assert_close(got[:, :1], reference, equal_nan=True)
 
 
-def test_sure_noise_is_the_gaussian_filter():
-    """With a and b large the noise is b / a and predictions are normal."""
-    Phi, y, _ = problem((3,))
-    noise = torch.tensor([0.3, 1.7], dtype=torch.float64)
-    ratio = torch.tensor([0.5, 2.0], dtype=torch.float64)
-    large = torch.full((M,), 1e10, dtype=torch.float64)
-    _, steps = filters.update_block(student_t_state(ratio, F, large, large * noise), Phi, y)
-    _, want = filters.textbook_filter(filters.gaussian_state(ratio * noise, F), Phi, y, noise)
-    torch.testing.assert_close(steps[:3], want, rtol=1e-7, atol=1e-7, equal_nan=True)
-
-
 def build(batch=()):
     g = torch.Generator().manual_seed(1)
     ratio = 0.5 + torch.rand(batch, generator=g, dtype=torch.float64)
@@ -119,19 +107,6 @@ def test_evidence_is_exact():
     assert float(expert.log_evidence(X, y)) == pytest.approx(closed, abs=1e-10)
     _, steps = expert.update(expert.init(), X, y)
     assert float(steps.log_prob.sum()) == pytest.approx(closed, abs=1e-10)
-
-
-def test_a_batch_is_its_members():
-    expert = build((3,))
-    g = torch.Generator().manual_seed(2)
-    X, y = torch.randn(9, 1, generator=g, dtype=torch.float64), torch.randn(9, generator=g, dtype=torch.float64)
-    _, both = expert.update(expert.init(), X, y)
-    for m in range(3):
-        alone = expert.take(torch.tensor([m]))
-        _, steps = alone.update(alone.init(), X, y)
-        for one, many in zip(steps, both, strict=True):
-            torch.testing.assert_close(one[0], many[m])
-        torch.testing.assert_close(alone.log_evidence(X, y)[0], expert.log_evidence(X, y)[m])
 
 
 def test_distribution_functions():
@@ -165,12 +140,3 @@ def test_whatever_the_raw_parameter_predictions_have_a_variance() -> None:
     noise.raw_concentration.data.fill_(-30.0)
     assert (noise.concentration >= 1).all()
     assert (noise.concentration < 1.001).all()
-
-
-def test_forgetting_is_that_of_the_weights():
-    Phi, y, prior = problem()
-    state, _ = update_block(prior, Phi, y, ExponentialForgetting(0.9))
-    weights = 0.9 ** torch.arange(N - 1, -1, -1, dtype=torch.float64)
-    for m in range(M):
-        precision = (Phi[m].mT * weights) @ Phi[m] + 0.9**N * torch.linalg.inv(prior.moments[m, :, :-1])
-        torch.testing.assert_close(state.moments[m, :, :-1], torch.linalg.inv(precision))

@@ -327,20 +327,6 @@ def test_copies_of_a_fleet_in_files_leave_its_files_alone(copied, tmp_path, gene
     assert torch.equal(fleet.predict(names[:4], X[:4]).mean, expected)
 
 
-@COPIES
-def test_copies_and_pickles_go_on_alike_and_apart(copied, generator):
-    names, X = ["a", "b"] * 100, torch.randn(200, 1, generator=generator, dtype=torch.float64)
-    y = X.squeeze(-1).sin()
-    fleet = Fleet(SPEC, warmup=20)
-    fleet.fit(names[:80], X[:80], y[:80])
-    fleet.observe(names[80:120], X[80:120], y[80:120])
-    other = copied(fleet)
-    expected = fleet.observe([*names[120:199], "new"], X[120:], y[120:])
-    assert "new" not in other.waiting
-    found = other.observe([*names[120:199], "new"], X[120:], y[120:])
-    assert torch.equal(found.log_prob.nan_to_num(7.0), expected.log_prob.nan_to_num(7.0))
-
-
 def test_where_all_series_of_a_call_are_set_aside_nothing_is_said_of_them(generator):
     names, X, y = table(WARMUP + 2, generator)
     fleet = Fleet(QUICK, warmup=WARMUP)

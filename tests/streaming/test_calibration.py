@@ -102,18 +102,6 @@ def test_other_targets_are_as_they_were(target):
     assert torch.equal(a.interval(0.8)[0], b.distribution.quantile((1 - 0.8) / 2))
 
 
-def test_changing_a_target_changes_nothing_before_it():
-    model, X, y = fitted()
-    other, changed = copy.deepcopy(model), y.clone()
-    changed[100] += 30
-    a, b = model.observe(X, y), other.observe(X, changed)
-    for one, two in zip(a.interval(), b.interval(), strict=True):
-        assert torch.equal(one[:101], two[:101])
-        assert not torch.equal(one[101:], two[101:])
-    assert torch.equal(a.mean[:101], b.mean[:101])
-    assert torch.equal(a.log_prob[:100], b.log_prob[:100])
-
-
 def test_a_rejected_call_changes_nothing_and_a_fit_starts_anew():
     model, X, y = fitted(on_bad_row="refuse")
     model.observe(X[:100], y[:100])

@@ -13,7 +13,7 @@ import torch
 
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
-from gp_ensembles.ensembles.presets import auto, e_doebe, oebe
+from gp_ensembles.ensembles.presets import e_doebe, oebe
 from gp_ensembles.ensembles.targets import (
     BinaryTarget,
     ClassTarget,
@@ -167,20 +167,6 @@ def test_some_outputs_of_a_row_may_be_missing():
     normal = torch.distributions.Normal(mixture.component_mean[:, 20, 1], mixture.component_variance[:, 20, 1].sqrt())
     want = (normal.log_prob(y[60, 1]) + got.log_weights[:, 20]).logsumexp(0)
     torch.testing.assert_close(got.log_prob[20], want, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("target", [RealTarget(), UnknownNoiseTarget(), RealTarget(2)], ids=str)
-def test_joint_covariance_is_that_of_the_experts(target):
-    model, X, _ = fitted(target)
-    rows_ahead = X[:6]
-    got = joint_covariance(model, rows_ahead)
-    ahead = model.predict(rows_ahead)
-    diagonal = got.diagonal() if got.ndim == 2 else got.diagonal().T
-    torch.testing.assert_close(diagonal, ahead.variance, rtol=1e-9, atol=1e-9)
-    assert bool((torch.linalg.eigvalsh(got.movedim((0, 1), (-2, -1))) > 0).all())
-    # Twice the same row: the covariance is the variance without the noise of one row.
-    twice = joint_covariance(model, rows_ahead[[0, 0]])
-    assert bool((twice[0, 1] < twice[0, 0]).all())
 
 
 def test_joint_covariance_of_linear_gaussian_experts():
@@ -420,10 +406,6 @@ def test_copies_pickles_and_damaged_files(tmp_path):
     with pytest.raises(ValueError, match="warm-up is not over: 0 of 1000"):
         OnlineModel().scales  # noqa: B018
     refused(TypeError, "ensemble", lambda: StreamConfig(oebe.bases))
-
-
-def test_the_default_is_auto():
-    assert OnlineModel().config == StreamConfig(auto, warmup=1000)
 
 
 def test_models_and_predictions_are_shown_in_notebooks():

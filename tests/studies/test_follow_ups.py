@@ -180,14 +180,6 @@ def test_weights_of_consensus_keep_the_average_and_a_graph_in_two_parts_has_none
         consensus.metropolis(torch.tensor([[False, True], [False, False]]))
 
 
-@pytest.mark.parametrize("experiment", ["consensus", pytest.param("active-learning", marks=pytest.mark.slow)])
-def test_two_runs_say_the_same(experiment, tmp_path, capsys):
-    for name in ("one", "two"):
-        assert main(["follow-ups", experiment, "--quick", "--out", str(tmp_path / name)]) == 0
-    out = capsys.readouterr().out
-    assert out[: len(out) // 2] == out[len(out) // 2 :]
-
-
 def test_scores_of_rows_are_those_of_a_plain_sum_and_of_integrals():
     log_weights = torch.tensor([0.3, 0.7], dtype=torch.float64).log()
     mean = torch.tensor([[0.0, 1.0], [2.0, 1.0]], dtype=torch.float64)
@@ -234,9 +226,3 @@ def test_labels_are_read_only_of_rows_that_were_chosen(method):
     if method == "variance":  # the bandit alone looks at these
         blind = blind._replace(y_validation=torch.full_like(problem.y_validation, torch.nan))
     assert active_learning.learn_actively(blind, method, torch.Generator().manual_seed(2)) == (scores, rows)
-
-
-def test_a_pool_must_be_larger_than_what_is_labeled(generator):
-    problem = active_learning.crowded(60, generator)
-    with pytest.raises(ValueError, match="80 rows are labeled of a pool of 60"):
-        active_learning.learn_actively(problem, "random", generator)

@@ -12,12 +12,9 @@ from scipy.stats import norm
 from gp_ensembles.data import friedman1
 from gp_ensembles.papers.fusion import HMC, LaplaceApproximation
 from gp_ensembles.papers.fusion.chees import HMCSettings
-from gp_ensembles.papers.fusion.hmc import equal_chains
 from studies.fusion import generating
-from studies.fusion import methods as fusion_methods
 from studies.fusion import study as fusion
 from studies.fusion.methods import METHODS, FusionTask, Sampling, sampling_of
-from studies.fusion.nuts import NUTS
 from studies.fusion.sets import expert_source, made_up_mixture, make_priors, split_rows, table_rows, train_experts
 from studies.fusion.tables import ORDER, FusionPlan, FusionScores, Setting, findings, paired_text, table_text
 from studies.harness.experiment import Choices
@@ -27,7 +24,6 @@ from tests.studies.sets import read_rows
 
 RULES = ["stacking", "equal", "gPoE", "PoE"]
 LAPLACE = sampling_of("laplace", 0, 0, False)
-HMC_USUAL = sampling_of("hmc", 0, 0, False)
 
 
 @pytest.fixture(scope="module")
@@ -153,22 +149,6 @@ def test_every_model_predicts_the_test_rows_by_every_inference(name, inference, 
     assert bool(found.log_prob.isfinite().all())
     checks = {"rhat", "high_pareto_k", "divergences", "chains_with_weight"}
     assert set(found.checks) == (checks if inference == "hmc" else set())
-
-
-def test_the_paper_s_chains_are_four_of_five_hundred(monkeypatch):
-    usual, published = HMC_USUAL.method(), sampling_of("hmc", 0, 0, True).method()
-    assert sampling_of("", 0, 0, False) == HMC_USUAL
-    assert (usual.num_chains, usual.settings.num_draws, usual.settings.num_warmup) == (16, 150, 150)
-    assert (published.num_chains, published.settings.num_draws, published.settings.num_warmup) == (4, 500, 500)
-    assert (published.chain_weighting, published.start_iterations) == (equal_chains, 0)
-    few = sampling_of("hmc", 5, 70, True).method()
-    assert (few.num_chains, few.settings.num_draws) == (5, 70)
-    monkeypatch.setattr(fusion_methods, "find_spec", lambda name: name)
-    assert sampling_of("nuts", 0, 0, False).method() == NUTS(4, 500, 500)
-    assert sampling_of("", 0, 0, True).method() == NUTS(4, 500, 500, chain_weighting=equal_chains)
-    monkeypatch.setattr(fusion_methods, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"--inference nuts needs NumPyro: pip install \"gp_ensembles\[numpyro\]\""):
-        sampling_of("nuts", 0, 0, False)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -3,7 +3,6 @@
 import csv
 import json
 import math
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from sklearn.metrics import pairwise_distances
 from sklearn.neighbors import KNeighborsClassifier
@@ -108,12 +106,6 @@ def test_far_places_do_not_round_the_error_away():
     assert neighbor_error(X, torch.tensor([0, 0, 1, 1])) == 0.0
 
 
-def test_an_error_needs_finite_places_of_two_rows():
-    for X in [torch.zeros(1, 2), torch.full((3, 2), math.nan)]:
-        with pytest.raises(ValueError, match="at least two rows and finite places"):
-            neighbor_error(X, torch.zeros(len(X), dtype=torch.long))
-
-
 def test_rows_are_shuffled_by_the_seed_with_their_labels():
     table = made_up(100)
     first, again, other = (shuffled_rows(table, 0.1, seed) for seed in (4, 4, 5))
@@ -144,14 +136,6 @@ def test_columns_that_are_constant_at_the_start_are_left_out():
 
 def sets(folder=None, names=None, own=()):
     return latent_sets(OPTIONS._replace(sources=Sources(folder, own), sets=names))
-
-
-def test_digits_are_scikit_learn_s():
-    tables, notes = sets()
-    assert (list(tables), len(notes)) == (["digits"], 3)
-    found = load_digits()
-    np.testing.assert_array_equal(tables["digits"].X.numpy(), found.data)
-    np.testing.assert_array_equal(tables["digits"].y.numpy(), found.target)
 
 
 def test_sets_come_from_a_folder_by_name_and_from_tables_of_one_s_own(folder):
@@ -247,38 +231,3 @@ def test_scores_are_those_of_the_runs(tmp_path, plain):
             row for row in text.splitlines() if row.split()[:2] == ["digits", line["method"]]
         )
     assert content["block_size"] == 27
-
-
-def test_parts_are_shared_by_readings_and_by_settings_that_a_method_has_no_use_for(tmp_path, monkeypatch, plain):
-    figure(tmp_path)
-    parts = [json.loads(path.read_text()) for path in (tmp_path / "latent_parts").iterdir()]
-    assert len(parts) == 2 * 4  # both readings of the ensemble are one run
-    assert sum(bool(part["curves"]) for part in parts) == 4  # the first draw's
-    monkeypatch.setattr(gplvm, "run_part", None)
-    assert "pca" in figure(tmp_path, methods=["pca"], effort=methods.Effort(5, 5))
-    with pytest.raises(TypeError):
-        figure(tmp_path, effort=methods.Effort(5))
-
-
-def test_umap_is_called_with_two_components_and_the_seed(rows, monkeypatch):
-    seen = {}
-
-    class Module:
-        class UMAP:
-            def __init__(self, **options):
-                seen.update(options)
-
-            def fit_transform(self, Y):
-                torch.set_num_threads(2)  # as umap-learn does
-                return np.asarray(Y[:, :2], dtype=np.float32)
-
-    monkeypatch.setitem(sys.modules, "umap", Module)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        found = methods.RUNS["umap"](methods.LatentTask(rows, 9, methods.Effort())).embeddings["embedding"]
-        assert torch.get_num_threads() == 1
-    finally:
-        torch.set_num_threads(threads)
-    assert (seen["n_components"], seen["random_state"]) == (2, 9)
-    torch.testing.assert_close(found, rows.Y[:, :2].float().double())

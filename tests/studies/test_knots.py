@@ -19,9 +19,9 @@ from studies.harness.parts import Record, Results
 from studies.harness.sources import Sources
 from studies.knots import study as knots
 from studies.knots.methods import METHODS, PUBLISHED, KnotAnswer, KnotTask, fixed_mean, optimizer_of, start_values
-from studies.knots.sets import SETS, load_set, split_rows
+from studies.knots.sets import load_set, split_rows
 from studies.knots.study import scored
-from studies.knots.tables import SCORES, paired_text, printed_text
+from studies.knots.tables import paired_text, printed_text
 from tests.studies.sets import read_rows, write_set
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,14 +90,6 @@ def test_splits_are_standardized_by_the_training_rows_alone(split, folder):
 def test_the_sets_are_the_paper_s(shared):
     for name, rows, inputs in [("boston", 490, 3), ("airfoil", 1503, 5), ("ccpp", 9568, 4)]:
         assert load_set(Sources(shared / "data"), name).X.shape == (rows, inputs)
-
-
-def test_hyperparameters_start_where_the_paper_s_do():
-    y = torch.tensor([0.0, 4.0, 8.0], dtype=torch.float64)
-    kernel, likelihood = start_values(y)
-    assert float(kernel.outputscale.detach()) == pytest.approx(8.0)
-    assert float(likelihood.noise.detach()) == pytest.approx(8.0)
-    assert float(kernel.base_kernel.lengthscale.detach()) == pytest.approx(1.0)
 
 
 def test_the_full_process_is_scikit_learn_s(split):
@@ -249,27 +241,6 @@ def test_the_range_of_a_figure_is_compared_with_that_of_ours():
     text = printed_text(results_of({"OBVk": [0.5, 0.4]}), ["OBVk"], "boston")
     assert "OBVk" in text
     assert "ORVk" not in text
-
-
-def test_sets_that_cannot_be_used_are_refused(choices, tmp_path):
-    with pytest.raises(ValueError, match="--data"):
-        run(choices._replace(sources=Sources(None)))
-    with pytest.raises(ValueError, match="airfoil is left out: it is read from airfoil_raw or airfoil and"):
-        knots.run("airfoil", choices, MAX_KNOTS)
-    rows = [[float(k), 3.0, 1.0, 2.0, 5.0] for k in range(12)]
-    few = write_set(tmp_path / "few", "boston_raw", BOSTON, rows[:9])
-    with pytest.raises(ValueError, match="boston_raw has 9 usable rows"):
-        run(choices._replace(sources=Sources(few)))
-    missing = write_set(tmp_path / "missing", "boston_raw", BOSTON, [*rows, [1, 1, 1, 1, math.nan]])
-    with pytest.raises(ValueError, match="boston_raw has rows without a target"):
-        run(choices._replace(sources=Sources(missing)))
-
-
-def test_numbers_of_others_are_of_our_methods_and_scores():
-    for entry in read_rows(ROOT / "studies" / "knots" / "printed.csv"):
-        assert entry["set"] in SETS
-        assert entry["score"] in SCORES
-        assert entry["method"] in (*PUBLISHED, "lowest of all", "highest of all")
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from studies.__main__ import experiment_parser, main
 from studies.harness.comparison import Estimate, Printed, beside_printed, estimate, paired, read_printed
 from studies.harness.experiment import Choices, found_sets
 from studies.harness.sources import PaperSet, Sources
-from studies.registry import PAPERS, listing, paper_named
+from studies.registry import PAPERS, paper_named
 
 STUDIES = Path(__file__).resolve().parents[2] / "studies"
 PAGES = [
@@ -47,16 +47,6 @@ def test_every_experiment_says_what_it_is_and_has_a_command():
         }
         complaints += [f"{paper.name} {experiment.name}: {what}" for what, is_there in wanted.items() if not is_there]
     assert complaints == []
-
-
-def test_the_list_says_which_sets_can_be_had(folder, capsys):
-    assert main(["list", "knots", "--data", str(folder)]) == 0
-    out = capsys.readouterr().out
-    assert "(boston)" in out
-    assert "fusion" not in out
-    assert all(paper in listing([], None) for paper in PAPERS)
-    assert main(["list", "gardening"]) == 2
-    assert "there is no paper gardening; choose from ie-gp" in capsys.readouterr().err
 
 
 def test_bad_words_are_one_sentence(tmp_path, capsys):

@@ -139,15 +139,6 @@ def test_a_row_without_an_id_is_no_others_and_is_learned_without_a_target(tmp_pa
     assert all(torch.allclose(ours[name].double(), theirs[name].double(), atol=1e-11) for name in ours)
 
 
-def test_nameless_rows_without_targets_do_not_hold_up_the_warm_up(tmp_path):
-    found = [{k: v for k, v in row.items() if k != "id"} for row in rows()]
-    for row in found[3:30:4]:
-        del row["load"]
-    session = LineSession(CONFIG, "load")
-    answers, _ = run(session, found, tmp_path)
-    assert ["warm_up" in answer for answer in answers] == [True] * 30 + [False] * 30
-
-
 def test_a_target_that_never_comes_is_given_up(tmp_path, capsys, refused):
     late, session = without_target(50), LineSession(CONFIG, "load", window=5)
     _, summary = run(session, late, tmp_path)
@@ -231,14 +222,6 @@ def test_a_file_that_is_read_again_is_gone_on_from(tmp_path, capsys):
     other.write_text(json.dumps({**rows()[0], "id": "new"}) + "\n")
     assert main(["resume", str(other), "--checkpoint", str(tmp_path / "out" / "checkpoint.pt"), *out]) == 0
     assert json.loads(capsys.readouterr().out)["row"] == 61
-
-
-def test_classes_need_no_config(tmp_path, capsys):
-    labels = [{**row, "load": "high" if row["load"] > 2.5 else "low"} for row in rows(40)]
-    command = ["stream", written(tmp_path / "rows.jsonl", labels), "--target", "load", "--format", "jsonl"]
-    command += ["--warmup", "30"]
-    assert main([*command, "--classes", "low,high", "--out", str(tmp_path / "out")]) == 0
-    assert set(json.loads(capsys.readouterr().out.splitlines()[-1])["probabilities"]) == {"low", "high"}
 
 
 def test_nobody_reads_the_answers(tmp_path, monkeypatch, capsys):

@@ -152,13 +152,6 @@ def test_a_history_goes_on_from_a_checkpoint(run, tmp_path):
     assert again.weights().keys() == whole.weights().keys()
 
 
-def test_rows_that_overlap_are_recorded_once(run):
-    history = run.history()
-    history.add(run.chunk(101, 50))
-    history.add(run.chunk(131, 50))
-    assert (history.num_rows, history.last_row) == (80, 180)
-
-
 def test_what_happens_is_recorded_where_it_happens(run):
     history = RunHistory("m", "y", run.names, run.baselines, {"moved": 2, "absent": 0, "failed": 1})
     history.add(run.chunk(101, 100), {"moved": 2, "absent": 1, "failed": 1})
@@ -176,12 +169,6 @@ def test_times_are_known_only_where_all_are(run):
     assert history.mean("time").tolist() == (1e9 + 3600 * history.mean("row")).tolist()
     history.add(run.chunk(151, 50))
     assert not history.has_times
-
-
-def test_infinite_ends_do_not_reach_the_sums():
-    bins = Bins(["sum upper", "greatest upper"], capacity=2)
-    bins.add({"upper": np.array([1.0, np.inf, 3.0])})
-    assert bins["sum upper"].tolist() == bins["greatest upper"].tolist() == [1.0, 3.0]
 
 
 def test_a_record_that_is_interrupted_stays_whole():

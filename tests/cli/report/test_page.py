@@ -215,15 +215,6 @@ def test_poor_runs_have_a_page(run, case):
     assert "NaN" not in json.dumps(figures_of(text))
 
 
-def test_columns_are_shown_as_the_summary_has_them(run, history):
-    columns = [
-        {"column": "day", "kind": "date", "made of it": ["hour", "weekday"]},
-        {"column": "load", "kind": "target"},
-    ]
-    found = checked(report_html(run.summary(columns=columns), history))
-    assert {"hour, weekday", "made of it", "day"} <= set(found.texts)
-
-
 def test_inputs_that_were_imputed_or_constant_are_told(run, history):
     calm = {"num_imputed": 0, "persistence": 1.0, "was_constant": False, "activated_at": 0, "has_indicator": False}
     inputs = [
@@ -240,7 +231,3 @@ def test_inputs_that_were_imputed_or_constant_are_told(run, history):
     assert reported["later"] == ["0", "1.0000", "yes", "1 808", "no"]
     assert reported["constant"] == ["0", "1.0000", "yes", "0", "no"]
     assert "calm" not in reported
-
-
-def test_the_page_is_small(run, history):
-    assert len(report_html(run.summary(), history)) < 2_600_000

@@ -22,8 +22,6 @@ from tests.papers.fusion import cases
 from tests.papers.fusion.cases import F64, LinearGaussian, line, mcse_mean, normal, seeded, without_noise
 from tests.papers.fusion.cases import fourier_prior as prior
 
-SHORT = HMCSettings(num_draws=150, num_warmup=150)
-
 
 def targets(X):
     return (3 * X).sin().squeeze(-1) + 0.3 * normal(len(X), seed=9)
