@@ -46,21 +46,3 @@ def test_it_is_plain_loops_however_it_is_cut(num_classes):
             torch.testing.assert_close(ahead, log_prob[0], rtol=1e-12, atol=1e-12)
             parts.append(log_prob)
         torch.testing.assert_close((torch.cat(parts), state.counts), (want, counts), rtol=1e-12, atol=1e-12)
-
-
-def test_no_forecast_sees_its_label_and_the_old_state_stays():
-    y = labels(2)
-    changed = y.clone()
-    changed[20] = 1 - y[20]
-    start = init_labels(2, y)
-    a, b = update_labels(start, y)[1], update_labels(start, changed)[1]
-    assert torch.equal(a[:21], b[:21])
-    assert not torch.equal(a[21], b[21])
-    assert torch.equal(start.counts, init_labels(2, y).counts)
-
-
-def test_single_precision():
-    y = labels(3)
-    _, log_prob = update_labels(init_labels(3, y.float()), y.float())
-    assert log_prob.dtype == torch.float32
-    torch.testing.assert_close(log_prob.double(), plain(y, 3)[0], rtol=1e-5, atol=1e-5)

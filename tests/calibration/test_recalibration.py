@@ -110,36 +110,6 @@ def test_a_block_is_one_row_after_another_of_one_series_or_of_several():
     assert all(torch.equal(part, fresh) for part, fresh in zip(start, init_recalibration(u), strict=True))
 
 
-def test_the_future_changes_nothing_before_it():
-    u = torch.rand(50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    other = torch.cat([u[:30], 1 - u[30:] / 3])
-    start = init_recalibration(u)
-    before, after = update_recalibration(start, u)[1], update_recalibration(start, other)[1]
-    assert torch.equal(before[:, :31], after[:, :31])
-    assert not torch.equal(before[:, 31:], after[:, 31:])
-
-
-def test_a_gap_keeps_the_state():
-    u = torch.rand(20, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    state, _ = update_recalibration(init_recalibration(u), u)
-    same, log_weights = update_recalibration(state, torch.full((3,), NAN))
-    assert all(torch.equal(one, other) for one, other in zip(same, state, strict=True))
-    assert torch.equal(log_weights, map_log_weights(state).unsqueeze(-1).expand(-1, 3))
-    same, nothing = update_recalibration(state, u[:0])
-    assert nothing.shape == (63, 0)
-    assert torch.equal(same.shares, state.shares)
-
-
-def test_single_precision_and_shapes():
-    u = torch.rand(40, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    state, _ = update_recalibration(init_recalibration(u.float()), u.float())
-    wide, _ = update_recalibration(init_recalibration(u), u)
-    assert state.candidates.dtype == torch.float64
-    torch.testing.assert_close(state.candidates, wide.candidates, rtol=1e-4, atol=1e-7)
-    with pytest.raises(ValueError, match=r"pit must have shape \(B,\), got \(2, 20\)"):
-        update_recalibration(state, u.reshape(2, 20))
-
-
 def test_where_nothing_is_wrong_it_costs_less_than_two_thousandths():
     for seed, num_rows in enumerate((600, 600, 600, 4000)):
         u = torch.rand(num_rows, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

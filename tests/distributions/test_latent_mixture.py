@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from gpytorch.likelihoods import NegativeBinomialLikelihood, PoissonLikelihood, StudentTLikelihood
+from gpytorch.likelihoods import NegativeBinomialLikelihood, PoissonLikelihood
 
 from gp_ensembles.distributions.counts import TabulatedCounts
 from gp_ensembles.distributions.latent_mixture import LatentMixture, Response
@@ -97,24 +97,6 @@ def test_impossible_targets_shapes_and_probabilities_are_refused(name):
                 mixture.quantile(p)
         with pytest.raises(ValueError, match="must broadcast"):
             mixture.quantile(torch.full((4,), 0.5))
-
-
-def test_whole_numbers_and_single_precision(name):
-    mixture = make(LIKELIHOODS[name](), torch.float32)
-    exact = make(LIKELIHOODS[name]())
-    y = torch.ones(N, dtype=torch.int64)
-    for got, want in zip(*((one.log_prob(y), one.cdf(y), one.quantile(0.4)) for one in (mixture, exact)), strict=True):
-        assert got.dtype == torch.float32
-        torch.testing.assert_close(got.double(), want, rtol=1e-3, atol=1e-4)
-
-
-def test_real_targets_have_no_distribution_function():
-    mixture = make(StudentTLikelihood())
-    for call in (lambda: mixture.cdf(torch.zeros(N, dtype=F64)), lambda: mixture.quantile(0.5), mixture.counts):
-        with pytest.raises(TypeError, match="draw samples"):
-            call()
-    with pytest.raises(TypeError, match="LogisticLikelihood"):
-        make(LogisticLikelihood()).counts()
 
 
 def test_poisson_counts_need_no_table():

@@ -1,6 +1,5 @@
 """Files replaced alone and together, and tables that grow: what is there when an operation fails, and what is said."""
 
-import json
 import os
 from errno import EACCES, EIO, ENOSPC
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 import torch
 
 from gp_ensembles.files.operations import OpenFile, watched
-from gp_ensembles.files.replacing import GrowingTable, copy_file, replace_file, write_json, write_text
+from gp_ensembles.files.replacing import GrowingTable, copy_file, replace_file, write_text
 from gp_ensembles.files.transaction import JOURNAL, STAGE, complete, replace_together, staged
 
 
@@ -69,11 +68,6 @@ def test_what_torch_and_numpy_make_of_a_full_disk_names_the_file(tmp_path, kind)
     assert os.listdir(tmp_path) == []
     replace_file(tmp_path / "torch.pt", fillings["torch.pt"])
     assert torch.equal(torch.load(tmp_path / "torch.pt", weights_only=True)["x"], big)
-
-
-def test_numbers_that_json_does_not_know_become_strings(tmp_path):
-    write_json(tmp_path / "a.json", {"x": [float("nan"), 1.0]})
-    assert json.loads((tmp_path / "a.json").read_text()) == {"x": ["nan", 1.0]}
 
 
 def test_a_copy_is_whole_or_not_there(tmp_path):

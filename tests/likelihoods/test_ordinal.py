@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from gp_ensembles.likelihoods import OrdinalLikelihood
-from gp_ensembles.likelihoods.classification import LogisticLikelihood, Logit, OrdinalCategorical, Probit
+from gp_ensembles.likelihoods.classification import LogisticLikelihood, Logit, Probit
 from gp_ensembles.likelihoods.response import log_normal_cdf, log_prob
 from gp_ensembles.numerics.derivatives import differentiate
 
@@ -71,14 +71,6 @@ def test_probabilities_sum_to_one_and_stay_finite_in_logs(link):
         assert_close(values.logsumexp(0).detach(), torch.zeros_like(LATENT), atol=1e-13, rtol=0)
 
 
-@given(raw=st.lists(st.floats(-10, 10), min_size=1, max_size=8))
-def test_cut_points_are_ordered_whatever_the_parameters(raw):
-    likelihood = OrdinalLikelihood(len(raw) + 1, Probit()).double()
-    with torch.no_grad():
-        likelihood.raw_cut_points.copy_(torch.tensor(raw))
-    assert bool((likelihood.cut_points.diff() > 0).all())
-
-
 def test_cut_points_and_scale_can_be_set_and_are_trainable():
     likelihood = OrdinalLikelihood(4, Logit(), torch.Size([2]), Positive()).double()
     cut_points = torch.tensor([[-1.0, 0.5, 0.75], [0.0, 2.0, 9.0]], dtype=torch.float64)
@@ -93,42 +85,3 @@ def test_cut_points_and_scale_can_be_set_and_are_trainable():
     fresh = OrdinalLikelihood(4, Logit(), torch.Size([2]), Positive()).double()
     fresh.load_state_dict(likelihood.state_dict())
     assert_close(fresh.cut_points, likelihood.cut_points)
-
-
-def test_a_fixed_scale_is_one_and_no_parameter():
-    likelihood = OrdinalLikelihood(3, Probit())
-    assert [name for name, _ in likelihood.named_parameters()] == ["raw_cut_points"]
-    assert likelihood.scale.tolist() == [1.0]
-    with pytest.raises(ValueError, match="fixed at one; build the likelihood with a scale_constraint"):
-        likelihood.scale = torch.ones(1)
-
-
-def test_bad_cut_points_are_refused_and_change_nothing():
-    likelihood = OrdinalLikelihood(3, Probit())
-    before = likelihood.cut_points.tolist()
-    for cut_points, message in [
-        ([0.0, 0.0], "increasing, got"),
-        ([1.0, 0.0], "increasing, got"),
-        ([0.0, torch.inf], "finite and increasing"),
-        ([0.0], "3 levels need 2 cut points on the last axis"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            likelihood.cut_points = torch.tensor(cut_points)
-        assert likelihood.cut_points.tolist() == before
-
-
-def test_one_level_is_refused():
-    with pytest.raises(ValueError, match="at least two levels, got 1"):
-        OrdinalLikelihood(1, Probit())
-
-
-def test_mean_and_variance_of_levels():
-    probs = torch.tensor([[0.1, 0.2, 0.7], [0.0, 1.0, 0.0]], dtype=torch.float64)
-    distribution = OrdinalCategorical(probs=probs)
-    assert_close(distribution.mean, probs.new_tensor([1.6, 1.0]))
-    assert_close(distribution.variance, probs.new_tensor([0.1 * 1.6**2 + 0.2 * 0.6**2 + 0.7 * 0.4**2, 0]))
-
-
-def test_the_likelihood_keeps_its_dtype(wrong_default_dtype):
-    likelihood = OrdinalLikelihood(3, Probit()).double()
-    assert log_prob(likelihood, LATENT, torch.ones_like(LATENT)).dtype == torch.float64

@@ -17,8 +17,8 @@ from gpytorch.likelihoods import (
 
 from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood, ProbitApproximation
 from gp_ensembles.likelihoods.classification import LogisticLikelihood, Logit, Probit
-from gp_ensembles.likelihoods.closed_forms import NormalLaplace, closed_form
-from gp_ensembles.likelihoods.predictive import GaussHermite, class_probabilities, num_classes
+from gp_ensembles.likelihoods.closed_forms import NormalLaplace
+from gp_ensembles.likelihoods.predictive import GaussHermite, num_classes
 from gp_ensembles.likelihoods.response import conditional, log_prob
 
 NONE = torch.Size([])
@@ -86,20 +86,6 @@ def test_sharp_likelihoods_are_resolved(name):
         joint = density - 0.5 * (grid - mean.unsqueeze(-1)).square() / variance.unsqueeze(-1)
         exact = joint.logsumexp(-1) + math.log(3.2e-5) - 0.5 * torch.log(2 * math.pi * variance)
     torch.testing.assert_close(found, exact, rtol=1e-8, atol=2e-6)
-
-
-def test_moved_nodes_give_the_same_in_any_company():
-    """Which nodes move is decided for every target by itself, so blocks of any length agree."""
-    likelihood = LogPoissonLikelihood()
-    y = torch.tensor([3.0, 1e4, 0.0, 50.0], dtype=torch.float64)
-    together = GaussHermite().log_prob(likelihood, MEAN, VARIANCE, y)
-    rows = zip(MEAN, VARIANCE, y, strict=True)
-    alone = [GaussHermite().log_prob(likelihood, *(t.reshape(1) for t in row)) for row in rows]
-    torch.testing.assert_close(together, torch.cat(alone), rtol=1e-13, atol=0)
-    logistic, wide = LogisticLikelihood(), 100 * VARIANCE
-    together = GaussHermite().log_prob(logistic, MEAN, torch.cat([VARIANCE[:2], wide[2:]]), y.clamp_max(1))
-    alone = GaussHermite().log_prob(logistic, MEAN[:2], VARIANCE[:2], y[:2].clamp_max(1))
-    torch.testing.assert_close(together[:2], alone)
 
 
 def test_a_batch_equals_one_by_one_in_either_precision(scalar_case, take, generator, wrong_default_dtype):
@@ -239,29 +225,6 @@ def test_many_classes_are_near_a_large_sample(generator):
     torch.testing.assert_close(found, sample, rtol=0, atol=5e-3)
 
 
-def test_singular_and_equal_covariances_are_legal(generator):
-    """Perfectly known latent values predict as the likelihood itself; a prior has equal eigenvalues and a gradient."""
-    likelihood = MulticlassLikelihood(3)
-    mean = torch.empty(4, 3, dtype=torch.float64).normal_(generator=generator)
-    none = mean.new_zeros(4, 3, 3)
-    torch.testing.assert_close(GaussHermite().class_probabilities(likelihood, mean, none), mean.softmax(-1))
-    rank_one = random_covariance(3, generator, rank=1)
-    assert bool(torch.isfinite(GaussHermite().class_probabilities(likelihood, mean, rank_one)).all())
-    scale = torch.ones((), dtype=torch.float64, requires_grad=True)
-    prior = torch.diag_embed(scale * torch.ones_like(mean))
-    log_density = GaussHermite().log_prob(likelihood, mean, prior, mean.argmax(-1).double())
-    (gradient,) = torch.autograd.grad(log_density.sum(), scale)
-    assert bool(torch.isfinite(gradient))
-
-
-def test_unordered_classes_have_the_moments_of_their_indicators(vector_case, generator):
-    likelihood = vector_case.build(NONE)
-    mean = torch.empty(4, 4, dtype=torch.float64).normal_(generator=generator)
-    p, variance = GaussHermite().moments(likelihood, mean, random_covariance(4, generator))
-    assert p.shape == (4, 4)
-    torch.testing.assert_close(variance, p * (1 - p))
-
-
 def test_softmax_without_mixing_predicts_as_ours(generator):
     mean = torch.empty(4, 3, dtype=torch.float64).normal_(generator=generator)
     covariance = random_covariance(3, generator) / 3
@@ -309,24 +272,6 @@ def test_the_normal_laplace_density():
         assert float(found) == pytest.approx(tail, rel=1e-12)
     point = torch.tensor([0.3, 5.0, -5.0], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(distribution.log_prob, (point,))
-
-
-def test_no_closed_form_is_none():
-    assert closed_form(LogPoissonLikelihood(), MEAN, VARIANCE) is None
-    assert closed_form(OrdinalLikelihood(3, Logit()).double(), MEAN, VARIANCE) is None
-    assert closed_form(OrdinalLikelihood(3, Probit()).double(), MEAN, VARIANCE) is not None
-
-
-def test_what_cannot_be_predicted_is_refused():
-    with pytest.raises(TypeError, match=r"no probit approximation for LogPoissonLikelihood; use GaussHermite\(\)"):
-        ProbitApproximation().log_prob(LogPoissonLikelihood(), MEAN, VARIANCE, MEAN.abs().floor())
-    with pytest.raises(TypeError, match="LogPoissonLikelihood has no classes"):
-        class_probabilities(LogPoissonLikelihood(), MEAN)
-    for number in (0, 257):
-        with pytest.raises(ValueError, match=f"between 1 and 256, got {number}"):
-            GaussHermite(number)
-    with pytest.raises(ValueError, match="refinements must not be negative"):
-        GaussHermite(num_refinements=-1)
 
 
 def test_expected_log_probabilities_of_counts_are_integrals():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching, sticky_transition
 from gp_ensembles.meta_learners.switching import edoebe_transition, group_transition
-from tests.meta_learners.rules import BAYES, M, densities, each, random_transition, run
+from tests.meta_learners.rules import BAYES, densities, each, random_transition, run
 from tests.refusals import refused
 
 
@@ -74,28 +74,6 @@ def test_equals_brute_force_with_missing_and_impossible_targets(rule):
 def test_any_transition_equals_brute_force(seed, num_experts, zeros):
     rule = MarkovSwitching(random_transition(seed, num_experts, zeros))
     check(rule, densities(seed + 1, 20, num_experts, scale=10.0 ** (seed % 4)))
-
-
-@each({name: make for name, make in BAYES.items() if name not in ("averaging, prior", "switching, chain")})
-def test_a_rule_returns_from_its_state_dict(rule):
-    if isinstance(rule, MarkovSwitching):
-        fresh = MarkovSwitching(sticky_transition(M, 0.5))
-    else:
-        fresh = BayesianModelAveraging(prune_below=rule.prune_below)
-    fresh.load_state_dict(rule.state_dict())
-    log_prob = densities(12, 20)
-    state = run(rule, log_prob)[0]
-    torch.testing.assert_close(fresh.update_block(state, log_prob)[1], rule.update_block(state, log_prob)[1])
-
-
-def test_wrong_number_of_experts():
-    like = densities(0, 1)
-    for rule in (MarkovSwitching(sticky_transition(4, 0.9)), BayesianModelAveraging(torch.ones(4))):
-        with pytest.raises(ValueError, match="built for 4 experts but the ensemble has 6"):
-            rule.init(6, like)
-    refused(ValueError, "at least one expert", lambda: BayesianModelAveraging().init(0, like))
-    refused(TypeError, "floating point", lambda: BayesianModelAveraging().init(2, torch.ones(2, dtype=torch.int64)))
-    refused(ValueError, "average weight", lambda: BayesianModelAveraging(prune_below=0.5).init(2, like))
 
 
 def test_bad_priors():

@@ -105,11 +105,6 @@ def test_bad_arguments(arguments, error, words):
         meta.ReferenceAveraging(*arguments)
 
 
-def test_a_reference_that_is_not_there():
-    with pytest.raises(ValueError, match="reference expert 5 and the ensemble has 5 experts"):
-        meta.ReferenceAveraging(meta.FixedShare(), [5]).init(5, densities())
-
-
 def one_pass():
     return meta.CombinedRules([meta.FixedShare(0.01), meta.SoftBayes(0.05)], over=meta.FixedShare(0.02))
 
@@ -152,41 +147,6 @@ def check_mixture(rule, sizes):
     torch.testing.assert_close(torch.cat(weights, dim=1), want, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(torch.cat(total), above.log_prob, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(torch.cat(total), (want.log() + log_prob).logsumexp(0), rtol=1e-9, atol=1e-9)
-
-
-@given(seed=st.integers(0, 10_000), scale=st.floats(0.1, 50.0))
-@settings(max_examples=25)
-def test_its_loss_is_that_of_the_best_rule_and_log_r(seed, scale):
-    log_prob = densities(seed=seed, scale=scale)
-    rules = [meta.FixedShare(0.05), meta.SoftBayes(0.1)]
-    rule = meta.CombinedRules(rules, over=meta.BayesianModelAveraging())
-    _, output = rule.update_block(rule.init(5, log_prob), log_prob)
-    best = max(float(r.update_block(r.init(5, log_prob), log_prob)[1].log_prob.sum()) for r in rules)
-    assert float(output.log_prob.sum()) >= best - math.log(2) - 1e-9
-
-
-def test_growth():
-    log_prob = densities()
-    rule = meta.CombinedRules([meta.FixedShare(0.05), meta.SoftBayes(0.1)], over=meta.FixedShare(0.02))
-    state, _ = rule.update_block(rule.init(5, log_prob), log_prob)
-    grown = rule.grow(state, 2, 0.1)
-    weights = rule.log_weights(grown).exp()
-    assert weights.shape == (7,)
-    assert float(weights.sum()) == pytest.approx(1)
-    assert 0.05 < float(weights[5:].sum()) < 0.2
-    rule.update_block(grown, densities(7))
-
-
-def test_a_class_is_no_rule():
-    with pytest.raises(TypeError, match="the class FixedShare; call it"):
-        meta.CombinedRules([meta.FixedShare, meta.FixedShare()], over=meta.FixedShare())
-    with pytest.raises(TypeError, match="got 'BMA'"):
-        meta.CombinedRules([meta.FixedShare(), meta.FixedShare()], over="BMA")
-
-
-def test_one_rule_is_not_enough():
-    with pytest.raises(ValueError, match="at least two rules"):
-        meta.CombinedRules([meta.SoftBayes()], over=meta.FixedShare())
 
 
 @pytest.mark.parametrize(

@@ -141,13 +141,6 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(part):
     torch.testing.assert_close(joined.state.to_content(), whole.state.to_content(), rtol=0, atol=0)
 
 
-def test_a_finished_run_can_be_extended():
-    long, short = (sample_hmc(gaussian, starts(4), HMCSettings(n, 40), generator=seeded(11)) for n in (50, 20))
-    extended = short.join(sample_hmc(gaussian, short.state, HMCSettings(50, 40)))
-    assert (extended.theta == long.theta).all()
-    assert sample_hmc(gaussian, long.state, HMCSettings(50, 40)).theta.shape == (4, 0, 3)
-
-
 def test_permuting_chains_permutes_draws():
     order = torch.tensor([2, 0, 3, 1])
     state = init_chains(gaussian, starts(4), generator=seeded(12))
@@ -158,21 +151,6 @@ def test_permuting_chains_permutes_draws():
     )
     first, second = (sample_hmc(gaussian, one, HMCSettings(10, 20)) for one in (state, permuted))
     torch.testing.assert_close(first.theta[order], second.theta, rtol=1e-6, atol=1e-8)
-
-
-@pytest.mark.usefixtures("wrong_default_dtype")
-@pytest.mark.parametrize("dtype", [torch.float32, F64])
-def test_draws_have_the_dtype_of_the_start(dtype):
-    draws = sample_hmc(standard, starts(4).to(dtype), HMCSettings(5, 20), generator=seeded(15))
-    assert {part.dtype for part in draws[:3]} == {dtype}
-
-
-def test_works_under_no_grad_and_with_parameters_that_need_gradients():
-    weight = torch.ones(3, dtype=F64, requires_grad=True)
-    with torch.no_grad():
-        draws = sample_hmc(lambda theta: standard(weight * theta), starts(4), HMCSettings(5, 5), generator=seeded())
-    assert not draws.theta.requires_grad
-    assert weight.grad is None
 
 
 def neal_funnel(theta):
@@ -262,18 +240,6 @@ def test_a_bad_start_is_refused():
             sample_hmc(log_density, start, HMCSettings(5, 5))
     with pytest.raises(ValueError, match=r"the factor of the metric must be finite, of shape \(3, 3\)"):
         sample_hmc(gaussian, zeros, HMCSettings(1, 1), zeros.new_ones(2, 2))
-
-
-def test_bad_settings_are_refused():
-    for bad in [
-        {"num_draws": -1},
-        {"max_steps": 0},
-        {"target_acceptance": 1.0},
-        {"first_length": 0.0},
-        {"first_length": math.nan},
-    ]:
-        with pytest.raises(ValueError):
-            HMCSettings(**bad)
 
 
 def test_a_chain_that_cannot_move_does_not_freeze_the_others():

@@ -5,9 +5,7 @@ import torch
 
 from gp_ensembles.files.checkpoint import Kind, write_checkpoint
 from gp_ensembles.papers.fusion.chees import HMCSettings
-from gp_ensembles.papers.fusion.experts import ExpertPredictions
 from gp_ensembles.papers.fusion.fitted import FittedFusion, fit_fusion
-from gp_ensembles.papers.fusion.function_priors import FourierPrior
 from gp_ensembles.papers.fusion.hmc import HMC
 from gp_ensembles.papers.fusion.inference import MAP, InferenceReport, PosteriorDraws
 from gp_ensembles.papers.fusion.laplace import LaplaceApproximation
@@ -44,13 +42,6 @@ def joint(kind=MoGPE, num_rows=60, shift=0.0):
 def fit(model, inference):
     with quiet():
         return fit_fusion(model, inference, generator=seeded())
-
-
-def test_laplace_is_the_default_and_cannot_continue():
-    default = fit_fusion(stacking(), generator=seeded())
-    assert default.inference == LaplaceApproximation()
-    with pytest.raises(TypeError, match="LaplaceApproximation cannot continue"):
-        default.sample_more(5)
 
 
 def test_weights_of_draws_count():
@@ -111,20 +102,6 @@ def test_file_round_trip(tmp_path, inference):
         read.sample_more(5)
 
 
-def test_another_model_is_refused(tmp_path):
-    fitted = fit(joint(), FEW)
-    fitted.save(tmp_path / "fusion.pt")
-    for other, message in [
-        (lambda: joint(PoGPE), "written for a MoGPE with 40 parameters, but the model is a PoGPE"),
-        (lambda: joint(shift=0.3), "another model"),
-        (lambda: joint(num_rows=61), "another model"),
-        (lambda: MoGPE(joint().X, joint().y, 2, prior(5), prior(1), prior(2)), "another model"),
-        (lambda: MoGPE(joint().X, joint().y, 2, prior(0), prior(1, lengthscale=0.5), prior(2)), "another model"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            FittedFusion.load(tmp_path / "fusion.pt", other())
-
-
 def test_other_files_are_refused(tmp_path):
     """Of another kind, or lacking something; what any checkpoint refuses is tested with those."""
     path, less = tmp_path / "fusion.pt", {"model": "MoGPE", "check": torch.zeros(1)}
@@ -148,14 +125,3 @@ def test_laplace_is_nearly_as_good_as_sampling():
         for inference in (LaplaceApproximation(), HMC(8, HMCSettings(num_draws=150, num_warmup=150)))
     )
     assert quick > sampled - 0.05
-
-
-def test_float32(tmp_path):
-    X, y, predictions = two_sensors(40)
-    X, y, predictions = X.float(), y.float(), ExpertPredictions(*(part.float() for part in predictions))
-    model = BHS(X, y, predictions, FourierPrior(normal(3, 1).float(), 0.4))
-    for inference in (MAP(), LaplaceApproximation(), SHORT):
-        fitted = fit(model, inference)
-        assert fitted.theta.dtype == fitted.predict(X, predictions).mean.dtype == torch.float32
-        fitted.save(tmp_path / "fusion.pt")
-        assert torch.equal(FittedFusion.load(tmp_path / "fusion.pt", model).theta, fitted.theta)

@@ -6,7 +6,7 @@ from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize
 from gpytorch.kernels import RBFKernel
 from sklearn.base import clone
-from sklearn.ensemble import BaggingRegressor, ExtraTreesRegressor, GradientBoostingRegressor, RandomForestRegressor
+from sklearn.ensemble import BaggingRegressor, ExtraTreesRegressor, RandomForestRegressor
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import LinearRegression
@@ -19,7 +19,6 @@ from sklearn.tree import DecisionTreeRegressor
 from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel
 from gp_ensembles.papers.fusion import BHS, PBHS, ExpertPredictions, fit_fusion, fuse, predict_experts
 from gp_ensembles.papers.fusion.forecasts import moment_forecast, quantile_forecast
-from gp_ensembles.papers.fusion.function_priors import weight_prior
 from gp_ensembles.papers.fusion.gathering import gather_experts, gather_predictions
 from gp_ensembles.papers.fusion.regressors import known_rows, scale_regressors
 from gp_ensembles.papers.sparse import ExactGP as SparseExactGP
@@ -82,31 +81,6 @@ def test_warns_of_a_process_trained_on_the_rows_that_weigh_it(transform):
         gather_experts([gp], torch.cat([4.0 * X[:10], 4.0 * X[10:20] + 0.01]), y[:20])
 
 
-def test_warns_of_errors_far_below_what_an_expert_says():
-    X, y = rows(40)
-    message = "the errors of expert 1 on these rows are 0.1 of the deviations"
-    with pytest.warns(UserWarning, match=message) as caught:
-        PBHS(X, y, [moment_forecast(y + 0.2, 0.2), moment_forecast(y + 0.02, 0.2)])
-    assert caught[0].filename == __file__, "it points at the caller"
-
-
-def test_the_default_prior_does_not_depend_on_units():
-    X, _ = rows(30)
-    one, other = weight_prior(X).basis(X), weight_prior(1000.0 * X).basis(1000.0 * X)
-    torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-8)
-    still = torch.cat([X, torch.ones_like(X)], 1)
-    assert bool(weight_prior(still).basis(still).isfinite().all())
-
-
-def test_forecasts_take_the_precision_of_the_inputs():
-    X, y = (part.float() for part in rows(40))
-    regressor = LinearRegression().fit(X[:10].numpy(), y[:10].numpy())
-    model = PBHS(X[10:], y[10:], [moment_forecast(y[10:].double() + 0.2, 0.2), regressor])
-    fitted = fit_fusion(model, generator=seeded())
-    ahead = [moment_forecast(y[:10].double(), 0.2), model.experts[1]]
-    assert fitted.predict(X[:10], ahead).mean.dtype == torch.float32
-
-
 def test_errors_of_regressors_name_the_expert():
     X, y = rows(40)
     line, wide = LinearRegression().fit(X.numpy(), y.numpy()), torch.cat([X, X], 1)
@@ -167,10 +141,3 @@ def test_warns_of_regressors_on_their_own_rows():
         with pytest.warns(UserWarning, match="expert 0 was trained on"):
             gather_experts(scaled.experts, X[50:150], y[50:150])
         gather_experts([model], X[100:], y[100:])  # warnings are errors
-
-
-def test_regressors_that_smooth_pass_unseen():
-    """As the documentation says."""
-    X, y = rows(100)
-    for kind in (LinearRegression(), GradientBoostingRegressor(), RandomForestRegressor(10, min_samples_leaf=5)):
-        assert known_rows(kind.fit(X.numpy(), y.numpy()), X, y) == 0

@@ -121,13 +121,6 @@ def test_identities(seed, K, shift):
     close(same.variance, variance[0])
 
 
-def test_one_expert():
-    mean, variance, _ = some_experts(1)
-    weight = torch.full((1,), -3.0, dtype=F64)
-    close(linear_pool(mean, variance, weight).variance, variance[0])
-    close(log_linear_pool(mean, variance, weight).variance, variance[0] * math.exp(3))
-
-
 def test_no_weight_is_no_expert():
     mean, variance, log_weights = some_experts()
     log_weights[1] = -torch.inf
@@ -220,23 +213,6 @@ def test_functions_get_the_noise_after_their_product_and_targets_before():
         close(fuse(alone, space=space).variance, alone.target_variance[0])
 
 
-def test_bad_products():
-    good = some_predictions()
-    batch = ExpertPredictions(*(part.expand(2, *part.shape) for part in good))
-    for predictions, choices, message in [
-        (good._replace(variance=spoil(good.variance, (0, 3), -0.1)), {}, "expert 0 has -0.1 at row 3"),
-        (good._replace(noise=-good.noise), {}, "noise variances must be finite and not negative"),
-        (good._replace(noise=good.noise[:2]), {}, r"one per expert has shape \(K, 1\)"),
-        (batch, {}, r"shape \(K, N\)"),
-        (good, {"space": "latent"}, '"f", the function, or "y"'),
-        (good, {"log_weights": torch.zeros(3, 4, dtype=F64)}, "log weights must have shape"),
-        (good, {"noise": number([[1.0]])}, r"must have shape \(\) or \(N,\)"),
-        (good, {"noise": number(1.0), "space": "y"}, "leave noise out"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            fuse(predictions, **({"space": "f"} | choices))
-
-
 def test_golden_stacking(archive):
     numbers = archive("fusion_stacking")
     log_prob = numbers["lpd"].mT
@@ -244,9 +220,3 @@ def test_golden_stacking(archive):
     torch.testing.assert_close(log_weights.exp(), numbers["weights"], rtol=0, atol=1e-6)
     score = (log_weights[:, None] + log_prob).logsumexp(0).mean()
     assert float(score) == pytest.approx(float(numbers["mean_log_score"]), abs=1e-9)
-
-
-def test_stacking_needs_experts_and_targets():
-    for shape in ((3,), (0, 4), (3, 0), (2, 3, 4)):
-        with pytest.raises(ValueError, match="at least one expert and one target"):
-            stacking_weights(torch.zeros(shape, dtype=F64))

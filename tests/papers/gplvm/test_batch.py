@@ -11,8 +11,6 @@ from gp_ensembles.numerics.minimize import minimize
 from gp_ensembles.papers.gplvm import first_rows
 from gp_ensembles.papers.gplvm.first_rows import fit_batch, log_posterior, principal_components
 
-DTYPES = (torch.float32, torch.float64)
-
 
 def objective(omega, X, Y, prior_variance, noise, latent_variance):
     return log_posterior(omega, X, Y, Y.shape[1], prior_variance, noise, latent_variance)[0]
@@ -34,18 +32,6 @@ def test_scores_are_whitened_and_in_a_sign_of_their_own(generator):
     torch.testing.assert_close(loadings.square().sum(0), eigenvalues[:3])
     assert bool((loadings.gather(0, loadings.abs().argmax(0, keepdim=True)) > 0).all())
     torch.testing.assert_close(principal_components(Y.flip(0), 3)[0].flip(0), found)
-
-
-def test_too_little_for_the_components_is_said():
-    for Y, num_latent, words in [
-        (torch.zeros(5, 3), 2, "vary in 0 directions"),
-        (torch.arange(15.0).reshape(5, 3), 2, "vary in 1 directions"),
-        (torch.ones(2, 3), 2, "2 rows"),
-        (torch.ones(9, 1), 2, "1 columns"),
-        (torch.ones(9, 1), 0, "num_latent=0"),
-    ]:
-        with pytest.raises(ValueError, match=words):
-            principal_components(Y.double(), num_latent)
 
 
 @pytest.mark.parametrize(("num_rows", "num_columns"), [(4, 3), (12, 2), (3, 9)])
@@ -101,18 +87,6 @@ def test_the_fit_is_stationary_and_better_than_its_start(generator, num_columns)
     X = fit.embedding.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(objective(omega, X, Y, fit.prior_variance, fit.noise, 1.0).sum(), X)
     assert float(gradient.abs().max()) < 0.05 * num_columns
-
-
-def test_single_precision_is_embedded_where_double_is(generator):
-    omega, t = normals(generator, 3, 4, 1), torch.linspace(-1.5, 1.5, 15, dtype=torch.float64).unsqueeze(-1)
-    Y = ((t * normals(generator, 5)).sin() + 0.1 * normals(generator, 15, 5)).float()
-    single, double = principal_components(Y, 2), principal_components(Y.double(), 2)
-    assert all(torch.equal(ours, theirs.float()) for ours, theirs in zip(single, double, strict=True))
-    single, double = (fit_batch(*(part.to(dtype) for part in (omega.float(), t.float(), Y))) for dtype in DTYPES)
-    assert torch.equal(single.converged, double.converged)
-    for ours, theirs in zip(single[:-1], double[:-1], strict=True):
-        assert ours.dtype == torch.float32
-        assert torch.equal(ours, theirs.float())
 
 
 def test_experts_are_fitted_as_if_alone(generator):

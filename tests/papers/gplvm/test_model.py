@@ -141,26 +141,6 @@ def test_calls_may_be_cut_anywhere(model):
     torch.testing.assert_close(other.factor, model.factor)
 
 
-def test_later_rows_change_no_earlier_embedding(model):
-    other, Y = copy.deepcopy(model), surface(45)[START:]
-    changed = Y.clone()
-    changed[12:] += 0.3
-    first, second = model.update(Y), other.update(changed)
-    assert torch.equal(first.by_expert[:, :12], second.by_expert[:, :12])
-    assert torch.equal(first.log_weights[:, :13], second.log_weights[:, :13])
-
-
-def test_transform_learns_nothing_and_takes_each_row_alone(model):
-    Y = surface(300, seed=5)
-    before = snapshot(model)
-    found = model.transform(Y)
-    assert same(before, snapshot(model))
-    alone = model.transform(Y[270:271])
-    torch.testing.assert_close(alone.by_expert, found.by_expert[:, 270:271], atol=1e-6, rtol=1e-6)
-    assert model.transform(Y[:0]).embedding.shape == (0, LATENT)
-    assert model.update(Y[:0]).by_expert.shape == (EXPERTS, 0, LATENT)
-
-
 def test_gaps_are_filled_from_the_rest():
     model, Y = build(), surface(120)
     model.start(Y[:50])
@@ -205,30 +185,6 @@ def test_a_row_too_large_for_its_numbers_is_named_and_not_learned(model):
     for block_size in (1, 4):
         with refused(model, NumericalError, "row 6 has a log density of -inf under expert 0; check the row's size"):
             model.update(Y, block_size=block_size)
-
-
-@pytest.mark.slow
-def test_a_new_start_forgets(model, template):
-    model.update(surface(60)[START:])
-    model.start(surface(60)[:START])
-    found, fresh = (one.update(surface(50)[START:]) for one in (model, copy.deepcopy(template)))
-    assert torch.equal(found.embedding, fresh.embedding)
-
-
-def test_single_precision_works():
-    model = IEGPLVM(features(torch.float32), 6, settings=LatentSettings(batch_iterations=30))
-    Y = surface(50, dtype=torch.float32)
-    model.start(Y[:START])
-    seen = model.update(Y[START:])
-    assert seen.embedding.dtype == torch.float32
-    assert bool(seen.embedding.isfinite().all())
-
-
-def test_nothing_follows_the_default_dtype(wrong_default_dtype):
-    model, Y = build("both, small memory"), surface(30)
-    model.start(Y[:START])
-    found = model.update(Y[START:])
-    assert found.embedding.dtype == found.log_prob.dtype == torch.float64
 
 
 def spoiled(row, column, value):
@@ -311,35 +267,6 @@ def test_rows_without_noise_are_filled_better_than_by_means(kind, share):
         assert float((filled[:, 4] - 3.0).abs().max()) < 1e-6
 
 
-def test_a_model_that_has_not_been_started_says_so():
-    model, expert = build(), torch.zeros(1, dtype=torch.int64)
-    for call, words in [
-        (lambda: model.update(surface(3)), "call start"),
-        (lambda: model.transform(surface(3)), "call start"),
-        (lambda: model.inverse_transform(torch.zeros(1, 2, dtype=torch.float64), expert), "call start"),
-        (lambda: model.best_expert, "not been started"),
-    ]:
-        with pytest.raises(ValueError, match=words):
-            call()
-
-
-def test_wrong_arguments_are_named(model):
-    with pytest.raises(ValueError, match="block_size"):
-        model.update(surface(30), block_size=0)
-    X, expert = torch.zeros(2, 2, dtype=torch.float64), torch.zeros(2, dtype=torch.int64)
-    for places, experts, error, words in [
-        (X[:, :1], expert, ValueError, r"X must have shape \(N, 2\)"),
-        (X * torch.nan, expert, ValueError, "nan in row 0"),
-        (X, expert + EXPERTS, ValueError, "numbers of experts"),
-        (X, 0.5 * expert, TypeError, "expert must be a tensor of torch.int64"),
-        (X, [0, 1], TypeError, "expert must be a tensor of torch.int64"),
-        (X, 3, TypeError, "expert must be a tensor of torch.int64"),
-        (X.float(), expert, TypeError, "X must be a tensor of torch.float64"),
-    ]:
-        with pytest.raises(error, match=words):
-            model.inverse_transform(places, experts)
-
-
 def test_unfit_settings_and_features_are_refused():
     kernel = RBFKernel(batch_shape=torch.Size([2]))
     for map_, num_outputs, settings, words in [
@@ -386,11 +313,3 @@ def test_an_interrupt_while_a_start_is_written_down_waits_for_its_end(monkeypatc
     with pytest.raises(KeyboardInterrupt):
         model.start(surface(60)[:START])
     assert same(snapshot(template), snapshot(model))
-
-
-def test_the_layout_of_the_rows_does_not_matter(model, variant):
-    other, Y = build(variant), surface(60)
-    turned = Y.T.contiguous().T
-    other.start(turned[:START])
-    assert same(snapshot(model), snapshot(other))
-    assert torch.equal(model.update(Y[START:40]).embedding, other.update(turned[START:40]).embedding)
