@@ -13,7 +13,7 @@ from gp_ensembles.cli.commands import Output, stream
 from gp_ensembles.cli.config import load_config
 from gp_ensembles.data import Table
 from gp_ensembles.ensembles.bases import LinearBasis
-from gp_ensembles.ensembles.external_models import ExternalModel
+from gp_ensembles.ensembles.external_models import ExternalModel, ForecastColumns
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.targets import BinaryTarget
 from gp_ensembles.experts.adapters import RegressorAdapter
@@ -98,6 +98,16 @@ def test_configs_are_compared_on_the_same_inputs_each_with_its_own_forecasts(pla
         found = json.loads((place / "both" / "compare.json").read_text("utf-8"))
         assert found["external"]["features"] == ["a"]
         assert found["plain"]["features"] == inputs
+
+
+def test_one_column_may_be_a_word_and_settings_of_the_ensemble_stand_under_it(tmp_path):
+    config = tmp_path / "one.yaml"
+    config.write_text("ensemble: {like: oebe, extra_experts: [{ForecastColumns: {columns: nwp}}]}", encoding="utf-8")
+    assert load_config(config).ensemble.extra_experts == (ForecastColumns("nwp"),)
+    for key, value in (("target", "BinaryTarget"), ("bases", "[LinearBasis]"), ("like", "oebe")):
+        config.write_text(f"warmup: 50\n{key}: {value}\n", encoding="utf-8")
+        with pytest.raises(ValueError, match=f"{key} is a setting of the ensemble and belongs under it, as in {{ens"):
+            load_config(config)
 
 
 def test_what_has_no_name_in_files_is_refused_before_anything_is_fitted(tmp_path, monkeypatch):

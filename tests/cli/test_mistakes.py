@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from gp_ensembles.cli.__main__ import main
 from tests.cli.commands import resume, run, stream, summary_of, tables_of
 
 
@@ -102,3 +103,11 @@ def test_compare_goes_on_after_any_failure_keeps_what_is_good_and_makes_no_folde
     capsys.readouterr()
     refused(run(*words, **usual | {"warmup": 500}, out=place / "none"), "160 rows")
     assert not (place / "none").exists()
+
+
+def test_a_config_option_needs_a_file(place, capsys):
+    for rest in ([], ["--out", "x"]):
+        assert main(["stream", str(place / "good.csv"), "--target", "y", "--config", *rest]) == 2
+        message = capsys.readouterr().err
+        assert "--config needs a file" in message
+        assert len(message) < 200

@@ -182,6 +182,12 @@ def test_a_second_table_that_stops_goes_on_where_it_stopped(folder, rows, refuse
     same_predictions()
 
 
+def test_a_run_in_which_no_series_has_begun_is_not_gone_on_with(folder, refused):
+    table(20).to_csv("short.csv", index=False)
+    assert stream("short.csv", "--out", "run") == 0
+    refused(resume("all.csv"), "no series of the run in run has completed its warm-up")
+
+
 def test_a_code_in_one_series_costs_its_cell_and_by_option_the_run(folder, capsys):
     spoiled, gaps = table(400), table(400)
     place = spoiled.index[(spoiled["meter"] == "7") & spoiled["x"].notna()][60]

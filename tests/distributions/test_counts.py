@@ -196,3 +196,10 @@ def test_each_row_has_a_table_of_its_own():
     table = tabulated([2.0] * 50 + [3000.0], evaluated)
     assert int(table.sizes[0]) == 32
     assert sum(evaluated) == table.table.numel() < 50 * 32 + 6000
+
+
+def test_a_table_without_end_is_refused():
+    evaluated: list[int] = []
+    with pytest.raises(ValueError, match="row 1 spread over more than 1000000 values; draw samples"):
+        tabulated([1.0, 1e9], evaluated)
+    assert sum(evaluated) < 2_000_000

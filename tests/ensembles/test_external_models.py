@@ -15,7 +15,7 @@ from sklearn.neighbors import KNeighborsRegressor
 
 from gp_ensembles.engine.causality import check_causal
 from gp_ensembles.ensembles.bases import LinearBasis
-from gp_ensembles.ensembles.external_models import Boosting, ExternalModel
+from gp_ensembles.ensembles.external_models import Boosting, ExternalModel, ForecastColumns
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import auto_for
 from gp_ensembles.ensembles.records import spec_to_plain
@@ -263,3 +263,11 @@ def test_a_regressor_that_writes_into_its_arrays_changes_nothing():
     plain = RegressorAdapter(LinearRegression()).fit(rows)(X)
     both = (pair for pair in zip(predicted, plain, strict=True) if isinstance(pair[0], torch.Tensor))
     assert all(torch.equal(*pair) for pair in both)
+
+
+def test_the_message_says_what_to_give():
+    X = torch.zeros(9, 1, dtype=torch.float64)
+    with pytest.raises(TypeError, match="check_causal takes a RegressorAdapter"):
+        check_causal(ExternalModel(RegressorAdapter(LinearRegression())), X, X[:, 0])
+    with pytest.raises(TypeError, match="columns of ForecastColumns must be names such as 'nwp', got 2"):
+        ForecastColumns(2)

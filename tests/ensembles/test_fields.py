@@ -85,6 +85,11 @@ def test_every_field_is_refused_by_name(kind):
             kind(**{**legal, field.name: None})
 
 
+def test_sizes_have_a_limit():
+    with pytest.raises(ValueError, match="num_centers of RadialBasis must be at most 100000, got 100001"):
+        bases.RadialBasis(100_001)
+
+
 def test_records_within_records():
     refused(TypeError, "perturbation must be an object such as", lambda: FitSettings(perturbation=1e-3))
     with pytest.raises(ValueError, match="variance of GaussianPerturbation must be"):

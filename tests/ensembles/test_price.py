@@ -123,3 +123,9 @@ def test_prices_that_cannot_be_measured() -> None:
     online = replace(oebe, bases=(LinearBasis(),)).fit(X, y)
     refused(ValueError, "price_of_row needs at least one row", lambda: price_of_row(online, X[:0], y[:0]))
     refused(ValueError, "rows_per_call=0", lambda: price_of_row(online, X, y, rows_per_call=0))
+
+
+def test_a_model_in_its_warm_up_has_no_price() -> None:
+    X = torch.zeros(5, 1, dtype=torch.float64)
+    with pytest.raises(ValueError, match="still in its warm-up"):
+        price_of_row(OnlineModel(StreamConfig(warmup=20)), X, X[:, 0])

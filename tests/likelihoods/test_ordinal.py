@@ -85,3 +85,25 @@ def test_cut_points_and_scale_can_be_set_and_are_trainable():
     fresh = OrdinalLikelihood(4, Logit(), torch.Size([2]), Positive()).double()
     fresh.load_state_dict(likelihood.state_dict())
     assert_close(fresh.cut_points, likelihood.cut_points)
+
+
+def test_a_fixed_scale_is_one_and_no_parameter():
+    likelihood = OrdinalLikelihood(3, Probit())
+    assert [name for name, _ in likelihood.named_parameters()] == ["raw_cut_points"]
+    assert likelihood.scale.tolist() == [1.0]
+    with pytest.raises(ValueError, match="fixed at one; build the likelihood with a scale_constraint"):
+        likelihood.scale = torch.ones(1)
+
+
+def test_bad_cut_points_are_refused_and_change_nothing():
+    likelihood = OrdinalLikelihood(3, Probit())
+    before = likelihood.cut_points.tolist()
+    for cut_points, message in [
+        ([0.0, 0.0], "increasing, got"),
+        ([1.0, 0.0], "increasing, got"),
+        ([0.0, torch.inf], "finite and increasing"),
+        ([0.0], "3 levels need 2 cut points on the last axis"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            likelihood.cut_points = torch.tensor(cut_points)
+        assert likelihood.cut_points.tolist() == before

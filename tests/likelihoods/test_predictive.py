@@ -18,7 +18,7 @@ from gpytorch.likelihoods import (
 from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood, ProbitApproximation
 from gp_ensembles.likelihoods.classification import LogisticLikelihood, Logit, Probit
 from gp_ensembles.likelihoods.closed_forms import NormalLaplace
-from gp_ensembles.likelihoods.predictive import GaussHermite, num_classes
+from gp_ensembles.likelihoods.predictive import GaussHermite, class_probabilities, num_classes
 from gp_ensembles.likelihoods.response import conditional, log_prob
 
 NONE = torch.Size([])
@@ -272,6 +272,18 @@ def test_the_normal_laplace_density():
         assert float(found) == pytest.approx(tail, rel=1e-12)
     point = torch.tensor([0.3, 5.0, -5.0], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(distribution.log_prob, (point,))
+
+
+def test_what_cannot_be_predicted_is_refused():
+    with pytest.raises(TypeError, match=r"no probit approximation for LogPoissonLikelihood; use GaussHermite\(\)"):
+        ProbitApproximation().log_prob(LogPoissonLikelihood(), MEAN, VARIANCE, MEAN.abs().floor())
+    with pytest.raises(TypeError, match="LogPoissonLikelihood has no classes"):
+        class_probabilities(LogPoissonLikelihood(), MEAN)
+    for number in (0, 257):
+        with pytest.raises(ValueError, match=f"between 1 and 256, got {number}"):
+            GaussHermite(number)
+    with pytest.raises(ValueError, match="refinements must not be negative"):
+        GaussHermite(num_refinements=-1)
 
 
 def test_expected_log_probabilities_of_counts_are_integrals():

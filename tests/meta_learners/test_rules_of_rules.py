@@ -105,6 +105,11 @@ def test_bad_arguments(arguments, error, words):
         meta.ReferenceAveraging(*arguments)
 
 
+def test_a_reference_that_is_not_there():
+    with pytest.raises(ValueError, match="reference expert 5 and the ensemble has 5 experts"):
+        meta.ReferenceAveraging(meta.FixedShare(), [5]).init(5, densities())
+
+
 def one_pass():
     return meta.CombinedRules([meta.FixedShare(0.01), meta.SoftBayes(0.05)], over=meta.FixedShare(0.02))
 

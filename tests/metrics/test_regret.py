@@ -107,6 +107,22 @@ def test_switching_bound_at_its_ends():
     assert best.x == pytest.approx(1 - 5 / 100, abs=1e-4)
 
 
+def test_errors_name_the_shapes():
+    two = torch.zeros(2, 5)
+    for rivals in (two, two[0], two[:0], two.expand(3, 2, 5)):
+        with pytest.raises(ValueError, match=r"log_prob must be \(T,\) and rival_log_prob \(T,\) or \(M, T\)"):
+            metrics.cumulative_regret(torch.zeros(4 if len(rivals) else 5), rivals)
+    with pytest.raises(ValueError, match="at least zero"):
+        metrics.best_switching_path(two, -1)
+    with pytest.raises(ValueError, match="at least one expert"):
+        metrics.best_switching_path(two[0], 1)
+    for arguments in ((0, 5, 0, 0.5), (1, 5, 1, 0.5), (3, 5, 5, 0.5), (3, 5, -1, 0.5)):
+        with pytest.raises(ValueError, match="cannot switch"):
+            switching_bound(*arguments)
+    with pytest.raises(ValueError, match="probability"):
+        switching_bound(3, 5, 1, 1.5)
+
+
 @settings(max_examples=40)
 @given(seed=st.integers(0, 10_000), num_experts=st.integers(1, 4), num_steps=st.integers(1, 8))
 def test_infinite_losses_cancel_one_for_one(seed, num_experts, num_steps):

@@ -357,3 +357,8 @@ def test_soft_bayes_bound_is_below_its_short_form():
 def test_bad_bounds(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_a_rule_that_never_shares_has_no_switching_bound():
+    assert fixed_share_bound(3, 10, 1, 0.0) == math.inf
+    assert fixed_share_bound(3, 10, 0, 0.0) == pytest.approx(math.log(3))

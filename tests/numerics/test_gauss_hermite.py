@@ -56,6 +56,13 @@ def test_a_smooth_expectation_in_several_dimensions(dim, tolerance):
     assert float(log_expectation(nodes @ direction, weights)) == pytest.approx(0.5, abs=tolerance)
 
 
+def test_bad_dimensions_are_refused():
+    with pytest.raises(ValueError, match="dimensions must be positive, got 0"):
+        normal_nodes(5, 0, LIKE)
+    with pytest.raises(ValueError, match="20 nodes are too few for 10 dimensions; allow at least 40"):
+        normal_nodes(5, 10, LIKE, most_nodes=20)
+
+
 def test_log_expectation_in_log_space():
     nodes, weights = gauss_hermite(40, LIKE)
     values = torch.stack([nodes - 1e5, 0.5 * nodes + 1e5], dim=-1)

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.numerics import mixtures
+from gp_ensembles.numerics import NumericalError, mixtures
 
 
 def random_mixture(seed, num_components, num_rows, spread=1.0):
@@ -86,6 +86,19 @@ def test_quantiles_in_the_extremes():
     assert float(spread) == pytest.approx(1e-6)
     far = mixtures.log_prob(log_weights, mean, variance, mean.new_tensor([-1e7]))
     assert float(far) == pytest.approx(-300 * np.log(10) + scipy.stats.norm.logpdf(0, scale=1e3))
+
+
+def test_ends_and_bad_probabilities():
+    one = torch.zeros(1, 2, dtype=torch.float64)
+    ends = mixtures.icdf(one, one, one + 1, torch.tensor([0.0, 1.0], dtype=torch.float64))
+    assert ends.tolist() == [-torch.inf, torch.inf]
+    for bad in (-0.1, 1.1, float("nan")):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            mixtures.icdf(one, one, one + 1, one.new_tensor(bad))
+    with pytest.raises(NumericalError, match="no quantiles"):
+        mixtures.icdf(one, one, one * torch.nan, one.new_tensor(0.5))
+    with pytest.raises(NumericalError, match="no quantiles"):
+        mixtures.icdf(one - torch.inf, one, one + 1, one.new_tensor(0.5))
 
 
 def test_gradients():

@@ -305,6 +305,15 @@ def test_classes_are_named_in_their_order():
         open_rows(frame, "state", TableOptions(classes=("off", "broken")), num_warm_up=30).take(2)
 
 
+def test_options_that_make_no_sense_are_refused():
+    both = {"delimiter": ",", "decimal": ","}
+    for wrong in ({"delimiter": ";;"}, {"decimal": "x"}, {"kinds": {"a": "colour"}}, both):
+        with pytest.raises(ValueError, match=r"must be|is 'colour'|cannot be both"):
+            TableOptions(**wrong)
+    with pytest.raises(TypeError, match="a table is a path, a frame"):
+        open_rows(3, "load")
+
+
 def test_a_month_of_days_has_the_calendar_that_it_can_tell_of():
     column = open_rows(pd.DataFrame({"time": HOURS, "load": LOAD}), "load", num_warm_up=60).encoder.columns[0]
     assert column.periods == ("day",)

@@ -274,6 +274,17 @@ def test_the_target_cannot_order_the_rows(tmp_path):
         read_text(tmp_path / "a.csv", "a,y\n" + "1,2\n" * 50, time="y")
 
 
+def test_units_are_named_for_what_they_are(tmp_path):
+    rows = "".join(f"{k / 7:.2f},{k}\n" for k in range(60))
+    with pytest.raises(ValueError, match=r"column a: '\[°C\]' is not a number, .*; remove the row if it holds units"):
+        read_text(tmp_path / "below.csv", "a,y\n[°C],[kW]\n" + rows)
+    cells = "".join(f"{k / 7:.2f} °C,{k}\n" for k in range(60))
+    with pytest.raises(ValueError, match=r"column a: its cells are numbers with a unit \(°C\); write numbers only"):
+        read_text(tmp_path / "cells.csv", "a,y\n" + cells)
+    sizes = "".join(f"{10 * (k % 4)} mm,{k}\n" for k in range(60))  # a few of them are a category as ever
+    assert read_text(tmp_path / "sizes.csv", "a,y\n" + sizes).columns[0].kind == "category"
+
+
 def test_a_clock_that_is_set_back_is_named():
     times = [*HOURS[:50], HOURS[49], HOURS[49] - pd.Timedelta(minutes=30), HOURS[60]]
     records = [{"when": str(time), "y": float(place)} for place, time in enumerate(times)]

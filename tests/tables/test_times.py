@@ -87,6 +87,17 @@ def test_days_of_a_zone_begin_at_its_midnight():
     assert rows.encoder.clock.ahead(35).tolist() == [day.timestamp() for day in days[25:]]
 
 
+def test_zones_and_policies_are_checked():
+    with pytest.raises(ValueError, match="no time zone 'Europe/Atlantis'; zones are named as in Europe/Paris"):
+        TableOptions(timezone="Europe/Atlantis")
+    with pytest.raises(ValueError, match="on_bad_time must be 'skip' or 'refuse', got 'stop'"):
+        TableOptions(on_bad_time="stop")
+    times = moments("Europe/Berlin")
+    texts = [time.astimezone(ZoneInfo("Europe/Berlin")).isoformat() for time in times]
+    found = open_rows(records(texts), "y", TableOptions(timezone="Asia/Tokyo"), num_warm_up=20).take(150)
+    assert found.time.tolist() == [time.timestamp() for time in times]  # their own offsets count
+
+
 @pytest.mark.parametrize("hour", [12, 3])
 def test_a_step_back_by_day_or_by_less_than_the_hour_is_no_change_of_the_clock(hour):
     start = datetime(2024, 10, 26, hour)

@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 import torch
 
 from gp_ensembles.papers.fusion.diagnostics import bulk_ess, mean_ess, rank_rhat
@@ -42,3 +43,9 @@ def test_draws_that_say_nothing_give_nan():
     for draws in (normal(4, 3), torch.ones(4, 50, dtype=F64), normal(4, 50).log()):
         for statistic in ALL:
             assert statistic(draws).isnan()
+
+
+def test_axes_are_needed():
+    for statistic in ALL:
+        with pytest.raises(ValueError, match="axes of chains and of draws"):
+            statistic(normal(10))

@@ -20,7 +20,7 @@ from gp_ensembles.features import LinearFeatures
 from gp_ensembles.meta_learners import BayesianModelAveraging
 from gp_ensembles.papers.fusion import ExpertPredictions, predict_experts
 from gp_ensembles.papers.fusion.experts import PredictiveExpert, leave_one_out, predict_expert
-from tests.papers.fusion.cases import F64, close, seeded
+from tests.papers.fusion.cases import F64, close, seeded, spoil
 
 
 class Exact(ExactGP):
@@ -170,6 +170,18 @@ def test_what_cannot_serve():
             predict_experts([Constant(), make()], rows()[0])
     with pytest.raises(TypeError, match="a pair"):
         predict_expert(approximate()[0], rows()[0])
+
+
+def test_bad_inputs():
+    X = rows()[0]
+    with pytest.raises(ValueError, match="at least one expert"):
+        predict_experts([], X)
+    with pytest.raises(ValueError, match="batch_size"):
+        predict_experts([Constant()], X, batch_size=0)
+    shape = r"inputs must have shape \(N, D\)"
+    for bad, message in ((X[:, 0], shape), (X[:0], shape), (spoil(X, (3, 1), torch.nan), "but row 3, column 1")):
+        with pytest.raises(ValueError, match=message):
+            predict_experts([Constant()], bad)
 
 
 @pytest.mark.parametrize("noisy", [False, True])

@@ -102,6 +102,20 @@ def test_file_round_trip(tmp_path, inference):
         read.sample_more(5)
 
 
+def test_another_model_is_refused(tmp_path):
+    fitted = fit(joint(), FEW)
+    fitted.save(tmp_path / "fusion.pt")
+    for other, message in [
+        (lambda: joint(PoGPE), "written for a MoGPE with 40 parameters, but the model is a PoGPE"),
+        (lambda: joint(shift=0.3), "another model"),
+        (lambda: joint(num_rows=61), "another model"),
+        (lambda: MoGPE(joint().X, joint().y, 2, prior(5), prior(1), prior(2)), "another model"),
+        (lambda: MoGPE(joint().X, joint().y, 2, prior(0), prior(1, lengthscale=0.5), prior(2)), "another model"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            FittedFusion.load(tmp_path / "fusion.pt", other())
+
+
 def test_other_files_are_refused(tmp_path):
     """Of another kind, or lacking something; what any checkpoint refuses is tested with those."""
     path, less = tmp_path / "fusion.pt", {"model": "MoGPE", "check": torch.zeros(1)}

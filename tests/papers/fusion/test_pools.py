@@ -213,6 +213,23 @@ def test_functions_get_the_noise_after_their_product_and_targets_before():
         close(fuse(alone, space=space).variance, alone.target_variance[0])
 
 
+def test_bad_products():
+    good = some_predictions()
+    batch = ExpertPredictions(*(part.expand(2, *part.shape) for part in good))
+    for predictions, choices, message in [
+        (good._replace(variance=spoil(good.variance, (0, 3), -0.1)), {}, "expert 0 has -0.1 at row 3"),
+        (good._replace(noise=-good.noise), {}, "noise variances must be finite and not negative"),
+        (good._replace(noise=good.noise[:2]), {}, r"one per expert has shape \(K, 1\)"),
+        (batch, {}, r"shape \(K, N\)"),
+        (good, {"space": "latent"}, '"f", the function, or "y"'),
+        (good, {"log_weights": torch.zeros(3, 4, dtype=F64)}, "log weights must have shape"),
+        (good, {"noise": number([[1.0]])}, r"must have shape \(\) or \(N,\)"),
+        (good, {"noise": number(1.0), "space": "y"}, "leave noise out"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            fuse(predictions, **({"space": "f"} | choices))
+
+
 def test_golden_stacking(archive):
     numbers = archive("fusion_stacking")
     log_prob = numbers["lpd"].mT

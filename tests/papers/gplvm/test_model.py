@@ -267,6 +267,35 @@ def test_rows_without_noise_are_filled_better_than_by_means(kind, share):
         assert float((filled[:, 4] - 3.0).abs().max()) < 1e-6
 
 
+def test_a_model_that_has_not_been_started_says_so():
+    model, expert = build(), torch.zeros(1, dtype=torch.int64)
+    for call, words in [
+        (lambda: model.update(surface(3)), "call start"),
+        (lambda: model.transform(surface(3)), "call start"),
+        (lambda: model.inverse_transform(torch.zeros(1, 2, dtype=torch.float64), expert), "call start"),
+        (lambda: model.best_expert, "not been started"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            call()
+
+
+def test_wrong_arguments_are_named(model):
+    with pytest.raises(ValueError, match="block_size"):
+        model.update(surface(30), block_size=0)
+    X, expert = torch.zeros(2, 2, dtype=torch.float64), torch.zeros(2, dtype=torch.int64)
+    for places, experts, error, words in [
+        (X[:, :1], expert, ValueError, r"X must have shape \(N, 2\)"),
+        (X * torch.nan, expert, ValueError, "nan in row 0"),
+        (X, expert + EXPERTS, ValueError, "numbers of experts"),
+        (X, 0.5 * expert, TypeError, "expert must be a tensor of torch.int64"),
+        (X, [0, 1], TypeError, "expert must be a tensor of torch.int64"),
+        (X, 3, TypeError, "expert must be a tensor of torch.int64"),
+        (X.float(), expert, TypeError, "X must be a tensor of torch.float64"),
+    ]:
+        with pytest.raises(error, match=words):
+            model.inverse_transform(places, experts)
+
+
 def test_unfit_settings_and_features_are_refused():
     kernel = RBFKernel(batch_shape=torch.Size([2]))
     for map_, num_outputs, settings, words in [

@@ -162,6 +162,11 @@ def test_neighbors_are_the_nearest(seed, gaps):
     assert torch.equal(nearest_rows(store, Y, 100), distance.sort(-1).indices)
 
 
+def test_an_empty_store_has_no_neighbors():
+    with pytest.raises(ValueError, match="no rows have been seen"):
+        nearest_rows(row_store(torch.zeros(1), 3, 2, (1, 1)), torch.zeros(1, 2))
+
+
 @pytest.mark.parametrize("cuts", [[1] * 60, [7, 13, 40], [60]])
 def test_the_sample_does_not_depend_on_the_blocks(cuts):
     rows = torch.arange(60, dtype=torch.float64).unsqueeze(-1)
