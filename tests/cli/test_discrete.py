@@ -1,6 +1,7 @@
 """Rows of predicted counts and classes: against enumerated probabilities, and whatever one target is."""
 
 import torch
+from gpytorch.likelihoods import NegativeBinomialLikelihood
 from scipy import stats
 
 from gp_ensembles.cli.predictions import rows_of_mixture, rows_of_rates
@@ -19,6 +20,26 @@ def mixture(likelihood, num_rows=30):
     log_weights = torch.randn(4, num_rows, generator=g, dtype=F64).log_softmax(0)
     response = Response(likelihood.double(), GaussHermite(), 4, torch.Size([4]))
     return LatentMixture(log_weights, mean, 0.02 + 0 * mean, (response,))
+
+
+def check_rows(predicted, y):
+    rows = rows_of_mixture(predicted, y)
+    k = torch.arange(200.0, dtype=F64).unsqueeze(-1).expand(-1, y.shape[0])
+    table = predicted.log_prob(k).exp().cumsum(0).T
+    torch.testing.assert_close(rows.crps, ranked_probability_score(table, y), rtol=1e-6, atol=1e-6, equal_nan=True)
+    for got, level in ((rows.lower, 0.05), (rows.upper, 0.95)):
+        assert torch.equal(got, (table < level).sum(-1).to(F64))
+    torch.testing.assert_close(rows.log_prob, predicted.log_prob(y), equal_nan=True)
+    return rows
+
+
+def test_rows_of_counts():
+    y = torch.arange(30, dtype=F64)
+    y[5] = torch.nan
+    for likelihood in (LogPoissonLikelihood(), NegativeBinomialLikelihood()):
+        rows = check_rows(mixture(likelihood), y)
+        assert rows.probabilities.shape == (30, 0)
+        assert bool(torch.isnan(rows.crps[5]))
 
 
 def test_one_gross_count_changes_its_own_row_only(monkeypatch):

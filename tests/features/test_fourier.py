@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from gpytorch.constraints import Positive
+from gpytorch.constraints import GreaterThan, Positive
 from gpytorch.kernels import (
     Kernel,
     MaternKernel,
@@ -17,6 +17,7 @@ from gpytorch.kernels import (
     ScaleKernel,
     SpectralMixtureKernel,
 )
+from gpytorch.priors import GammaPrior
 from torch import Tensor
 
 from gp_ensembles.features import OptimizedFourierFeatures, RandomFourierFeatures
@@ -178,6 +179,20 @@ def test_stacked_kernels_are_the_kernels_one_by_one(generator: torch.Generator) 
         alone = RandomFourierFeatures(kernel, 3, BaseDraws(features.normals[expert], features.uniforms[expert]))
         torch.testing.assert_close(Phi[expert], alone(X), rtol=1e-12, atol=1e-13)
         torch.testing.assert_close(features.prior_variance[expert], alone.prior_variance)
+
+
+def test_stacking_keeps_constraints_and_priors_and_copies() -> None:
+    def build() -> Kernel:
+        return RBFKernel(lengthscale_constraint=GreaterThan(0.3), lengthscale_prior=GammaPrior(3.0, 6.0))
+
+    kernels = [build(), build()]
+    stacked = stack_kernels(kernels)
+    assert stacked.batch_shape == (2,)
+    assert float(stacked.raw_lengthscale_constraint.lower_bound) == pytest.approx(0.3)
+    assert [name for name, *_ in stacked.named_priors()] == ["lengthscale_prior"]
+    with torch.no_grad():
+        stacked.raw_lengthscale.add_(1.0)
+    assert float(kernels[0].raw_lengthscale.detach()) == 0.0
 
 
 def test_stacking_refuses_what_differs() -> None:

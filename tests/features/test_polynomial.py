@@ -48,6 +48,14 @@ def test_one_constant_predicts_what_the_references_five_do(golden: Path, order: 
 
 
 @settings(max_examples=30)
+@given(st.integers(1, 4), st.integers(1, 5), st.integers(0, 2**31))
+def test_from_data_gives_unit_mean_squares(num_inputs: int, order: int, seed: int) -> None:
+    X = 3 * torch.randn(30, num_inputs, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) + 1
+    features = AdditivePolynomialFeatures.from_data(X, order)
+    torch.testing.assert_close(features(X).square().mean(0), X.new_ones(num_inputs * order + 1))
+
+
+@settings(max_examples=30)
 @given(st.integers(1, 3), st.integers(1, 4), st.integers(0, 2**31))
 def test_every_additive_polynomial_is_in_the_span(num_inputs: int, order: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)

@@ -4,6 +4,8 @@ import itertools
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gp_ensembles.filters import (
     CorrelatedWalk,
@@ -123,6 +125,16 @@ def test_only_stabilized_forgetting_cannot_wind_up():
     bounded = unexcited(StabilizedForgetting(0.9), 500)
     assert float(bounded[1, 1]) == pytest.approx(1)
     assert float(torch.linalg.eigvalsh(bounded).max()) <= 1 + 1e-9
+
+
+@given(factor=st.floats(0.5, 1.0), seed=st.integers(0, 1000))
+@settings(max_examples=25)
+def test_stabilized_covariance_never_exceeds_the_prior(factor, seed):
+    Phi, y, noise, prior = problem(seed=seed)
+    change = StabilizedForgetting(factor)
+    state, _ = update_block(gaussian_state(prior, F), Phi, y, change, noise, prior_variance=prior)
+    largest = torch.linalg.eigvalsh(state.covariance)[:, -1]
+    assert bool((largest <= prior * (1 + 1e-9)).all())
 
 
 def test_forgetting_is_weighted_least_squares():

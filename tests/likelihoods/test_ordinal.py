@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from gp_ensembles.likelihoods import OrdinalLikelihood
-from gp_ensembles.likelihoods.classification import LogisticLikelihood, Logit, Probit
+from gp_ensembles.likelihoods.classification import LogisticLikelihood, Logit, OrdinalCategorical, Probit
 from gp_ensembles.likelihoods.response import log_normal_cdf, log_prob
 from gp_ensembles.numerics.derivatives import differentiate
 
@@ -107,3 +107,10 @@ def test_bad_cut_points_are_refused_and_change_nothing():
         with pytest.raises(ValueError, match=message):
             likelihood.cut_points = torch.tensor(cut_points)
         assert likelihood.cut_points.tolist() == before
+
+
+def test_mean_and_variance_of_levels():
+    probs = torch.tensor([[0.1, 0.2, 0.7], [0.0, 1.0, 0.0]], dtype=torch.float64)
+    distribution = OrdinalCategorical(probs=probs)
+    assert_close(distribution.mean, probs.new_tensor([1.6, 1.0]))
+    assert_close(distribution.variance, probs.new_tensor([0.1 * 1.6**2 + 0.2 * 0.6**2 + 0.7 * 0.4**2, 0]))

@@ -225,6 +225,14 @@ def test_many_classes_are_near_a_large_sample(generator):
     torch.testing.assert_close(found, sample, rtol=0, atol=5e-3)
 
 
+def test_unordered_classes_have_the_moments_of_their_indicators(vector_case, generator):
+    likelihood = vector_case.build(NONE)
+    mean = torch.empty(4, 4, dtype=torch.float64).normal_(generator=generator)
+    p, variance = GaussHermite().moments(likelihood, mean, random_covariance(4, generator))
+    assert p.shape == (4, 4)
+    torch.testing.assert_close(variance, p * (1 - p))
+
+
 def test_softmax_without_mixing_predicts_as_ours(generator):
     mean = torch.empty(4, 3, dtype=torch.float64).normal_(generator=generator)
     covariance = random_covariance(3, generator) / 3

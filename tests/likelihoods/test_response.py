@@ -11,6 +11,7 @@ from gpytorch.likelihoods import BernoulliLikelihood, PoissonLikelihood
 from torch.distributions import Distribution
 
 from gp_ensembles.likelihoods import LogPoissonLikelihood
+from gp_ensembles.likelihoods.poisson import LogRatePoisson
 from gp_ensembles.likelihoods.response import conditional, latent_dim, log_prob
 from gp_ensembles.numerics.derivatives import automatic, differentiate
 
@@ -162,6 +163,15 @@ def test_log_poisson_is_safe_where_the_rate_is_not():
         torch.testing.assert_close(log_prob(LogPoissonLikelihood(), latent, y), expected)
         derivatives = differentiate(lambda z, target: log_prob(LogPoissonLikelihood(), z, target), latent, y)
         torch.testing.assert_close(derivatives, (3 - latent.exp(), -latent.exp()))
+
+
+def test_log_rate_poisson_is_a_whole_distribution():
+    distribution = LogRatePoisson(torch.tensor([0.3, -1.0], dtype=torch.float64))
+    larger = distribution.expand(torch.Size([3, 2]))
+    assert larger.batch_shape == (3, 2)
+    assert isinstance(larger, LogRatePoisson)
+    torch.testing.assert_close(larger.mean[1], distribution.log_rate.exp())
+    assert larger.sample().shape == (3, 2)
 
 
 def test_the_default_validation_is_restored_by_threads_in_any_order(monkeypatch):

@@ -60,6 +60,14 @@ def test_any_blocking_is_equal(cuts, name, seed):
 
 
 @each(RULES)
+def test_empty_block_changes_nothing(rule):
+    state = rule.init(M, densities(0, 1))
+    after, output = rule.update_block(state, densities(0, 1)[:, :0])
+    assert (output.log_weights.shape, output.log_prob.shape) == ((M, 0), (0,))
+    torch.testing.assert_close(after, state, rtol=0, atol=0)
+
+
+@each(RULES)
 def test_weights_never_see_their_own_target(rule):
     log_prob = densities(3, 40)
     before = run(rule, log_prob)[1]
@@ -122,6 +130,14 @@ def test_missing_target_teaches_nothing(rule):
         torch.testing.assert_close(after.log_weights.exp(), state.log_weights.exp(), rtol=1e-9, atol=1e-11)
 
 
+@each(BAYES)
+def test_missing_target_leaves_the_weights_of_its_prediction(rule):
+    state = run(rule, densities(8, 9))[0]
+    after, output = rule.update_block(state, state.log_weights.new_zeros(M, 1))
+    torch.testing.assert_close(output.log_prob, torch.zeros_like(output.log_prob), rtol=0, atol=1e-12)
+    torch.testing.assert_close(after.log_weights, output.log_weights[:, 0])
+
+
 @pytest.mark.usefixtures("wrong_default_dtype")
 @each(RULES)
 def test_float32(rule):
@@ -173,6 +189,15 @@ def test_gradients_of_newton_rules_take_weights_for_constants(rule):
     torch.testing.assert_close(gradient, posterior)
 
 
+@each(BAYES | FIRST_ORDER)
+def test_vmap_equals_a_loop(rule):
+    batch = torch.stack([densities(seed, 6) for seed in range(3)])
+    state = rule.init(M, batch)
+    together = torch.func.vmap(lambda values: rule.update_block(state, values)[1].log_weights)(batch)
+    for values, weights in zip(batch, together, strict=True):
+        torch.testing.assert_close(weights, rule.update_block(state, values)[1].log_weights)
+
+
 @each(RULES)
 def test_meta_device(rule):
     log_prob = densities(0, 7).to("meta")
@@ -188,6 +213,15 @@ def test_state_round_trip(rule, tmp_path):
     back = MetaState(**torch.load(tmp_path / "state.pt", weights_only=True))
     found, want = (rule.update_block(start, log_prob)[1] for start in (back, state))
     torch.testing.assert_close(found, want, rtol=0, atol=0)
+
+
+@each(RULES)
+def test_updates_leave_the_state_before_alone(rule):
+    state = run(rule, densities(13, 20))[0]
+    copy = MetaState(*(part.clone() for part in state))
+    rule.update_block(state, densities(14, 40))
+    rule.update_block(state, densities(14, 1))
+    torch.testing.assert_close(state, copy, rtol=0, atol=0)
 
 
 @each(RULES)

@@ -32,6 +32,13 @@ def test_golden_features_in_one_and_three_dimensions(archive):
             torch.testing.assert_close(basis.mT @ basis, features["gram_1d_over_M"], rtol=1e-12, atol=1e-13)
 
 
+def test_prior_variance_is_the_squared_amplitude():
+    X = inputs(5, 2)
+    for prior in PRIORS.values():
+        expected = (2 * prior.log_hyperparameters[-1]).exp().expand(5)
+        torch.testing.assert_close(prior.basis(X).square().sum(0), expected, rtol=1e-12, atol=0)
+
+
 def test_a_basis_follows_its_hyperparameters():
     """Each length scale divides its column, the amplitude multiplies, whatever the leading axes are."""
     X = inputs(5, 2)
