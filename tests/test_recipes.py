@@ -220,13 +220,6 @@ def test_the_weight_rule_keeps_the_contract_and_experts_can_join(tmp_path):
     assert outcomes.passed >= 12
 
 
-def test_a_rule_without_growth_does_not_keep_the_contract(tmp_path):
-    code, _, _ = blocks("A new weight rule")
-    lacking = made(code.replace("def grow(", "def grow_later("), tmp_path)
-    with pytest.raises(TypeError, match="abstract method"):
-        lacking.TemperedAveraging(0.5)
-
-
 def test_the_weight_rule_weighs_an_ensemble(tmp_path, generator):
     rule = made(blocks("A new weight rule")[0], tmp_path).TemperedAveraging(0.5)
     X = torch.randn(100, 2, generator=generator, dtype=torch.float64)

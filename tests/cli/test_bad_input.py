@@ -256,15 +256,6 @@ def test_a_rejected_block_is_named_by_its_rows_and_can_be_gone_on_from(place, sm
     assert len(small.read(place / "rejected" / "predictions.csv")) == 160
 
 
-def test_defects_are_told_apart(place, capsys, monkeypatch):
-    def broken(*arguments, progress):
-        raise RuntimeError("surprise")
-
-    monkeypatch.setattr(scored_stream.ScoredStream, "fit", broken)
-    assert stream(place, "data.csv", "never") == 1
-    assert "RuntimeError: surprise (--traceback" in capsys.readouterr().err
-
-
 def test_configs_are_listed_and_found_by_name(place, capsys):
     assert main(["configs"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -79,16 +79,6 @@ def test_summaries_report_external_models_and_a_resumed_run_tells_the_same(place
     assert all(predicted[row["row"]] == row["mean"] for row in small.read(place / "rest" / "predictions.csv"))
 
 
-def test_columns_of_forecasts_are_read_whatever_features_are_named(place, capsys, small, refused):
-    assert stream_external(place, "data.csv", "named", features="a") == 0
-    assert stream_external(place, "data.csv", "all") == 0
-    assert small.read(place / "named" / "predictions.csv") == small.read(place / "all" / "predictions.csv")
-    assert resume(place, "first.csv", "on", checkpoint=place / "named", skip_seen=False) == 0
-    capsys.readouterr()
-    small.write(place / "bare.csv", small.rows(120), ("a", "b", "y"))
-    refused(stream_external(place, "bare.csv", "no", features="a"), "nwp")
-
-
 def test_configs_are_compared_on_the_same_inputs_each_with_its_own_forecasts(place):
     (place / "plain.yaml").write_text(LINEAR, encoding="utf-8")
     configs = ("--configs", place / "external.yaml", place / "plain.yaml")

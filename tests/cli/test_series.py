@@ -160,14 +160,6 @@ def test_a_resume_that_failed_leaves_a_complete_run_complete(folder, rows, refus
     assert not list((folder / "run").glob("*.partial"))
 
 
-def test_a_run_that_failed_over_a_complete_one_leaves_it_whole(folder, rows):
-    broken_table(folder / "bad.csv", rows, 3)
-    assert stream("bad.csv", "--out", "run") == 2
-    assert resume("more.csv") == 0
-    assert b"\0" not in (folder / "run/predictions.csv").read_bytes()
-    same_predictions()
-
-
 def test_a_second_table_that_stops_goes_on_where_it_stopped(folder, rows, refused, monkeypatch):
     """Of the second table are skipped as many rows as were read of it; another table is refused."""
     monkeypatch.setattr(series, "BATCH_ROWS", 30)

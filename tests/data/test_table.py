@@ -30,12 +30,6 @@ def test_exact_values(tmp_path, name, wrong_default_dtype):
     assert table.X.is_contiguous()
 
 
-def test_features_come_in_the_order_asked_for(tmp_path):
-    path = written(tmp_path, GOOD)
-    assert read_csv(str(path), "load", ["price", "time"]).X[0].tolist() == [7.0, 0.0]
-    assert read_csv(path, "load", ["price"]).X.shape == (3, 1)
-
-
 @pytest.mark.parametrize(
     ("text", "target", "features", "message"),
     [

@@ -139,19 +139,6 @@ def test_one_gross_count_costs_nothing():
     assert 1e9 - 20 < float(got[7]) < 1e9
 
 
-def test_one_gross_rate_costs_as_little():
-    """Quantiles by bisection, scores by runs: both grow with the logarithm of a rate."""
-    mean = torch.zeros(1, 20, dtype=F64)
-    mean[0, 3] = math.log(1e7)
-    counts = LogRateCounts(torch.zeros(1, dtype=F64), mean, 0.04 + 0 * mean)
-    calls: list[int] = []
-    got = score(counts, counts.quantile(torch.full((20,), 0.5, dtype=F64)), calls)
-    assert sum(calls) < 20 * 200
-    assert float(counts.quantile(torch.full((20,), 0.5, dtype=F64))[3]) == pytest.approx(1e7, rel=1e-4)
-    normal = 0.2337 * 0.2 * 1e7  # about that of a normal distribution of this spread
-    assert float(got[3]) == pytest.approx(normal, rel=0.05)
-
-
 def test_ends_of_quantiles():
     counts = many()
     levels = torch.tensor([0.0, 1.0], dtype=F64).unsqueeze(-1).expand(2, 40)
@@ -189,13 +176,6 @@ def test_tables_equal_the_exact_way():
     for y in ([0.0, 3.0, 80.0], [9.0, 1e5, torch.nan]):
         y = torch.tensor(y, dtype=F64)
         torch.testing.assert_close(score(table, y), score(exact, y), rtol=1e-8, atol=1e-8, equal_nan=True)
-
-
-def test_each_row_has_a_table_of_its_own():
-    evaluated: list[int] = []
-    table = tabulated([2.0] * 50 + [3000.0], evaluated)
-    assert int(table.sizes[0]) == 32
-    assert sum(evaluated) == table.table.numel() < 50 * 32 + 6000
 
 
 def test_a_table_without_end_is_refused():

@@ -7,7 +7,6 @@ import pytest
 import torch
 from gpytorch.likelihoods import NegativeBinomialLikelihood, PoissonLikelihood
 
-from gp_ensembles.distributions.counts import TabulatedCounts
 from gp_ensembles.distributions.latent_mixture import LatentMixture, Response
 from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
 from gp_ensembles.likelihoods.classification import LogisticLikelihood, Probit
@@ -97,11 +96,3 @@ def test_impossible_targets_shapes_and_probabilities_are_refused(name):
                 mixture.quantile(p)
         with pytest.raises(ValueError, match="must broadcast"):
             mixture.quantile(torch.full((4,), 0.5))
-
-
-def test_poisson_counts_need_no_table():
-    mixture = make(LogPoissonLikelihood())
-    large = mixture._replace(latent_mean=mixture.latent_mean + 16)
-    assert not isinstance(large.counts(), TabulatedCounts)
-    assert bool((large.quantile(0.5) > 1e6).all())
-    assert isinstance(make(NegativeBinomialLikelihood()).counts(), TabulatedCounts)

@@ -133,11 +133,3 @@ def test_draws_are_from_it():
         assert stats.kstest(u.numpy(), "uniform").pvalue > 1e-3
     with pytest.raises(ValueError, match="at least one"):
         distribution.sample(0)
-
-
-def test_far_out_it_stays_finite():
-    distribution = recalibrated("normal", 0.5)
-    far = distribution.base.mean + torch.tensor([[-60.0], [60.0]]).double() * distribution.base.stddev
-    ratio = distribution.log_prob(far) - distribution.base.log_prob(far)
-    assert bool((ratio > torch.tensor(0.5).log()).all())  # the identity's share at least
-    assert bool((ratio < 10).all())

@@ -10,7 +10,7 @@ import torch
 
 from gp_ensembles.files.operations import OpenFile, watched
 from gp_ensembles.files.replacing import GrowingTable, copy_file, replace_file, write_text
-from gp_ensembles.files.transaction import JOURNAL, STAGE, complete, replace_together, staged
+from gp_ensembles.files.transaction import JOURNAL, STAGE, complete, staged
 
 
 class Fail:
@@ -142,12 +142,6 @@ def test_an_error_of_the_content_or_in_the_block_is_that_error_and_replaces_noth
     with pytest.raises(ValueError, match="mine"):
         replace_file(tmp_path / "a", broken)
     assert (state(tmp_path), sorted(os.listdir(tmp_path))) == (OLD, ["a", "b", "c.partial", "gone"])
-
-
-def test_what_is_removed_stays_where_it_is_written_anew(tmp_path):
-    lay_out(tmp_path)
-    replace_together(tmp_path, {"c.partial": "gone"}, removed=["gone", "not there", "a"])
-    assert state(tmp_path) == {"b": "old", "gone": "new"}
 
 
 def test_a_journal_that_is_none_of_ours_moves_nothing(tmp_path):

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from gp_ensembles.plots import plot_bands, plot_calibration, plot_score, plot_weights, save_figure
 from gp_ensembles.plots.calibration import plot_class_counts
-from gp_ensembles.plots.canvas import as_array, bins, thin
+from gp_ensembles.plots.canvas import bins
 
 
 def stream(num_rows: int, missing: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
@@ -47,13 +47,6 @@ def test_bands_hold_the_targets_and_the_means(dtype):
     (band,) = [item for item in axis.collections if isinstance(item, PolyCollection)]
     heights = band.get_paths()[0].vertices[:, 1]
     assert (heights.min(), heights.max()) == pytest.approx((float(lower.min()), float(upper.max())))
-
-
-def test_bands_of_one_row_and_of_a_row_without_target():
-    for y in (0.2, math.nan):
-        figure = drawn(plot_bands([y], [0.1], [-0.4], [0.6]))
-        assert len(figure.axes) == 1
-        assert "mean and 90 % band" in labels(figure)
 
 
 def test_long_streams_get_a_second_panel_with_the_last_rows():
@@ -160,11 +153,6 @@ def test_runs_cover_every_row_once():
         assert [run.start for run in runs[1:]] == [run.stop for run in runs[:-1]]
         assert (runs[0].start, runs[-1].stop) == (0, num_rows)
         assert len(runs) == min(num_rows, most)
-
-
-def test_thinning_skips_missing_values():
-    values = as_array([1.0, math.nan, math.nan, math.nan], 1, "values")
-    np.testing.assert_array_equal(thin(values, bins(4, 2), np.max), [1.0, math.nan])
 
 
 def test_without_matplotlib_the_door_says_how_to_get_it(monkeypatch):

@@ -15,9 +15,9 @@ from studies.__main__ import main
 from studies.doebe import published, study
 from studies.doebe.design import FAMILIES, Design
 from studies.doebe.experiments import TABLES
-from studies.doebe.methods import Averaging, Method, e_doebe, run_as_published, run_method
+from studies.doebe.methods import e_doebe, run_as_published, run_method
 from studies.doebe.recording import Recording, record
-from studies.doebe.sets import BANANA_SETS, DRIFT, SourceSet, load_stream, source_sets
+from studies.doebe.sets import DRIFT, SourceSet, load_stream
 from studies.doebe.weights import EXCHANGED, KEPT, PRUNED, TWINS, shared_bases, summary, weigh
 from studies.harness.experiment import Choices
 from studies.harness.sources import Sources
@@ -96,15 +96,6 @@ def test_half_of_the_determinant_is_theirs(generator):
         assert float(found[number].detach()) == pytest.approx(float(expected), abs=1e-9)
 
 
-def test_members_are_twins_in_one_order():
-    recording = made_up_recording()
-    assert e_doebe().members(recording).tolist() == list(range(8))
-    assert Method("OE-RFF", Averaging(), True, False, ("rff",)).members(recording).tolist() == [2, 3]
-    assert Method("DOE-RFF", Averaging(), False, True, ("rff",), 1).members(recording).tolist() == [6]
-    with pytest.raises(ValueError, match="no expert of OE-Poly"):
-        Method("OE-Poly", Averaging(), True, False, ("poly",)).members(recording)
-
-
 def test_runs_against_brute_force():
     for as_published in [False, True]:
         recording = made_up_recording()
@@ -170,12 +161,3 @@ def test_what_is_finished_is_read_back_and_two_runs_agree(tmp_path, monkeypatch)
     assert main([*words, "--out", str(tmp_path / "a")]) == 0
     with pytest.raises(pytest.fail.Exception):
         main([*words, "--seed", "5", "--out", str(tmp_path / "a")])
-
-
-def test_banana_comes_in_two_orders(shared):
-    sources, notes = source_sets(Choices(Sources(shared / "data"), shared, 1), BANANA_SETS)
-    shuffled, ordered = (load_stream(source, None, 0) for source in sources)
-    assert len(notes) == 2
-    assert bool((ordered.X[1:, 0] >= ordered.X[:-1, 0]).all())
-    assert not bool((shuffled.X[1:, 0] >= shuffled.X[:-1, 0]).all())
-    assert set(shuffled.y.tolist()) == {0.0, 1.0}

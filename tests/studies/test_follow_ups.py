@@ -9,7 +9,6 @@ from scipy import stats
 
 from gp_ensembles.distributions import Mixture
 from gp_ensembles.filters import gaussian_state, textbook_filter
-from studies.__main__ import main
 from studies.follow_ups import active_learning, consensus, stacking
 from studies.follow_ups.garch import EXPERTS, Garch, fit
 from studies.follow_ups.particles import Prior, particle_log_prob, rejuvenated
@@ -89,21 +88,6 @@ def test_experts_know_nothing_of_the_days_they_predict_and_rules_are_scored_befo
     assert found["best mixture"] >= max(found["best expert"], found["BMA"] - math.log(6) / 60)
     with pytest.raises(ValueError, match="leave none of 120"):
         stacking.expert_log_prob(returns, 120)
-
-
-def test_stacking_says_whose_series_it_is_and_reads_a_table_of_ones_own(tmp_path, capsys):
-    path = tmp_path / "days.csv"
-    path.write_text("day,change\n" + "".join(f"{i},{v}\n" for i, v in enumerate(drawn(100, 0.1, 0.15, 0.75))))
-    words = ["follow-ups", "stacking", "--data-set", f"sp500={path}:change", "--out", str(tmp_path / "out")]
-    assert main([*words, "--quick"]) == 0
-    out = capsys.readouterr().out
-    assert "secondary source" in out
-    assert "3.296" in out
-    assert "days.csv, target change, in its place" in out
-    assert main([*words, "--quick"]) == 0
-    assert capsys.readouterr().out == out
-    assert main([*words, "--quick", "--as-published"]) == 0
-    assert "AS PUBLISHED" in capsys.readouterr().out
 
 
 def test_particles_that_are_all_alike_are_one_model_whose_variance_moves_twice():

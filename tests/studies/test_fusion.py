@@ -94,16 +94,6 @@ def test_splits_take_all_rows_and_center_the_targets_by_the_training_rows():
     assert not torch.equal(split.test_y, split_rows(rows, 0, 1).test_y)
 
 
-def test_priors_have_the_rows_length_scales_and_share_frequencies_between_sizes(split):
-    few, many = make_priors(split.X, 10, 0, 0), make_priors(split.X, 50, 0, 0)
-    assert [float(prior.log_hyperparameters[0].exp()) for prior in many] == pytest.approx([0.2, 0.5, 0.5])
-    for small, large in zip(few, many, strict=True):
-        torch.testing.assert_close(small.frequencies, large.frequencies[:10])
-    assert not torch.equal(many.noise.frequencies, many.weight.frequencies)
-    with pytest.raises(ValueError, match="1 to 100 frequencies"):
-        make_priors(split.X, 101, 0, 0)
-
-
 def test_experts_train_on_the_first_half_and_stack_on_the_second(split, monkeypatch):
     seen = []
 

@@ -106,20 +106,6 @@ def test_far_places_do_not_round_the_error_away():
     assert neighbor_error(X, torch.tensor([0, 0, 1, 1])) == 0.0
 
 
-def test_rows_are_shuffled_by_the_seed_with_their_labels():
-    table = made_up(100)
-    first, again, other = (shuffled_rows(table, 0.1, seed) for seed in (4, 4, 5))
-    assert torch.equal(first.Y, again.Y)
-    assert not torch.equal(first.Y, other.Y)
-    assert first.num_start == 10
-    assert first.num_dropped == 0
-    order = [int((y == table.X).all(1).nonzero()) for y in first.Y]
-    assert sorted(order) == list(range(100))
-    assert torch.equal(first.label, table.y[order].long())
-    # A cut takes the first rows of the order, so that a set that is sorted by class keeps its classes.
-    torch.testing.assert_close(shuffled_rows(table, 0.1, 4, 50).Y, first.Y[:50])
-
-
 def test_columns_that_are_constant_at_the_start_are_left_out():
     table = made_up(100)
     order = torch.randperm(100, generator=torch.Generator().manual_seed(0))
@@ -136,20 +122,6 @@ def test_columns_that_are_constant_at_the_start_are_left_out():
 
 def sets(folder=None, names=None, own=()):
     return latent_sets(OPTIONS._replace(sources=Sources(folder, own), sets=names))
-
-
-def test_sets_come_from_a_folder_by_name_and_from_tables_of_one_s_own(folder):
-    tables, notes = sets(folder)
-    assert list(tables) == ["digits", "oil_flow"]
-    assert [note.split()[0] for note in notes] == ["usps_0to4", "mnist_5k"]
-    assert list(sets(folder, ["oil_flow"])[0]) == ["oil_flow"]
-    tables, notes = sets(None, ["usps_0to4"], [f"usps_0to4={folder / 'oil.csv'}:label"])
-    assert tables["usps_0to4"].X.shape == (60, 4)
-    assert notes == ["usps_0to4: oil.csv, target label, in its place"]
-    with pytest.raises(ValueError, match="mnist_5k is left out"):
-        sets(folder, ["mnist_5k"])
-    with pytest.raises(ValueError, match="no such set"):
-        sets(None, None, [f"letters={folder / 'oil.csv'}:label"])
 
 
 def test_gamma_is_by_the_median_squared_distance(rows):

@@ -102,17 +102,6 @@ def test_a_logarithm_is_undone_only_where_the_raw_set_is_absent(tmp_path):
     assert not any("undone" in note for note in sample.notes)
 
 
-def test_a_table_of_ones_own_is_taken_as_it_is(tmp_path):
-    path = tmp_path / "mine.csv"
-    path.write_text("a,b,y\n" + "".join(f"{t},{t * t % 7},{2021 + t}\n" for t in range(6)))
-    for wanted in (sets.YACHT, sets.CO2_GLOBAL):
-        found = Sources(None, [f"{wanted.name}={path}:y"]).find(wanted)
-        sample = sets.load_sample(found)
-        assert sample.table.y.tolist() == [2021.0 + t for t in range(6)]  # neither undone nor differenced nor cut
-        assert sample.table.feature_names == ("a", "b")
-        assert sample.notes == (found.note,)
-
-
 def test_differences_stand_at_the_later_month_and_end_with_the_authors_copy():
     X = torch.tensor([[2020.3], [2020.4], [2020.5], [2020.7]], dtype=torch.float64)
     table = sets.differences(Table(X, torch.tensor([1.0, 3.0, 2.0, 50.0], dtype=torch.float64), ("t",), "co2", "co2"))
@@ -179,15 +168,6 @@ def test_the_authors_choices_are_others_and_stay_within_the_budget(name):
     assert theirs.evaluations == 8
     assert scored(theirs.posterior, split)["rmse_standardized"] < 1.2
     assert scored(theirs.posterior, split) != scored(ours.posterior, split)
-
-
-@pytest.mark.parametrize("name", ["sobol", "sm", "matern", pytest.param("vssgp", marks=pytest.mark.slow)])
-def test_methods_for_several_inputs_are_functions_of_the_seed(name):
-    split = made_up_split(20, 2)
-    draws = (torch.Generator().manual_seed(seed) for seed in (3, 3, 4))
-    first, again, other = (scored(METHODS[name].run(split, 8, draw).posterior, split) for draw in draws)
-    assert first == again
-    assert (first == other) == (name == "matern")  # which draws nothing
 
 
 def test_the_average_of_prior_draws_is_that_of_their_likelihoods():

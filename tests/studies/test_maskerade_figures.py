@@ -54,13 +54,3 @@ def test_spectra_are_densities_and_distances_are_between_nothing_and_one():
     mixtures = (SpectralMixtures(weights, m * weights[:, None], scales[:, None]) for m in means)  # one is absent
     first, second = (recovery.spectrum(mixture) for mixture in mixtures)
     assert recovery.distance(first, second) == pytest.approx(1.0, abs=1e-6)
-
-
-def test_figure_3_draws_spectra_and_fits_and_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(recovery, "NUM_ROWS", 30)
-    choices = choices_of(tmp_path, methods=["maskerade-3"], trials=1)
-    text = recovery.run(choices, 6)
-    names = {path.name for path in (tmp_path / "out").glob("*.png")}
-    assert names == {f"maskerade_figure-3_{m}_{w}.png" for m in choices.methods for w in ("spectra", "fit")}
-    monkeypatch.setattr(recovery, "run_part", pytest.fail)
-    assert recovery.run(choices, 6) == text

@@ -88,17 +88,6 @@ def test_an_unknown_optimum_is_the_best_of_all_runs_and_said_so():
     assert "counted from 5, the best value that any run" in tables.table_markdown([a, b], runs)
 
 
-def test_simple_regret_means_nothing_where_the_objective_moves():
-    runs = Runs({"parabola": parabola(moves=True)}, {("parabola", "a", 0): trace_of([1, 3], [4, 5])})
-    (found,) = tables.summarize(runs)
-    assert found.simple.mean.isnan()
-    assert found.cumulative.mean == 5
-    assert "| parabola | a | 1 | - | 5 |" in tables.table_markdown([found], runs)
-    (row,) = tables.table_lines([found])[1]
-    assert row[:3] == ["parabola", "a", 1]
-    assert row[6] == 5.0
-
-
 def test_nothing_is_higher_than_the_peak_that_drifts(generator):
     for evaluation in [0, 13, 50, 99, 1234]:
         peak = peak_at(evaluation, numbers(0))
@@ -109,12 +98,6 @@ def test_nothing_is_higher_than_the_peak_that_drifts(generator):
         assert bool(((peak > 0) & (peak < 1)).all())
         assert drifting(peak.unsqueeze(0), evaluation).item() == height_at(evaluation)
         assert values.max() < height_at(evaluation)
-
-
-def test_a_batch_of_drifting_evaluations_is_one_after_another(generator):
-    X = torch.rand(4, 2, generator=generator, dtype=torch.float64)
-    one_by_one = torch.cat([drifting(x.unsqueeze(0), 7 + t) for t, x in enumerate(X)])
-    torch.testing.assert_close(drifting(X, 7), one_by_one)
 
 
 def test_test_functions_reach_their_optimum_in_the_unit_cube():

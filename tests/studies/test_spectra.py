@@ -36,13 +36,6 @@ def test_heights_are_those_of_the_mixture_and_its_mirror_image():
     np.testing.assert_allclose(density, expected, rtol=1e-12)
 
 
-def test_opacity_follows_the_weights_and_the_heaviest_is_on_top():
-    axis = drawn(plot_spectra(WEIGHTS, MEANS, SCALES, LOG_WEIGHTS, input_name="years"))
-    assert [line.get_alpha() for line in axis.lines] == pytest.approx([0.4, 0.6, 1.0])
-    assert "3 heaviest" in axis.get_title(loc="left")
-    assert axis.get_xlabel() == "frequency, cycles per unit of years"
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -79,14 +79,6 @@ def test_every_dialect_gives_the_same_numbers(tmp_path, expected):
     assert wrong == {}
 
 
-def test_without_names_on_top_columns_are_counted(tmp_path, expected):
-    path = tmp_path / "table.csv"
-    path.write_text(lines(header=False))
-    rows = open_rows(path, "column 3", num_warm_up=40)
-    assert rows.feature_names[-1] == "column 2"
-    same(rows.take(60), expected)
-
-
 def test_packed_files_frames_parquet_records_and_the_standard_input(tmp_path, expected, monkeypatch):
     frame = pd.DataFrame({"time": HOURS, "temp": TEMP, "load": LOAD})
     (tmp_path / "table.data").write_bytes(gzip.compress(FILES["plain"].encode()))
@@ -162,12 +154,6 @@ def test_many_levels_are_hashed_whatever_comes(tmp_path):
     assert taken.X.abs().sum(-1).eq(1).all()
     assert torch.equal(taken.X[0], taken.X[60])
     assert len({tuple(row) for row in taken.X.tolist()}) >= 20
-
-
-def test_behind_the_end_there_is_no_row_of_any_kind():
-    rows = open_rows(MIXED, "load", num_warm_up=50)
-    assert rows.take(60).num_rows == 60
-    assert rows.take(5).X.shape == (0, len(rows.feature_names))
 
 
 def test_the_plain_containers_of_an_encoder_read_on_to_the_bit(tmp_path):

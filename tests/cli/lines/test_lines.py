@@ -109,16 +109,6 @@ def test_bad_lines_are_counted_told_and_change_nothing(tmp_path, capsys):
     assert predicted.count("later ones are only counted") == 1
 
 
-def test_a_row_whose_target_is_no_good_is_answered_and_may_still_get_one(tmp_path):
-    found = rows()
-    session = LineSession(CONFIG, "load")
-    run(session, found[:40], tmp_path)
-    answers, _ = run(session, [{**found[40], "load": "n/k"}, {"id": "r40", "load": found[40]["load"]}], tmp_path)
-    assert "not a number" in answers[0]["refused"]
-    assert answers[0]["mean"] == pytest.approx(found[40]["load"], abs=1.0)
-    assert (session.num_waiting, session.tally.num_malformed, session.model.num_rows) == (0, 1, 41)
-
-
 def test_a_row_without_an_id_is_no_others_and_is_learned_without_a_target(tmp_path):
     found = rows()
     session, plain = LineSession(CONFIG, "load"), LineSession(CONFIG, "load")
@@ -266,17 +256,6 @@ def test_a_warm_up_that_tells_nothing_goes_on_until_it_does(tmp_path, capsys):
     assert len(answers) == 320
     assert never.num_waiting < 80
     assert never.problem == "no target is observed in the warm-up rows"
-
-
-def test_times_order_rows(tmp_path):
-    found = [{**row, "when": f"2024-01-{1 + k // 24:02d}T{k % 24:02d}:00"} for k, row in enumerate(rows())]
-    for options in (TableOptions(features=("wind",), time="when"), TableOptions()):
-        session = LineSession(CONFIG, "load", options)
-        answers, summary = run(session, found, tmp_path)
-        assert (answers[-1]["time"], session.problem) == ("2024-01-03T11:00:00", None)
-    assert summary["time"]["usual_step"] == 3600
-    _, summary = run(session, [{**found[0], "id": "early"}], tmp_path)
-    assert summary["lines_malformed"] == 1
 
 
 def test_what_lines_say():

@@ -152,25 +152,6 @@ def test_a_history_goes_on_from_a_checkpoint(run, tmp_path):
     assert again.weights().keys() == whole.weights().keys()
 
 
-def test_what_happens_is_recorded_where_it_happens(run):
-    history = RunHistory("m", "y", run.names, run.baselines, {"moved": 2, "absent": 0, "failed": 1})
-    history.add(run.chunk(101, 100), {"moved": 2, "absent": 1, "failed": 1})
-    history.add(run.chunk(201, 100), {"moved": 5, "absent": 1, "failed": 1, "of another kind": 1})
-    rows = history.mean("row")
-    assert history.events.keys() == {"moved", "absent"}
-    assert {rows[place]: number for place, number in enumerate(history.events["moved"]) if number} == {201.0: 3.0}
-    assert {rows[place]: number for place, number in enumerate(history.events["absent"]) if number} == {101.0: 1.0}
-
-
-def test_times_are_known_only_where_all_are(run):
-    history = run.history()
-    history.add(run.chunk(101, 50, start=1e9))
-    assert history.has_times
-    assert history.mean("time").tolist() == (1e9 + 3600 * history.mean("row")).tolist()
-    history.add(run.chunk(151, 50))
-    assert not history.has_times
-
-
 def test_a_record_that_is_interrupted_stays_whole():
     bins = Bins(["sum y", "greatest y"], capacity=4)
     bins.add({"y": np.arange(3.0)})
