@@ -33,10 +33,6 @@ def build(rule=None, form=None):
     return Ensemble(experts, rule or BayesianModelAveraging())
 
 
-def rules():
-    return {"averaging": BayesianModelAveraging(), "switching": MarkovSwitching(sticky_transition(7, 0.95))}
-
-
 @pytest.mark.parametrize("block_size", [1, 4, 40])
 def test_an_expert_that_a_gross_error_took_all_weight_from_gets_some_back(block_size):
     """Under a switching rule nobody is dead, be the posterior weight of one of two zero at the end of a block."""
@@ -111,17 +107,6 @@ def test_loading_takes_on_the_saved_form():
     assert torch.equal(back.observe(X[60:], y[60:]).log_prob, plain.observe(X[60:], y[60:]).log_prob)
 
 
-def test_condition_on_and_deepcopy_leave_the_original_alone():
-    X, y = stream()
-    online = OnlineEnsemble(build())
-    online.observe(X[:50], y[:50])
-    before = snapshot(online)
-    other = online.condition_on(X[50:], y[50:])
-    assert same(online, before)
-    online.observe(X[50:], y[50:])
-    assert same(online, snapshot(other))
-
-
 def test_changed_hyperparameters_are_noticed():
     X, y = stream()
     online = OnlineEnsemble(build())
@@ -163,11 +148,3 @@ def test_pruned_experts_are_not_run_and_the_rest_is_unchanged(form):
     torch.testing.assert_close(online.predict(X).mean, ensemble.predict(state, X).mean.detach(), rtol=1e-9, atol=1e-9)
     again = online.observe(X[:5], y[:5])
     assert bool(torch.isfinite(again.mean).all())
-
-
-def test_wrong_default_dtype(wrong_default_dtype):
-    X, y = stream()
-    online = OnlineEnsemble(build(rules()["switching"]))
-    predictions = online.observe(X, y)
-    assert predictions.mean.dtype == predictions.log_weights.dtype == torch.float64
-    assert online.predict(X).quantile(0.9).dtype == torch.float64

@@ -126,13 +126,6 @@ def test_the_dictionary_is_the_papers():
     torch.testing.assert_close(walking.transition.variance, torch.full((11, 1), 1e-3, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("name", ["oebe", "dsie_gp"])
-def test_the_generator_decides_everything(name):
-    X, y = stream()
-    first, second = (build(name, X[:100], y[:100]) for _ in range(2))
-    assert torch.equal(first.observe(X[100:], y[100:]).log_prob, second.observe(X[100:], y[100:]).log_prob)
-
-
 def test_a_short_warm_up_gets_fewer_centers():
     X, y = stream()
     online = build("oebe", X[:40], y[:40], bases=(bases.RadialBasis(starts=(0.7,)),))

@@ -105,14 +105,6 @@ def test_joint_covariance_is_that_of_the_conditional():
         torch.testing.assert_close(joint_window(state, Phi[:, 6:10], WINDOW)[m], want)
 
 
-def test_single_precision_rows_are_learned_in_double():
-    Phi, y = problem()
-    _, want = run(Phi, y, (N,))
-    state, steps = run(*problem(dtype=torch.float32), (N,))
-    assert (state.factor.dtype, steps.mean.dtype) == (torch.float64, torch.float32)
-    assert_same([f.double() for f in steps], want, 2e-3)
-
-
 def test_a_window_has_no_transition():
     Phi, y = problem()
     state = window_state(torch.Size([M]), D, ROOM, Phi)

@@ -24,7 +24,6 @@ from gp_ensembles.fleet import Fleet, store
 from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
 from gp_ensembles.meta_learners import CombinedRules, FixedShare, OnlineNewton
 from gp_ensembles.numerics import devices
-from gp_ensembles.scale.ray_fleet import shard_of
 from tests.fleet.instances import ENSEMBLES, INPUTS, SERIES, linear, rows
 from tests.refusals import refused
 
@@ -269,12 +268,6 @@ def test_room_is_asked_for_where_states_live(tmp_path, monkeypatch):
     monkeypatch.setattr(store.shutil, "disk_usage", lambda path: SimpleNamespace(free=30 * each))
     refused(ValueError, "GB more on the disk of", lambda: mapped.add(["one more"]))
     assert len(mapped) == 40
-
-
-def test_names_of_numpy_are_those_of_python(generator):
-    fleet = EnsembleFleet(Ensemble([GaussianExpert(linear())], FixedShare()), [np.str_("pump 7"), np.int64(7)])
-    assert [type(name) for name in fleet.names] == [str, int]
-    assert [shard_of(name, 4) for name in fleet.names] == [shard_of("pump 7", 4), shard_of(7, 4)]
 
 
 @pytest.mark.parametrize(

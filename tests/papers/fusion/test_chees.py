@@ -110,17 +110,6 @@ def test_simulation_based_calibration_of_a_conjugate_model():
         assert statistic < 43.8  # the 99.9 % quantile of chi-square with 19 degrees of freedom
 
 
-def test_draws_depend_on_the_seed_only():
-    start, state = starts(4), torch.get_rng_state()
-    first, second, other = (
-        sample_hmc(gaussian, start, HMCSettings(20, 20), generator=seeded(seed)).theta for seed in (7, 7, 8)
-    )
-    assert (first == second).all()
-    assert (first != other).any()
-    assert (start == starts(4)).all()
-    assert (torch.get_rng_state() == state).all()
-
-
 @pytest.mark.parametrize("part", [0.1, 0.4, 0.9])
 def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(part):
     settings = HMCSettings(40, 60)
