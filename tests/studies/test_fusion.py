@@ -9,13 +9,12 @@ import torch
 from botorch.fit import fit_gpytorch_mll
 from scipy.stats import norm
 
-from gp_ensembles.data import friedman1
 from gp_ensembles.papers.fusion import HMC, LaplaceApproximation
 from gp_ensembles.papers.fusion.chees import HMCSettings
 from studies.fusion import generating
 from studies.fusion import study as fusion
 from studies.fusion.methods import METHODS, FusionTask, Sampling, sampling_of
-from studies.fusion.sets import expert_source, made_up_mixture, make_priors, split_rows, table_rows, train_experts
+from studies.fusion.sets import expert_source, made_up_mixture, make_priors, split_rows, train_experts
 from studies.fusion.tables import ORDER, FusionPlan, FusionScores, Setting, findings, paired_text, table_text
 from studies.harness.experiment import Choices
 from studies.harness.parts import Record, Results
@@ -147,29 +146,6 @@ def test_numpyro_and_our_chains_agree(split, experts):
     samplings = [Sampling(name, 4, 150, False) for name in ("hmc", "nuts")]
     found = [METHODS["BHS"].run(task(split, experts)._replace(sampling=one)).log_prob.mean() for one in samplings]
     assert float(found[0] - found[1]) == pytest.approx(0, abs=0.01)
-
-
-def test_a_table_of_ones_own_stands_in_the_rows_place(tmp_path, choices):
-    table = friedman1(150, generator=torch.Generator().manual_seed(0)).table
-    rows = table_rows(table, 3.0, 100, 0)
-    split = split_rows(rows, 0, 0)
-    assert (split.X.shape, split.test_X.shape) == ((80, 10), (20, 10))
-    assert (float(split.X.min()), float(split.X.max())) == pytest.approx((-3, 3))
-    assert (float(split.y.mean()), float(split.y.std())) == pytest.approx((0, 1))
-    assert math.isnan(split.truth)
-    scales = [float(prior.log_hyperparameters[0].exp()) for prior in make_priors(split.X, 5, 0, 0)]
-    assert scales == pytest.approx([scale * math.sqrt(10) for scale in (0.2, 0.5, 0.5)])
-    path = tmp_path / "pump.csv"
-    path.write_text("a,b,load\n" + "\n".join(f"{k % 7},{k % 5},{(k % 7) * 2 + k % 3}" for k in range(80)))
-    text = run("3b", choices._replace(sources=Sources(None, [f"mixture={path}:load"]), trials=1, out=tmp_path / "out"))
-    assert "mixture: pump.csv, target load, in its place" in text
-    assert "truth   " not in text
-    (tmp_path / "gap.csv").write_text("a,load\n" + "1,2\n" * 60 + "1,\n")
-    with pytest.raises(ValueError, match="mixture has rows without a target"):
-        run("3a", choices._replace(sources=Sources(None, [f"mixture={tmp_path / 'gap.csv'}:load"])))
-    (tmp_path / "still.csv").write_text("a,load\n" + "1,2\n" * 60)
-    with pytest.raises(ValueError, match="constant in the training rows"):
-        run("3a", choices._replace(sources=Sources(None, [f"mixture={tmp_path / 'still.csv'}:load"])))
 
 
 def test_the_generating_model_is_shown_with_all_predictions(tmp_path, choices):

@@ -22,7 +22,6 @@ from studies.harness.experiment import Choices
 from studies.harness.sources import Sources
 from studies.ie_gplvm import methods
 from studies.ie_gplvm import study as gplvm
-from studies.ie_gplvm.gpytorch_model import gpytorch_embedding
 from studies.ie_gplvm.neighbors import neighbor_error
 from studies.ie_gplvm.sets import latent_sets, shuffled_rows
 from tests.studies.sets import read_rows
@@ -162,24 +161,6 @@ def test_the_ensemble_is_the_library_s(rows):
     spaces = torch.cat([start.by_expert, later.by_expert], 1)
     assert any(torch.equal(found.embeddings["one_space"], space) for space in spaces)
     assert 0 < found.checks["start_seconds"] < found.seconds
-
-
-def test_gpytorch_s_model_fits_and_is_watched(rows):
-    state, seen = torch.get_rng_state(), []
-
-    def watch(iteration, mean):
-        seen.append((iteration, mean))
-        return iteration == 40
-
-    found = gpytorch_embedding(rows.Y, 500, every=20, watch=watch)
-    assert torch.equal(torch.get_rng_state(), state)  # the global source is as it was
-    assert [iteration for iteration, _ in seen] == [20, 40]
-    assert torch.equal(found, seen[-1][1])
-    assert not torch.equal(found, seen[0][1])
-    assert not torch.equal(found, gpytorch_embedding(rows.Y, 40, seed=1))
-    for wrong in ({"iterations": 0}, {"iterations": 1, "every": 0}):
-        with pytest.raises(ValueError, match="must be positive"):
-            gpytorch_embedding(rows.Y, **wrong)
 
 
 def test_scores_are_those_of_the_runs(tmp_path, plain):

@@ -1,6 +1,5 @@
 """The knot-selection table: splits, starts and scores by their definitions; finished parts are not run again."""
 
-import csv
 import json
 import math
 from dataclasses import replace
@@ -18,11 +17,11 @@ from studies.harness.experiment import Choices
 from studies.harness.parts import Record, Results
 from studies.harness.sources import Sources
 from studies.knots import study as knots
-from studies.knots.methods import METHODS, PUBLISHED, KnotAnswer, KnotTask, fixed_mean, optimizer_of, start_values
+from studies.knots.methods import METHODS, KnotAnswer, KnotTask, fixed_mean, optimizer_of, start_values
 from studies.knots.sets import load_set, split_rows
 from studies.knots.study import scored
 from studies.knots.tables import paired_text
-from tests.studies.sets import read_rows, write_set
+from tests.studies.sets import write_set
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden"
@@ -48,12 +47,6 @@ def choices(folder, tmp_path):
 
 def run(choices, max_knots=MAX_KNOTS):
     return knots.run("boston", choices, max_knots)
-
-
-@pytest.fixture
-def no_pictures(monkeypatch):
-    """Drawing takes longer than everything else where pictures are not what is tested."""
-    monkeypatch.setattr(knots, "draw_runs", lambda *arguments: None)
 
 
 @pytest.fixture
@@ -130,21 +123,6 @@ def test_every_method_selects_at_most_the_knots_allowed_and_stays_below_the_evid
     assert found.history["history_objective"][-1] == pytest.approx(found.objective, abs=1e-6)
 
 
-def test_as_published_is_said_and_kept_apart(choices, tmp_path, no_pictures):
-    choices = choices._replace(max_rows=40, trials=1)
-    ours = run(choices._replace(methods=["OBVk", "OBVk-AD"]), 3)
-    theirs = run(choices._replace(methods=["OBVk"], as_published=True), 3)
-    assert "AS PUBLISHED" in theirs
-    assert "AS PUBLISHED" not in ours
-    assert "ADADELTA" in theirs
-    kept = {row["method"]: row["objective"] for row in read_rows(tmp_path / "knots_boston.csv")}
-    (published,) = read_rows(tmp_path / "knots_boston_as_published.csv")
-    assert published["objective"] == kept["OBVk-AD"] != kept["OBVk"]
-    with pytest.raises(ValueError, match="there is no method default; choose from FGP"):
-        run(choices._replace(methods=["default"], as_published=True))
-    assert {"blocks", "default", "OBVk-AD"}.isdisjoint(PUBLISHED)
-
-
 def test_the_published_fit_is_the_authors():
     with np.load(GOLDEN / "knots_adadelta_paths.npz") as file:
         g = {name: torch.as_tensor(file[name]) for name in file.files}
@@ -181,21 +159,6 @@ def test_many_rows_start_from_the_fit_of_some(monkeypatch):
     found = exact(task(split))
     assert found.objective == pytest.approx(whole.objective, abs=1e-3)
     assert found.objective != whole.objective
-
-
-def test_a_table_of_ones_own_takes_boston_s_place_whole(tmp_path, no_pictures):
-    rng = np.random.default_rng(1)
-    path = tmp_path / "homes.csv"
-    X = rng.normal(size=(60, 2))
-    y = np.where(np.arange(60) < 8, 50.0, 20 + 5 * X[:, 0])  # eight would be censored in Boston's
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows([["size", "age", "price"], *np.column_stack([X, y]).tolist()])
-    sources = Sources(None, [f"boston={path}:price"])
-    table = load_set(sources, "boston")
-    assert (table.feature_names, len(table.y), float(table.y.max())) == (("size", "age"), 60, 50.0)
-    text = run(Choices(sources, tmp_path, 1, methods=["FGP"]))
-    assert "boston: homes.csv, target price, in its place" in text
-    assert "R code" not in text  # numbers of Boston say nothing of it
 
 
 def results_of(values):

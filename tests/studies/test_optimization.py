@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 
 from studies.__main__ import main
-from studies.optimization import methods, rivals, tables
+from studies.optimization import rivals, tables
 from studies.optimization.drawn import draw
 from studies.optimization.methods import METHODS, initial_design
 from studies.optimization.problems import Problem, cross_validated, drifting, height_at, make_problem, peak_at
@@ -184,29 +184,6 @@ def test_every_method_starts_alike_and_can_be_repeated(name, monkeypatch):
     by_hand = torch.cat([drifting(x.unsqueeze(0), t) for t, x in enumerate(trace.X)]).squeeze(-1)
     torch.testing.assert_close(trace.value, by_hand)
     assert trace.optimum.tolist() == [height_at(t) for t in range(6)]
-
-
-def test_features_take_over_where_exact_processes_are_dear(monkeypatch):
-    monkeypatch.setattr(methods, "MOST_EXACT", 7)
-    monkeypatch.setattr(methods, "NUM_FEATURES", 16)
-    monkeypatch.setattr(methods, "REFIT_SHARE", 4)
-    fits = []
-
-    def counted(kind):
-        fit = kind.fit
-
-        def counting(model, *given):
-            fits.append((kind, len(model.data.Y)))
-            return fit(model, *given)
-
-        monkeypatch.setattr(kind, "fit", counting)
-
-    counted(methods.ExactEnsembleModel)
-    counted(methods.EnsembleModel)
-    trace = run_one(make_problem("branin"), "ensemble-logei", seed=0, num_iterations=6)
-    assert trace.X.shape == (12, 2)
-    exact, features = methods.ExactEnsembleModel, methods.EnsembleModel
-    assert fits == [(exact, 6), (exact, 7), (features, 8), (features, 10)]  # every row; then after 2 and 2 of 8 and 10
 
 
 def regret(out, *words, problems="branin", methods=("random", "sobol")):

@@ -33,19 +33,6 @@ def test_exact_statistics():
     torch.testing.assert_close(X_std.square().mean(0), torch.ones(2, dtype=torch.float64))
 
 
-def test_warm_up_rows_are_standard_and_rows_keep_their_order():
-    table = made()
-    stream = split_stream(table, 20)
-    assert stream.warm_X.shape == (20, 3)
-    assert stream.X.shape == (10, 3)
-    zeros = torch.zeros(3, dtype=torch.float64)
-    torch.testing.assert_close(stream.warm_X.mean(0), zeros, rtol=0, atol=1e-13)
-    torch.testing.assert_close(stream.warm_X.std(0, correction=0), zeros + 1)
-    back = stream.X * stream.standardizer.X_scale + stream.standardizer.X_mean
-    torch.testing.assert_close(back, table.X[20:])
-    torch.testing.assert_close(stream.standardizer.inverse_mean(stream.y), table.y[20:])
-
-
 @given(shift=st.floats(-1e3, 1e3), scale=st.floats(1e-3, 1e3), mean=st.floats(-9, 9), variance=st.floats(1e-3, 9))
 def test_there_and_back(shift, scale, mean, variance):
     y = shift + scale * torch.tensor([-1.0, 0.5, 0.5], dtype=torch.float64)
