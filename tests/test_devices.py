@@ -26,6 +26,7 @@ from gp_ensembles.streaming import OnlineModel, StreamConfig
 from tests.features.test_contract import CASES, inputs
 from tests.fleet.instances import ENSEMBLES, rows
 from tests.meta_learners.test_contract import RULES, M
+from tests.pretend_graphs import pretend_gpu
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10, "equal_nan": True}
 LOOSE = {"rtol": 1e-6, "atol": 1e-6, "equal_nan": True}  # moments by quadrature: the nodes move with round-off
@@ -173,6 +174,14 @@ def test_fleets(name, given, generator, tmp_path, same_on_both, gpu):
     with gpu.here():
         back = Fleet.load(tmp_path / "cpu", device="cuda").observe(names[66:], X[66:], y[66:])
         torch.testing.assert_close(back.log_prob.cpu(), expected.log_prob, **gpu.close(**CLOSE))
+
+
+def test_states_in_files_are_on_the_host(tmp_path):
+    with pretend_gpu():
+        with pytest.raises(ValueError, match="memory-mapped files are on the host, not on cuda"):
+            Fleet(SERIES, device="cuda", folder=tmp_path / "states")
+        with pytest.raises(ValueError, match="memory-mapped files are on the host, not on cuda"):
+            EnsembleFleet(ENSEMBLES["averaging"]().to("cuda"), folder=tmp_path / "states")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

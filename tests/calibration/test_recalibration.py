@@ -110,6 +110,16 @@ def test_a_block_is_one_row_after_another_of_one_series_or_of_several():
     assert all(torch.equal(part, fresh) for part, fresh in zip(start, init_recalibration(u), strict=True))
 
 
+def test_single_precision_and_shapes():
+    u = torch.rand(40, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    state, _ = update_recalibration(init_recalibration(u.float()), u.float())
+    wide, _ = update_recalibration(init_recalibration(u), u)
+    assert state.candidates.dtype == torch.float64
+    torch.testing.assert_close(state.candidates, wide.candidates, rtol=1e-4, atol=1e-7)
+    with pytest.raises(ValueError, match=r"pit must have shape \(B,\), got \(2, 20\)"):
+        update_recalibration(state, u.reshape(2, 20))
+
+
 def test_where_nothing_is_wrong_it_costs_less_than_two_thousandths():
     for seed, num_rows in enumerate((600, 600, 600, 4000)):
         u = torch.rand(num_rows, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

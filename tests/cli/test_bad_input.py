@@ -104,6 +104,11 @@ def test_constant_columns_are_kept_and_wake_up(place, small, complaint):
     assert not (place / "never").exists()
 
 
+def test_a_constant_target_is_refused(place, small, complaint):
+    small.write(place / "flat.csv", [[a, b, "1.5"] for a, b, _ in small.rows(160)])
+    assert "constant" in complaint(stream, place, "flat.csv", "never")
+
+
 def test_too_few_rows_are_refused(place, small, complaint):
     small.write(place / "few.csv", small.rows(50))
     predicted = complaint(stream, place, "few.csv", "never")
@@ -172,6 +177,12 @@ def test_missing_files_and_commands_are_named(place, complaint):
     assert "--target" in complaint(run, "stream", place / "data.csv")
     assert "dream" in complaint(main, ["dream"])
     assert "absent" in complaint(resume, place, "data.csv", "absent")
+
+
+def test_a_folder_that_cannot_be_written_is_refused(place, complaint):
+    (place / "file").write_text("in the way")
+    assert "--out" in complaint(stream, place, "data.csv", "file")
+    assert "--out" in complaint(stream, place, "data.csv", "file/below")
 
 
 @pytest.mark.parametrize("kind", ["cut", "text", "empty", "other", "version", "keys", "folder", "expert"])
@@ -254,6 +265,24 @@ def test_a_rejected_block_is_named_by_its_rows_and_can_be_gone_on_from(place, sm
     assert f"rows {learned + 1} to " in predicted
     assert resume(place, "reject.csv", "rejected", "--skip-seen") == 0
     assert len(small.read(place / "rejected" / "predictions.csv")) == 160
+
+
+def test_traceback_is_shown_on_request(place, refused):
+    refused(stream(place, "absent.csv", "never", "--traceback"), "Traceback")
+
+
+def test_defects_are_told_apart(place, capsys, monkeypatch):
+    def broken(*arguments, progress):
+        raise RuntimeError("surprise")
+
+    monkeypatch.setattr(scored_stream.ScoredStream, "fit", broken)
+    assert stream(place, "data.csv", "never") == 1
+    assert "RuntimeError: surprise (--traceback" in capsys.readouterr().err
+
+
+def test_an_empty_out_is_refused(place, complaint):
+    for out in (["--out", ""], ["--out="], ["--out", "  "]):
+        assert "--out is empty" in complaint(run, "stream", place / "data.csv", *out, target="y", warmup=60)
 
 
 def test_configs_are_listed_and_found_by_name(place, capsys):

@@ -80,6 +80,17 @@ def test_known_inputs_make_it_surer_and_no_target_is_needed(place, capsys):
     assert not (place / "known" / "forecast.png").exists()
 
 
+def test_a_run_that_remembers_no_targets_has_a_picture_and_its_own_folder_is_refused(place, capsys):
+    assert stream(place, "plain.yaml", "plain") == 0
+    before = {path.name: path.read_bytes() for path in (place / "plain").iterdir()}
+    common = {"checkpoint": place / "plain", "horizon": 3, "pictures": True}
+    assert run("forecast", **common, out=place / "plain") == 2
+    assert "holds the run, whose summary would be overwritten; choose another --out" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in (place / "plain").iterdir()} == before
+    assert run("forecast", **common, out=place / "plain" / "next") == 0
+    assert (place / "plain" / "next" / "forecast.png").stat().st_size > 1000
+
+
 def test_rows_that_lie_between_are_forecast_as_well(place):
     """A table that leaves out hours is the table with those hours, and no inputs in them."""
     rows = read(place / "future.csv")

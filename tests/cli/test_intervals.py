@@ -12,6 +12,7 @@ from gp_ensembles.data import Table
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import oebe
+from gp_ensembles.ensembles.targets import CountTarget
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.streaming import StreamConfig
 from gp_ensembles.tables.rows import Rows
@@ -79,3 +80,12 @@ def test_columns_and_options(tmp_path, small, capsys):
     assert summary["config"]["recalibrate"] is False
     assert stream_with(tmp_path, "data.csv", "wrong", coverages="[1.2]") == 2
     assert "a coverage must be above 0 and below 1, got 1.2" in capsys.readouterr().err
+
+
+def test_counts_have_no_adaptive_intervals():
+    rows = table(200)
+    counts = rows._replace(y=rows.y.nan_to_num(20).round())
+    stream = ScoredStream.start(StreamConfig(replace(SMALL, target=CountTarget()), warmup=100), open_table(counts, 100))
+    list(stream.chunks(after(counts)))
+    assert stream.coverages == {}
+    assert summarize_run(stream)["intervals"] == {}

@@ -8,6 +8,7 @@ import torch
 
 from gp_ensembles.cli.__main__ import main
 from gp_ensembles.cli.named_configs import refuse_odd_yaml
+from gp_ensembles.cli.running import is_memory_full, one_sentence
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.ensembles import build
 from gp_ensembles.ensembles.bases import FourierBasis
@@ -67,3 +68,11 @@ def test_what_a_machine_cannot_hold_is_refused_before_it_is_begun(monkeypatch):
     with pytest.raises(ValueError, match=words):
         ensemble.observe(rows, rows[:, 0])
     assert all(torch.equal(value, ensemble.state_dict()[name]) for name, value in before.items())
+
+
+def test_full_memory_is_a_sentence():
+    words = "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: 9600480000 bytes"
+    error = RuntimeError(words)
+    assert is_memory_full(error)
+    assert one_sentence(error).startswith("not enough memory; use fewer features")
+    assert not is_memory_full(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))

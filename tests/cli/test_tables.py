@@ -128,6 +128,23 @@ def test_explain_says_what_is_made_and_runs_and_writes_nothing(place, small, cap
     assert "data row 101 (line 102), column a: 'red' is not a number" in found.err
 
 
+def test_explain_says_what_it_can_where_a_column_is_refused(place, small, capsys):
+    notes = [[f"note {k}", *row] for k, row in enumerate(small.rows(ROWS))]
+    small.write(place / "notes.csv", notes, ("n", "a", "b", "y"))
+    assert run("stream", place / "notes.csv", "--explain", target="y") == 2
+    found = capsys.readouterr()
+    assert "b        input    number   1        -         as it is" in found.out
+    assert "column n: text with 43 different values in 43 rows; drop it (--kinds n=drop)" in found.err
+
+
+def test_a_table_of_a_few_rows_says_how_many_are_needed(place, small, capsys):
+    small.write(place / "few.csv", small.rows(8))
+    assert stream(place, "few.csv", "few") == 2
+    assert run("stream", place / "few.csv", target="y", out=place / "few") == 2
+    assert "few has 8 rows; fitting needs at least 10, predictions need more" in capsys.readouterr().err
+    assert not (place / "few").exists()
+
+
 def test_the_warm_up_of_a_short_table_is_chosen_and_said(place, small, capsys):
     (place / "free.yaml").write_text(small.config, encoding="utf-8")
     free, usual = {"config": place / "free.yaml", "out": place / "free"}, {"target": "y"}
@@ -172,6 +189,13 @@ def test_what_cannot_be_read_is_refused_in_one_sentence(place, small, capsys, ch
     assert len(predicted.err.strip().splitlines()) == 1
     assert words in predicted.err
     assert not (place / "never").exists()
+
+
+def test_a_file_that_is_no_table_is_refused(place, refused):
+    for content in (b"", b"\x00\x01\x02" * 50, b"%PDF-1.4 \xff\xfe\x00", b"PAR1 and no more", b"y\n"):
+        (place / "odd.csv").write_bytes(content)
+        refused(stream(place, "odd.csv", "never"), str(place / "odd.csv"))
+        assert not (place / "never").exists()
 
 
 def test_rows_at_mistyped_times_are_skipped_and_resumed(place, small, capsys):

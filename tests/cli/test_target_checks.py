@@ -106,6 +106,15 @@ def test_true_and_false_are_the_classes_1_and_0(place, small):
         assert (place / "out" / "predictions.csv").read_bytes() == expected
 
 
+@pytest.mark.parametrize(("config", "kind"), [("real", "RealTarget"), ("counts", "CountTarget")])
+def test_true_and_false_are_no_numbers(place, small, capsys, config, kind):
+    small.write(place / "data.csv", [[a, b, str(label == "1")] for a, b, label in make_rows(100)])
+    assert stream(place, config=config) == 2
+    predicted = capsys.readouterr().err
+    assert f"column y: true and false are classes, and {kind} predicts numbers" in predicted
+    assert "BinaryTarget" in predicted
+
+
 def test_classes_by_name_are_told_how_to_be_run_and_have_the_bits_of_their_numbers(place, small, capsys, refused):
     small.write(place / "data.csv", make_rows(100))
     assert stream(place) == 0

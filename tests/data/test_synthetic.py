@@ -51,6 +51,13 @@ def test_the_generator_decides(draw, wrong_default_dtype):
     draw(50, 0.3, None)
 
 
+@every_draw
+@pytest.mark.parametrize(("num_rows", "noise"), [(0, 0.1), (50, -1.0), (50, math.nan)])
+def test_impossible_sizes(draw, num_rows, noise):
+    with pytest.raises(ValueError, match=r"row|noise"):
+        draw(num_rows, noise, seeded())
+
+
 def test_friedman_values():
     made = friedman1(40, generator=seeded())
     for x, value in zip(made.table.X.tolist(), made.truth.tolist(), strict=True):

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from gpytorch.likelihoods import NegativeBinomialLikelihood, PoissonLikelihood
+from gpytorch.likelihoods import NegativeBinomialLikelihood, PoissonLikelihood, StudentTLikelihood
 
 from gp_ensembles.distributions.latent_mixture import LatentMixture, Response
 from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
@@ -96,3 +96,12 @@ def test_impossible_targets_shapes_and_probabilities_are_refused(name):
                 mixture.quantile(p)
         with pytest.raises(ValueError, match="must broadcast"):
             mixture.quantile(torch.full((4,), 0.5))
+
+
+def test_real_targets_have_no_distribution_function():
+    mixture = make(StudentTLikelihood())
+    for call in (lambda: mixture.cdf(torch.zeros(N, dtype=F64)), lambda: mixture.quantile(0.5), mixture.counts):
+        with pytest.raises(TypeError, match="draw samples"):
+            call()
+    with pytest.raises(TypeError, match="LogisticLikelihood"):
+        make(LogisticLikelihood()).counts()

@@ -224,6 +224,21 @@ def test_innovation_models_of_the_absent_rest():
         torch.testing.assert_close(found.experts.log_prob[3 * m + 1 : 3 * m + 3], want, equal_nan=True)
 
 
+def test_predicting_ahead_is_predicting_the_next_row():
+    X, y = rows()
+    online = OnlineEnsemble(ensemble(FixedShare(0.05), innovations=MODELS))
+    for start, stop in ((0, 33), (33, 34), (34, 35), (35, 60)):
+        online.observe(X[start:stop], y[start:stop])
+        ahead = online.predict(X)
+        for t in range(len(y)):
+            assert torch.equal(torch.isneginf(ahead.log_weights[3:6, t]), (X[t, 0] > 0.6).expand(3))  # trained by now
+        then = copy.deepcopy(online).observe(X[stop : stop + 1], y[stop : stop + 1])
+        torch.testing.assert_close(ahead.mean[stop : stop + 1], then.mean)
+        torch.testing.assert_close(ahead.variance[stop : stop + 1], then.variance)
+    many = torch.cat([X, X, X, X, X, X.clamp_max(0.5)])  # more than are predicted at once, some without absence
+    torch.testing.assert_close(online.predict(many).mean[:70], ahead.mean * 0 + online.predict(X).mean)
+
+
 def test_one_that_cannot_be_trained_is_absent_until_it_can():
     X, y = rows(100)
     built = ensemble(FixedShare(0.05), "no training")

@@ -107,6 +107,17 @@ def test_loading_takes_on_the_saved_form():
     assert torch.equal(back.observe(X[60:], y[60:]).log_prob, plain.observe(X[60:], y[60:]).log_prob)
 
 
+def test_condition_on_and_deepcopy_leave_the_original_alone():
+    X, y = stream()
+    online = OnlineEnsemble(build())
+    online.observe(X[:50], y[:50])
+    before = snapshot(online)
+    other = online.condition_on(X[50:], y[50:])
+    assert same(online, before)
+    online.observe(X[50:], y[50:])
+    assert same(online, snapshot(other))
+
+
 def test_changed_hyperparameters_are_noticed():
     X, y = stream()
     online = OnlineEnsemble(build())

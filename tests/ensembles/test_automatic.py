@@ -7,7 +7,7 @@ import torch
 
 from gp_ensembles.distributions import LatentMixture, StudentTMixture
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
-from gp_ensembles.ensembles import FitSettings, targets
+from gp_ensembles.ensembles import FitSettings, presets, targets
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis, PolynomialBasis
 from gp_ensembles.ensembles.presets import auto, default_rule
 from gp_ensembles.experts import LBFGS, GaussianExpert, LaplaceExpert, RobustExpert, StudentTExpert
@@ -109,6 +109,12 @@ def test_labels_of_one_class_leave_hyperparameters_at_their_start(kind):
     predicted = online.predict(X).class_probabilities
     assert bool((predicted[:, 1] > 0.5).all())
     assert bool(torch.isfinite(predicted.log()).all())
+
+
+def test_targets_far_from_standardized_are_warned_of():
+    X, y = rows("real")
+    with pytest.warns(UserWarning, match="ensembles expect standardized targets"):
+        replace(presets.oebe, bases=(LinearBasis(),), fit_settings=QUICK).fit(X, 1e-6 * y)
 
 
 def test_the_state_of_another_ensemble_is_refused_whole():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -131,6 +132,16 @@ def test_gaps_are_embedded_from_the_rest_and_filled():
     assert np.isfinite(model.transform(gaps)).all()
     streamed = door()
     assert np.isfinite(streamed.partial_fit_transform(gaps)).all()
+
+
+def test_until_there_are_enough_rows_it_says_how_many_there_are():
+    X = table()
+    model = door().partial_fit(X[:15])
+    with pytest.raises(NotFittedError, match=f"15 complete rows have come of the {WARMUP}"):
+        model.transform(X)
+    assert np.isfinite(model.partial_fit_transform(X[15:30])).all()
+    model.fit(X[:18])  # makes do with fewer
+    assert model.transform(X).shape == (60, 2)
 
 
 def test_pickle_clone_pipeline_and_names():

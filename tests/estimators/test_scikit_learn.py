@@ -89,6 +89,15 @@ def test_fit_equals_partial_fit_in_pieces():
     np.testing.assert_allclose(pieces.predict(X), whole.predict(X), rtol=1e-9)
 
 
+def test_before_the_warm_up_it_predicts_the_running_mean():
+    X, y = table()
+    model = OnlineRegressor(small, warmup=60).partial_fit(X[:20], y[:20])
+    mean, std = model.predict(X[:2], return_std=True)
+    np.testing.assert_allclose(mean, y[:20].mean())
+    np.testing.assert_allclose(std, y[:20].std(ddof=1))
+    assert model.expert_weights_ == {}
+
+
 def test_missing_targets_quantiles_samples_and_constant_columns():
     X, y = table()
     X = np.column_stack([X, np.ones(150)])

@@ -21,6 +21,8 @@ from gp_ensembles.ensembles.targets import RealTarget
 from gp_ensembles.experts.adapters import ColumnsAdapter, ModelAdapter
 from gp_ensembles.experts.boosting import HistogramBoosting
 from gp_ensembles.experts.external import ExternalExpert
+from gp_ensembles.experts.gaussian import GaussianExpert
+from gp_ensembles.features import LinearFeatures
 from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.filters import RandomWalk
 from gp_ensembles.filters.rows import Rows
@@ -98,6 +100,12 @@ def same(first, second):
     return torch.equal(first.nan_to_num(), second.nan_to_num()) and torch.equal(first.isnan(), second.isnan())
 
 
+def beside_a_line(one, block_size=None, dtype=torch.float64):
+    """An ensemble in which somebody speaks before the other is trained."""
+    line = GaussianExpert(LinearFeatures(D, torch.ones((), dtype=dtype)))
+    return OnlineEnsemble(Ensemble([line, one], FixedShare()), block_size=block_size)
+
+
 @pytest.mark.parametrize("num_rows", [100, 1000])
 def test_a_sequential_loop_gives_the_same_predictions(num_rows):
     X, y = rows(330, gaps=(3, 19, 20, 71, 200))
@@ -170,6 +178,17 @@ def test_experts_of_a_batch_are_alike():
     for name in ("first", "every", "num_rows"):
         with pytest.raises(ValueError, match=name):
             expert(**{name: 0})
+
+
+def test_in_single_precision_rows_are_kept_as_they_are():
+    X, y = rows(200)
+    online = beside_a_line(expert())
+    single = copy.deepcopy(online).float()
+    assert single.state.experts[1].targets.dtype == torch.float64
+    got = single.observe(X.float(), y.float()).experts.mean[1]
+    assert got.dtype == torch.float32
+    double = online.observe(X, y.float().double()).experts.mean[1]
+    torch.testing.assert_close(got.double(), double, rtol=1e-6, atol=1e-6, equal_nan=True)
 
 
 SPEC = replace(

@@ -19,6 +19,7 @@ from gp_ensembles.filters import RandomWalk
 from gp_ensembles.meta_learners import FixedShare
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.lag_selection import find_lags
+from gp_ensembles.streaming.joint import expert_covariance
 
 D, L, SPEEDS = 2, 3, (0.0, 1e-2)
 
@@ -199,6 +200,17 @@ def test_single_precision_rows_are_learned_in_double():
     # Inputs are known to 1e-7, and the search for hyperparameters is cut off at 1e-5 nats.
     torch.testing.assert_close(steps.mean.double()[:, :40], exact.mean[:, :40], rtol=0, atol=1e-4)
     torch.testing.assert_close(steps.mean.double(), exact.mean, rtol=0, atol=0.05)
+
+
+def test_joint_covariances_have_the_predictions_on_their_diagonal():
+    X, y = rows()
+    one = expert()
+    state, _ = one.update(one.init(), X, y)
+    bound = one.bind()
+    Phi = bound.features(X[:4])
+    joint = expert_covariance(bound, state, Phi)
+    torch.testing.assert_close(joint.diagonal(dim1=-2, dim2=-1), bound.predict(state, Phi).variance)
+    torch.testing.assert_close(joint, joint.mT)
 
 
 def test_taking_experts_and_sharing_the_model():

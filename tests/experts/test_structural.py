@@ -2,9 +2,11 @@
 
 import math
 
+import pytest
 import torch
 
 from gp_ensembles.experts.structural import StructuralExpert, fit_structural
+from gp_ensembles.filters.transitions import RandomWalk
 
 
 def series(num_rows, season=12, seed=0):
@@ -62,3 +64,13 @@ def test_no_set_of_variances_nearby_has_more_evidence():
             other = best.variances.clone()
             other[:, place] *= factor
             assert float(StructuralExpert(other, 12, 1, 300).log_evidence(X, y)) <= evidence
+
+
+def test_illegal_numbers_are_refused():
+    good = torch.tensor([0.1, 0.1, 0.0], dtype=torch.float64)
+    with pytest.raises(ValueError, match="at least two rows"):
+        StructuralExpert(good, 1, 1, 10)
+    with pytest.raises(ValueError, match="two positive"):
+        StructuralExpert(-good, 12, 1, 10)
+    with pytest.raises(ValueError, match="takes no transition"):
+        StructuralExpert(good, 12, 1, 10).with_transition(RandomWalk(0.1))

@@ -92,6 +92,18 @@ def test_experts_have_their_own_boxes_and_share_the_domain() -> None:
             torch.testing.assert_close(Phi[expert], alone(X), rtol=1e-10, atol=1e-12)
 
 
+def test_active_dims() -> None:
+    X = rows(12, 3)
+    features = HilbertAdditiveFeatures.from_data(ScaleKernel(kernel_of(1.5, 0.4, 0.9, active_dims=[2, 0])), X, 7)
+    plain = HilbertAdditiveFeatures.from_data(kernel_of(1.5, 0.4, 0.9), X[:, [2, 0]], 7)
+    torch.testing.assert_close(features(X), plain(X[:, [2, 0]]), rtol=1e-12, atol=1e-13)
+    far = X.clone()
+    far[:, 1] = 1e6
+    torch.testing.assert_close(features(far), features(X))
+    with pytest.raises(ValueError, match="use SelectColumns"):
+        HilbertTensorFeatures.from_data(kernel_of(1.5, 0.4, active_dims=[0]), X, 7)
+
+
 def test_clear_errors() -> None:
     X, kernel = rows(5, 2), kernel_of(1.5, 1.0, 1.0)
     build = HilbertAdditiveFeatures.from_data

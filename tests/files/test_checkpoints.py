@@ -10,7 +10,7 @@ import torch
 
 from attacks.recipes import RECIPES, sample
 from gp_ensembles.files import checkpoint
-from gp_ensembles.files.checkpoint import Kind, digest, read_archive, read_checkpoint, write_checkpoint
+from gp_ensembles.files.checkpoint import Kind, digest, manifest_of, read_archive, read_checkpoint, write_checkpoint
 
 KIND = Kind("example", 3, "an example", "give another", parts=("config", "inner/rows"))
 CONTENT = {
@@ -90,6 +90,14 @@ def test_digests_tell_apart_what_is_different():
     ):
         assert len({digest({"a": value}) for value in values}) == len(values)
     assert len({digest({name: "a"}) for name in (1, "1", "b")}) == 3
+
+
+def test_what_is_not_plain_has_no_manifest(tmp_path):
+    loop = []
+    loop.append(loop)
+    for bad in ({"a": object()}, {"a": b"bytes"}, {(1, 2): 3}, {"a": loop}, {"a": torch.eye(2).to_sparse()}):
+        with pytest.raises(ValueError):
+            manifest_of(bad)
 
 
 def test_views_are_written_whole(tmp_path):

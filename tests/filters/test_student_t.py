@@ -109,6 +109,19 @@ def test_evidence_is_exact():
     assert float(steps.log_prob.sum()) == pytest.approx(closed, abs=1e-10)
 
 
+def test_a_batch_is_its_members():
+    expert = build((3,))
+    g = torch.Generator().manual_seed(2)
+    X, y = torch.randn(9, 1, generator=g, dtype=torch.float64), torch.randn(9, generator=g, dtype=torch.float64)
+    _, both = expert.update(expert.init(), X, y)
+    for m in range(3):
+        alone = expert.take(torch.tensor([m]))
+        _, steps = alone.update(alone.init(), X, y)
+        for one, many in zip(steps, both, strict=True):
+            torch.testing.assert_close(one[0], many[m])
+        torch.testing.assert_close(alone.log_evidence(X, y)[0], expert.log_evidence(X, y)[m])
+
+
 def test_distribution_functions():
     df = torch.tensor([1.0, 3.5, 40.0, torch.inf], dtype=torch.float64)
     z = torch.linspace(-30, 30, 41, dtype=torch.float64).unsqueeze(-1)

@@ -114,6 +114,13 @@ def test_damaged_and_foreign_files_are_refused_and_the_fleet_stays(tmp_path, gen
     assert same(bits(fleet), before)
 
 
+def test_names_that_no_file_holds_are_refused(tmp_path):
+    fleet = EnsembleFleet(ENSEMBLES["one expert"](), [("plant", 1)])
+    with pytest.raises(TypeError, match=r"strings or whole numbers for names, got \('plant', 1\)"):
+        fleet.save(tmp_path / "fleet")
+    assert not (tmp_path / "fleet").exists()
+
+
 def test_other_programs_find_states_and_names_in_a_shard(tmp_path, generator):
     names = ["north", '\u00e9, \ud800 "quoted"', 7]
     fleet = EnsembleFleet(ENSEMBLES["averaging"](), names)

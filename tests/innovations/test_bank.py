@@ -192,6 +192,13 @@ def test_illegal_models_are_refused(settings, message):
         InnovationModel(**settings)
 
 
+def test_equal_models_and_none_are_refused():
+    with pytest.raises(ValueError, match="at least one and distinct"):
+        InnovationBank([])
+    with pytest.raises(ValueError, match="at least one and distinct"):
+        InnovationBank([InnovationModel(), InnovationModel()])
+
+
 @pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 1e20), (torch.float64, 1e200)])
 def test_errors_that_overflow_do_not_reach_models_that_do_not_follow_them(dtype, size):
     """The sums of the autoregression are no numbers then, and nothing times them is none."""

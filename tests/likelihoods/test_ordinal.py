@@ -109,6 +109,11 @@ def test_bad_cut_points_are_refused_and_change_nothing():
         assert likelihood.cut_points.tolist() == before
 
 
+def test_one_level_is_refused():
+    with pytest.raises(ValueError, match="at least two levels, got 1"):
+        OrdinalLikelihood(1, Probit())
+
+
 def test_mean_and_variance_of_levels():
     probs = torch.tensor([[0.1, 0.2, 0.7], [0.0, 1.0, 0.0]], dtype=torch.float64)
     distribution = OrdinalCategorical(probs=probs)

@@ -225,6 +225,21 @@ def test_many_classes_are_near_a_large_sample(generator):
     torch.testing.assert_close(found, sample, rtol=0, atol=5e-3)
 
 
+def test_singular_and_equal_covariances_are_legal(generator):
+    """Perfectly known latent values predict as the likelihood itself; a prior has equal eigenvalues and a gradient."""
+    likelihood = MulticlassLikelihood(3)
+    mean = torch.empty(4, 3, dtype=torch.float64).normal_(generator=generator)
+    none = mean.new_zeros(4, 3, 3)
+    torch.testing.assert_close(GaussHermite().class_probabilities(likelihood, mean, none), mean.softmax(-1))
+    rank_one = random_covariance(3, generator, rank=1)
+    assert bool(torch.isfinite(GaussHermite().class_probabilities(likelihood, mean, rank_one)).all())
+    scale = torch.ones((), dtype=torch.float64, requires_grad=True)
+    prior = torch.diag_embed(scale * torch.ones_like(mean))
+    log_density = GaussHermite().log_prob(likelihood, mean, prior, mean.argmax(-1).double())
+    (gradient,) = torch.autograd.grad(log_density.sum(), scale)
+    assert bool(torch.isfinite(gradient))
+
+
 def test_unordered_classes_have_the_moments_of_their_indicators(vector_case, generator):
     likelihood = vector_case.build(NONE)
     mean = torch.empty(4, 4, dtype=torch.float64).normal_(generator=generator)

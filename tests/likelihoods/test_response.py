@@ -10,7 +10,7 @@ import torch
 from gpytorch.likelihoods import BernoulliLikelihood, PoissonLikelihood
 from torch.distributions import Distribution
 
-from gp_ensembles.likelihoods import LogPoissonLikelihood
+from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood
 from gp_ensembles.likelihoods.poisson import LogRatePoisson
 from gp_ensembles.likelihoods.response import conditional, latent_dim, log_prob
 from gp_ensembles.numerics.derivatives import automatic, differentiate
@@ -189,3 +189,10 @@ def test_the_default_validation_is_restored_by_threads_in_any_order(monkeypatch)
     for thread in threads:
         thread.join()
     assert Distribution._validate_args is True
+
+
+def test_wrong_numbers_of_classes_are_refused():
+    with pytest.raises(ValueError, match="at least two classes, got 1"):
+        MulticlassLikelihood(1)
+    with pytest.raises(ValueError, match=r"shape \(..., 3\).*got \(5, 2\)"):
+        MulticlassLikelihood(3)(torch.zeros(5, 2))

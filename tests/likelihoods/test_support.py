@@ -56,6 +56,19 @@ def test_the_message_says_how_to_mend_it(likelihood, remedy):
     assert str(again) == str(caught.value)
 
 
+def test_integers_and_empty_blocks_are_legal():
+    check_support(LogisticLikelihood(), torch.tensor([0, 1, 1]))
+    check_support(LogisticLikelihood(), torch.zeros(0))
+    check_support(LogisticLikelihood(), torch.zeros(3, device="meta"))
+    with pytest.raises(ValueError, match="target 2 in row 1"):
+        check_support(LogisticLikelihood(), torch.tensor([0, 2]))
+
+
+def test_shapes_are_checked():
+    with pytest.raises(ValueError, match=r"shape \(N,\), got \(2, 1\)"):
+        check_support(LogisticLikelihood(), torch.zeros(2, 1))
+
+
 class Closed(Likelihood):
     """The unit interval with its ends."""
 

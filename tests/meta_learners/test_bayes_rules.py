@@ -76,6 +76,19 @@ def test_any_transition_equals_brute_force(seed, num_experts, zeros):
     check(rule, densities(seed + 1, 20, num_experts, scale=10.0 ** (seed % 4)))
 
 
+def test_wrong_number_of_experts():
+    like = densities(0, 1)
+    for rule in (MarkovSwitching(sticky_transition(4, 0.9)), BayesianModelAveraging(torch.ones(4))):
+        with pytest.raises(ValueError, match="built for 4 experts but the ensemble has 6"):
+            rule.init(6, like)
+    with pytest.raises(ValueError, match="at least one expert"):
+        BayesianModelAveraging().init(0, like)
+    with pytest.raises(TypeError, match="floating point"):
+        BayesianModelAveraging().init(2, torch.ones(2, dtype=torch.int64))
+    with pytest.raises(ValueError, match="average weight"):
+        BayesianModelAveraging(prune_below=0.5).init(2, like)
+
+
 def test_bad_priors():
     for weights, message in (
         (torch.tensor([0.5, -0.5]), "expert 1 is -0.5"),

@@ -154,6 +154,18 @@ def check_mixture(rule, sizes):
     torch.testing.assert_close(torch.cat(total), (want.log() + log_prob).logsumexp(0), rtol=1e-9, atol=1e-9)
 
 
+def test_a_class_is_no_rule():
+    with pytest.raises(TypeError, match="the class FixedShare; call it"):
+        meta.CombinedRules([meta.FixedShare, meta.FixedShare()], over=meta.FixedShare())
+    with pytest.raises(TypeError, match="got 'BMA'"):
+        meta.CombinedRules([meta.FixedShare(), meta.FixedShare()], over="BMA")
+
+
+def test_one_rule_is_not_enough():
+    with pytest.raises(ValueError, match="at least two rules"):
+        meta.CombinedRules([meta.SoftBayes()], over=meta.FixedShare())
+
+
 @pytest.mark.parametrize(
     "rule", [one_pass(), meta.ReferenceAveraging(one_pass(), references=[3, 5])], ids=["combined", "reference"]
 )

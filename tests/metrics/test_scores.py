@@ -191,6 +191,15 @@ def test_the_median_is_numpy_s_over_observed_rows(num_rows):
     np.testing.assert_allclose(found.numpy(), np.median(-log_prob[:, ~np.isnan(y)], axis=-1), rtol=1e-12)
 
 
+def test_a_median_of_nothing_is_missing_and_outliers_do_not_move_it():
+    log_prob = torch.tensor([-1.0, -2.0, -3.0], dtype=torch.float64)
+    assert math.isnan(float(metrics.median_mnlp(log_prob, torch.full_like(log_prob, torch.nan))))
+    missed = torch.tensor([-1.0, -2.0, -1e9], dtype=torch.float64)
+    y = torch.zeros_like(log_prob)
+    assert float(metrics.median_mnlp(log_prob, y)) == float(metrics.median_mnlp(missed, y)) == 2.0
+    assert float(metrics.log_score(missed, y)) < -1e8
+
+
 def test_errors_are_standardized_by_the_sample_deviation():
     rng = np.random.default_rng(4)
     mean, y = rng.normal(size=(2, 9)), rng.normal(size=9) + 3

@@ -36,6 +36,12 @@ def test_moments_are_exact_up_to_the_promised_degree(num_nodes, degree):
     assert bool((nodes.diff() > 0).all())
 
 
+@pytest.mark.parametrize("num_nodes", [0, 257])
+def test_a_number_of_nodes_out_of_range_is_refused(num_nodes):
+    with pytest.raises(ValueError, match=f"1 to 256, got {num_nodes}"):
+        gauss_hermite(num_nodes, LIKE)
+
+
 @pytest.mark.parametrize(("num_nodes", "dim"), [(9, 1), (64, 1), (5, 2), (64, 2), (8, 4), (64, 3), (64, 6), (64, 20)])
 def test_mean_and_covariance_are_exact_in_several_dimensions(num_nodes, dim):
     nodes, weights = normal_nodes(num_nodes, dim, LIKE)

@@ -90,3 +90,9 @@ def test_a_lag_longer_than_a_fifth_of_the_rows_is_found_behind_shorter_ones():
     y = autoregression({1: 0.5, 80: 0.45}, 1200)[-200:]
     assert 80 in find_lags(y, most=4, longest=200)
     assert find_lags(y, most=4, longest=40) == select_lags(y, 4, 40)
+
+
+@pytest.mark.parametrize("num_rows", [1, 4, 12])
+def test_few_rows_have_no_lags(num_rows):
+    y = torch.randn(num_rows, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert find_lags(y, most=6, longest=100) == ()

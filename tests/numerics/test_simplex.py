@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.simplex import simplex_quadratic
 
 
@@ -89,3 +90,11 @@ def test_ties_and_corners_end():
     torch.testing.assert_close(simplex_quadratic(torch.diag(ones), c)[:2], ones[:2] / 2)
     corner = simplex_quadratic(torch.diag(ones), 1e6 * c + torch.tensor([1.0, 0, 0, 0, 0, 0], dtype=torch.float64))
     torch.testing.assert_close(corner, torch.tensor([1.0, 0, 0, 0, 0, 0], dtype=torch.float64), rtol=0, atol=1e-8)
+
+
+def test_bad_input():
+    A, v = problem(7, 4)
+    with pytest.raises(ValueError, match="shape"):
+        simplex_quadratic(A, v[:3])
+    with pytest.raises(NumericalError, match="not positive definite"):
+        simplex_quadratic(-A, v)

@@ -49,6 +49,13 @@ def test_bands_hold_the_targets_and_the_means(dtype):
     assert (heights.min(), heights.max()) == pytest.approx((float(lower.min()), float(upper.max())))
 
 
+def test_bands_of_one_row_and_of_a_row_without_target():
+    for y in (0.2, math.nan):
+        figure = drawn(plot_bands([y], [0.1], [-0.4], [0.6]))
+        assert len(figure.axes) == 1
+        assert "mean and 90 % band" in labels(figure)
+
+
 def test_long_streams_get_a_second_panel_with_the_last_rows():
     figure = drawn(plot_bands(*stream(1500)))
     whole, last = figure.axes

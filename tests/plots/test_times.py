@@ -27,3 +27,10 @@ def test_dates_stand_at_their_rows_across_a_gap():
     assert found["03"] == pytest.approx(136 - 0.5, abs=0.6)  # midnight lies in the gap
     assert found["04"] == pytest.approx(100 + 48)
     assert shown.axes[0].get_xlabel() == "when"
+
+
+def test_numbers_stand_at_their_rows():
+    rows = np.arange(60)
+    shown = show_times(figure(60), rows, 10.0 + 0.5 * rows, "seconds", is_date=False)
+    for text, place in ticks(shown.axes[0]).items():
+        assert 10.0 + 0.5 * place == pytest.approx(float(text))

@@ -323,6 +323,7 @@ def test_numbers_and_names_of_numpy_are_saved(tmp_path):
 def test_what_a_model_is_made_of_is_checked(make, message):
     refused(TypeError, message, make)
     refused(ValueError, "'float64' or 'float32', got 'float16'", lambda: StreamConfig(dtype="float16"))
+    refused(ValueError, "block_size must be positive", lambda: StreamConfig(block_size=0))
 
 
 def test_predict_refuses_what_observe_does():

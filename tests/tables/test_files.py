@@ -79,6 +79,14 @@ def test_every_dialect_gives_the_same_numbers(tmp_path, expected):
     assert wrong == {}
 
 
+def test_without_names_on_top_columns_are_counted(tmp_path, expected):
+    path = tmp_path / "table.csv"
+    path.write_text(lines(header=False))
+    rows = open_rows(path, "column 3", num_warm_up=40)
+    assert rows.feature_names[-1] == "column 2"
+    same(rows.take(60), expected)
+
+
 def test_packed_files_frames_parquet_records_and_the_standard_input(tmp_path, expected, monkeypatch):
     frame = pd.DataFrame({"time": HOURS, "temp": TEMP, "load": LOAD})
     (tmp_path / "table.data").write_bytes(gzip.compress(FILES["plain"].encode()))

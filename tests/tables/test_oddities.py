@@ -173,6 +173,15 @@ def test_typed_columns_of_frames():
     assert open_rows(polars, "load", num_warm_up=60).take(2).X[1].tolist()[:5] == [60.0, 0.0, 1.0, 0.0, 1.5]
 
 
+def test_frames_with_names_that_are_numbers_or_stand_twice():
+    frame = pd.DataFrame(np.arange(270.0).reshape(90, 3))
+    assert open_rows(frame, "2", num_warm_up=60).take(1).X.tolist() == [[0.0, 1.0]]
+    frame.columns = ["a", "a", "load"]
+    rows = open_rows(frame, "load", num_warm_up=60)
+    assert rows.feature_names == ("a", "a.2")
+    assert rows.take(1).X.tolist() == [[0.0, 1.0]]
+
+
 def test_levels_are_those_of_scikit_learn():
     cells = np.array(["b", "new", "a", "b", ""], dtype=object)
     theirs = OneHotEncoder(handle_unknown="ignore", sparse_output=False).fit([["a"], ["b"]]).transform(cells[:4, None])

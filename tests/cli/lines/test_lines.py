@@ -214,6 +214,14 @@ def test_a_file_that_is_read_again_is_gone_on_from(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["row"] == 61
 
 
+def test_classes_need_no_config(tmp_path, capsys):
+    labels = [{**row, "load": "high" if row["load"] > 2.5 else "low"} for row in rows(40)]
+    command = ["stream", written(tmp_path / "rows.jsonl", labels), "--target", "load", "--format", "jsonl"]
+    command += ["--warmup", "30"]
+    assert main([*command, "--classes", "low,high", "--out", str(tmp_path / "out")]) == 0
+    assert set(json.loads(capsys.readouterr().out.splitlines()[-1])["probabilities"]) == {"low", "high"}
+
+
 def test_nobody_reads_the_answers(tmp_path, monkeypatch, capsys):
     (tmp_path / "small.yaml").write_text(YAML)
     command = ["stream", written(tmp_path / "rows.jsonl", rows(40)), "--format", "jsonl", "--target", "load"]
@@ -256,6 +264,17 @@ def test_a_warm_up_that_tells_nothing_goes_on_until_it_does(tmp_path, capsys):
     assert len(answers) == 320
     assert never.num_waiting < 80
     assert never.problem == "no target is observed in the warm-up rows"
+
+
+def test_times_order_rows(tmp_path):
+    found = [{**row, "when": f"2024-01-{1 + k // 24:02d}T{k % 24:02d}:00"} for k, row in enumerate(rows())]
+    for options in (TableOptions(features=("wind",), time="when"), TableOptions()):
+        session = LineSession(CONFIG, "load", options)
+        answers, summary = run(session, found, tmp_path)
+        assert (answers[-1]["time"], session.problem) == ("2024-01-03T11:00:00", None)
+    assert summary["time"]["usual_step"] == 3600
+    _, summary = run(session, [{**found[0], "id": "early"}], tmp_path)
+    assert summary["lines_malformed"] == 1
 
 
 def test_what_lines_say():

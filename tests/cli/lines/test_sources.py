@@ -78,6 +78,15 @@ def test_a_signal_ends_the_wait_even_where_python_has_not_heard_of_it_yet():
         assert stop.is_asked
 
 
+def test_lines_that_came_before_the_signal_are_not_begun():
+    with pipe() as (file, end), Stop().listening() as stop:
+        end.write(b"one\ntwo\n")
+        lines = lines_of(file, stop)
+        assert next(lines) == "one\n"
+        signal.raise_signal(signal.SIGTERM)
+        assert list(lines) == []
+
+
 def test_handlers_and_the_wakeup_descriptor_are_put_back():
     before = {kind: signal.getsignal(kind) for kind in (signal.SIGTERM, signal.SIGINT)}
     with Stop().listening():

@@ -231,6 +231,18 @@ def test_a_bad_start_is_refused():
         sample_hmc(gaussian, zeros, HMCSettings(1, 1), zeros.new_ones(2, 2))
 
 
+def test_bad_settings_are_refused():
+    for bad in [
+        {"num_draws": -1},
+        {"max_steps": 0},
+        {"target_acceptance": 1.0},
+        {"first_length": 0.0},
+        {"first_length": math.nan},
+    ]:
+        with pytest.raises(ValueError):
+            HMCSettings(**bad)
+
+
 def test_a_chain_that_cannot_move_does_not_freeze_the_others():
     """Seven chains at a normal density, one on an island so small that no step leaves it."""
 

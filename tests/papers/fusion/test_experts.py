@@ -4,7 +4,7 @@ import pytest
 import torch
 from botorch.models import SingleTaskGP
 from botorch.models.transforms.input import Normalize
-from botorch.models.transforms.outcome import Standardize
+from botorch.models.transforms.outcome import Log, Standardize
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from gpytorch.likelihoods import BernoulliLikelihood, FixedNoiseGaussianLikelihood, GaussianLikelihood
@@ -217,3 +217,16 @@ def test_leave_one_out_with_transforms():
     close(found.variance, y.var() * expected.variance, 1e-8)
     model.posterior(X[:3])
     close(leave_one_out(model).mean, found.mean)
+
+
+@pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.InputDataWarning")
+def test_leave_one_out_of_what_it_cannot():
+    X, y = rows()
+    for model, error, message in [
+        (Constant(), TypeError, "needs an ExactGP, got a Constant"),
+        (multi_output(), ValueError, "one output"),
+        (Exact(None, None, GaussianLikelihood()), ValueError, "no training data"),
+        (SingleTaskGP(X, y.exp().unsqueeze(-1), outcome_transform=Log()), ValueError, "does not keep predictions norm"),
+    ]:
+        with pytest.raises(error, match=message):
+            leave_one_out(model)

@@ -44,6 +44,13 @@ def fit(model, inference):
         return fit_fusion(model, inference, generator=seeded())
 
 
+def test_laplace_is_the_default_and_cannot_continue():
+    default = fit_fusion(stacking(), generator=seeded())
+    assert default.inference == LaplaceApproximation()
+    with pytest.raises(TypeError, match="LaplaceApproximation cannot continue"):
+        default.sample_more(5)
+
+
 def test_weights_of_draws_count():
     """A draw of no weight changes nothing."""
     model = joint(PoGPE)

@@ -223,6 +223,21 @@ def test_the_mean_after_a_fantasy_is_on_average_that_before(kind, tolerance, dat
         assert abs(float(bias)) < tolerance * float(before.variance.sqrt())
 
 
+@pytest.mark.parametrize("kind", [BHS, PBHS])
+def test_a_fantasy_that_moves_leaves_its_parent(kind, data, experts):
+    X, y = data
+    pair = [experts[0], (experts[1], experts[1].likelihood)]
+    parent = FusedModel(stack(kind, data, pair, 4, predicted=False))
+    before = parent.posterior(X[:3]).mean
+    fantasy = parent.condition_on_observations(X[:1].expand(2, 1, 1) + 0.01, y[:1].expand(2, 1, 1))
+    wanted = fantasy.posterior(X[:3]).mean
+    moved = fantasy.float()
+    torch.testing.assert_close(moved.posterior(X[:3].float()).mean.double(), wanted, rtol=1e-2, atol=1e-2)
+    assert parent.posterior(X[:3]).mean.dtype == torch.float64
+    torch.testing.assert_close(parent.posterior(X[:3]).mean, before, rtol=0, atol=0)
+    assert next(parent.experts[0].parameters()).dtype == torch.float64
+
+
 @pytest.mark.filterwarnings("ignore:the posterior is far from normal")  # of products, whose weights and noises trade
 @pytest.mark.parametrize("kind", [MoGPE, PoGPE, HetGP])
 def test_models_that_learn_their_experts_weigh_their_draws(data, kind):

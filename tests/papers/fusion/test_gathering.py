@@ -81,6 +81,23 @@ def test_warns_of_a_process_trained_on_the_rows_that_weigh_it(transform):
         gather_experts([gp], torch.cat([4.0 * X[:10], 4.0 * X[10:20] + 0.01]), y[:20])
 
 
+def test_warns_of_errors_far_below_what_an_expert_says():
+    X, y = rows(40)
+    message = "the errors of expert 1 on these rows are 0.1 of the deviations"
+    with pytest.warns(UserWarning, match=message) as caught:
+        PBHS(X, y, [moment_forecast(y + 0.2, 0.2), moment_forecast(y + 0.02, 0.2)])
+    assert caught[0].filename == __file__, "it points at the caller"
+
+
+def test_forecasts_take_the_precision_of_the_inputs():
+    X, y = (part.float() for part in rows(40))
+    regressor = LinearRegression().fit(X[:10].numpy(), y[:10].numpy())
+    model = PBHS(X[10:], y[10:], [moment_forecast(y[10:].double() + 0.2, 0.2), regressor])
+    fitted = fit_fusion(model, generator=seeded())
+    ahead = [moment_forecast(y[:10].double(), 0.2), model.experts[1]]
+    assert fitted.predict(X[:10], ahead).mean.dtype == torch.float32
+
+
 def test_errors_of_regressors_name_the_expert():
     X, y = rows(40)
     line, wide = LinearRegression().fit(X.numpy(), y.numpy()), torch.cat([X, X], 1)

@@ -14,7 +14,7 @@ from gp_ensembles.papers.fusion.chees import HMCSettings
 from gp_ensembles.papers.fusion.function_priors import FourierPrior
 from gp_ensembles.papers.fusion.hmc import HMC, combine_chains, equal_chains, stacked_chains
 from gp_ensembles.papers.fusion.inference import MAP, find_modes
-from gp_ensembles.papers.fusion.laplace import LaplaceApproximation, newton
+from gp_ensembles.papers.fusion.laplace import LaplaceApproximation, NormalApproximation, newton, usable_precision
 from gp_ensembles.papers.fusion.leapfrog import leapfrog
 from gp_ensembles.papers.fusion.models import BHS, PBHS, HetGP, MoGPE, PoGPE
 from studies.fusion.nuts import NUTS
@@ -225,6 +225,21 @@ def test_interrupted(monkeypatch):
     assert torch.equal(joined.chains.theta, quiet(inference, model).chains.theta)
 
 
+def test_interrupted_before_the_first_draw():
+    model = MODELS["het"]()
+    inference = HMC(4, HMCSettings(num_draws=0, num_warmup=10))
+    with pytest.warns(UserWarning, match="no draw yet"):
+        found = inference.infer(model, generator=seeded())
+    assert found.theta.shape == (4, model.num_parameters)
+    assert found.theta.isfinite().all()
+
+
+def test_only_chains_go_on():
+    model = MODELS["het"]()
+    with pytest.raises(ValueError, match="Laplace has no chains"):
+        HMC().sample_more(model, quiet(LaplaceApproximation(num_draws=5), model), 5)
+
+
 def test_chains_that_cannot_move():
     """Every proposal rejected: an error that names what to change, not draws that repeat one point."""
     model = MODELS["het"]()
@@ -262,6 +277,35 @@ def test_likelihood_that_is_nowhere_finite():
     broken.log_likelihood = lambda theta: sound(theta) * torch.nan
     with pytest.raises(NumericalError, match="check the targets"):
         MAP().infer(broken)
+
+
+def test_starts_far_out_are_drawn_in():
+    """Amplitudes so large that draws of the prior overflow: the search starts nearer to the prior mean."""
+    model = HetGP(X, Y, prior(), FourierPrior(torch.ones_like(X[:2]), amplitude=1e4))
+    assert not model.log_joint(model.draw_prior(8, generator=seeded())).isfinite().all()
+    found = find_modes(model, 8, 5, generator=seeded())
+    assert found.value.isfinite().all()
+
+
+def test_flat_directions_are_said():
+    """Stopped long before the top, at a saddle: the prior's variance and a warning."""
+    one = torch.ones(3, dtype=torch.float64)
+    mode = NormalApproximation(one, one[0], torch.tensor([-1.0, 0.5, 2.0], dtype=torch.float64), torch.diag(one), 0.0)
+    precision, cautions = usable_precision(mode)
+    assert precision.tolist() == [1.0, 0.5, 2.0]
+    assert "in 1 of 3 directions" in cautions[0]
+
+
+def test_bad_settings():
+    for kind, choices in [
+        (MAP, {"num_restarts": 0}),
+        (LaplaceApproximation, {"num_draws": 0}),
+        (HMC, {"num_chains": 0}),
+        (NUTS, {"num_draws": 0}),
+        (HMC, {"jitter": -1.0}),
+    ]:
+        with pytest.raises(ValueError, match=r"must be|cannot be"):
+            kind(**choices)
 
 
 def test_a_spike_without_mass_is_not_passed_over():

@@ -237,3 +237,9 @@ def test_golden_stacking(archive):
     torch.testing.assert_close(log_weights.exp(), numbers["weights"], rtol=0, atol=1e-6)
     score = (log_weights[:, None] + log_prob).logsumexp(0).mean()
     assert float(score) == pytest.approx(float(numbers["mean_log_score"]), abs=1e-9)
+
+
+def test_stacking_needs_experts_and_targets():
+    for shape in ((3,), (0, 4), (3, 0), (2, 3, 4)):
+        with pytest.raises(ValueError, match="at least one expert and one target"):
+            stacking_weights(torch.zeros(shape, dtype=F64))

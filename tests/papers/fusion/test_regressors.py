@@ -8,6 +8,8 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.linear_model import BayesianRidge, LinearRegression
 from sklearn.neighbors import KNeighborsRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from gp_ensembles.papers.fusion import PBHS, fit_fusion, fuse, predict_experts
 from gp_ensembles.papers.fusion.regressors import cross_fit, log_linear, scale_regressors
@@ -82,6 +84,14 @@ def test_cross_fit_predicts_each_row_without_its_target():
     again = cross_fit([LinearRegression()], X, changed, folds)
     torch.testing.assert_close(again.predictions.mean[:, folds == 0], found.predictions.mean[:, folds == 0])
     np.testing.assert_allclose(found.experts[0].predict(X).mean[0], line(X, y).predict(X.numpy()))
+
+
+def test_cross_fit_leaves_the_regressors_as_they_were():
+    X, y = rows(40, 5)
+    pipeline = make_pipeline(StandardScaler(), KNeighborsRegressor(3))
+    cross_fit([pipeline], X, y, generator=seeded(0))
+    with pytest.raises(Exception, match="not fitted"):
+        pipeline.predict(X.numpy())
 
 
 def test_fitted_regressors_go_straight_into_a_fusion():

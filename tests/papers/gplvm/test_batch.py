@@ -34,6 +34,18 @@ def test_scores_are_whitened_and_in_a_sign_of_their_own(generator):
     torch.testing.assert_close(principal_components(Y.flip(0), 3)[0].flip(0), found)
 
 
+def test_too_little_for_the_components_is_said():
+    for Y, num_latent, words in [
+        (torch.zeros(5, 3), 2, "vary in 0 directions"),
+        (torch.arange(15.0).reshape(5, 3), 2, "vary in 1 directions"),
+        (torch.ones(2, 3), 2, "2 rows"),
+        (torch.ones(9, 1), 2, "1 columns"),
+        (torch.ones(9, 1), 0, "num_latent=0"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            principal_components(Y.double(), num_latent)
+
+
 @pytest.mark.parametrize(("num_rows", "num_columns"), [(4, 3), (12, 2), (3, 9)])
 def test_the_objective_is_the_dense_one(generator, num_rows, num_columns):
     omega, X, Y = (normals(generator, *shape) for shape in ((2, 3, 2), (2, num_rows, 2), (num_rows, num_columns)))

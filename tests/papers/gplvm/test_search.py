@@ -85,6 +85,12 @@ def test_few_rows_and_rows_with_gaps_are_compared_one_by_one():
     assert is_exact(search, store, wanted)
 
 
+def test_numbers_out_of_range_are_named():
+    for numbers in ((0, 10), (1, 0)):
+        with pytest.raises(ValueError, match="num_probes and least"):
+            FaissSearch(*numbers)
+
+
 def test_a_model_embeds_the_same_with_an_exhaustive_index():
     Y = clustered(260)
     models = embedded(None), indexed()

@@ -71,6 +71,15 @@ def test_a_season_with_a_trend_is_carried_on() -> None:
     assert float((forecast.mean - y[180:]).abs().mean()) < 4  # of a season of 20 and a noise of 2
 
 
+def test_a_horizon_alone_and_one_generator_give_one_answer() -> None:
+    model = fitted(light)
+    one, other = (model.forecast(5, num_paths=40, generator=torch.Generator().manual_seed(1)) for _ in range(2))
+    assert one.paths.shape == (40, 5)
+    assert torch.equal(one.paths, other.paths)
+    assert one.quantile(0.5).shape == (5,)
+    assert one.sample(7, generator=torch.Generator().manual_seed(1)).shape == (7, 5)
+
+
 def test_what_is_refused() -> None:
     model, X = fitted(light), series()[0]
     refused(ValueError, "181 rows ahead are more than the 180 that were learned", lambda: model.forecast(181))
