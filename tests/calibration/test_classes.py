@@ -92,21 +92,3 @@ def test_calibrated_probabilities_cost_next_to_nothing():
     rows = torch.arange(len(y))
     loss = float((predicted[rows, y.long()] - log_prob[rows, y.long()]).mean())
     assert loss < 0.002
-
-
-def test_what_is_wrong_is_learned():
-    """Too sure by a factor of two, and labels that stay what they were: both are found."""
-    g = torch.Generator().manual_seed(5)
-    latent = torch.randn(3000, generator=g, dtype=torch.float64)
-    y, last = torch.zeros(3000, dtype=torch.float64), 0.0
-    for t in range(3000):
-        chance = torch.sigmoid(latent[t] + 2 * (2 * last - 1))
-        last = float(torch.rand((), generator=g, dtype=torch.float64) < chance)
-        y[t] = last
-    predicted = torch.stack([0 * latent, 2 * latent], dim=-1).log_softmax(-1)
-    _, log_prob = update_classes(init_classes(2, 0, predicted), predicted, predicted.new_zeros(0, 3000, 2), y)
-    rows = torch.arange(3000)
-    truth = torch.cat([y.new_zeros(1), y[:-1]])
-    best = torch.nn.functional.logsigmoid((2 * y - 1) * (latent + 2 * (2 * truth - 1)))
-    assert float((best - log_prob[rows, y.long()])[500:].mean()) < 0.01
-    assert float((best - predicted[rows, y.long()])[500:].mean()) > 0.2

@@ -129,17 +129,6 @@ def test_changed_hyperparameters_are_noticed():
     assert torch.equal(online.observe(X[1:], y[1:]).log_prob, moved.observe(X[1:], y[1:]).log_prob)
 
 
-def test_moving_to_another_dtype():
-    X, y = stream()
-    online = OnlineEnsemble(build(form=square_root_state))
-    online.observe(X[:50], y[:50])
-    reference = copy.deepcopy(online).observe(X[50:], y[50:])
-    online.float()
-    got = online.observe(X[50:].float(), y[50:].float())
-    assert got.mean.dtype == torch.float32
-    torch.testing.assert_close(got.mean.double(), reference.mean, rtol=1e-3, atol=1e-3)
-
-
 @pytest.mark.parametrize("form", [None, square_root_state], ids=["covariance", "square root"])
 def test_pruned_experts_are_not_run_and_the_rest_is_unchanged(form):
     X, y = stream(400)

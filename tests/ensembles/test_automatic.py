@@ -62,14 +62,6 @@ def test_every_kind_of_target_streams(kind):
         assert isinstance(mixture, StudentTMixture)
 
 
-def test_ensembles_of_one_spec_share_nothing():
-    X, y = rows("real")
-    spec = replace(auto, bases=BASES, fit_settings=QUICK, extra_experts=())
-    first, second = (spec.fit(X, y).ensemble.meta_learner for _ in range(2))
-    assert first is not second
-    assert first is not spec.rule
-
-
 def test_auto_learns_which_rule_to_trust():
     X, y = rows("real", 300)
     online = replace(auto, bases=(*BASES, PolynomialBasis((2,))), extra_experts=()).fit(X[:100], y[:100])

@@ -126,13 +126,6 @@ def test_the_dictionary_is_the_papers():
     torch.testing.assert_close(walking.transition.variance, torch.full((11, 1), 1e-3, dtype=torch.float64))
 
 
-def test_a_short_warm_up_gets_fewer_centers():
-    X, y = stream()
-    online = build("oebe", X[:40], y[:40], bases=(bases.RadialBasis(starts=(0.7,)),))
-    (expert,) = online.ensemble.experts
-    assert expert.features.num_features == 20 + 4
-
-
 def test_bad_warm_up_rows():
     X, y = stream()
     X, y = X[:50], y[:50]

@@ -80,15 +80,6 @@ def test_equals_the_ensemble_behind_it():
     assert sum(model.expert_weights_.values()) == pytest.approx(1.0)
 
 
-def test_fit_equals_partial_fit_in_pieces():
-    X, y = table()
-    whole = OnlineRegressor(small, warmup=60, random_state=0).fit(X, y)
-    pieces = OnlineRegressor(small, warmup=60, random_state=0)
-    for start in range(0, 150, 7):
-        pieces.partial_fit(X[start : start + 7], y[start : start + 7])
-    np.testing.assert_allclose(pieces.predict(X), whole.predict(X), rtol=1e-9)
-
-
 def test_before_the_warm_up_it_predicts_the_running_mean():
     X, y = table()
     model = OnlineRegressor(small, warmup=60).partial_fit(X[:20], y[:20])
@@ -96,29 +87,6 @@ def test_before_the_warm_up_it_predicts_the_running_mean():
     np.testing.assert_allclose(mean, y[:20].mean())
     np.testing.assert_allclose(std, y[:20].std(ddof=1))
     assert model.expert_weights_ == {}
-
-
-def test_missing_targets_quantiles_samples_and_constant_columns():
-    X, y = table()
-    X = np.column_stack([X, np.ones(150)])
-    y[[3, 70, 71]] = np.nan
-    model = OnlineRegressor(light, warmup=60, random_state=0).partial_fit(X, y)
-    low, high = model.predict_quantiles(X[:10], [0.05, 0.95])
-    samples = model.sample_y(X[:10], n_samples=4000, random_state=0)
-    assert samples.shape == (10, 4000)
-    np.testing.assert_allclose(np.quantile(samples, 0.95, axis=1), high, atol=0.2)
-    assert np.all(low < high)
-
-
-def test_fit_takes_missing_targets_as_partial_fit_does():
-    X, y = table()
-    y[[3, 70, 120]] = np.nan
-    model = OnlineRegressor(light, 60, 0)
-    means = [clone(model).fit(X, y), clone(model).fit(X, y.tolist()), clone(model).partial_fit(X, y)]
-    np.testing.assert_array_equal(*(one.predict(X) for one in means[:2]))
-    np.testing.assert_array_equal(*(one.predict(X) for one in means[1:]))
-    y[5] = np.inf
-    refused(ValueError, "infinity", lambda: model.fit(X, y))
 
 
 def test_intervals():

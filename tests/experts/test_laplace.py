@@ -8,7 +8,7 @@ from gpytorch import likelihoods
 from scipy import integrate
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
-from gp_ensembles.experts import LaplaceExpert, fit_empirical_bayes, sample_hyperparameters
+from gp_ensembles.experts import LaplaceExpert
 from gp_ensembles.features import LinearFeatures, RadialBasisFeatures
 from gp_ensembles.filters import StabilizedForgetting
 from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
@@ -181,21 +181,6 @@ def test_two_classes_by_softmax_are_logistic():
         torch.testing.assert_close(two.latent_mean[:, 1] - two.latent_mean[:, 0], one.latent_mean, rtol=1e-7, atol=1e-8)
         # The logistic link has a rule of its own; the nodes of the softmax need be many where the variance is large.
         torch.testing.assert_close((two.mean[:, 1], two.log_prob), (one.mean, one.log_prob), rtol=0, atol=1e-6)
-
-
-def test_hyperparameters_are_fitted_and_sampled():
-    g = torch.Generator().manual_seed(0)
-    X = torch.randn(120, 2, generator=g, dtype=torch.float64)
-    y = (torch.rand(120, generator=g, dtype=torch.float64) < torch.sigmoid(4 * torch.sin(2 * X[:, 0]))).double()
-    centers = torch.randn(20, 2, generator=g, dtype=torch.float64)
-    map_ = RadialBasisFeatures(centers, torch.tensor([[0.5], [4.0]], dtype=torch.float64))
-    expert = LaplaceExpert(map_, LogisticLikelihood())
-    before = expert.log_evidence(X, y).detach()
-    fit = fit_empirical_bayes(expert, X, y)
-    assert bool((fit.log_evidence > before + 0.1).all())
-    samples, information = sample_hyperparameters(expert, X, y, 2, generator=g)
-    assert samples.batch_shape == torch.Size([4])
-    assert bool(torch.isfinite(information.eigenvalues).all())
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,6 @@ from scipy import optimize
 
 from gp_ensembles.numerics.minimize import descend, inverse_hessian_product, minimize, no_pairs, remember
 
-BOTH = torch.tensor([True, True])
-
 
 def normals(generator, *shape):
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
@@ -68,14 +66,6 @@ def test_the_product_is_that_of_the_dense_update(seed, size, count, memory):
         else:
             expected = vector[number] / vector[number].norm()
         torch.testing.assert_close(found[number], expected, rtol=1e-7, atol=1e-9)
-
-
-def test_a_pair_of_wrong_curvature_changes_nothing():
-    vector = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
-    step = torch.ones(2, 2, dtype=torch.float64)
-    pairs = remember(no_pairs(vector, 5), step, torch.stack([2 * step[0], -step[1]]), BOTH)
-    torch.testing.assert_close(inverse_hessian_product(vector, pairs)[1], vector[1] / 5)
-    torch.testing.assert_close(inverse_hessian_product(vector, pairs)[0], vector[0] / 2)
 
 
 @settings(max_examples=20)

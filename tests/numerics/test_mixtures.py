@@ -38,17 +38,6 @@ def test_density_distribution_and_moments_equal_scipy():
         assert float(spread[n]) == pytest.approx(second - first**2, rel=1e-7)
 
 
-def test_shared_weights_and_leading_axes_of_y():
-    log_weights, mean, variance = random_mixture(1, 3, 4)
-    shared = log_weights[:, :1]
-    y = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    full = shared.expand(3, 4)
-    for function in (mixtures.log_prob, mixtures.cdf):
-        together = function(shared, mean, variance, y)
-        assert together.shape == (6, 4)
-        torch.testing.assert_close(together[2], function(full, mean, variance, y[2]), rtol=0, atol=0)
-
-
 def test_lower_tail_is_exact():
     one = torch.zeros(1, 1, dtype=torch.float64)
     for z in (-5.0, -8.0, -20.0, -37.0):

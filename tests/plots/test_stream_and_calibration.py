@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 
 from gp_ensembles.plots import plot_bands, plot_calibration, plot_score, plot_weights, save_figure
 from gp_ensembles.plots.calibration import plot_class_counts
-from gp_ensembles.plots.canvas import bins
 
 
 def stream(num_rows: int, missing: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
@@ -152,14 +151,6 @@ def test_saving_rejects_unknown_formats_and_missing_folders(tmp_path):
         save_figure(Figure(), tmp_path / "weights.docx")
     with pytest.raises(FileNotFoundError):
         save_figure(Figure(), tmp_path / "nowhere" / "weights.png")
-
-
-def test_runs_cover_every_row_once():
-    for num_rows, most in ((1, 1000), (999, 1000), (1001, 1000), (12_345, 1000)):
-        runs = bins(num_rows, most)
-        assert [run.start for run in runs[1:]] == [run.stop for run in runs[:-1]]
-        assert (runs[0].start, runs[-1].stop) == (0, num_rows)
-        assert len(runs) == min(num_rows, most)
 
 
 def test_without_matplotlib_the_door_says_how_to_get_it(monkeypatch):

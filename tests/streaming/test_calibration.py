@@ -1,6 +1,5 @@
 """What comes after the mixture in the pipeline: recalibration and adaptive intervals, their state and their units."""
 
-import copy
 import math
 from dataclasses import replace
 
@@ -100,22 +99,6 @@ def test_other_targets_are_as_they_were(target):
     assert torch.equal(a.log_prob, b.log_prob)
     assert type(a.distribution) is type(b.distribution)
     assert torch.equal(a.interval(0.8)[0], b.distribution.quantile((1 - 0.8) / 2))
-
-
-def test_a_rejected_call_changes_nothing_and_a_fit_starts_anew():
-    model, X, y = fitted(on_bad_row="refuse")
-    model.observe(X[:100], y[:100])
-    before = copy.deepcopy(model)
-    bad = y[100:].clone()
-    bad[50] = 1e300
-    refused(ValueError, "more than 1e\\+06", lambda: model.observe(X[100:], bad))
-    assert model.interval_levels() == before.interval_levels()
-    a, b = model.observe(X[100:], y[100:]), before.observe(X[100:], y[100:])
-    assert torch.equal(a.log_prob, b.log_prob)
-    assert torch.equal(a.intervals.levels, b.intervals.levels)
-    again = model.fit(*(part[:WARM] for part in rows()))
-    assert again.interval_levels() == pytest.approx((0.05, 0.95))
-    assert float(again.predict(X[:1]).map_log_weights[0].exp()) == pytest.approx(0.8)
 
 
 def test_while_the_warm_up_lasts_intervals_are_those_of_the_targets_so_far():

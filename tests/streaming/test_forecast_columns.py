@@ -13,7 +13,6 @@ from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import auto_for
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.ensembles.targets import RealTarget
-from gp_ensembles.estimators.scikit_learn import OnlineRegressor
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.joint import joint_covariance
 
@@ -200,17 +199,3 @@ def test_the_record_stands_in_files():
     assert spec_from_plain(spec_to_plain(one)).extra_experts == one.extra_experts
     read = spec_from_plain({"like": "oebe", "extra_experts": [{"ForecastColumns": {"columns": ["nwp"]}}]})
     assert read.extra_experts == (ForecastColumns("nwp"),)
-
-
-def test_estimators_know_columns_by_their_names():
-    pandas = pytest.importorskip("pandas")
-    X, y = table(160)
-    X[::9, 1] = NAN
-    frame = pandas.DataFrame(X.numpy()[:, [0, 1, 5]], columns=["wind", "nwp", "humidity"])
-    regressor = OnlineRegressor(spec(ForecastColumns("nwp")), warmup=WARM, random_state=0).fit(
-        frame[:120], y[:120].numpy()
-    )
-    assert regressor.model_.used_features == ("wind", "humidity")
-    errors = torch.from_numpy(regressor.predict(frame[120:])) - y[120:]
-    there = ~torch.isnan(X[120:, 1])
-    assert float(errors[there].square().mean().sqrt()) < 5 < float(errors[~there].square().mean().sqrt())

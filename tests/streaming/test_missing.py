@@ -23,7 +23,6 @@ from gp_ensembles.ensembles.presets import light, oebe
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.gaps import Gaps, Imputation
 from gp_ensembles.streaming.inactive_columns import FAR, SETTLED, InactiveColumns
-from gp_ensembles.streaming.scales import Standardizer
 
 NAN = math.nan
 WARMUP = 120
@@ -160,12 +159,6 @@ def test_the_scale_of_a_column_that_wakes_up(values: list[float]) -> None:
         parts.append(part)
     assert torch.equal(torch.cat(parts), predicted)
     assert all(map(torch.equal, state, after))
-
-
-def test_a_column_without_a_scale_yet_has_one() -> None:
-    X = torch.tensor([[1.0, NAN, 7.0], [3.0, 5.0, 7.0], [5.0, 5.0, 7.0]], dtype=torch.float64)
-    scales = Standardizer.fit(X, X[:, 0], inactive=(1, 2))
-    assert (scales.X_mean.tolist(), scales.X_scale[1:].tolist()) == ([3.0, 5.0, 7.0], [1.0, 1.0])
 
 
 def test_what_stands_in_is_the_best_of_an_autoregression() -> None:

@@ -343,14 +343,6 @@ def test_predict_refuses_what_observe_does():
             empty()
 
 
-def test_rows_to_fit_are_counted_from_one():
-    for kind, message in (("target", "the target of row 8 is inf"), ("absurd input", r"\(row 8\)")):
-        X, y = rows()
-        BAD[kind][0](X, y)
-        with pytest.raises(ValueError, match=message):
-            OnlineModel(StreamConfig(SMALL, warmup=40, on_bad_row="refuse"), ["a", "b"]).fit(X, y)
-
-
 @pytest.mark.parametrize("target", [RealTarget(), RealTarget(2)])
 def test_with_numba_functions_are_compiled_before_the_first_row(target, monkeypatch):
     monkeypatch.setattr("gp_ensembles.streaming.model.IS_COMPILED", True)
@@ -379,16 +371,6 @@ def test_inputs_that_are_all_constant_are_refused():
 def test_malformed_rows(X, y, error, message):
     model = OnlineModel(StreamConfig(SMALL), ["a", "b"])
     refused(error, message, lambda: model.observe(X, y))
-
-
-def test_precision_and_block_size_are_those_of_the_config():
-    X, y = rows()
-    narrow, wide = (OnlineModel(StreamConfig(SMALL, warmup=40, dtype=d, block_size=8)) for d in ("float32", "float64"))
-    a, b = narrow.observe(X.float(), y.float()), wide.observe(X, y)
-    assert narrow.online.block_size == 8
-    assert {narrow.online.log_weights.dtype, a.log_weights.dtype} == {torch.float32, torch.float64}
-    assert a.mean.dtype == a.log_prob.dtype == torch.float64
-    torch.testing.assert_close(a.mean, b.mean, rtol=1e-2, atol=1.0)
 
 
 def test_copies_pickles_and_damaged_files(tmp_path):

@@ -291,14 +291,6 @@ def test_dates_that_run_backwards_do_not_order_rows_unless_they_are_told_to():
         list(open_rows(frame, "load", TableOptions(time="time", on_bad_time="refuse"), num_warm_up=40))
 
 
-def test_classes_are_named_in_their_order():
-    frame = pd.DataFrame({"a": range(40), "state": ["on", "off"] * 20})
-    rows = open_rows(frame, "state", TableOptions(classes=("off", "on")), num_warm_up=30)
-    assert rows.take(2).y.tolist() == [1.0, 0.0]
-    with pytest.raises(ValueError, match="the target 'on' is none of the classes off, broken"):
-        open_rows(frame, "state", TableOptions(classes=("off", "broken")), num_warm_up=30).take(2)
-
-
 def test_options_that_make_no_sense_are_refused():
     both = {"delimiter": ",", "decimal": ","}
     for wrong in ({"delimiter": ";;"}, {"decimal": "x"}, {"kinds": {"a": "colour"}}, both):

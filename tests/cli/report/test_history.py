@@ -114,23 +114,6 @@ def test_room_does_not_grow_with_the_rows(run):
     assert history.events["moved"].sum() == 3 * 359
 
 
-def test_windows_join_and_keep_their_counts(run):
-    whole, small = run.history(), run.history()
-    small.window_bins = Bins(WINDOW_SERIES, capacity=4)
-    for number in range(40):
-        chunk = run.chunk(101 + 500 * number, 500)
-        whole.add(chunk)
-        small.add(chunk)
-    few, all_windows = small.window_bins, whole.window_bins
-    assert len(few["sum broken"]) <= 4
-    assert few.num_rows == len(all_windows["sum broken"]) == 39
-    assert few["sum broken"].sum() == all_windows["sum broken"].sum()
-    assert few["least first"][0] == all_windows["least first"][0]
-    assert few["greatest last"][-1] == all_windows["greatest last"][-1]
-    assert few["least log_prob"].min() == all_windows["least log_prob"].min()
-    assert np.abs(small.window_shares - 0.9).max() == np.abs(whole.window_shares - 0.9).max()
-
-
 def test_a_history_goes_on_from_a_checkpoint(run, tmp_path):
     whole, _ = fed(run, [256] * 30)
     half, _ = fed(run, [256] * 17)

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from gp_ensembles.papers.fusion.chees import ChainState, HMCSettings, init_chains, sample_hmc
+from gp_ensembles.papers.fusion.chees import ChainState, HMCSettings, sample_hmc
 from gp_ensembles.papers.fusion.diagnostics import mean_ess, rank_rhat
 from tests.papers.fusion.cases import F64, mcse_mean, normal, quiet, seeded
 
@@ -128,31 +128,6 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(part):
     for one, other in zip(whole[:7], joined[:7], strict=True):
         assert (one == other).all()
     torch.testing.assert_close(joined.state.to_content(), whole.state.to_content(), rtol=0, atol=0)
-
-
-def test_permuting_chains_permutes_draws():
-    order = torch.tensor([2, 0, 3, 1])
-    state = init_chains(gaussian, starts(4), generator=seeded(12))
-    permuted = state._replace(
-        points=type(state.points)(*(part[order] for part in state.points)),
-        moments=state.moments._replace(mean=state.moments.mean[order], squares=state.moments.squares[order]),
-        generators=state.generators[order],
-    )
-    first, second = (sample_hmc(gaussian, one, HMCSettings(10, 20)) for one in (state, permuted))
-    torch.testing.assert_close(first.theta[order], second.theta, rtol=1e-6, atol=1e-8)
-
-
-def neal_funnel(theta):
-    scale, rest = theta[:, 0], theta[:, 1:].square().sum(-1)
-    return -0.5 * (scale / 3).square() - 0.5 * (rest * (-scale).exp() + scale)
-
-
-def test_a_funnel_is_reported():
-    steep = HMCSettings(200, 5, first_length=3.0)
-    with pytest.warns(UserWarning, match=r"diverged.*reparametrize"):
-        draws = sample_hmc(neal_funnel, 3.0 * starts(8, 2), steep, generator=seeded(16))
-    assert draws.divergent.any()
-    assert not (draws.divergent & draws.accepted).any()
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

@@ -39,23 +39,6 @@ def test_prior_variance_is_the_squared_amplitude():
         torch.testing.assert_close(prior.basis(X).square().sum(0), expected, rtol=1e-12, atol=0)
 
 
-def test_a_basis_follows_its_hyperparameters():
-    """Each length scale divides its column, the amplitude multiplies, whatever the leading axes are."""
-    X = inputs(5, 2)
-    for prior in PRIORS.values():
-        shifts = torch.linspace(-0.4, 0.5, 6 * len(prior.log_hyperparameters), dtype=torch.float64)
-        logs = prior.log_hyperparameters + shifts.reshape(2, 3, -1)
-        basis = prior.basis(X, logs)
-        assert basis.shape == (2, 3, prior.num_coefficients, 5)
-        for i, j in ((0, 0), (1, 2)):
-            *scales, amplitude = logs[i, j].exp()
-            fixed = FourierPrior(
-                prior.frequencies, torch.stack(scales), amplitude, frequency_weights=prior.frequency_weights
-            )
-            torch.testing.assert_close(basis[i, j], fixed.basis(X), rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(prior.basis(X, prior.log_hyperparameters), prior.basis(X), rtol=0, atol=0)
-
-
 @pytest.mark.parametrize("name", ["fourier", "ard"])
 def test_bases_have_right_derivatives(name):
     prior, X = PRIORS[name], inputs(4, 2)
@@ -79,15 +62,6 @@ def test_many_frequencies_meet_the_kernel(generator):
         gram = prior.basis(X).mT @ prior.basis(X)
         torch.testing.assert_close(gram.diagonal(), expected.diagonal(), rtol=1e-10, atol=0)
         torch.testing.assert_close(gram, expected, rtol=0, atol=0.03 * float(expected.max()))
-
-
-def test_summands_share_the_prior_variance(generator):
-    """Three frequencies of two summands: two, one; each summand keeps its output scale."""
-    kernel = rbf(0.6, 2.0) + rbf(0.6, 1.0)
-    prior = FourierPrior.from_kernel(kernel, 1, 3, generator=generator)
-    expected = torch.tensor([2.0, 2.0, 1.0], dtype=torch.float64) / 5
-    torch.testing.assert_close(prior.frequency_weights, expected)
-    torch.testing.assert_close(prior.log_hyperparameters[-1].exp(), expected.new_tensor(math.sqrt(5)))
 
 
 def test_what_makes_no_prior_is_refused():

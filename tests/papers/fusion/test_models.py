@@ -75,19 +75,6 @@ def test_golden_log_joints_and_gradients(name, joints):
     torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-10)
 
 
-def test_unwhitened_densities_differ_by_the_scales(joints):
-    """The density of the paper's coefficients psi = z a / sqrt(M) is that of z over the Jacobian."""
-    for name in KINDS:
-        model = golden_model(name, joints)
-        theta = model.pack(golden_theta(model, name, joints))
-        jacobian = sum(
-            math.prod(model.blocks[name]) * (prior.log_hyperparameters[-1] - math.log(2))
-            for name, prior in model.priors.items()
-        )
-        density = model.log_joint(theta) - jacobian
-        torch.testing.assert_close(density, joints[f"{name}_log_joint_psi"], rtol=1e-11, atol=0)
-
-
 @pytest.mark.parametrize("name", ["mogpe", "pogpe"])
 def test_golden_log_joints_with_sampled_hyperparameters(name, joints):
     model = golden_model(name, joints, prior_stddev=0.5)

@@ -86,20 +86,6 @@ def test_the_shape_of_a_pareto_tail_is_found():
         assert abs(float(found.pareto_k) - shape) < 0.12
 
 
-def test_ties_few_draws_and_equal_weights():
-    equal = smooth_weights(torch.zeros(100, 2, dtype=F64))
-    torch.testing.assert_close(equal.log_weights, torch.full((100, 2), -math.log(100), dtype=F64))
-    assert (equal.pareto_k == math.inf).all()
-    assert (smooth_weights(normal(10, 1)).pareto_k == math.inf).all()
-    two_values = torch.cat([torch.zeros(90, 1, dtype=F64), torch.ones(10, 1, dtype=F64)])
-    assert smooth_weights(two_values).log_weights.isfinite().all()
-    mixed = smooth_weights(torch.cat([normal(200, 1), torch.full((200, 1), -torch.inf, dtype=F64)]))
-    assert not mixed.log_weights.isnan().any()
-    assert mixed.pareto_k.isfinite().all()
-    extreme = torch.tensor([1e4, 1e300, -1e300, 0.0] * 50, dtype=F64).unsqueeze(-1)
-    assert not smooth_weights(extreme).log_weights.isnan().any()
-
-
 def test_bad_ratios_are_refused():
     for ratios, message in [
         (torch.tensor([[0.0], [math.nan]], dtype=F64), "finite"),

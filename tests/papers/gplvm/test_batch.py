@@ -99,12 +99,3 @@ def test_the_fit_is_stationary_and_better_than_its_start(generator, num_columns)
     X = fit.embedding.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(objective(omega, X, Y, fit.prior_variance, fit.noise, 1.0).sum(), X)
     assert float(gradient.abs().max()) < 0.05 * num_columns
-
-
-def test_experts_are_fitted_as_if_alone(generator):
-    omega, t = normals(generator, 3, 4, 1), torch.linspace(-1, 1, 10, dtype=torch.float64).unsqueeze(-1)
-    Y = torch.cat([t, t.square()], dim=-1)
-    together = fit_batch(omega, t, Y, max_iterations=15)
-    for expert in range(3):
-        alone = fit_batch(omega[expert : expert + 1], t, Y, max_iterations=15)
-        torch.testing.assert_close(alone.embedding[0], together.embedding[expert], atol=1e-7, rtol=1e-7)

@@ -17,9 +17,8 @@ from gp_ensembles.meta_learners.switching import sticky_transition
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.papers.gplvm import IEGPLVM, LatentSettings, ie_gplvm
 from gp_ensembles.papers.gplvm import model as model_module
-from gp_ensembles.papers.gplvm.embed import LatentModel, WeightPosterior, embed_rows
+from gp_ensembles.papers.gplvm.embed import embed_rows
 from gp_ensembles.papers.gplvm.first_rows import filled_from_nearest
-from gp_ensembles.papers.gplvm.neighbors import nearest_rows
 from gp_ensembles.papers.gplvm.presets import rbf_features
 
 EXPERTS, LATENT, START = 3, 2, 25
@@ -96,22 +95,6 @@ def test_hidden_surfaces_are_found_and_mapped_back(model, block_size, share):
     assert bool((back.variance > 0).all())
     assert back.variance.shape == Y[START:].shape
     assert int(model.store.num_seen) == 60
-
-
-def test_the_best_of_several_searches_is_taken():
-    model, Y = build(), surface(60)
-    model.settings = model.settings._replace(num_starts=4)
-    model.start(Y[:START])
-    row = (Y[START : START + 1] - model.offset) / model.scale
-    latent = LatentModel(model.omega, WeightPosterior(model.factor.clone(), model.mean.clone()), model.noise, 1.0)
-    near = model.store.embedding[nearest_rows(model.store, row, 4)[0]].clone()
-    ends = [embed_rows(latent, one[:, None], row) for one in near]
-    best = torch.stack([end.log_prob + end.log_latent for end in ends]).argmax(0)[:, 0]
-    assert len(best.unique()) > 1
-    found = model.update(Y[START : START + 1])
-    points = torch.stack([end.point for end in ends])
-    torch.testing.assert_close(found.by_expert, points[best, torch.arange(EXPERTS)])
-    assert model.best_expert == int(model.log_joint.argmax())
 
 
 def test_reconstructions_are_those_of_a_dense_posterior():
