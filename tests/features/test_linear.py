@@ -1,5 +1,6 @@
 """Linear and constant features against the frozen numbers of the reference and closed forms."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,12 @@ def test_prior_variance_starts_where_asked(value: float, num_experts: int) -> No
     for features in (LinearFeatures(2, start), ConstantFeatures(2, start)):
         torch.testing.assert_close(features.prior_variance, start, rtol=1e-12, atol=0.0)
         assert features.batch_shape == (num_experts,)
+
+
+def test_prior_variance_must_be_positive() -> None:
+    for kind, bad in itertools.product((LinearFeatures, ConstantFeatures), (0.0, -1.0, float("nan"), float("inf"))):
+        with pytest.raises(ValueError, match="prior_variance must be positive and finite"):
+            kind(2, torch.tensor([1.0, bad]))
 
 
 def test_wrong_arguments() -> None:

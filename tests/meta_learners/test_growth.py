@@ -79,6 +79,16 @@ def test_the_new_experts_past_is_the_mixtures(name, generator):
         torch.testing.assert_close(leader, torch.cat([0.8 * weights, torch.full((2,), 0.1, dtype=torch.float64)]))
 
 
+@each(FACTORIES)
+def test_growing_by_nothing_or_by_an_illegal_share_is_refused(make, generator):
+    state = make(4).init(4, densities(generator, 4, 1))
+    with pytest.raises(ValueError, match="at least one expert must be added"):
+        make(4).grow(state, 0, 0.1)
+    for share in (0.0, 1.0, -0.5, math.nan):
+        with pytest.raises(ValueError, match="share must be above 0 and below 1"):
+            make(5).grow(state, 1, share)
+
+
 def test_rules_for_a_number_of_experts_refuse_another(generator):
     for name in ("switching", "averaging, prior"):
         state = RULES[name](4).init(4, densities(generator, 4, 1))

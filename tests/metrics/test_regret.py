@@ -147,3 +147,15 @@ def test_missing_targets_add_nothing():
         assert torch.equal(found.log_prob.isnan(), missing)
     mixture = metrics.best_fixed_mixture(holes).log_prob
     assert bool(metrics.cumulative_regret(holed, mixture).isfinite().all())
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_values_that_are_no_log_densities_are_named(value):
+    log_prob, experts = densities(0, 3, 6)[0], densities(1, 3, 6)
+    bad, holed = log_prob.clone(), experts.clone()
+    bad[4], holed[2, 3] = value, value
+    for curve in (static_regret, metrics.cumulative_regret, lambda p, e: switching_regret(p, e, 1)):
+        with pytest.raises(ValueError, match=f"^log_prob is {value} in row 4;"):
+            curve(bad, experts)
+        with pytest.raises(ValueError, match=f"(expert|rival)_log_prob is {value} in row 3 of expert 2;"):
+            curve(log_prob, holed)

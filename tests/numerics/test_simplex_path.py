@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.simplex_path import Followed, Growth, follow_minimizer, settle_by_loops, settle_by_products
 from tests.numerics.test_simplex import by_all_supports, problem
 
@@ -80,3 +81,8 @@ def test_either_way_settles_at_the_best_of_all_supports(settled, condition):
 @pytest.mark.parametrize("settled", [settle_by_products, settle_by_loops])
 def test_either_way_refuses_what_is_not_positive_definite(settled):
     assert not settled(-np.eye(2), np.zeros(2), np.full(2, 0.5))
+
+
+def test_a_curvature_that_is_not_positive_definite_raises():
+    with pytest.raises(NumericalError, match="positive definite"):
+        follow_minimizer(start(2)._replace(matrix=-np.eye(2)), np.zeros((1, 2)), GROWTHS[0])
