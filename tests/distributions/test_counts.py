@@ -163,21 +163,6 @@ def tabulated(rates, evaluated=None):
     return TabulatedCounts(log_prob, rates, rates.sqrt())
 
 
-def test_tables_equal_the_exact_way():
-    rates = [0.01, 3.0, 80.0]
-    table, exact = tabulated(rates), LogRateCounts(
-        torch.zeros(1, dtype=F64), torch.tensor([rates], dtype=F64).log(), torch.zeros(1, 3, dtype=F64)
-    )  # fmt: skip
-    rows = torch.arange(3)
-    k = torch.tensor([[0.0, 3.0, 70.0], [1.0, 5.0, 90.0], [1e300, 1e6, 5000.0]], dtype=F64)
-    torch.testing.assert_close(table.cdf(k, rows), exact.cdf(k, rows), rtol=0, atol=1e-9)
-    levels = torch.tensor([[0.05], [0.5], [0.99]], dtype=F64).expand(3, 3)
-    assert torch.equal(table.quantile(levels), exact.quantile(levels))
-    for y in ([0.0, 3.0, 80.0], [9.0, 1e5, torch.nan]):
-        y = torch.tensor(y, dtype=F64)
-        torch.testing.assert_close(score(table, y), score(exact, y), rtol=1e-8, atol=1e-8, equal_nan=True)
-
-
 def test_a_table_without_end_is_refused():
     evaluated: list[int] = []
     with pytest.raises(ValueError, match="row 1 spread over more than 1000000 values; draw samples"):

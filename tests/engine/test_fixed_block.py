@@ -99,11 +99,6 @@ def test_launches_depend_neither_on_experts_nor_on_features_nor_on_rows(has_gaps
     assert len(few) < 200
 
 
-def test_rules_that_go_row_by_row_launch_little_for_each():
-    few, many = (launches(of_size(3, 10, FixedShare()), num_rows, False) for num_rows in (8, 64))
-    assert len(many) - len(few) <= 10 * (64 - 8)
-
-
 @pytest.mark.parametrize(("kind", "has_gaps"), [("averaging", True), ("switching", False), ("one expert", True)])
 def test_nothing_waits_or_copies_from_the_host(kind, has_gaps):
     """What a CUDA graph cannot record: numbers read, shapes that depend on numbers, tensors made of plain numbers."""

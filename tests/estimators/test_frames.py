@@ -49,17 +49,6 @@ def test_a_frame_is_predicted_as_the_numbers_made_by_hand(library):
     assert clone(ours).fit(given[:80], y[:80]).n_features_in_ == 4
 
 
-def test_kinds_come_from_the_warm_up_rows_and_later_levels_are_no_known_one():
-    X, y = frame()
-    model = OnlineRegressor(LINEAR, 60, 0).fit(X[:80], y[:80])
-    later = X[80:].assign(site="new")
-    assert np.isfinite(model.predict(later)).all()
-    changed = X.copy()
-    changed.loc[70:, "site"] = "new"
-    models = [OnlineRegressor(LINEAR, 60, 0).fit(frame[:70], y[:70]) for frame in (X, changed)]
-    np.testing.assert_array_equal(*(model.predict(X[70:]) for model in models))
-
-
 def test_what_is_wrong_is_named():
     X, y = frame()
     notes = X.assign(note=[f"note {row}" for row in range(NUM)])

@@ -8,7 +8,7 @@ import torch
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import auto, forecaster, light
 from gp_ensembles.experts.changing_trend import fit_trends
-from gp_ensembles.experts.structural import StructuralExpert, fit_structural
+from gp_ensembles.experts.structural import StructuralExpert
 
 
 def noise(num_rows, count, seed):
@@ -84,14 +84,6 @@ def test_chance_is_no_changing_trend(seed):
     """Both series have some more evidence with a slope that walks, but less than another number is worth."""
     y = standardized(0.05 * torch.arange(60, dtype=torch.float64) + noise(60, 1, seed)[0])
     assert [name for name, _ in fit_trends(y, None, 1)] == ["fast changing trend"]
-
-
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
-def test_the_straight_one_has_at_least_the_evidence_of_the_coarser_search(seed):
-    rows, shocks = torch.arange(150, dtype=torch.float64), noise(150, 2, seed)
-    y = standardized(shocks[0].cumsum(0) * 0.2 + (1 + rows / 50) * (math.pi * rows / 4).sin() + 0.3 * shocks[1])
-    found = dict(fit_trends(y, 8, 1))
-    assert evidence(found["trend and season"], y) > evidence(fit_structural(y, 8, 1), y) - 0.1
 
 
 def test_the_forecaster_has_them_with_a_season_or_without_and_others_do_not():
