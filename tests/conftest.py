@@ -8,9 +8,6 @@ import torch
 
 from tests.gpus import GPUS, Gpu
 
-# It makes a golden file and needs NumPyro, which the tests do without.
-collect_ignore = ["golden/make_fusion_nuts.py"]
-
 GOLDEN = Path(__file__).parent / "golden"
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

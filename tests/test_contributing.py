@@ -10,10 +10,6 @@ PACKAGE = Path(gp_ensembles.__file__).parent
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
-def test_it_is_short():
-    assert len(TEXT) <= 8000
-
-
 def test_the_table_names_the_packages_that_exist():
     table = TEXT.partition("| package | contents |\n|---|---|\n")[2].partition("\n\n")[0].splitlines()
     named = [name for row in table for name in re.findall(r"`(\w+)`", row.split("|")[1])]

@@ -175,25 +175,6 @@ def test_the_expert_is_its_recursion_row_by_row(clipped, generator):
                 covariance = covariance - np.outer(gain, phi @ covariance)
 
 
-def test_the_expert_learns_the_same_in_blocks_and_through_gross_errors(clipped, generator):
-    X, y = stream(200, generator)
-    expert = clipped(LinearFeatures.from_data(X))
-    rule = BayesianModelAveraging()
-    parts = [expert, GaussianExpert(LinearFeatures.from_data(X))]
-    whole, pieces = OnlineEnsemble(Ensemble(parts, rule)), OnlineEnsemble(Ensemble(parts, rule))
-    predicted = whole.observe(X, y)
-    means = torch.cat([pieces.observe(X[t : t + 7], y[t : t + 7]).mean for t in range(0, 200, 7)])
-    torch.testing.assert_close(means, predicted.mean, rtol=1e-9, atol=1e-9)
-    good = (y.abs() < 50)[100:]
-    truth = X @ torch.tensor([1.0, -2.0], dtype=torch.float64)
-    error = (predicted.experts.mean - truth)[:, 100:][:, good].square().mean(-1)
-    assert float(error[0]) < 0.2 * float(error[1])
-    changed = y.clone()
-    changed[120] = 5.0
-    again = OnlineEnsemble(Ensemble(parts, rule)).observe(X, changed)
-    torch.testing.assert_close(again.mean[:121], predicted.mean[:121], rtol=1e-9, atol=1e-9)
-
-
 def test_the_likelihood_is_learned_by_an_expert(tmp_path, generator):
     (code,) = blocks("A new likelihood")
     expert = LaplaceExpert(
@@ -218,13 +199,6 @@ def test_the_weight_rule_keeps_the_contract_and_experts_can_join(tmp_path):
     outcomes = run_contracts(copies, tmp_path)
     assert outcomes.failed == []
     assert outcomes.passed >= 12
-
-
-def test_a_rule_without_growth_does_not_keep_the_contract(tmp_path):
-    code, _, _ = blocks("A new weight rule")
-    lacking = made(code.replace("def grow(", "def grow_later("), tmp_path)
-    with pytest.raises(TypeError, match="abstract method"):
-        lacking.TemperedAveraging(0.5)
 
 
 def test_the_weight_rule_weighs_an_ensemble(tmp_path, generator):

@@ -82,14 +82,6 @@ def test_notebooks_have_no_stored_outputs():
     assert output_complaints(sorted((ROOT / "notebooks").glob("*.ipynb"))) == []
 
 
-def test_a_stranger_finds_what_a_repository_needs():
-    needed = ("CONTRIBUTING.md", "LICENSE", "Makefile", "constraints.txt", "constraints-lowest.txt")
-    assert [name for name in needed if not (ROOT / name).stat().st_size] == []
-    assert (Path(gp_ensembles.__file__).parent / "py.typed").is_file()  # the wheel has every file of the package
-    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert "## [Unreleased]" in text or f"## [{gp_ensembles.__version__}]" in text
-
-
 def test_the_recipe_for_conda_names_every_dependency():
     text = (ROOT / "packaging" / "conda-forge" / "meta.yaml").read_text(encoding="utf-8")
     run = re.split(r"^  run:$", text, flags=re.MULTILINE)[1].split("\ntest:")[0]

@@ -38,39 +38,6 @@ def test_what_scrolls_takes_the_focus_and_no_head_of_a_column_is_empty():
     )
 
 
-def test_words_of_tables_break_at_their_joints_and_numbers_do_not():
-    page = (
-        '<p>1 014 OE-RFF</p><table class="docutils"><td>1 014 of OE-RFF 1e-16, 9 %</td>'
-        "<td>gp_ensembles/experts/refitted.py</td>"
-        '<td><code><span class="pre">experts.fit_empirical_bayes</span></code></td></table>'
-        '<table class="autosummary"><td><span class="pre">experts.GaussianExpert</span></td></table>'
-    )
-    assert extension("cells").breaking(page) == (
-        '<p>1\u00a0014 OE-RFF</p><table class="docutils"><td>1\u00a0014 of OE-\u2060RFF 1e-\u206016, 9\u00a0%</td>'
-        "<td>gp_<wbr>ensembles/<wbr>experts/<wbr>refitted.py</td>"
-        '<td><code><span class="pre">experts.<wbr>fit_<wbr>empirical_<wbr>bayes</span></code></td></table>'
-        '<table class="autosummary"><td><span class="pre">experts.<wbr class="phone">Gaussian<wbr class="phone">Expert'
-        "</span></td></table>"
-    )
-
-
-def test_numbers_are_not_broken_and_code_is_left_alone():
-    page = "<p>Of 1 014 rows 90 % are in 2 columns.</p><pre>1 014 rows</pre><p>and <code>1 014</code> of 3 000</p>"
-    predicted = extension("cells").whole_numbers(page)
-    assert predicted == (
-        "<p>Of 1\u00a0014 rows 90\u00a0% are in 2 columns.</p><pre>1 014 rows</pre>"
-        "<p>and <code>1 014</code> of 3\u00a0000</p>"
-    )
-    assert extension("cells").whole_numbers(predicted) == predicted
-
-
-def test_names_of_functions_stand_apart_from_what_they_are_of():
-    thin = '<mspace width="0.167em"/>'
-    predicted = extension("mathml").converted(r"S\log M + \log(x)")
-    assert f"<mi>S</mi>{thin}<mi>log</mi>{thin}<mi>M</mi><mo>" in predicted
-    assert predicted.count(thin) == 2
-
-
 def test_defaults_are_shown_as_one_would_write_them():
     written = extension("defaults").written
     assert written("(a=<factory>, b: int = 3)") == "(a=..., b: int = 3)"

@@ -5,7 +5,6 @@ It runs what the README promises.
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -70,23 +69,12 @@ def test_it_is_the_installed_package_that_runs(installed):
     run(installed, "import importlib.util\nassert importlib.util.find_spec('studies') is None\n")
 
 
-def test_a_command_without_the_extra_is_one_sentence(installed):
-    predicted = 'error: the command line needs jsonargparse; add it with: pip install "gp_ensembles[cli]"'
-    assert run(installed, COMMAND, "demo", expected=2) == f"gp-ensembles: {predicted}\n"
-
-
 def test_the_demo_runs_with_the_extra(installed):
     assert "rows predicted" in command(installed, "demo", "--progress", "false", "--out", "demo")
     summary = json.loads((installed[2] / "demo" / "summary.json").read_text(encoding="utf-8"))
     assert summary["rows"] == 1667
     assert (installed[2] / "demo" / "report.html").stat().st_size > 1e6
     assert summary["log_score"] > max(scores["log_score"] for scores in summary["baselines"].values())
-
-
-def test_the_example_of_the_readme_runs(installed):
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    block = re.search(r"## Example\n+```python\n(.*?)```", readme, flags=re.DOTALL)[1]
-    assert run(installed, block)
 
 
 def test_a_config_is_found_by_name(installed):

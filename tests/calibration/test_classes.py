@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gp_ensembles.calibration.classes import init_classes, predict_classes, remember_labels, update_classes
+from gp_ensembles.calibration.classes import init_classes, update_classes
 
 N = 40
 MOVES = ((1, 0, 0, 0, 0), (1, 1, 0, 1, 0), (1, 1, 1, 1, 1))
@@ -77,33 +77,6 @@ def test_it_is_plain_loops(num_classes):
         torch.testing.assert_close(own, torch.tensor(covariance), rtol=1e-7, atol=1e-10)
 
 
-@pytest.mark.parametrize("num_classes", [2, 4])
-def test_any_blocking_gives_the_same(num_classes):
-    predicted, others, y = stream(num_classes)
-    whole, want = update_classes(init_classes(num_classes, 1, predicted), predicted, others, y)
-    for size in (1, 7):
-        state, parts = init_classes(num_classes, 1, predicted), []
-        for start in range(0, N, size):
-            rows = slice(start, start + size)
-            ahead = predict_classes(state, predicted[rows][:1], others[:, rows][:, :1])
-            state, log_prob = update_classes(state, predicted[rows], others[:, rows], y[rows])
-            torch.testing.assert_close(ahead[0], log_prob[0], rtol=1e-12, atol=1e-12)  # predict is the next row
-            parts.append(log_prob)
-        torch.testing.assert_close(torch.cat(parts), want, rtol=1e-11, atol=1e-11)
-        torch.testing.assert_close(state, whole, rtol=1e-10, atol=1e-11)
-
-
-@pytest.mark.parametrize("num_classes", [2, 3])
-def test_no_prediction_sees_its_label(num_classes):
-    predicted, others, y = stream(num_classes)
-    changed = y.clone()
-    changed[15] = (y[15] + 1) % num_classes
-    start = init_classes(num_classes, 1, predicted)
-    a, b = (update_classes(start, predicted, others, labels)[1] for labels in (y, changed))
-    assert torch.equal(a[:16], b[:16])
-    assert not torch.equal(a[16:], b[16:])
-
-
 def test_a_missing_label_moves_no_coefficient_and_no_share():
     predicted, others, y = stream(3)
     before, _ = update_classes(init_classes(3, 1, predicted), predicted, others, y)
@@ -119,40 +92,3 @@ def test_calibrated_probabilities_cost_next_to_nothing():
     rows = torch.arange(len(y))
     loss = float((predicted[rows, y.long()] - log_prob[rows, y.long()]).mean())
     assert loss < 0.002
-
-
-def test_what_is_wrong_is_learned():
-    """Too sure by a factor of two, and labels that stay what they were: both are found."""
-    g = torch.Generator().manual_seed(5)
-    latent = torch.randn(3000, generator=g, dtype=torch.float64)
-    y, last = torch.zeros(3000, dtype=torch.float64), 0.0
-    for t in range(3000):
-        chance = torch.sigmoid(latent[t] + 2 * (2 * last - 1))
-        last = float(torch.rand((), generator=g, dtype=torch.float64) < chance)
-        y[t] = last
-    predicted = torch.stack([0 * latent, 2 * latent], dim=-1).log_softmax(-1)
-    _, log_prob = update_classes(init_classes(2, 0, predicted), predicted, predicted.new_zeros(0, 3000, 2), y)
-    rows = torch.arange(3000)
-    truth = torch.cat([y.new_zeros(1), y[:-1]])
-    best = torch.nn.functional.logsigmoid((2 * y - 1) * (latent + 2 * (2 * truth - 1)))
-    assert float((best - log_prob[rows, y.long()])[500:].mean()) < 0.01
-    assert float((best - predicted[rows, y.long()])[500:].mean()) > 0.2
-
-
-def test_labels_of_the_warm_up_are_remembered():
-    predicted, _, y = stream(3)
-    state = remember_labels(init_classes(3, 1, predicted), y[:7])
-    assert (state.labels[0].argmax(), state.labels[1].argmax()) == (int(y[6]), int(y[5]))
-    gap = remember_labels(init_classes(3, 1, predicted), y[:8])
-    torch.testing.assert_close(gap.labels[0], torch.full((3,), 1 / 3, dtype=torch.float64))
-
-
-def test_single_precision_and_impossible_labels():
-    predicted, others, y = stream(3, dtype=torch.float32)
-    predicted[5] = torch.tensor([0.0, -torch.inf, -torch.inf])
-    y[5] = 2.0
-    _, log_prob = update_classes(init_classes(3, 1, predicted), predicted, others, y)
-    assert log_prob.dtype == torch.float32
-    assert bool(torch.isfinite(log_prob).all())
-    _, want = update_classes(init_classes(3, 1, predicted.double()), predicted.double(), others.double(), y.double())
-    torch.testing.assert_close(log_prob.double(), want, rtol=1e-3, atol=1e-3)

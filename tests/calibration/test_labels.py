@@ -48,24 +48,6 @@ def test_it_is_plain_loops_however_it_is_cut(num_classes):
         torch.testing.assert_close((torch.cat(parts), state.counts), (want, counts), rtol=1e-12, atol=1e-12)
 
 
-def test_no_forecast_sees_its_label_and_the_old_state_stays():
-    y = labels(2)
-    changed = y.clone()
-    changed[20] = 1 - y[20]
-    start = init_labels(2, y)
-    a, b = update_labels(start, y)[1], update_labels(start, changed)[1]
-    assert torch.equal(a[:21], b[:21])
-    assert not torch.equal(a[21], b[21])
-    assert torch.equal(start.counts, init_labels(2, y).counts)
-
-
-def test_single_precision():
-    y = labels(3)
-    _, log_prob = update_labels(init_labels(3, y.float()), y.float())
-    assert log_prob.dtype == torch.float32
-    torch.testing.assert_close(log_prob.double(), plain(y, 3)[0], rtol=1e-5, atol=1e-5)
-
-
 def test_one_label_of_many_series_at_a_time_is_the_same():
     y, start = labels(2), init_labels(2, torch.zeros((), dtype=torch.float64))
     after, want = update_labels(start, y)

@@ -56,18 +56,6 @@ def test_it_is_the_recursion_written_plainly():
         np.testing.assert_array_equal(covered[place], hits)
 
 
-def test_the_future_changes_nothing_before_it_and_a_gap_nothing_at_all():
-    u = torch.rand(60, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    levels = IntervalLevels()
-    other = torch.cat([u[:30], torch.ones(30)])
-    assert torch.equal(run(u, levels)[1][..., :31], run(other, levels)[1][..., :31])
-    state, _, _ = run(u, levels)
-    same, output = levels.update_block(state, torch.full((2,), NAN))
-    assert all(torch.equal(one, two) for one, two in zip(same, state, strict=True))
-    assert torch.equal(output.levels[..., 0], levels.probabilities(state))
-    assert bool(output.covered.isnan().all())
-
-
 @pytest.mark.parametrize(
     ("adversary", "coverage"),
     [("inside", 0.9), ("outside", 0.3), ("turns", 0.9), ("far", 0.99), ("walk", 0.3), ("atoms", 0.99)],

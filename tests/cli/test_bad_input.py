@@ -80,29 +80,6 @@ def test_bad_cells_later_end_the_run_and_what_came_before_is_kept(place, small, 
     assert tables_of(place / "cells") == tables_of(place / "good")
 
 
-def test_a_missing_input_is_legal(place, small):
-    rows = small.rows(160)
-    for row in (40, 150):
-        rows[row][1] = ""
-    small.write(place / "gaps.csv", rows)
-    assert stream(place, "gaps.csv", "gaps") == 0
-    inputs = summary_of(place / "gaps")["inputs"]
-    assert [entry["num_imputed"] for entry in inputs] == [0, 2]
-
-
-def test_a_short_row_is_named(place, small, complaint):
-    for short, out, words in (
-        (7, "never", "row 8"),
-        (120, "part", "data row 121 (line 122): 2 cells under 3 column nam"),
-    ):
-        rows = small.rows(160)
-        rows[short] = rows[short][:2]
-        small.write(place / "short.csv", rows)
-        assert words in complaint(stream, place, "short.csv", out)
-    assert not (place / "never").exists()
-    assert load_checkpoint(place / "part" / "checkpoint.pt").num_read == 120
-
-
 def test_constant_columns_are_kept_and_wake_up(place, small, complaint):
     rows = [[a, "3.0" if number < 120 else b, y] for number, (a, b, y) in enumerate(small.rows(160))]
     small.write(place / "constant.csv", rows)

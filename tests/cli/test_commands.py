@@ -96,21 +96,6 @@ def followed(location, squared_scale, y):
     return sum(scores) / len(scores)
 
 
-def test_a_target_changes_no_earlier_prediction_nor_its_own(workplace, small):
-    rows = small.rows(ROWS)
-    changed = 250
-    rows[changed][2] = "1e6"
-    small.write(workplace / "changed.csv", rows)
-    assert stream(workplace, "changed.csv", "changed", warmup=WARMUP) == 0
-    before, after = (small.read(workplace / name / "predictions.csv") for name in ("full", "changed"))
-    last = changed - WARMUP
-    mean = torch.stack([column(part, "mean") for part in (before, after)])
-    assert float((mean[0] - mean[1])[: last + 1].abs().max()) < 1e-9
-    assert float((mean[0] - mean[1])[last + 1 :].abs().max()) > 1
-    weights = [small.read(workplace / name / "weights.csv")[last] for name in ("full", "changed")]
-    assert weights[0] == weights[1]
-
-
 @pytest.mark.processor
 def test_resume_continues_as_if_never_interrupted(workplace, small):
     rows = small.rows(ROWS)
@@ -174,15 +159,6 @@ def test_options_override_the_config_wherever_they_stand():
         ("stream --limit-inputs false", "stream --limit_inputs false"),
     ):
         assert normalized_arguments(given.split()) == found.split()
-
-
-def test_the_score_runs_along(workplace, capsys):
-    assert stream(workplace, "data.csv", "shown", warmup=WARMUP, progress=True) == 0
-    reported = capsys.readouterr()
-    assert "220/220" in reported.err
-    assert "log_score=" in reported.err
-    assert "recursive linear regression" in reported.out
-    assert str(workplace / "shown" / "checkpoint.pt") in reported.out
 
 
 def test_named_tables_and_folders(workplace, refused):

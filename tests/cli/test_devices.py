@@ -22,18 +22,6 @@ CLOSE = {"rtol": 1e-6, "atol": 1e-6}
 # Hyperparameters are fitted as far as a device's own round-off, and drawn along eigenvectors of either sign.
 FITTED = {"rtol": 1e-2, "atol": 5e-2}
 
-# What a run can be told anew; states keep the precision in which they began.
-BOTH = {"device", "dtype"}
-OPTIONS = {"stream": BOTH, "resume": {"device"}, "compare": BOTH, "forecast": {"device"}, "demo": set()}
-
-
-def test_which_command_has_which_option(capsys):
-    for name, options in OPTIONS.items():
-        with pytest.raises(SystemExit):
-            main([name, "--help"])
-        reported = capsys.readouterr().out
-        assert {option for option in ("device", "dtype") if f"--{option} " in reported} == options
-
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):

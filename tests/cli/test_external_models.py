@@ -1,6 +1,5 @@
 """External models on the command line: columns of forecasts with gaps, the lines of the summary, and resumption."""
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.targets import BinaryTarget
 from gp_ensembles.experts.adapters import RegressorAdapter
 from gp_ensembles.streaming import StreamConfig
-from tests.cli.commands import FIT, LINEAR, open_table, resume, run, summary_of
+from tests.cli.commands import FIT, open_table, resume, summary_of
 from tests.cli.commands import stream as stream_with
 
 CONFIG = f"""\
@@ -77,37 +76,6 @@ def test_summaries_report_external_models_and_a_resumed_run_tells_the_same(place
     assert rest == whole
     predicted = {row["row"]: row["mean"] for row in small.read(place / "whole" / "predictions.csv")}
     assert all(predicted[row["row"]] == row["mean"] for row in small.read(place / "rest" / "predictions.csv"))
-
-
-def test_columns_of_forecasts_are_read_whatever_features_are_named(place, capsys, small, refused):
-    assert stream_external(place, "data.csv", "named", features="a") == 0
-    assert stream_external(place, "data.csv", "all") == 0
-    assert small.read(place / "named" / "predictions.csv") == small.read(place / "all" / "predictions.csv")
-    assert resume(place, "first.csv", "on", checkpoint=place / "named", skip_seen=False) == 0
-    capsys.readouterr()
-    small.write(place / "bare.csv", small.rows(120), ("a", "b", "y"))
-    refused(stream_external(place, "bare.csv", "no", features="a"), "nwp")
-
-
-def test_a_folder_with_a_manifest_may_have_gaps_in_its_forecasts(place, capsys, small):
-    entry = {"name": "set", "file": "data.csv", "features": ["a"], "target": "y"}
-    (place / "manifest.json").write_text(json.dumps({"datasets": [entry]}), encoding="utf-8")
-    folder = {"data_folder": place}
-    assert run("stream", "set", **folder, warmup=60, config=place / "external.yaml", out=place / "folder") == 0
-    assert stream_external(place, "data.csv", "all") == 0
-    assert small.read(place / "folder" / "predictions.csv") == small.read(place / "all" / "predictions.csv")
-    assert run("resume", "set", **folder, skip_seen=False, checkpoint=place / "folder", out=place / "on") == 0
-
-
-def test_configs_are_compared_on_the_same_inputs_each_with_its_own_forecasts(place):
-    (place / "plain.yaml").write_text(LINEAR, encoding="utf-8")
-    configs = ("--configs", place / "external.yaml", place / "plain.yaml")
-    for features, inputs in (({}, ["a", "nwp", "spread"]), ({"features": "a"}, ["a"])):
-        usual = {"target": "y", "warmup": 60, "out": place / "both", **features}
-        assert run("compare", place / "data.csv", *configs, **usual) == 0
-        found = json.loads((place / "both" / "compare.json").read_text("utf-8"))
-        assert found["external"]["features"] == ["a"]
-        assert found["plain"]["features"] == inputs
 
 
 def test_one_column_may_be_a_word_and_settings_of_the_ensemble_stand_under_it(tmp_path):

@@ -113,17 +113,6 @@ def test_rows_that_lie_between_are_forecast_as_well(place):
     assert (place / "holes" / "backtest.csv").read_bytes() == (place / "empties" / "backtest.csv").read_bytes()
 
 
-def test_a_backtest_scores_every_origin(place, capsys):
-    options = {"inputs": place / "later.csv", "backtest": 6, "every": 4, "out": place / "scores"}
-    assert run("forecast", checkpoint=place / "run", **options) == 0
-    assert "7 origins, 6 rows ahead each: CRPS" in capsys.readouterr().out
-    rows = read(place / "scores" / "backtest.csv")
-    assert len(rows) == 6
-    for row in rows:
-        assert 0 < float(row["crps"]) < 1.5  # the noise alone has 0.17, a season 3
-        assert 0 <= float(row["covered_50"]) <= float(row["covered_90"]) <= 1
-
-
 def test_what_is_refused_in_one_sentence(place, capsys):
     for arguments, message in [
         ([], "give --inputs, a table of the future rows, or --horizon, their number"),

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gp_ensembles.cli.predictions import interval_columns, interval_table
+from gp_ensembles.cli.predictions import interval_table
 from gp_ensembles.cli.scored_stream import ScoredStream
 from gp_ensembles.cli.summary import interval_lines, summarize_run, summary_table
 from gp_ensembles.data import Table
@@ -89,9 +89,3 @@ def test_counts_have_no_adaptive_intervals():
     list(stream.chunks(after(counts)))
     assert stream.coverages == {}
     assert summarize_run(stream)["intervals"] == {}
-
-
-def test_names_of_columns():
-    shares = (0.9, 0.95, 0.5, 0.99, 0.6826)
-    assert [interval_columns(share)[0] for share in shares] == ["q05", "q025", "q25", "q005", "q1587"]
-    assert interval_columns(0.8) == ("q10", "q90")

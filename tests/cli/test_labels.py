@@ -82,17 +82,3 @@ def test_a_stream_is_scored_and_resumed(tmp_path, small, kind):
     resumed = summary_of(tmp_path / "rest")
     for name in ("log_score", "rows_scored"):
         assert resumed[name] == summary[name]
-
-
-def test_one_class_in_the_warm_up_is_said_in_the_summary(tmp_path, small, capsys):
-    rows = make_rows("binary")
-    for row in rows[:60]:
-        row[2] = "1"
-    small.write(tmp_path / "data.csv", rows)
-    assert run(tmp_path, "data.csv", "out", "binary") == 0
-    predicted = capsys.readouterr()
-    assert "all labels of the warm-up are 1, which does not tell how inputs matter" in predicted.out
-    assert "Warning" not in predicted.err
-    summary = summary_of(tmp_path / "out")
-    assert summary["only_label_of_warmup"] == 1
-    assert summary["rows_scored"] == len(rows) - 60

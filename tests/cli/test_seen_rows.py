@@ -76,14 +76,6 @@ def test_rows_are_not_learned_twice_unless_one_says_so(place, refused):
         assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
-def test_without_times_the_same_rows_are_learned_again_if_told(place, small, refused):
-    small.write(place / "plain.csv", small.rows(90))
-    assert stream(place, "plain.csv", "again") == 0
-    refused(resume(place, "plain.csv", "again"), "--skip-seen=false to learn them again")
-    assert resume(place, "plain.csv", "again", "--skip-seen=false") == 0
-    assert summary_of(place / "again")["rows"] == 180 - WARMUP
-
-
 def test_a_bad_last_row_costs_nothing_once_it_is_taken_out(place, capsys):
     text = (place / "first.csv").read_text()
     (place / "total.csv").write_text(text + "Total,,\n")

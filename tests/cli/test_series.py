@@ -121,12 +121,6 @@ def test_further_rows_go_on_with_a_complete_run(rows):
     assert (other["mean"].notna() & other["log_prob"].isna()).all()
 
 
-def test_explain_says_what_columns_are_and_runs_nothing(folder, capsys):
-    assert stream("all.csv", "--explain") == 0
-    assert "400 rows" in capsys.readouterr().out
-    assert not (folder / "out").exists()
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -164,14 +158,6 @@ def test_a_resume_that_failed_leaves_a_complete_run_complete(folder, rows, refus
     assert resume("more.csv") == 0
     same_predictions()
     assert not list((folder / "run").glob("*.partial"))
-
-
-def test_a_run_that_failed_over_a_complete_one_leaves_it_whole(folder, rows):
-    broken_table(folder / "bad.csv", rows, 3)
-    assert stream("bad.csv", "--out", "run") == 2
-    assert resume("more.csv") == 0
-    assert b"\0" not in (folder / "run/predictions.csv").read_bytes()
-    same_predictions()
 
 
 def test_a_second_table_that_stops_goes_on_where_it_stopped(folder, rows, refused, monkeypatch):

@@ -145,20 +145,6 @@ def test_a_table_of_a_few_rows_says_how_many_are_needed(place, small, capsys):
     assert not (place / "few").exists()
 
 
-def test_the_warm_up_of_a_short_table_is_chosen_and_said(place, small, capsys):
-    (place / "free.yaml").write_text(small.config, encoding="utf-8")
-    free, usual = {"config": place / "free.yaml", "out": place / "free"}, {"target": "y"}
-    assert run("stream", place / "plain.csv", **usual, **free) == 0
-    assert "the warm-up is a third of the table, 43 rows; change it with --warmup" in capsys.readouterr().out
-    assert summary_of(place / "free")["rows"] == ROWS - 43
-    assert run("compare", place / "plain.csv", "--configs", free["config"], **usual, out=place / "compared") == 0
-    assert f"plain: {ROWS - 43} rows predicted" in capsys.readouterr().out
-    (place / "free.yaml").write_text("warmup: 50\n" + small.config, encoding="utf-8")
-    assert run("stream", place / "plain.csv", **usual, **free) == 0
-    assert summary_of(place / "free")["warmup"] == 50
-    assert "a third" not in capsys.readouterr().out
-
-
 def swapped(rows):
     rows[30], rows[31] = rows[31], rows[30]
     return rows

@@ -154,17 +154,6 @@ def test_rows_given_to_a_stream_are_counted_from_the_first_of_the_stream():
     assert next(scored.chunks(at_hand(X[331:], y[331:], 372))).first_row == 371
 
 
-@pytest.mark.parametrize("is_wild_first", [True, False])
-def test_the_first_of_two_bad_rows_is_named(is_wild_first):
-    table = make_table()
-    X, y = table.X[40:].clone(), table.y[40:].clone()
-    scored = ScoredStream.start(replace(BINARY, on_bad_row="refuse"), open_table(table, 40))
-    X[20 if is_wild_first else 30, 0], y[25] = 1e200, 0.5
-    with pytest.raises(ValueError, match="in row 61" if is_wild_first else "row 66, column y: the target is 0.5"):
-        list(scored.chunks(at_hand(X, y)))
-    assert scored.num_read == (60 if is_wild_first else 65)
-
-
 @given(
     kind=st.sampled_from([BinaryTarget(), ClassTarget(3), LevelTarget(4), CountTarget(), RealTarget()]),
     y=st.lists(st.sampled_from([math.nan, -1.0, 0.0, 0.5, 1.0, 2.0, 3.0, 4.0]), min_size=1, max_size=6),

@@ -5,9 +5,8 @@ import json
 
 import numpy as np
 import pytest
-import torch
 
-from gp_ensembles.data import load_folder, read_csv
+from gp_ensembles.data import load_folder
 from gp_ensembles.data.folder import folder_names
 
 CSV = "date,torque2,angle,torque1,speed\n20240101,9,0.5,1,2\n20240102,8,0.25,,3\n"
@@ -52,14 +51,6 @@ def test_other_features_may_be_asked_for_and_checksums_are_not_looked_at_unless_
     load_folder(folder, "arm_changed")
     assert load_folder(folder, "arm", features=["torque2"]).X.tolist() == [[9.0], [8.0]]
     assert load_folder(folder, "holes", features=["a"]).X.tolist() == [[1.0], [3.0]]
-
-
-def test_arrays(folder):
-    table = load_folder(str(folder), "digits")
-    assert table.X.tolist() == [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
-    assert table.y.tolist() == [0.0, 1.0, 1.0]
-    assert table.feature_names == ("X0", "X1")
-    assert table.X.dtype == table.y.dtype == torch.float64
 
 
 @pytest.mark.parametrize(
@@ -112,16 +103,3 @@ def test_shared_sets_agree_with_their_manifest(shared, name):
     assert float(table.y.min()) == entry["checks"]["target_min"]
     if entry["format"] == "csv.gz":
         assert list(table.feature_names) == entry["features"]
-
-
-def test_other_torques_are_no_inputs(shared):
-    table = load_folder(shared / "data", "sarcos_thin10")
-    assert table.X.shape == (4449, 21)
-    assert not any(name.startswith("tau") for name in table.feature_names)
-    # Reading all but the target by place would have let them in.
-    assert read_csv(shared / "data" / "sarcos_thin10.csv.gz", "tau1").X.shape[1] > 21
-
-
-def test_missing_inputs_are_kept(folder, shared):
-    assert load_folder(folder, "holes").X.isnan().tolist() == [[False, True], [False, False]]
-    assert load_folder(shared / "data", "air_quality_raw").X.isnan().any()

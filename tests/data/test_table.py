@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from gp_ensembles.data import read_csv
+from tests.refusals import refused
 
 GOOD = "time,load,price\n0,1.5,7\n1,,8\n2,2.25,9e-3\n"
 
@@ -29,12 +30,6 @@ def test_exact_values(tmp_path, name, wrong_default_dtype):
     assert table.X.is_contiguous()
 
 
-def test_features_come_in_the_order_asked_for(tmp_path):
-    path = written(tmp_path, GOOD)
-    assert read_csv(str(path), "load", ["price", "time"]).X[0].tolist() == [7.0, 0.0]
-    assert read_csv(path, "load", ["price"]).X.shape == (3, 1)
-
-
 @pytest.mark.parametrize(
     ("text", "target", "features", "message"),
     [
@@ -52,8 +47,7 @@ def test_features_come_in_the_order_asked_for(tmp_path):
     ],
 )
 def test_what_is_wrong_is_said(tmp_path, text, target, features, message):
-    with pytest.raises(ValueError, match=message):
-        read_csv(written(tmp_path, text), target, features)
+    refused(ValueError, message, lambda: read_csv(written(tmp_path, text), target, features))
 
 
 def test_true_and_false_are_targets_in_any_case(tmp_path):
@@ -63,10 +57,8 @@ def test_true_and_false_are_targets_in_any_case(tmp_path):
 
 
 def test_files_that_are_not_there(tmp_path):
-    with pytest.raises(FileNotFoundError, match="does not exist"):
-        read_csv(tmp_path / "absent.csv", "load")
-    with pytest.raises(FileNotFoundError, match="a folder"):
-        read_csv(tmp_path, "load")
+    refused(FileNotFoundError, "does not exist", lambda: read_csv(tmp_path / "absent.csv", "load"))
+    refused(FileNotFoundError, "a folder", lambda: read_csv(tmp_path, "load"))
 
 
 @pytest.mark.parametrize(
@@ -79,5 +71,4 @@ def test_files_that_are_not_there(tmp_path):
 )
 def test_files_that_are_no_text(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError, match="not a text table"):
-        read_csv(tmp_path / name, "load")
+    refused(ValueError, "not a text table", lambda: read_csv(tmp_path / name, "load"))

@@ -139,19 +139,6 @@ def test_one_gross_count_costs_nothing():
     assert 1e9 - 20 < float(got[7]) < 1e9
 
 
-def test_one_gross_rate_costs_as_little():
-    """Quantiles by bisection, scores by runs: both grow with the logarithm of a rate."""
-    mean = torch.zeros(1, 20, dtype=F64)
-    mean[0, 3] = math.log(1e7)
-    counts = LogRateCounts(torch.zeros(1, dtype=F64), mean, 0.04 + 0 * mean)
-    calls: list[int] = []
-    got = score(counts, counts.quantile(torch.full((20,), 0.5, dtype=F64)), calls)
-    assert sum(calls) < 20 * 200
-    assert float(counts.quantile(torch.full((20,), 0.5, dtype=F64))[3]) == pytest.approx(1e7, rel=1e-4)
-    normal = 0.2337 * 0.2 * 1e7  # about that of a normal distribution of this spread
-    assert float(got[3]) == pytest.approx(normal, rel=0.05)
-
-
 def test_ends_of_quantiles():
     counts = many()
     levels = torch.tensor([0.0, 1.0], dtype=F64).unsqueeze(-1).expand(2, 40)
@@ -165,17 +152,6 @@ def test_ends_of_quantiles():
     assert none.quantile(torch.zeros(2, 0, dtype=F64)).shape == (2, 0)
 
 
-def test_no_row_depends_on_others():
-    g = torch.Generator().manual_seed(5)
-    mean, stddev = 2 * torch.randn(2, 3, 30, dtype=F64, generator=g)
-    log_weights, y = torch.zeros(3, dtype=F64).log_softmax(0), torch.arange(30, dtype=F64)
-    every = LogRateCounts(log_weights, mean, stddev.square())
-    crps = score(every, y)
-    for row in range(0, 30, 7):
-        alone = LogRateCounts(log_weights, mean[:, row : row + 1], stddev[:, row : row + 1].square())
-        torch.testing.assert_close(score(alone, y[row : row + 1]), crps[row : row + 1], rtol=1e-14, atol=0)
-
-
 def tabulated(rates, evaluated=None):
     rates = torch.tensor(rates, dtype=F64)
 
@@ -185,28 +161,6 @@ def tabulated(rates, evaluated=None):
         return torch.xlogy(k, rates[rows]) - rates[rows] - torch.lgamma(k + 1)
 
     return TabulatedCounts(log_prob, rates, rates.sqrt())
-
-
-def test_tables_equal_the_exact_way():
-    rates = [0.01, 3.0, 80.0]
-    table, exact = tabulated(rates), LogRateCounts(
-        torch.zeros(1, dtype=F64), torch.tensor([rates], dtype=F64).log(), torch.zeros(1, 3, dtype=F64)
-    )  # fmt: skip
-    rows = torch.arange(3)
-    k = torch.tensor([[0.0, 3.0, 70.0], [1.0, 5.0, 90.0], [1e300, 1e6, 5000.0]], dtype=F64)
-    torch.testing.assert_close(table.cdf(k, rows), exact.cdf(k, rows), rtol=0, atol=1e-9)
-    levels = torch.tensor([[0.05], [0.5], [0.99]], dtype=F64).expand(3, 3)
-    assert torch.equal(table.quantile(levels), exact.quantile(levels))
-    for y in ([0.0, 3.0, 80.0], [9.0, 1e5, torch.nan]):
-        y = torch.tensor(y, dtype=F64)
-        torch.testing.assert_close(score(table, y), score(exact, y), rtol=1e-8, atol=1e-8, equal_nan=True)
-
-
-def test_each_row_has_a_table_of_its_own():
-    evaluated: list[int] = []
-    table = tabulated([2.0] * 50 + [3000.0], evaluated)
-    assert int(table.sizes[0]) == 32
-    assert sum(evaluated) == table.table.numel() < 50 * 32 + 6000
 
 
 def test_a_table_without_end_is_refused():

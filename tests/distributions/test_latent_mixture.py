@@ -7,7 +7,6 @@ import pytest
 import torch
 from gpytorch.likelihoods import NegativeBinomialLikelihood, PoissonLikelihood, StudentTLikelihood
 
-from gp_ensembles.distributions.counts import TabulatedCounts
 from gp_ensembles.distributions.latent_mixture import LatentMixture, Response
 from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
 from gp_ensembles.likelihoods.classification import LogisticLikelihood, Probit
@@ -99,15 +98,6 @@ def test_impossible_targets_shapes_and_probabilities_are_refused(name):
             mixture.quantile(torch.full((4,), 0.5))
 
 
-def test_whole_numbers_and_single_precision(name):
-    mixture = make(LIKELIHOODS[name](), torch.float32)
-    exact = make(LIKELIHOODS[name]())
-    y = torch.ones(N, dtype=torch.int64)
-    for got, want in zip(*((one.log_prob(y), one.cdf(y), one.quantile(0.4)) for one in (mixture, exact)), strict=True):
-        assert got.dtype == torch.float32
-        torch.testing.assert_close(got.double(), want, rtol=1e-3, atol=1e-4)
-
-
 def test_real_targets_have_no_distribution_function():
     mixture = make(StudentTLikelihood())
     for call in (lambda: mixture.cdf(torch.zeros(N, dtype=F64)), lambda: mixture.quantile(0.5), mixture.counts):
@@ -115,11 +105,3 @@ def test_real_targets_have_no_distribution_function():
             call()
     with pytest.raises(TypeError, match="LogisticLikelihood"):
         make(LogisticLikelihood()).counts()
-
-
-def test_poisson_counts_need_no_table():
-    mixture = make(LogPoissonLikelihood())
-    large = mixture._replace(latent_mean=mixture.latent_mean + 16)
-    assert not isinstance(large.counts(), TabulatedCounts)
-    assert bool((large.quantile(0.5) > 1e6).all())
-    assert isinstance(make(NegativeBinomialLikelihood()).counts(), TabulatedCounts)

@@ -133,35 +133,3 @@ def test_draws_are_from_it():
         assert stats.kstest(u.numpy(), "uniform").pvalue > 1e-3
     with pytest.raises(ValueError, match="at least one"):
         distribution.sample(0)
-
-
-def test_the_identity_changes_nothing():
-    plain = base("normal")
-    same = Recalibrated(plain, torch.zeros(1).double(), torch.zeros(1).double(), torch.ones(1).double())
-    y = draws(3, N)
-    torch.testing.assert_close(same.log_prob(y), plain.log_prob(y), rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(same.cdf(y), plain.cdf(y), rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(same.quantile(0.3), plain.quantile(0.3), rtol=1e-10, atol=1e-10)
-    # The table of the identity is off by 1e-9, which the farthest nodes make a few 1e-8.
-    torch.testing.assert_close(same.moments(), plain.moments(), rtol=1e-6, atol=1e-6)
-
-
-def test_far_out_it_stays_finite():
-    distribution = recalibrated("normal", 0.5)
-    far = distribution.base.mean + torch.tensor([[-60.0], [60.0]]).double() * distribution.base.stddev
-    ratio = distribution.log_prob(far) - distribution.base.log_prob(far)
-    assert bool((ratio > torch.tensor(0.5).log()).all())  # the identity's share at least
-    assert bool((ratio < 10).all())
-
-
-@pytest.mark.processor
-@pytest.mark.parametrize("kind", ["normal", "student"])
-def test_the_bits_of_a_row_do_not_know_the_others(kind):
-    whole = recalibrated(kind, 0.5)
-    plain = whole.base
-    rows = slice(1, 3)
-    weights = plain.log_weights if plain.log_weights.ndim == 1 else plain.log_weights[:, rows]
-    some = type(plain)(weights, *(part[:, rows] for part in plain[1:]))
-    part = whole._replace(base=some, map_log_weights=whole.map_log_weights[:, rows])
-    assert all(torch.equal(one, other[rows]) for one, other in zip(part.moments(), whole.moments(), strict=True))
-    assert torch.equal(part.quantile(0.2), whole.quantile(0.2)[rows])

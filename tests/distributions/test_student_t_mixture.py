@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy import integrate, special, stats
 
-from gp_ensembles.distributions.student_t_mixture import StudentTMixture, cdf_by_itself
+from gp_ensembles.distributions.student_t_mixture import StudentTMixture
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.experts import GaussianExpert, StudentTExpert
 from gp_ensembles.features import LinearFeatures
@@ -114,22 +114,6 @@ def test_components_of_several_degrees_of_freedom():
     torch.testing.assert_close(mixture.cdf(mixture.quantile(0.03)), torch.full_like(y, 0.03), rtol=1e-12, atol=0)
     few = StudentTMixture(*(part[:5] for part in mixture))
     torch.testing.assert_close(few.quantile(few.cdf(y)), y, rtol=1e-9, atol=1e-9)
-
-
-def test_one_row_by_itself_is_what_it_is_among_others():
-    generator = torch.Generator().manual_seed(0)
-    shape, dtype = (24, 40), torch.float64
-    df = torch.tensor([torch.inf, 8.0, 4.0, 2.5, 20.0, 30.0], dtype=dtype).repeat(4).unsqueeze(-1).expand(shape)
-    parts = [torch.randn(shape, generator=generator, dtype=dtype).log_softmax(0)]
-    parts += [torch.randn(shape, generator=generator, dtype=dtype), torch.rand(shape, generator=generator, dtype=dtype)]
-    mixture = StudentTMixture(*parts, df)
-    y = 3 * torch.randn(40, generator=generator, dtype=dtype)
-    y[:6] = torch.tensor([torch.nan, 50.0, -50.0, 1e300, -torch.inf, torch.inf], dtype=dtype)
-    whole = mixture.cdf(y)
-    rows = [(mixture.take(torch.tensor([row])), y[row : row + 1]) for row in range(40)]
-    assert torch.equal(torch.cat([one.cdf(at) for one, at in rows]).nan_to_num(), whole.nan_to_num())
-    alone = torch.cat([cdf_by_itself(one, at) for one, at in rows])
-    torch.testing.assert_close(alone, whole, rtol=1e-11, atol=1e-300, equal_nan=True)
 
 
 def test_the_host_computes_what_has_no_closed_form_and_nothing_else(monkeypatch):

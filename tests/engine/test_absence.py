@@ -260,20 +260,6 @@ def test_one_that_cannot_be_trained_is_absent_until_it_can():
     assert float(weights[1, 5]) > 0.05  # its weight of before
 
 
-def test_the_dead_may_be_absent():
-    X, y = rows()
-    prior = torch.tensor([0.5, 0.0, 0.5], dtype=torch.float64)
-    online = OnlineEnsemble(ensemble(BayesianModelAveraging(prior)), block_size=8)
-    alone = OnlineEnsemble(
-        Ensemble(
-            [online.ensemble.experts[0], online.ensemble.experts[2]], BayesianModelAveraging(), ["linear", "other"]
-        ),
-        block_size=8,
-    )
-    want = alone.observe(X, y)
-    torch.testing.assert_close(online.observe(X, y).log_prob, want.log_prob, equal_nan=True)
-
-
 def test_somebody_has_to_speak():
     X, y = rows()
     online = OnlineEnsemble(Ensemble([adapter()], FixedShare(), ["external"]), block_size=8)

@@ -11,7 +11,7 @@ from gpytorch.likelihoods import (
 )
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
-from gp_ensembles.experts import GaussianExpert, LaplaceExpert, MultiOutputExpert, RobustExpert, StudentTExpert
+from gp_ensembles.experts import GaussianExpert, LaplaceExpert, MultiOutputExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
 from gp_ensembles.likelihoods.classification import LogisticLikelihood, Probit
@@ -94,9 +94,3 @@ def test_different_likelihoods_of_one_kind_are_mixed(case):
     online = OnlineEnsemble(Ensemble([with_likelihood(each) for each in likelihoods()], FixedShare()))
     predictions = online.observe(X, target(X))
     assert bool(predictions.log_prob.isfinite().all())
-
-
-def test_all_kinds_of_real_numbers_are_mixed():
-    X = rows()
-    experts = [GaussianExpert(features()), StudentTExpert(features()), RobustExpert(features())]
-    assert bool(OnlineEnsemble(Ensemble(experts, FixedShare())).observe(X, X[:, 0]).log_prob.isfinite().all())

@@ -252,25 +252,6 @@ def test_an_interruption_never_tears_a_block(rows, monkeypatch):
 
 
 @pytest.mark.usefixtures("ctrl_c")
-def test_an_interruption_of_several_blocks_changes_nothing(monkeypatch):
-    X, y = stream()
-    online = OnlineEnsemble(Ensemble([GaussianExpert(features()) for _ in range(3)], FixedShare()), block_size=8)
-    before = snapshot(online)
-    original, calls = BlockStream.commit, []
-
-    def interrupted(self):
-        calls.append(1)
-        if len(calls) == 11:
-            _thread.interrupt_main()
-        original(self)
-
-    monkeypatch.setattr(BlockStream, "commit", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        online.observe(X, y)
-    assert unchanged(online, before)
-
-
-@pytest.mark.usefixtures("ctrl_c")
 def test_other_threads_and_errors_leave_the_handler_alone():
     with pytest.raises(ValueError, match="inside"), uninterrupted():
         raise ValueError("inside")

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from gp_ensembles.engine.memory import TargetMemory, find_season
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
-from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import auto
 from gp_ensembles.meta_learners import ReferenceAveraging
 
@@ -81,16 +80,6 @@ def test_any_blocking_gives_the_same_columns(sizes, gaps):
     assert torch.equal(history, whole)
 
 
-def test_no_row_knows_its_own_target():
-    memory = TargetMemory(LAGS, series())
-    y = series(3)
-    changed = y.clone()
-    changed[20] = torch.nan
-    before, after = (memory.columns(memory.init(y), values)[1] for values in (y, changed))
-    assert torch.equal(before[:21], after[:21])
-    assert not torch.equal(before[21], after[21])
-
-
 def test_rows_that_come_next_have_the_columns_that_they_will_meet():
     memory = TargetMemory(LAGS, series())
     history, _ = memory.columns(memory.init(series(4)), series(4))
@@ -116,18 +105,6 @@ def test_illegal_lags_are_refused(lags):
 def test_a_lag_longer_than_the_warm_up_is_refused():
     with pytest.raises(ValueError, match="a lag of 80 rows needs a longer warm-up than 80 rows"):
         TargetMemory((80,), series())
-
-
-def test_the_previous_value_is_a_reference_of_the_rule():
-    y = torch.randn(60, generator=torch.Generator().manual_seed(0), dtype=torch.float64).cumsum(0) / 4
-    X = torch.linspace(-1, 1, 60, dtype=torch.float64).unsqueeze(-1)
-    spec = replace(auto, bases=(LinearBasis(),), lags=TargetLags(lags=(1,), bases=()), extra_experts=())
-    spec = replace(spec, fit_settings=FitSettings(method=None, num_samples=1))
-    online = spec.fit(X, y, generator=torch.Generator().manual_seed(0))
-    rule = online.ensemble.meta_learner
-    assert isinstance(rule, ReferenceAveraging)
-    assert {online.names[place].split("/")[0] for place in rule.references} == {"previous value"}
-    assert len(rule.references) == 1 + len(auto.innovations) == sum("previous value" in name for name in online.names)
 
 
 def test_the_season_is_the_highest_peak_of_the_autocorrelation():

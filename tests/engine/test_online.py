@@ -33,10 +33,6 @@ def build(rule=None, form=None):
     return Ensemble(experts, rule or BayesianModelAveraging())
 
 
-def rules():
-    return {"averaging": BayesianModelAveraging(), "switching": MarkovSwitching(sticky_transition(7, 0.95))}
-
-
 @pytest.mark.parametrize("block_size", [1, 4, 40])
 def test_an_expert_that_a_gross_error_took_all_weight_from_gets_some_back(block_size):
     """Under a switching rule nobody is dead, be the posterior weight of one of two zero at the end of a block."""
@@ -133,17 +129,6 @@ def test_changed_hyperparameters_are_noticed():
     assert torch.equal(online.observe(X[1:], y[1:]).log_prob, moved.observe(X[1:], y[1:]).log_prob)
 
 
-def test_moving_to_another_dtype():
-    X, y = stream()
-    online = OnlineEnsemble(build(form=square_root_state))
-    online.observe(X[:50], y[:50])
-    reference = copy.deepcopy(online).observe(X[50:], y[50:])
-    online.float()
-    got = online.observe(X[50:].float(), y[50:].float())
-    assert got.mean.dtype == torch.float32
-    torch.testing.assert_close(got.mean.double(), reference.mean, rtol=1e-3, atol=1e-3)
-
-
 @pytest.mark.parametrize("form", [None, square_root_state], ids=["covariance", "square root"])
 def test_pruned_experts_are_not_run_and_the_rest_is_unchanged(form):
     X, y = stream(400)
@@ -163,18 +148,3 @@ def test_pruned_experts_are_not_run_and_the_rest_is_unchanged(form):
     torch.testing.assert_close(online.predict(X).mean, ensemble.predict(state, X).mean.detach(), rtol=1e-9, atol=1e-9)
     again = online.observe(X[:5], y[:5])
     assert bool(torch.isfinite(again.mean).all())
-
-
-def test_methods_that_hold_a_lock_are_shown_as_they_are_written():
-    online = OnlineEnsemble(build())
-    for name in ("observe", "predict"):
-        method = getattr(online, name)
-        assert (method.__name__, method.__doc__.split()[0]) == (name, "Predict")
-
-
-def test_wrong_default_dtype(wrong_default_dtype):
-    X, y = stream()
-    online = OnlineEnsemble(build(rules()["switching"]))
-    predictions = online.observe(X, y)
-    assert predictions.mean.dtype == predictions.log_weights.dtype == torch.float64
-    assert online.predict(X).quantile(0.9).dtype == torch.float64

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from gpytorch.kernels import RBFKernel, ScaleKernel
+from gpytorch.kernels import RBFKernel
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble, quarantine
 from gp_ensembles.engine.membership import add_experts
@@ -10,7 +10,6 @@ from gp_ensembles.experts import GaussianExpert, LaplaceExpert, MultiOutputExper
 from gp_ensembles.experts.window import WindowExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import ExponentialForgetting, RandomWalk
-from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.likelihoods.classification import LogisticLikelihood
 from gp_ensembles.meta_learners import DynamicModelAveraging, FixedShare, OnlineNewton
 from gp_ensembles.numerics.cholesky import NumericalError
@@ -135,22 +134,6 @@ def test_objects_that_run_as_a_whole_are_kept_out_as_a_whole():
     assert [report.name for report in online.failures] == ["two", "three"]
     assert bool(torch.isfinite(rest.log_prob).all())
     assert bool((online.log_weights.exp() > 0).all())  # they have returned
-
-
-def test_a_window_and_innovation_models():
-
-    X, y = stream()
-    window = WindowExpert(ScaleKernel(RBFKernel(ard_num_dims=2)).double(), 2, 12)
-    models = (InnovationModel(), InnovationModel(rate=0.1))
-    ensemble = Ensemble([GaussianExpert(basis(1.0)), window], FixedShare(), ["line", "window"], innovations=models)
-    online = OnlineEnsemble(ensemble, block_size=8)
-    online.observe(X[:FAIL], y[:FAIL])
-    online.expert_1_targets.fill_(torch.nan)
-    rest = online.observe(X[FAIL:], y[FAIL:])
-    assert [report.name for report in online.failures] == ["window"]
-    assert bool(torch.isfinite(rest.log_prob).all())
-    first = online.failures[0].row - 1 - FAIL
-    assert bool((rest.log_weights[3:, first].exp() == 0).all())  # its own prediction and its innovation models
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)])

@@ -51,16 +51,6 @@ def test_blocks_are_replayed_and_the_last_rows_too(generator, gpu):
         assert [graph.num_replays for graph in graphs] == [3, 3]  # none is recorded twice
 
 
-def test_blocks_are_recorded_on_a_stream_of_the_ensembles_device(generator):
-    """Whichever device is the current one."""
-    _, X, y = rows(16, generator)
-    with pretend_gpu() as graphs:
-        online = OnlineEnsemble(ENSEMBLES["averaging"]().to("cuda"), block_size=8)
-        online.observe(X.to("cuda"), y.to("cuda"))
-        assert {graph.stream for graph in graphs} == {torch.cuda.Stream.return_value}
-        assert torch.cuda.Stream.call_args.args == (online.device,)
-
-
 def test_hyperparameters_that_change_are_recorded_anew(generator, gpu):
     _, X, y = rows(24, generator)
 

@@ -133,18 +133,6 @@ def test_regrets_on_every_stream():
         check_rule(make, known, stream)
 
 
-@pytest.mark.parametrize("name", RULES)
-def test_levels_of_targets_do_not_matter(name):
-    make, _ = RULES[name]
-    log_prob = STREAMS["noise"]
-    path, shift = best_switching_path(log_prob, 4).path, 100 * torch.arange(T, dtype=torch.float64).sin()
-    one, other = (regret_report(make(SAME), values, path) for values in (log_prob, log_prob + shift))
-    for first, second in zip(one, other, strict=True):
-        assert second.regret == pytest.approx(first.regret, abs=1e-6)
-        assert (second.bound is None) == (first.bound is None)
-        assert second.bound is None or second.bound == pytest.approx(first.bound)
-
-
 def test_a_path_of_ones_own_choice():
     log_prob = STREAMS["noise"]
     path = torch.arange(T) % M

@@ -81,13 +81,6 @@ def test_a_gap_of_k_steps_is_k_minus_one_rows_without_targets(name: str) -> None
         torch.testing.assert_close(getattr(predicted, field), getattr(whole, field)[last], rtol=1e-9, atol=1e-10)
 
 
-def test_steps_of_one_and_no_noise_change_no_bit() -> None:
-    X, y, steps = stream()
-    usual = online(["walk", "static", "structural"]).observe(X, y)
-    paced = online(["walk", "static", "structural"]).observe(X, y, steps=torch.ones_like(steps), extra=0 * steps)
-    assert torch.equal(usual.log_prob, paced.log_prob)
-
-
 def test_further_noise_is_that_of_the_textbook_filter() -> None:
     X, y, steps = stream()
     extra = torch.tensor([0.0, 2.0, 0.1, 0.0, 5.0, 0.0] * 2, dtype=torch.float64)

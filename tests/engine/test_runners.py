@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
-from gp_ensembles.engine.runners import RunnerBatches, find_shared_bases, make_contiguous
+from gp_ensembles.engine.runners import RunnerBatches, find_shared_bases
 from gp_ensembles.experts import GaussianExpert, StudentTExpert
 from gp_ensembles.features import AdditivePolynomialFeatures, LinearFeatures
 from gp_ensembles.filters import RandomWalk, StabilizedForgetting
@@ -96,17 +96,6 @@ def test_a_static_expert_keeps_its_bits_beside_moving_ones():
     assert torch.equal(joined.observe(X, y).experts.mean[:2], still.observe(X, y).experts.mean[2:])
 
 
-def test_states_elsewhere_are_brought_together_again():
-    X, y = stream()
-    online, other = build(), build()
-    online.observe(X[:50], y[:50])
-    other.observe(X[:50], y[:50])
-    for name, value in list(other.named_buffers()):
-        setattr(other, name, value.clone())  # as ``.to`` does
-    assert torch.equal(other.observe(X[50:], y[50:]).mean, online.observe(X[50:], y[50:]).mean)
-    assert_state(other, online.state, rtol=0, atol=0)
-
-
 def test_a_failure_among_twins_is_that_of_the_expert_and_its_twin_goes_on_alone():
     X, y = stream()
     basis = LinearFeatures(2, torch.tensor(1.0, dtype=torch.float64))
@@ -122,13 +111,3 @@ def test_a_failure_among_twins_is_that_of_the_expert_and_its_twin_goes_on_alone(
     found, wanted = (one.state.experts[0].moments for one in (online, alone))
     torch.testing.assert_close(found, wanted, rtol=1e-11, atol=1e-12)
     assert not torch.equal(before.state.experts[1].moments, online.state.experts[1].moments)
-
-
-def test_contiguous_states_are_not_copied():
-    buffers = {"a": torch.ones(2, 3), "b": torch.zeros(2, 3), "c": torch.ones(1)}
-    whole = make_contiguous(buffers, ["a", "b"])
-    assert whole.shape == (2, 2, 3)
-    assert torch.equal(whole[0], torch.ones(2, 3))
-    assert make_contiguous(buffers, ["a", "b"]).data_ptr() == whole.data_ptr()
-    buffers["b"] = buffers["b"].clone()
-    assert make_contiguous(buffers, ["a", "b"]).data_ptr() != whole.data_ptr()

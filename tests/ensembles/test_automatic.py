@@ -9,7 +9,7 @@ from gp_ensembles.distributions import LatentMixture, StudentTMixture
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.ensembles import FitSettings, presets, targets
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis, PolynomialBasis
-from gp_ensembles.ensembles.presets import auto, auto_for, default_rule
+from gp_ensembles.ensembles.presets import auto, default_rule
 from gp_ensembles.experts import LBFGS, GaussianExpert, LaplaceExpert, RobustExpert, StudentTExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.meta_learners import BayesianModelAveraging
@@ -60,20 +60,6 @@ def test_every_kind_of_target_streams(kind):
             assert mixture.class_probabilities.shape == (3, target.num_labels)
     else:
         assert isinstance(mixture, StudentTMixture)
-
-
-def test_auto_has_fewer_bases_where_rows_are_dear():
-    assert auto_for(targets.RealTarget()) == auto
-    kinds = [type(basis).__name__ for basis in auto_for(targets.CountTarget()).bases]
-    assert kinds == ["FourierBasis", "RadialBasis", "LinearBasis"]
-
-
-def test_ensembles_of_one_spec_share_nothing():
-    X, y = rows("real")
-    spec = replace(auto, bases=BASES, fit_settings=QUICK, extra_experts=())
-    first, second = (spec.fit(X, y).ensemble.meta_learner for _ in range(2))
-    assert first is not second
-    assert first is not spec.rule
 
 
 def test_auto_learns_which_rule_to_trust():

@@ -1,12 +1,10 @@
 """Recipes: what their experts are called, and how many features they have."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 
-from gp_ensembles.ensembles import FitSettings, presets
 from gp_ensembles.ensembles.bases import (
     FourierBasis,
     HilbertBasis,
@@ -40,18 +38,6 @@ def test_names_tell_what_is_not_default():
     assert names_of(*bases) == ["hsgp num_frequencies=4 nu=2.5", "rbf num_centers=7", "spline num_intervals=3"]
     bases = HilbertBasis(name="my own"), PolynomialBasis((2, 3), name="power "), SplineBasis(name="s")
     assert names_of(*bases) == ["my own", "power 2", "power 3", "s"]
-
-
-def test_bases_of_one_kind_stand_side_by_side():
-    X = rows()
-    y = torch.sin(2 * X[:, 0]) + 0.3 * X[:, 1]
-    rough, smooth = FourierBasis(10, 1.5, (0.5,)), FourierBasis(10, starts=(0.5,))
-    generator = torch.Generator().manual_seed(0)
-    fit = FitSettings(num_samples=1)
-    bases = [rough, smooth, LinearBasis(), LinearBasis(name="second")]
-    online = replace(presets.oebe, bases=tuple(bases), fit_settings=fit).fit(X, y / y.std(), generator=generator)
-    pairs = [f"rff num_features=10 {settings}/static/0" for settings in ("nu=1.5 starts=0.5", "starts=0.5")]
-    assert list(online.names) == [*pairs, "linear/static/0", "second/static/0"]
 
 
 @pytest.mark.parametrize("num_columns", [200, 201, 1000, 2500])

@@ -15,6 +15,7 @@ from gp_ensembles.ensembles.records import TABLE
 from gp_ensembles.experts.adapters import RegressorAdapter
 from gp_ensembles.experts.empirical_bayes import GaussianPerturbation
 from gp_ensembles.filters.sites import LaplaceUpdate
+from tests.refusals import refused
 
 NAN, INF = math.nan, math.inf
 COUNT = "must be a whole number", (2.0, "2", True, (2,)), "must be at least 1", (0, -3)
@@ -90,15 +91,11 @@ def test_sizes_have_a_limit():
 
 
 def test_records_within_records():
-    with pytest.raises(TypeError, match="perturbation must be an object such as"):
-        FitSettings(perturbation=1e-3)
+    refused(TypeError, "perturbation must be an object such as", lambda: FitSettings(perturbation=1e-3))
     with pytest.raises(ValueError, match="variance of GaussianPerturbation must be"):
         FitSettings(perturbation=GaussianPerturbation(-1.0))
-    with pytest.raises(TypeError, match="adapter of ExternalModel"):
-        ExternalModel(LinearRegression())
-    with pytest.raises(TypeError, match="basis must be an object such as"):
-        bases.RecurringBasis(3)
+    refused(TypeError, "adapter of ExternalModel", lambda: ExternalModel(LinearRegression()))
+    refused(TypeError, "basis must be an object such as", lambda: bases.RecurringBasis(3))
     with pytest.raises(ValueError, match="either num_features or a price that they follow from, got 500 and 30"):
         WideFeatures(num_features=500, price=30.0)
-    with pytest.raises(TypeError, match=r"bases\[0\] must be an object such as"):
-        TargetLags(bases=(3,))
+    refused(TypeError, r"bases\[0\] must be an object such as", lambda: TargetLags(bases=(3,)))

@@ -10,7 +10,7 @@ from gp_ensembles.ensembles import bases
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import PRESETS
 from gp_ensembles.ensembles.spec import SpeedSwitching
-from gp_ensembles.experts import LBFGS, Adam
+from gp_ensembles.experts import LBFGS
 
 BASES = (
     bases.FourierBasis(num_features=20, starts=(0.5, 2.0)),
@@ -77,15 +77,6 @@ def by_name(online):
             yield next(names), expert
 
 
-def test_the_experts_have_learned_the_warm_up_rows():
-    X, y = stream()
-    online = build("oebe", X[:100], y[:100])
-    state = online.ensemble.init()
-    state, _ = online.ensemble.update(state, X[:100], y[:100])
-    for got, want in zip(online.state.experts, state.experts, strict=True):
-        torch.testing.assert_close(got.mean, want.mean.detach(), rtol=1e-6, atol=1e-8)
-
-
 def test_weights_after_a_fit_are_those_that_the_rows_have_earned():
     """Bayes' rule: in proportion to the marginal density of the warm-up under each kernel, here from dense algebra."""
     X, y = stream()
@@ -133,29 +124,6 @@ def test_the_dictionary_is_the_papers():
     assert expert.features.num_features == 20
     (walking,) = build("die_gp", X[:100], y[:100]).ensemble.experts
     torch.testing.assert_close(walking.transition.variance, torch.full((11, 1), 1e-3, dtype=torch.float64))
-
-
-@pytest.mark.parametrize("name", ["oebe", "dsie_gp"])
-def test_the_generator_decides_everything(name):
-    X, y = stream()
-    first, second = (build(name, X[:100], y[:100]) for _ in range(2))
-    assert torch.equal(first.observe(X[100:], y[100:]).log_prob, second.observe(X[100:], y[100:]).log_prob)
-
-
-def test_adam_and_single_precision():
-    X, y = stream(dtype=torch.float32)
-    online = build("e_doebe", X[:100], y[:100], fit_settings=FitSettings(Adam(num_steps=20, learning_rate=0.1), 2))
-    predictions = online.observe(X[100:], y[100:])
-    assert predictions.mean.dtype == torch.float32
-    assert bool(torch.isfinite(predictions.log_prob).all())
-    assert float(predictions.log_prob.mean()) > -1.2
-
-
-def test_a_short_warm_up_gets_fewer_centers():
-    X, y = stream()
-    online = build("oebe", X[:40], y[:40], bases=(bases.RadialBasis(starts=(0.7,)),))
-    (expert,) = online.ensemble.experts
-    assert expert.features.num_features == 20 + 4
 
 
 def test_bad_warm_up_rows():

@@ -11,9 +11,9 @@ from gp_ensembles.ensembles import extra_experts
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.extra_experts import WideFeatures
 from gp_ensembles.ensembles.presets import oebe
-from gp_ensembles.ensembles.price import largest_size, price_of_features, price_of_row
-from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
+from gp_ensembles.ensembles.price import largest_size, price_of_row
 from gp_ensembles.streaming import OnlineModel, StreamConfig
+from tests.refusals import refused
 
 PRICED = replace(oebe, bases=(LinearBasis(),), extra_experts=(WideFeatures(price=30.0),))
 
@@ -50,14 +50,12 @@ def test_the_largest_size_within_a_price() -> None:
 
 def test_a_price_nothing_can_meet() -> None:
     words = r"price of 9 microseconds per row cannot be met: 100 features, the smallest size, cost 10 "
-    with pytest.raises(ValueError, match=words):
-        largest_size(9.0, (100, 200), lambda size: size / 10, "features")
+    refused(ValueError, words, lambda: largest_size(9.0, (100, 200), lambda size: size / 10, "features"))
     X, y = rows()
     with pytest.raises(ValueError, match="cannot be met: 100 features, the smallest size, cost"):
         replace(PRICED, extra_experts=(WideFeatures(price=1e-9),)).fit(X, y)
     model = OnlineModel(StreamConfig(replace(PRICED, extra_experts=(WideFeatures(price=1e-9),)), warmup=60))
-    with pytest.raises(ValueError, match="cannot be met"):
-        model.observe(X, y)
+    refused(ValueError, "cannot be met", lambda: model.observe(X, y))
     assert model.num_rows == 0
 
 
@@ -97,22 +95,6 @@ def test_a_price_becomes_a_size_that_a_checkpoint_keeps(monkeypatch: pytest.Monk
     assert torch.equal(again.mean, before.mean)
 
 
-def test_a_spec_says_its_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    invented(monkeypatch, per_feature=0.05)
-    X, y = rows()
-    spec = PRICED.resolved(X)
-    assert spec.extra_experts == (WideFeatures(num_features=250),)
-    assert spec.resolved(X) is spec
-    assert WideFeatures().resolved(X) == WideFeatures()
-    assert PRICED.fit(X, y).ensemble.experts[-1].features.num_features == 250
-    assert spec_from_plain(spec_to_plain(PRICED)).extra_experts == PRICED.extra_experts
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_features_are_measured(dtype: torch.dtype) -> None:
-    assert 0.0 < price_of_features(20, 2, torch.zeros(5, 3, dtype=dtype)) < 1e6
-
-
 def test_measuring_a_model_leaves_it_alone() -> None:
     X, y = rows(80)
     online = replace(oebe, bases=(LinearBasis(),)).fit(X[:60], y[:60])
@@ -134,10 +116,8 @@ def test_measuring_a_model_leaves_it_alone() -> None:
 def test_prices_that_cannot_be_measured() -> None:
     X, y = rows(80)
     online = replace(oebe, bases=(LinearBasis(),)).fit(X, y)
-    with pytest.raises(ValueError, match="price_of_row needs at least one row"):
-        price_of_row(online, X[:0], y[:0])
-    with pytest.raises(ValueError, match="rows_per_call=0"):
-        price_of_row(online, X, y, rows_per_call=0)
+    refused(ValueError, "price_of_row needs at least one row", lambda: price_of_row(online, X[:0], y[:0]))
+    refused(ValueError, "rows_per_call=0", lambda: price_of_row(online, X, y, rows_per_call=0))
 
 
 def test_a_model_in_its_warm_up_has_no_price() -> None:

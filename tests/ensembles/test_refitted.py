@@ -7,8 +7,7 @@ import torch
 
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
-from gp_ensembles.ensembles.extra_experts import Refitted, WarmUp
-from gp_ensembles.ensembles.lags import TargetLags
+from gp_ensembles.ensembles.extra_experts import Refitted
 from gp_ensembles.ensembles.presets import default_rule, oebe
 from gp_ensembles.experts.empirical_bayes import LBFGS
 
@@ -36,24 +35,6 @@ def wave(num_rows, scale, dtype=torch.float64):
 
 def weights(online):
     return online.ensemble.layers.by_expert(online.log_weights).exp()
-
-
-def test_it_is_two_experts_with_lags_of_their_own():
-    X = torch.randn(80, 2, generator=generator(), dtype=torch.float64)
-    y = torch.sin(torch.arange(80, dtype=torch.float64)) + 0.01 * X[:, 0]
-    online = replace(SPEC, lags=TargetLags(lags=(3,))).fit(X, y, generator=generator())
-    names = [name for name in online.names if name.startswith("refitted")]
-    assert names == ["refitted/0", "refitted/1"]
-    expert = online.ensemble.experts[-1]
-    assert (expert.lags[0], len(expert.lags), expert.features.num_inputs) == (1, 7, 3)
-    assert (expert.num_columns, expert.refit.first) == (2, 160)
-
-
-def test_a_stream_without_a_past_gets_columns_for_one_to_come():
-    X, y = wave(80, 1.0)
-    build = lambda record: record.build(WarmUp(X, y, X, FitSettings(method=None), generator()))[0][1]  # noqa: E731
-    assert (build(SMALL).lags, build(SMALL).model.features.num_inputs) == ((0,) * 7, 9)
-    assert build(replace(SMALL, lags=False)).lags == ()
 
 
 @pytest.mark.slow

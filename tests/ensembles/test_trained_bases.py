@@ -8,10 +8,8 @@ import pytest
 import torch
 from scipy.stats import multivariate_normal
 
-from gp_ensembles.ensembles.bases import FourierBasis, OptimizedFourierBasis, RadialBasis
+from gp_ensembles.ensembles.bases import OptimizedFourierBasis, RadialBasis
 from gp_ensembles.ensembles.build import FitSettings, fitted_experts
-from gp_ensembles.ensembles.presets import oebe
-from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.experts import Adam, GaussianExpert
 from gp_ensembles.experts.empirical_bayes import GaussianPerturbation, get_vectors, perturb_hyperparameters
 from gp_ensembles.features import LinearFeatures
@@ -49,13 +47,6 @@ def test_perturbed_hyperparameters_are_independent_normals(generator):
     for bad in ((0, 1e-3), (2, 0.0), (2, math.nan)):
         with pytest.raises(ValueError, match="num_samples and variance must be positive"):
             perturb_hyperparameters(expert, *bad)
-
-
-def test_frequencies_begin_where_random_ones_are():
-    X, _ = rows()
-    kinds = (FourierBasis(20, starts=(0.5, 2.0)), OptimizedFourierBasis(20, starts=(0.5, 2.0)))
-    [(_, random)], [(_, optimized)] = (kind.build(X, generator=torch.Generator().manual_seed(3)) for kind in kinds)
-    torch.testing.assert_close(optimized(X), random(X), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -104,13 +95,3 @@ def test_the_optimum_stands_first_and_others_are_near():
         steps = vectors[:, 1:] - vectors[:, :1]
         spread = float(steps.square().mean() / 1e-4)
         assert abs(spread - 1) < 5 * math.sqrt(2 / steps.numel())
-
-
-def test_settings_are_kept_in_files():
-    bases = (OptimizedFourierBasis(12, 2.5, (0.5,)), RadialBasis(6, (0.5,), train_centers=True))
-    spec = replace(oebe, bases=bases, fit_settings=MOVED)
-    assert spec_to_plain(spec_from_plain(spec_to_plain(spec))) == spec_to_plain(spec)
-    assert spec_from_plain(spec_to_plain(spec)).bases == bases
-    assert spec_from_plain(spec_to_plain(spec)).fit_settings == MOVED
-    names = ["off num_features=12 nu=2.5 starts=0.5", "rbf num_centers=6 starts=0.5 train_centers=1"]
-    assert [name for basis in bases for name, _ in basis.build(rows()[0])] == names

@@ -1,24 +1,16 @@
 """Many random features with the length scales of an exact process, and why its noise is not taken over."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch.testing import assert_close
 
-from gp_ensembles.ensembles.bases import LinearBasis, scaled_kernel
+from gp_ensembles.ensembles.bases import scaled_kernel
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.extra_experts import WarmUp, WideFeatures
-from gp_ensembles.ensembles.presets import default_rule, oebe
 from gp_ensembles.experts import WindowExpert, fit_empirical_bayes
 from gp_ensembles.experts.gaussian import GaussianExpert, default_likelihood
 from gp_ensembles.features.fourier import RandomFourierFeatures
-from gp_ensembles.filters.states import SquareRootState
 from gp_ensembles.spectral.frequencies import IIDDraws
-
-SPEC = replace(
-    oebe, bases=(LinearBasis(),), rule=default_rule(), fit_settings=FitSettings(num_samples=1), rank_on_warm_up=True
-)
 
 
 def rows(number: int, num_inputs: int = 3, noise: float = 0.01, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -106,18 +98,3 @@ def test_sees_the_columns_that_it_should() -> None:
         other = inputs.clone()
         other[:, 3] += 1.0
         assert torch.equal(expert.features(inputs), expert.features(other)) != lags
-
-
-def test_a_state_in_single_precision_is_a_square_root() -> None:
-    X, y = (part.float() for part in rows(60))
-    ((_, expert),) = WideFeatures(num_features=20).build(warm_up(X, y))
-    assert isinstance(expert.init(), SquareRootState)
-
-
-def test_wins_on_a_smooth_function_of_few_inputs() -> None:
-    X, y = rows(600)
-    online = replace(SPEC, extra_experts=(WideFeatures(num_features=200),)).fit(
-        X[:200], y[:200], generator=torch.Generator().manual_seed(0)
-    )
-    online.observe(X[200:], y[200:])
-    assert online.names[int(online.log_weights.argmax())].startswith("wide")

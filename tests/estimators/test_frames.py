@@ -10,8 +10,7 @@ from sklearn.base import clone
 
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.presets import oebe
-from gp_ensembles.ensembles.targets import BinaryTarget
-from gp_ensembles.estimators.scikit_learn import OnlineClassifier, OnlineRegressor
+from gp_ensembles.estimators.scikit_learn import OnlineRegressor
 
 LINEAR = replace(oebe, bases=(LinearBasis(),))
 NUM = 120
@@ -48,38 +47,6 @@ def test_a_frame_is_predicted_as_the_numbers_made_by_hand(library):
     assert ours.feature_names_in_.tolist() == ["time", "site", "on", "wind"]
     assert ours.model_.feature_names[:3] == ("time: days", "time: sine of day", "time: cosine of day")
     assert clone(ours).fit(given[:80], y[:80]).n_features_in_ == 4
-
-
-def test_kinds_come_from_the_warm_up_rows_and_later_levels_are_no_known_one():
-    X, y = frame()
-    model = OnlineRegressor(LINEAR, 60, 0).fit(X[:80], y[:80])
-    later = X[80:].assign(site="new")
-    assert np.isfinite(model.predict(later)).all()
-    changed = X.copy()
-    changed.loc[70:, "site"] = "new"
-    models = [OnlineRegressor(LINEAR, 60, 0).fit(frame[:70], y[:70]) for frame in (X, changed)]
-    np.testing.assert_array_equal(*(model.predict(X[70:]) for model in models))
-
-
-def test_partial_fit_alone_and_missing_cells():
-    X, y = frame()
-    X = X.astype({"site": object, "on": object})
-    X.loc[[5, 90], "site"] = None
-    X.loc[[6, 91], "wind"] = np.nan
-    model = OnlineRegressor(LINEAR, 60, 0)
-    for start in range(0, 100, 20):
-        model.partial_fit(X[start : start + 20], y[start : start + 20])
-    assert np.isfinite(model.predict(X[100:])).all()
-
-
-def test_classes_of_a_frame():
-    X, y = frame()
-    labels = np.where(y > np.median(y), "high", "low")
-    model = OnlineClassifier(replace(LINEAR, target=BinaryTarget()), 60, 0).fit(X[:100], labels[:100])
-    assert (model.predict(X[100:]) == labels[100:]).mean() > 0.8
-    parts = OnlineClassifier(replace(LINEAR, target=BinaryTarget()), 60, 0)
-    parts.partial_fit(X[:70], labels[:70], classes=["high", "low"]).partial_fit(X[70:100], labels[70:100])
-    assert parts.predict_proba(X[100:]).shape == (20, 2)
 
 
 def test_what_is_wrong_is_named():

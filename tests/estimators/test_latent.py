@@ -107,19 +107,6 @@ def test_the_papers_variants_are_presets(preset):
     np.testing.assert_array_equal(model.expert_weights_, behind.log_weights.exp())
 
 
-def test_rows_may_come_in_pieces_of_any_size(learned):
-    X = table()
-    whole, pieces = door(), door()
-    assert np.isfinite(whole.partial_fit_transform(X)).all()
-    places = [pieces.partial_fit_transform(X[start : start + 7]) for start in range(0, 60, 7)]
-    pieces.choose_expert()  # fit and one call choose when they have seen all rows
-    np.testing.assert_array_equal(pieces.transform(X), whole.transform(X))
-    np.testing.assert_array_equal(pieces.transform(X), learned.transform(X))
-    waiting = WARMUP // 7 * 7  # their places came too late to be told
-    assert np.isnan(np.concatenate(places)[:waiting]).all()
-    assert np.isfinite(np.concatenate(places)[waiting:]).all()
-
-
 def test_gaps_are_embedded_from_the_rest_and_filled():
     X = table()
     gaps = X.copy()

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("river", reason="river is an optional extra")
 
-from river import checks, compose, datasets, evaluate, metrics, preprocessing
+from river import checks, datasets, evaluate, metrics
 
 from gp_ensembles.ensembles.bases import LinearBasis, RadialBasis
 from gp_ensembles.ensembles.build import FitSettings
@@ -136,16 +136,6 @@ def test_bad_rows_change_nothing():
     for spec, words in ((two, "one target"), ("auto", "spec must be"), (binary, "use RiverClassifier")):
         with pytest.raises(TypeError, match=words):
             RiverRegressor(spec)
-
-
-def test_text_goes_through_a_pipeline_of_river():
-    encoder = compose.Select("day") | preprocessing.OneHotEncoder()
-    model = (encoder + compose.Discard("day")) | RiverRegressor(small, warmup=40)
-    days = ["mon", "tue", "wed"]
-    for number, (x, y) in enumerate(rows(90)):
-        model.learn_one({**x, "day": days[number % 3]}, y + 10 * (number % 3 == 1))
-    x, _ = rows(91)[-1]
-    assert model.predict_one({**x, "day": "tue"}) - model.predict_one({**x, "day": "mon"}) == pytest.approx(10, abs=1)
 
 
 @pytest.mark.parametrize("target", [UnknownNoiseTarget(), CountTarget()], ids=str)

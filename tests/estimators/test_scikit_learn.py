@@ -20,6 +20,7 @@ from gp_ensembles.estimators.scikit_learn import OnlineClassifier, OnlineRegress
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.streaming.columns import Standardizer
 from gp_ensembles.streaming.input_states import InputRange
+from tests.refusals import refused
 
 small = replace(
     e_doebe,
@@ -79,15 +80,6 @@ def test_equals_the_ensemble_behind_it():
     assert sum(model.expert_weights_.values()) == pytest.approx(1.0)
 
 
-def test_fit_equals_partial_fit_in_pieces():
-    X, y = table()
-    whole = OnlineRegressor(small, warmup=60, random_state=0).fit(X, y)
-    pieces = OnlineRegressor(small, warmup=60, random_state=0)
-    for start in range(0, 150, 7):
-        pieces.partial_fit(X[start : start + 7], y[start : start + 7])
-    np.testing.assert_allclose(pieces.predict(X), whole.predict(X), rtol=1e-9)
-
-
 def test_before_the_warm_up_it_predicts_the_running_mean():
     X, y = table()
     model = OnlineRegressor(small, warmup=60).partial_fit(X[:20], y[:20])
@@ -95,30 +87,6 @@ def test_before_the_warm_up_it_predicts_the_running_mean():
     np.testing.assert_allclose(mean, y[:20].mean())
     np.testing.assert_allclose(std, y[:20].std(ddof=1))
     assert model.expert_weights_ == {}
-
-
-def test_missing_targets_quantiles_samples_and_constant_columns():
-    X, y = table()
-    X = np.column_stack([X, np.ones(150)])
-    y[[3, 70, 71]] = np.nan
-    model = OnlineRegressor(light, warmup=60, random_state=0).partial_fit(X, y)
-    low, high = model.predict_quantiles(X[:10], [0.05, 0.95])
-    samples = model.sample_y(X[:10], n_samples=4000, random_state=0)
-    assert samples.shape == (10, 4000)
-    np.testing.assert_allclose(np.quantile(samples, 0.95, axis=1), high, atol=0.2)
-    assert np.all(low < high)
-
-
-def test_fit_takes_missing_targets_as_partial_fit_does():
-    X, y = table()
-    y[[3, 70, 120]] = np.nan
-    model = OnlineRegressor(light, 60, 0)
-    means = [clone(model).fit(X, y), clone(model).fit(X, y.tolist()), clone(model).partial_fit(X, y)]
-    np.testing.assert_array_equal(*(one.predict(X) for one in means[:2]))
-    np.testing.assert_array_equal(*(one.predict(X) for one in means[1:]))
-    y[5] = np.inf
-    with pytest.raises(ValueError, match="infinity"):
-        model.fit(X, y)
 
 
 def test_intervals():
@@ -130,8 +98,7 @@ def test_intervals():
     assert model.model_.interval_levels() != (0.05, 0.95)  # they have learned
     low, high = model.predict_interval(X[:30], 0.6)
     np.testing.assert_array_equal(np.stack([low, high]), model.predict_quantiles(X[:30], [0.2, 0.8]))
-    with pytest.raises(ValueError, match="above 0 and below 1"):
-        model.predict_interval(X, 1.0)
+    refused(ValueError, "above 0 and below 1", lambda: model.predict_interval(X, 1.0))
     both = OnlineRegressor(small, warmup=60, random_state=0).fit(X, np.column_stack([y, -y]))
     assert both.predict_interval(X[:7])[0].shape == (7, 2)
 
@@ -148,8 +115,7 @@ def test_bad_input_changes_nothing():
     X, y = table()
     model = OnlineRegressor(small, warmup=60, random_state=0, on_bad_row="refuse").fit(X, y)
     before = model.predict(X)
-    with pytest.raises(ValueError, match="shape"):
-        model.partial_fit(X, y[:-1])
+    refused(ValueError, "shape", lambda: model.partial_fit(X, y[:-1]))
     infinite = X.copy()
     infinite[3, 1] = np.inf
     for learn, bad, words in (
@@ -163,15 +129,12 @@ def test_bad_input_changes_nothing():
     with pytest.warns(UserWarning, match="has not ended"), pytest.raises(ValueError, match="the target is constant"):
         model.fit(X[:, :1], np.ones(150))
     np.testing.assert_array_equal(model.predict(X), before)
-    with pytest.raises(ValueError, match="at least 10"):
-        OnlineRegressor(small, warmup=60).fit(X[:6], y[:6])
-    with pytest.raises(ValueError, match="constant"):
-        OnlineRegressor(small, warmup=60).fit(np.ones((80, 2)), y[:80])
+    refused(ValueError, "at least 10", lambda: OnlineRegressor(small, warmup=60).fit(X[:6], y[:6]))
+    refused(ValueError, "constant", lambda: OnlineRegressor(small, warmup=60).fit(np.ones((80, 2)), y[:80]))
     for kind, wrong in itertools.product((OnlineRegressor, OnlineClassifier), ("auto", targets.CountTarget())):
         with pytest.raises(TypeError, match="spec must be"):
             kind(wrong).fit(X, y > np.median(y))
-    with pytest.raises(TypeError, match="warmup must be a whole number"):
-        OnlineRegressor(small, warmup=None).fit(X, y)
+    refused(TypeError, "warmup must be a whole number", lambda: OnlineRegressor(small, warmup=None).fit(X, y))
 
 
 def test_missing_inputs_are_between_the_last_value_and_the_mean():
@@ -244,8 +207,7 @@ def test_covariance_of_rows():
     _, std = model.predict(X[:5], return_std=True)
     np.testing.assert_allclose(np.diag(covariance), std**2)
     np.testing.assert_allclose(mean, model.predict(X[:5]))
-    with pytest.raises(ValueError, match="cannot both be true"):
-        model.predict(X, return_std=True, return_cov=True)
+    refused(ValueError, "cannot both be true", lambda: model.predict(X, return_std=True, return_cov=True))
 
 
 @pytest.mark.parametrize(
@@ -279,8 +241,7 @@ def test_classes_are_named_before_the_first_rows():
     X, y = table()
     named = np.where(y > y.mean(), "high", "low")
     model = OnlineClassifier(light, warmup=60, random_state=0)
-    with pytest.raises(ValueError, match="classes must be passed"):
-        model.partial_fit(X, named)
+    refused(ValueError, "classes must be passed", lambda: model.partial_fit(X, named))
     with pytest.raises(ValueError, match="'high' is not among the classes"):
         model.partial_fit(X[:20], np.full(20, "high"), classes=["low", "middle"])
     model.partial_fit(X[:20], named[:20], classes=["low", "high", "other"])
@@ -289,9 +250,7 @@ def test_classes_are_named_before_the_first_rows():
     model.partial_fit(X[20:], named[20:])
     assert model.model_.is_fitted
     assert model.predict_proba(X)[:, 2].max() < 0.2
-    with pytest.raises(ValueError, match="now they are others"):
-        model.partial_fit(X, named, classes=["low", "high"])
-    with pytest.raises(ValueError, match="at least two classes"):
-        OnlineClassifier(light).fit(X, np.full(150, "one"))
+    refused(ValueError, "now they are others", lambda: model.partial_fit(X, named, classes=["low", "high"]))
+    refused(ValueError, "at least two classes", lambda: OnlineClassifier(light).fit(X, np.full(150, "one")))
     with pytest.raises(TypeError, match="use OnlineClassifier"):
         OnlineRegressor(replace(light, target=targets.BinaryTarget())).fit(X, y > 50)

@@ -77,11 +77,3 @@ def test_the_same_numbers_as_the_estimator_behind_it():
     np.testing.assert_array_equal(ends["power", 0.9, "lower"], lower)
     np.testing.assert_array_equal(ends["power", 0.9, "upper"], upper)
     assert (ends["power", 0.5, "lower"] > lower).all()
-
-
-def test_a_missing_input_and_names_that_are_numbers_are_legal():
-    X, y = table()
-    X = X.set_axis([0, 1], axis=1)
-    X.iloc[[90, 110], 0] = np.nan
-    model = SkproRegressor(LINEAR, warmup=40, random_state=0).fit(X[:100], y[:100])
-    assert np.isfinite(model.predict(X[100:]).to_numpy()).all()

@@ -63,25 +63,6 @@ def test_a_season_is_forecast_and_updates_need_no_refit():
     assert ((y[96:108] >= lower) & (y[96:108] <= upper)).mean() >= 0.75
 
 
-def test_further_inputs_with_gaps_and_a_series_with_gaps():
-    y = series()
-    X = pd.DataFrame({"holiday": (np.arange(72) % 5 == 0).astype(float), "site": ["a", "b", "c"] * 24}, index=y.index)
-    y = y + 20 * X.holiday
-    y.iloc[20] = np.nan
-    model = SktimeForecaster(LINEAR, warmup=40).fit(y[:60], X=X[:60])
-    predicted = model.predict(fh=list(range(1, 13)), X=X[60:])
-    assert (predicted[X.holiday[60:] == 1].min() - predicted[X.holiday[60:] == 0].max()) > 0
-    assert np.isfinite(model.predict(fh=[3], X=X[62:63])).all()  # rows before it are not known
-
-
-def test_numbers_and_dates_as_index():
-    y = series()
-    for index in (pd.RangeIndex(72), y.index.to_timestamp()):
-        model = SktimeForecaster(LINEAR, warmup=40).fit(y.set_axis(index)[:60])
-        expected = index[60:63] if isinstance(index, pd.RangeIndex) else pd.DatetimeIndex(index[60:63])
-        assert model.predict(fh=[1, 2, 3]).index.tolist() == expected.tolist()
-
-
 def test_dates_without_a_frequency_are_refused_and_a_gap_filled_by_asfreq_is_none():
     y = series().set_axis(pd.date_range("2024-01-01", periods=72, freq="h"))
     holed = y.drop(y.index[20])

@@ -7,9 +7,8 @@ import torch
 
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import auto, forecaster, light
-from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.experts.changing_trend import fit_trends
-from gp_ensembles.experts.structural import StructuralExpert, fit_structural
+from gp_ensembles.experts.structural import StructuralExpert
 
 
 def noise(num_rows, count, seed):
@@ -87,23 +86,6 @@ def test_chance_is_no_changing_trend(seed):
     assert [name for name, _ in fit_trends(y, None, 1)] == ["fast changing trend"]
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
-def test_the_straight_one_has_at_least_the_evidence_of_the_coarser_search(seed):
-    rows, shocks = torch.arange(150, dtype=torch.float64), noise(150, 2, seed)
-    y = standardized(shocks[0].cumsum(0) * 0.2 + (1 + rows / 50) * (math.pi * rows / 4).sin() + 0.3 * shocks[1])
-    found = dict(fit_trends(y, 8, 1))
-    assert evidence(found["trend and season"], y) > evidence(fit_structural(y, 8, 1), y) - 0.1
-
-
-def test_targets_that_are_missing_do_not_matter():
-    shocks = noise(200, 2, 5)
-    y = standardized((0.1 * shocks[0]).cumsum(0).cumsum(0) + shocks[1])
-    y[::7] = torch.nan
-    found = dict(fit_trends(y, None, 2))
-    assert "changing trend" in found
-    assert found["changing trend"].features.num_inputs == 2
-
-
 def test_the_forecaster_has_them_with_a_season_or_without_and_others_do_not():
     rows, shocks = torch.arange(120, dtype=torch.float64), noise(120, 2, 3)
     plain = standardized((0.1 * shocks[0]).cumsum(0).cumsum(0) + shocks[1])
@@ -120,12 +102,3 @@ def test_the_forecaster_has_them_with_a_season_or_without_and_others_do_not():
     assert names(seasonal, changing_trend=True) == [*with_season, "fast changing trend"]
     assert names(seasonal) == with_season
     assert names(plain) == ["previous value"]
-
-
-def test_a_file_from_before_has_none():
-    plain = spec_to_plain(forecaster)
-    assert spec_from_plain(plain).lags == forecaster.lags
-    del plain["lags"]["TargetLags"]["changing_trend"]
-    old = spec_from_plain(plain)
-    assert old.lags is not None
-    assert not old.lags.changing_trend

@@ -68,17 +68,6 @@ def test_adam_and_lbfgs_agree():
     assert slow.num_iterations.tolist() == [200, 200]
 
 
-def test_missing_targets_are_left_out():
-    X, y = data()
-    holes = y.clone()
-    holes[::3] = torch.nan
-    seen = ~torch.isnan(holes)
-    with_holes, without = bumps([2.0]), bumps([2.0])
-    first = fit_empirical_bayes(with_holes, X, holes)
-    second = fit_empirical_bayes(without, X[seen], y[seen])
-    torch.testing.assert_close(first.log_evidence, second.log_evidence)
-
-
 def test_priors_are_part_of_the_objective():
     X, y = data()
     likelihood = GaussianLikelihood(noise_prior=GammaPrior(2.0, 5.0)).double()

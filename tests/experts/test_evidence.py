@@ -8,7 +8,6 @@ import torch
 from scipy.stats import multivariate_normal
 
 from gp_ensembles.experts.evidence import log_evidence
-from gp_ensembles.filters import gaussian_state, update_block
 from gp_ensembles.numerics.cholesky import NumericalError
 
 EXPERTS = ["linear", "poly2", "poly3", "poly4", "rbf", "rff_se", "hsgp_se", "hsgp_matern32"]
@@ -29,13 +28,6 @@ def test_equals_the_dense_density(num_rows, num_features):
         dense = float(prior[m]) * Phi[m] @ Phi[m].T + float(noise[m]) * torch.eye(num_rows, dtype=torch.float64)
         want = multivariate_normal(cov=dense.numpy()).logpdf(y.numpy())
         assert float(got[m]) == pytest.approx(float(want), rel=1e-9)
-
-
-@pytest.mark.parametrize(("num_rows", "num_features"), [(20, 5), (5, 20)])
-def test_equals_the_sum_of_one_step_densities(num_rows, num_features):
-    Phi, y, prior, noise = problem(num_rows, num_features)
-    _, steps = update_block(gaussian_state(prior, num_features), Phi, y, None, noise)
-    torch.testing.assert_close(log_evidence(Phi, y, prior, noise), steps.log_prob.sum(-1), rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize(("num_rows", "num_features"), [(9, 4), (4, 9)])

@@ -18,7 +18,7 @@ from gp_ensembles.ensembles.external_models import Boosting
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import auto_for
 from gp_ensembles.ensembles.targets import RealTarget
-from gp_ensembles.experts.adapters import ColumnsAdapter, HistogramBoosting, ModelAdapter
+from gp_ensembles.experts.adapters import HistogramBoosting, ModelAdapter
 from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.features import LinearFeatures
@@ -218,17 +218,3 @@ def test_a_model_goes_on_in_a_new_process_to_the_bit(tmp_path):
     paths = [str(tmp_path / name) for name in ("model.pt", "rows.pt", "out.pt")]
     subprocess.run([sys.executable, "-c", SCRIPT, *paths], check=True)
     assert torch.equal(torch.load(paths[2]), model.observe(X[170:], y[170:]).log_prob)
-
-
-def test_forecasts_alone_make_an_ensemble():
-    """Two columns of means, the second better: the mixture goes over to it. There is no other input."""
-    g = torch.Generator().manual_seed(1)
-    truth = torch.randn(200, generator=g, dtype=torch.float32).double()
-    forecasts = truth.unsqueeze(-1) + torch.tensor([2.0, 0.1]) * torch.randn(200, 2, generator=g).double()
-    one = InputFeatures(1, torch.ones((), dtype=torch.float64))  # one map for both
-    experts = [ExternalExpert(ColumnsAdapter(), one, 5, 50, 100, columns=[place]) for place in range(2)]
-    online = OnlineEnsemble(Ensemble(experts, FixedShare()))
-    assert online.ensemble.num_inputs == 2
-    predicted = online.observe(forecasts, truth)
-    assert float(online.log_weights[1].exp()) > 0.95
-    assert float((predicted.mean - truth)[100:].abs().mean()) < 0.2

@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-import torch
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from gp_ensembles.experts.adapters import FlatTrees, HistogramBoosting, TrainingRows, predict_trees
+from gp_ensembles.experts.adapters import FlatTrees, predict_trees
 
 
 def trained(X: np.ndarray, y: np.ndarray, **settings: object) -> HistGradientBoostingRegressor:
@@ -34,10 +33,3 @@ def test_those_that_predict_something_else_are_not_used() -> None:
     X[:, 1] = draw.integers(0, 4, 300)
     assert FlatTrees.of(trained(X, y, categorical_features=[1]), X) is None
     assert FlatTrees.of(object(), X) is None
-
-
-def test_without_them_a_few_rows_are_predicted_as_many_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FlatTrees, "of", lambda *_: None)
-    X = torch.randn(60, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    mean = HistogramBoosting(5).fit(TrainingRows(X, X[:, 0], torch.full_like(X[:, 0], torch.nan)))
-    assert torch.equal(mean(X[:2])[0], mean(X)[0][:2])

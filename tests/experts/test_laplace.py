@@ -2,17 +2,15 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from gpytorch import likelihoods
 from scipy import integrate
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
-from gp_ensembles.experts import GaussianExpert, LaplaceExpert, fit_empirical_bayes, sample_hyperparameters
+from gp_ensembles.experts import LaplaceExpert
 from gp_ensembles.features import LinearFeatures, RadialBasisFeatures
 from gp_ensembles.filters import StabilizedForgetting
-from gp_ensembles.filters.sites import MomentMatchingUpdate
 from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
 from gp_ensembles.likelihoods.classification import LogisticLikelihood, Logit, Probit
 from gp_ensembles.likelihoods.predictive import GaussHermite
@@ -185,27 +183,6 @@ def test_two_classes_by_softmax_are_logistic():
         torch.testing.assert_close((two.mean[:, 1], two.log_prob), (one.mean, one.log_prob), rtol=0, atol=1e-6)
 
 
-def test_real_targets_and_classes_do_not_mix():
-    shared = features()
-    with pytest.raises(ValueError, match="cannot be mixed"):
-        Ensemble([GaussianExpert(shared), LaplaceExpert(shared, LogisticLikelihood())], BayesianModelAveraging())
-
-
-def test_hyperparameters_are_fitted_and_sampled():
-    g = torch.Generator().manual_seed(0)
-    X = torch.randn(120, 2, generator=g, dtype=torch.float64)
-    y = (torch.rand(120, generator=g, dtype=torch.float64) < torch.sigmoid(4 * torch.sin(2 * X[:, 0]))).double()
-    centers = torch.randn(20, 2, generator=g, dtype=torch.float64)
-    map_ = RadialBasisFeatures(centers, torch.tensor([[0.5], [4.0]], dtype=torch.float64))
-    expert = LaplaceExpert(map_, LogisticLikelihood())
-    before = expert.log_evidence(X, y).detach()
-    fit = fit_empirical_bayes(expert, X, y)
-    assert bool((fit.log_evidence > before + 0.1).all())
-    samples, information = sample_hyperparameters(expert, X, y, 2, generator=g)
-    assert samples.batch_shape == torch.Size([4])
-    assert bool(torch.isfinite(information.eigenvalues).all())
-
-
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [("poisson, softplus", 0.5, "0.5"), ("multiclass", 3.0, "3"), ("student", math.inf, "inf")],
@@ -235,11 +212,3 @@ def test_draws_have_the_predicted_frequencies_of_classes():
     assert torch.equal(draws[:3], predicted.sample(20_000, generator=torch.Generator().manual_seed(0))[:3])
     shares = torch.stack([(draws == c).double().mean(0) for c in range(3)], dim=-1)
     torch.testing.assert_close(shares, predicted.class_probabilities, atol=0.02, rtol=0)
-
-
-def test_laplace_likelihood_of_gpytorch_runs():
-    """It has a kink: no second derivative to speak of, but moment matching needs none."""
-    expert = LaplaceExpert(features(), batched(likelihoods.LaplaceLikelihood), latent_update=MomentMatchingUpdate())
-    with torch.no_grad():
-        _, steps = expert.update(expert.init(), inputs(), targets("real"))
-    assert np.isfinite(steps.log_prob.numpy()).all()

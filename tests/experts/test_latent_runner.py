@@ -14,7 +14,7 @@ from gp_ensembles.filters import CorrelatedWalk, ExponentialForgetting, RandomWa
 from gp_ensembles.filters.sites import MomentMatchingUpdate
 from gp_ensembles.likelihoods import LogPoissonLikelihood, OrdinalLikelihood
 from gp_ensembles.likelihoods.classification import LogisticLikelihood, Logit
-from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare
+from gp_ensembles.meta_learners import FixedShare
 
 N, D = 37, 2
 
@@ -140,27 +140,6 @@ def test_together_they_are_plain_loops(name, monkeypatch):
             own = state.covariance if m is None else state.covariance[m]
             torch.testing.assert_close(own, covariance, rtol=1e-9, atol=1e-9)
             number += 1
-
-
-@pytest.mark.parametrize("name", MAKERS)
-def test_no_prediction_sees_its_target(name):
-    X, y = stream(name)
-    changed = y.clone()
-    changed[20] = 1 - y[20].clamp_max(1.0)
-    a, b = build(name).observe(X, y), build(name).observe(X, changed)
-    torch.testing.assert_close(a.mean[:21], b.mean[:21], rtol=0, atol=0)
-    torch.testing.assert_close(a.log_weights[:, :21], b.log_weights[:, :21], rtol=0, atol=0)
-    assert not torch.equal(a.mean[21:], b.mean[21:])
-
-
-def test_dead_experts_are_left_out():
-    X, y = stream("logistic")
-    rule = BayesianModelAveraging(prune_below=0.1)
-    online, other = build("logistic", rule), build("logistic", rule)
-    online.block_size, other.block_size = 4, 1
-    a, b = online.observe(X, y), other.observe(X, y)
-    assert bool(torch.isneginf(a.log_weights[:, -1]).any())
-    torch.testing.assert_close(a.log_prob[-4:], b.log_prob[-4:], rtol=1e-6, atol=1e-6)
 
 
 def test_what_differs_is_not_joined():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
-from gp_ensembles.experts import GaussianExpert, MultiOutputExpert, fit_empirical_bayes
+from gp_ensembles.experts import GaussianExpert, MultiOutputExpert
 from gp_ensembles.features import LinearFeatures, RadialBasisFeatures
 from gp_ensembles.filters import ExponentialForgetting, RandomWalk
 from gp_ensembles.meta_learners import BayesianModelAveraging
@@ -91,14 +91,6 @@ def test_an_evidence_that_cannot_be_computed_is_nan():
     expert = MultiOutputExpert(LinearFeatures(X.shape[1], torch.ones(2, dtype=torch.float64)), OUTPUTS)
     assert bool(torch.isfinite(expert.log_evidence(X, y)).all())
     assert bool(torch.isnan(expert.log_evidence(1e200 * X, y)).all())
-
-
-def test_scales_are_fitted():
-    X, y = table(200)
-    expert = MultiOutputExpert(bumps(1), OUTPUTS)
-    fit_empirical_bayes(expert, X, y)
-    scale = expert.output_scale.detach()[0]
-    assert float(scale[2] / scale[0]) > 2
 
 
 def test_bad_input():

@@ -128,17 +128,6 @@ def test_predictions_are_those_of_a_plain_loop_over_rows(num_rows):
     assert int(state.num_rows) == num_rows < int(state.due)
 
 
-def test_missing_targets_are_counted_and_teach_nothing():
-    X, y = rows(gaps=False)
-    one = expert()
-    state, _ = one.update(one.init(), X[:50], y[:50])
-    after, _ = one.update(state, X[50:60], torch.full_like(y[50:60], torch.nan))
-    torch.testing.assert_close(after.moments[0], state.moments[0])
-    assert int(after.num_rows) == 60
-    assert torch.isnan(after.targets[50:60]).all()
-    assert (after.remembered[50:60] == y[49]).all()
-
-
 def test_a_refit_of_too_few_rows_only_passes():
     X, y = rows(80)
     one = expert(first=40)

@@ -145,17 +145,6 @@ def test_refits_follow_what_changes():
     assert fixed[0].hyperparameters.shape == (0,)
 
 
-def test_what_comes_later_changes_no_prediction():
-    X, y = rows()
-    one = expert(batch=())
-    _, steps = run(one, X, y, (N,))
-    for t in (19, 20, 39, 75):
-        other = y.clone()
-        other[t:] = -3.0
-        _, changed = run(one, X, other, (N,))
-        close([f[: t + 1] for f in steps[:2]], [f[: t + 1] for f in changed[:2]], 1e-12)
-
-
 def test_the_expert_keeps_its_own_hyperparameters():
     X, y = rows()
     one = expert()

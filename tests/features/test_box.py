@@ -54,17 +54,6 @@ def test_the_edges_of_the_warm_up_keep_their_variance(nu: float) -> None:
     assert worst > 0.5 * EDGE_LOSS[nu]  # the bound is not slack
 
 
-@each_kernel
-def test_finite_features_keep_it_too(nu: float) -> None:
-    for share in (0.1, 0.375, 1.0, 5.0):
-        kernel = ScaleKernel(kernel_of(nu, share)).double()
-        box = box_from_data(kernel, ENDS)
-        tail = 0.01 if nu < 1 else 2e-4  # what the frequencies left out would add
-        K = math.ceil(float(box.half_width) / share * {0.5: 100, 1.5: 30}.get(nu, 12))
-        variance = HilbertAdditiveFeatures(kernel, box, K)(ENDS).square().sum(-1).detach()
-        assert float((1 - variance).abs().max()) < EDGE_LOSS[nu] + tail
-
-
 @pytest.mark.parametrize("build", [HilbertAdditiveFeatures, HilbertTensorFeatures])
 def test_the_gram_matrix_approaches_the_kernel_at_the_default_box(build: type) -> None:
     X = torch.linspace(-2.7, 2.7, 40, dtype=torch.float64)[:, None]

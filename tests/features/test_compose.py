@@ -9,6 +9,7 @@ from torch import Tensor
 from gp_ensembles.features import AdditiveSplineFeatures, FeatureMap, LinearFeatures, RadialBasisFeatures
 from gp_ensembles.features.compose import Clamp, Concatenate, SelectColumns
 from gp_ensembles.features.linear import ConstantFeatures
+from tests.refusals import refused
 
 
 def rand(*shape: int, seed: int = 0) -> Tensor:
@@ -44,25 +45,16 @@ def test_concatenation_intersects_domains() -> None:
     whole = Concatenate([spline(-1, 2), LinearFeatures(2, dtype=torch.float64), spline(0, 3)])
     assert whole.domain.tolist() == [[0.0, 0.0], [2.0, 2.0]]
     assert Concatenate([LinearFeatures(2)]).domain is None
-    with pytest.raises(ValueError, match=r"column\(s\) \[0, 1\] have no value"):
-        Concatenate([spline(-1, 0), spline(1, 2)])
+    refused(ValueError, r"column\(s\) \[0, 1\] have no value", lambda: Concatenate([spline(-1, 0), spline(1, 2)]))
 
 
 def test_concatenation_refuses_parts_that_do_not_fit() -> None:
     one = LinearFeatures(2, torch.ones(3))
-    with pytest.raises(ValueError, match="at least one feature map"):
-        Concatenate([])
+    refused(ValueError, "at least one feature map", lambda: Concatenate([]))
     with pytest.raises(ValueError, match=r"part 1 has 3 inputs and batch shape \(3,\), part 0 has 2"):
         Concatenate([one, LinearFeatures(3, torch.ones(3))])
     with pytest.raises(ValueError, match=r"part 1 has 2 inputs and batch shape \(\), part 0"):
         Concatenate([one, LinearFeatures(2)])
-
-
-def test_selected_columns_in_order() -> None:
-    X = rand(5, 4)
-    features = SelectColumns(LinearFeatures(2, bias=False, dtype=torch.float64), [3, 1], 4)
-    assert torch.equal(features(X), X[:, [3, 1]])
-    assert features.domain is None
 
 
 def test_selected_columns_embed_the_domain() -> None:
@@ -71,18 +63,15 @@ def test_selected_columns_embed_the_domain() -> None:
     assert features.domain.tolist() == [[0.0, -infinity, 0.0], [1.0, infinity, 1.0]]
     X = torch.tensor([[0.5, 1e6, 0.5], [0.5, -1e6, 1.5]], dtype=torch.float64)
     features(X[:1])
-    with pytest.raises(ValueError, match=r"column 2 of X leaves the domain \[0, 1\] .* by 0\.5 in row 1"):
-        features(X)
+    refused(ValueError, r"column 2 of X leaves the domain \[0, 1\] .* by 0\.5 in row 1", lambda: features(X))
 
 
 def test_selected_columns_are_checked() -> None:
     inner = LinearFeatures(2)
     with pytest.raises(ValueError, match=r"column\(s\) \[4, -1\] are not among the columns 0\.\.3"):
         SelectColumns(inner, [4, -1], 4)
-    with pytest.raises(ValueError, match=r"column\(s\) \[1\] are selected twice"):
-        SelectColumns(inner, [1, 1], 4)
-    with pytest.raises(ValueError, match="takes 2 inputs, but 1 columns"):
-        SelectColumns(inner, [1], 4)
+    refused(ValueError, r"column\(s\) \[1\] are selected twice", lambda: SelectColumns(inner, [1, 1], 4))
+    refused(ValueError, "takes 2 inputs, but 1 columns", lambda: SelectColumns(inner, [1], 4))
 
 
 def test_clamp_holds_inputs_at_the_edge() -> None:
@@ -93,21 +82,11 @@ def test_clamp_holds_inputs_at_the_edge() -> None:
     assert features.domain is None
 
 
-def test_clamp_of_some_columns_only() -> None:
-    infinity = float("inf")
-    lower = torch.tensor([-infinity, 0.0], dtype=torch.float64)
-    features = Clamp(LinearFeatures(2, bias=False, dtype=torch.float64), lower, lower.new_tensor([infinity, 1.0]))
-    X = torch.tensor([[-100.0, -100.0], [100.0, 100.0]], dtype=torch.float64)
-    assert features(X).tolist() == [[-100.0, 0.0], [100.0, 1.0]]
-
-
 def test_clamp_is_checked() -> None:
     zero, one = torch.zeros(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
     with pytest.raises(ValueError, match=r"column\(s\) \[1\] have a box that leaves the domain"):
         Clamp(spline(0, 1), zero, torch.tensor([1.0, 1.5], dtype=torch.float64))
     with pytest.raises(ValueError, match=r"column\(s\) \[0, 1\] have a lower end that is not below"):
         Clamp(LinearFeatures(2), one, zero)
-    with pytest.raises(ValueError, match=r"must have shape \(2,\)"):
-        Clamp(LinearFeatures(2), one[:1], one)
-    with pytest.raises(ValueError, match="LinearFeatures is valid everywhere"):
-        Clamp.to_domain(LinearFeatures(2))
+    refused(ValueError, r"must have shape \(2,\)", lambda: Clamp(LinearFeatures(2), one[:1], one))
+    refused(ValueError, "LinearFeatures is valid everywhere", lambda: Clamp.to_domain(LinearFeatures(2)))

@@ -3,9 +3,8 @@
 import pytest
 import torch
 from gpytorch.kernels import LinearKernel, MaternKernel, ScaleKernel
-from gpytorch.means import ConstantMean, LinearMean
 
-from gp_ensembles.features.covariance import bind_covariance, bind_mean
+from gp_ensembles.features.covariance import bind_covariance
 
 
 def problem(nu):
@@ -32,16 +31,3 @@ def test_backward_only_is_the_same(nu):
         torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
     alone = torch.autograd.grad((weights * bind_covariance(kernel, backward_only=True).between(X, X)).sum(), parameters)
     torch.testing.assert_close(alone, found[1][1 : 1 + len(alone)], rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("kind", [ConstantMean, LinearMean])
-def test_a_bound_mean_does_not_change(kind):
-    shape = torch.Size([2])
-    mean = (ConstantMean(batch_shape=shape) if kind is ConstantMean else LinearMean(2, batch_shape=shape)).double()
-    X = torch.randn(2, 5, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    bound, want = bind_mean(mean), mean(X).detach().clone()
-    with torch.no_grad():
-        for value in mean.parameters():
-            value.add_(1.0)
-    torch.testing.assert_close(bound(X), want)
-    assert all(slope is not None for slope in torch.autograd.grad(bind_mean(mean)(X).sum(), list(mean.parameters())))

@@ -160,12 +160,3 @@ def test_a_kernel_without_a_derivative_keeps_its_value_and_its_slope(cls, knots)
     slope = jacrev(lambda place: between(knots[:1], place).sum())(x).detach()
     torch.testing.assert_close(slope, slope.new_tensor([[-1 / LENGTH, 0.0]]), rtol=1e-6, atol=1e-6)
     assert bool((jacrev(lambda place: between(knots[:1], place).sum())(knots[:1]) == 0).all())
-
-
-def test_parameters_are_shared(knots):
-    kernel = kernels.ScaleKernel(OwnRBF()).double()
-    other = with_differences(kernel)
-    assert [id(p) for p in other.parameters()] == [id(p) for p in kernel.parameters()]
-    kernel.outputscale = 3.0
-    torch.testing.assert_close(other(knots[:2], knots[:2]).to_dense(), kernel(knots[:2], knots[:2]).to_dense())
-    assert "covar_dist" not in vars(kernel.base_kernel)

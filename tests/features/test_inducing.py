@@ -196,17 +196,6 @@ def test_kernels_and_knots_of_each_expert() -> None:
         torch.testing.assert_close(together.unexplained(X)[number], single.unexplained(X))
 
 
-def test_fixed_knots_are_copied_and_trained_ones_learn() -> None:
-    knots, X, kernel = randn(4, 2), randn(6, 2, seed=1), RBFKernel().double()
-    fixed, trained = InducingPointFeatures(kernel, knots), InducingPointFeatures(kernel, nn.Parameter(knots))
-    knots.add_(1.0)
-    torch.testing.assert_close(fixed(X), trained(X))
-    assert {name for name, _ in fixed.named_parameters()} == {"kernel.raw_lengthscale"}
-    trained.unexplained(X).sum().backward()
-    assert trained.knots.grad is not None
-    assert bool(torch.isfinite(trained.knots.grad).all())
-
-
 def test_coinciding_knots_need_a_nugget() -> None:
     knots = torch.zeros(3, 1, dtype=torch.float64)
     kernel = RBFKernel().double()

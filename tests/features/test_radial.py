@@ -3,14 +3,14 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
 from gp_ensembles.features import RadialBasisFeatures
 from gp_ensembles.numerics.kmeans import kmeans
+from tests.refusals import refused
 
 
 def direct(X: Tensor, centers: Tensor, lengthscale: Tensor) -> Tensor:
@@ -52,33 +52,9 @@ def test_batch_of_starts() -> None:
         torch.testing.assert_close(features(X)[expert], expected, rtol=1e-8, atol=1e-12)
 
 
-def test_batch_axes_broadcast() -> None:
-    centers = randn(5, 2)
-    assert RadialBasisFeatures(centers, torch.ones(3, 1), torch.ones(4, 1)).batch_shape == (4, 3)
-    assert RadialBasisFeatures(centers, 1.0, torch.ones(4)).lengthscale.shape == (4, 2)
-    X = randn(6, 2)
-    assert RadialBasisFeatures(centers, torch.ones(3, 1), torch.ones(4, 1))(X).shape == (4, 3, 6, 5)
-
-
-def test_centers_are_fixed_unless_they_are_a_parameter() -> None:
-    centers, X = randn(5, 2), randn(6, 2, seed=1)
-    fixed = RadialBasisFeatures(centers, torch.ones(3, 1))
-    trained = RadialBasisFeatures(nn.Parameter(centers), torch.ones(3, 1))
-    assert "centers" in dict(fixed.named_buffers())
-    assert dict(trained.named_parameters())["centers"].shape == (3, 5, 2)
-    assert torch.equal(fixed(X), trained(X))
-    fixed.load_state_dict(trained.state_dict())
-    centers.add_(1)  # the map keeps its own copy
-    assert not torch.equal(fixed.centers[0], centers)
-
-
 def test_wrong_arguments() -> None:
     X = randn(6, 2)
-    with pytest.raises(ValueError, match=r"lengthscale must have shape \(\*batch, 2\)"):
-        RadialBasisFeatures(X, torch.ones(3))
-    with pytest.raises(ValueError, match="lengthscale must be positive"):
-        RadialBasisFeatures(X, torch.tensor([1.0, 0.0]))
-    with pytest.raises(ValueError, match="prior_variance must be positive"):
-        RadialBasisFeatures(X, 1.0, -1.0)
-    with pytest.raises(TypeError, match="floating point"):
-        RadialBasisFeatures(X.long(), 1.0)
+    refused(ValueError, r"lengthscale must have shape \(\*batch, 2\)", lambda: RadialBasisFeatures(X, torch.ones(3)))
+    refused(ValueError, "lengthscale must be positive", lambda: RadialBasisFeatures(X, torch.tensor([1.0, 0.0])))
+    refused(ValueError, "prior_variance must be positive", lambda: RadialBasisFeatures(X, 1.0, -1.0))
+    refused(TypeError, "floating point", lambda: RadialBasisFeatures(X.long(), 1.0))

@@ -1,6 +1,5 @@
 """Checkpoints: their manifests, damage, foreign and hostile files, and files of other versions."""
 
-import collections
 import io
 import pickle
 import struct
@@ -91,13 +90,6 @@ def test_digests_tell_apart_what_is_different():
     ):
         assert len({digest({"a": value}) for value in values}) == len(values)
     assert len({digest({name: "a"}) for name in (1, "1", "b")}) == 3
-
-
-def test_digests_are_of_values_not_of_memory():
-    X = torch.arange(12.0).reshape(3, 4)
-    assert digest({"x": X.T}) == digest({"x": X.T.contiguous()})
-    assert digest([X[:1, :1].T]) == digest([torch.zeros(1, 1)])
-    assert digest(collections.OrderedDict(a=1)) == digest({"a": 1})
 
 
 def test_what_is_not_plain_has_no_manifest(tmp_path):

@@ -1,6 +1,5 @@
 """Files replaced alone and together, and tables that grow: what is there when an operation fails, and what is said."""
 
-import json
 import os
 from errno import EACCES, EIO, ENOSPC
 from pathlib import Path
@@ -17,9 +16,7 @@ from gp_ensembles.files.replacing import (
     complete,
     copy_file,
     replace_file,
-    replace_together,
     staged,
-    write_json,
     write_text,
 )
 
@@ -79,11 +76,6 @@ def test_what_torch_and_numpy_make_of_a_full_disk_names_the_file(tmp_path, kind)
     assert os.listdir(tmp_path) == []
     replace_file(tmp_path / "torch.pt", fillings["torch.pt"])
     assert torch.equal(torch.load(tmp_path / "torch.pt", weights_only=True)["x"], big)
-
-
-def test_numbers_that_json_does_not_know_become_strings(tmp_path):
-    write_json(tmp_path / "a.json", {"x": [float("nan"), 1.0]})
-    assert json.loads((tmp_path / "a.json").read_text()) == {"x": ["nan", 1.0]}
 
 
 def test_a_copy_is_whole_or_not_there(tmp_path):
@@ -158,12 +150,6 @@ def test_an_error_of_the_content_or_in_the_block_is_that_error_and_replaces_noth
     with pytest.raises(ValueError, match="mine"):
         replace_file(tmp_path / "a", broken)
     assert (state(tmp_path), sorted(os.listdir(tmp_path))) == (OLD, ["a", "b", "c.partial", "gone"])
-
-
-def test_what_is_removed_stays_where_it_is_written_anew(tmp_path):
-    lay_out(tmp_path)
-    replace_together(tmp_path, {"c.partial": "gone"}, removed=["gone", "not there", "a"])
-    assert state(tmp_path) == {"b": "old", "gone": "new"}
 
 
 def test_a_journal_that_is_none_of_ours_moves_nothing(tmp_path):

@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gp_ensembles.filters import RandomWalk, gaussian_state, update_block
 from gp_ensembles.filters.rows import Rows
-from gp_ensembles.filters.stream import BlockStream, choose_block_size
+from gp_ensembles.filters.stream import BlockStream
 from gp_ensembles.numerics.cholesky import NumericalError
 
 
@@ -103,9 +103,3 @@ def test_operators_do_not_grow_with_rows_or_experts():
     assert names == count(64, 3) == count(8, 30)
     assert len(names) < 45
     assert names.count("_local_scalar_dense") <= 1
-
-
-def test_block_size_is_a_positive_number():
-    for num_features in (1, 20, 100, 500, 2000):
-        for num_experts in (1, 15, 100):
-            assert 1 <= choose_block_size(num_features, num_experts) <= 128

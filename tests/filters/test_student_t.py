@@ -11,7 +11,6 @@ from gp_ensembles import filters
 from gp_ensembles.experts import StudentTExpert
 from gp_ensembles.experts.student_t import InverseGammaNoise
 from gp_ensembles.features import LinearFeatures
-from gp_ensembles.filters import ExponentialForgetting, update_block
 from gp_ensembles.filters.student_t import NoiseDiscount, student_t_state
 from gp_ensembles.numerics import student_t
 from tests.filters.oracles import in_blocks
@@ -80,17 +79,6 @@ def test_any_blocking_is_the_textbook(walk, discount, missing):
     _, step = filters.update_block(state, Phi[:, :1], y[:1] * torch.nan, transition, noise)
     for got, reference in zip(ahead, step, strict=True):
         torch.testing.assert_close(got[:, :1], reference, equal_nan=True)
-
-
-def test_sure_noise_is_the_gaussian_filter():
-    """With a and b large the noise is b / a and predictions are normal."""
-    Phi, y, _ = problem((3,))
-    noise = torch.tensor([0.3, 1.7], dtype=torch.float64)
-    ratio = torch.tensor([0.5, 2.0], dtype=torch.float64)
-    large = torch.full((M,), 1e10, dtype=torch.float64)
-    _, steps = filters.update_block(student_t_state(ratio, F, large, large * noise), Phi, y)
-    _, want = filters.textbook_filter(filters.gaussian_state(ratio * noise, F), Phi, y, noise)
-    torch.testing.assert_close(steps[:3], want, rtol=1e-7, atol=1e-7, equal_nan=True)
 
 
 def build(batch=()):
@@ -165,12 +153,3 @@ def test_whatever_the_raw_parameter_predictions_have_a_variance() -> None:
     noise.raw_concentration.data.fill_(-30.0)
     assert (noise.concentration >= 1).all()
     assert (noise.concentration < 1.001).all()
-
-
-def test_forgetting_is_that_of_the_weights():
-    Phi, y, prior = problem()
-    state, _ = update_block(prior, Phi, y, ExponentialForgetting(0.9))
-    weights = 0.9 ** torch.arange(N - 1, -1, -1, dtype=torch.float64)
-    for m in range(M):
-        precision = (Phi[m].mT * weights) @ Phi[m] + 0.9**N * torch.linalg.inv(prior.moments[m, :, :-1])
-        torch.testing.assert_close(state.moments[m, :, :-1], torch.linalg.inv(precision))

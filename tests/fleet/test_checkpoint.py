@@ -16,6 +16,7 @@ from gp_ensembles.fleet import Fleet, ensemble_fleet
 from gp_ensembles.fleet import checkpoint as shards
 from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
 from tests.fleet.instances import ENSEMBLES, SERIES, rows
+from tests.refusals import refused
 
 NAMES = [f"series {number}" for number in range(SERIES)]
 
@@ -94,22 +95,18 @@ def test_damaged_and_foreign_files_are_refused_and_the_fleet_stays(tmp_path, gen
     fleet.observe(*rows(40, generator))
     fleet.save(tmp_path / "a")
     before = bits(fleet)
-    with pytest.raises(FileNotFoundError, match=r"holds no fleet: there is no fleet.pt in it"):
-        fleet.load(tmp_path)
+    refused(FileNotFoundError, r"holds no fleet: there is no fleet.pt in it", lambda: fleet.load(tmp_path))
     stranger = EnsembleFleet(ENSEMBLES["one expert"](), NAMES)
-    with pytest.raises(ValueError, match="has another ensemble"):
-        stranger.load(tmp_path / "a")
+    refused(ValueError, "has another ensemble", lambda: stranger.load(tmp_path / "a"))
     shard = next(path for path in (tmp_path / "a").iterdir() if path.name.startswith("shard"))
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)
-    with pytest.raises(ValueError, match="damaged"):
-        fleet.load(tmp_path / "a")
+    refused(ValueError, "damaged", lambda: fleet.load(tmp_path / "a"))
     other = EnsembleFleet(ENSEMBLES["averaging"](), NAMES)
     other.save(tmp_path / "b")
     shard.write_bytes((tmp_path / "b" / shard.name).read_bytes())  # whole, but of another fleet
-    with pytest.raises(ValueError, match="belongs to another save"):
-        fleet.load(tmp_path / "a")
+    refused(ValueError, "belongs to another save", lambda: fleet.load(tmp_path / "a"))
     shard.unlink()
     with pytest.raises(FileNotFoundError):
         fleet.load(tmp_path / "a")
@@ -228,14 +225,12 @@ def test_a_load_that_fails_at_the_second_shard_changes_nothing(where, how, tmp_p
 def test_a_folder_of_the_other_kind_of_fleet_is_refused_in_a_sentence(tmp_path):
     plain = EnsembleFleet(ENSEMBLES["averaging"](), NAMES)
     plain.save(tmp_path / "plain")
-    with pytest.raises(ValueError, match="was saved by EnsembleFleet"):
-        Fleet.load(tmp_path / "plain")
+    refused(ValueError, "was saved by EnsembleFleet", lambda: Fleet.load(tmp_path / "plain"))
     X = torch.linspace(0, 9, 60, dtype=torch.float64).unsqueeze(-1)
     fleet = Fleet(warmup=20)
     fleet.fit(["north", "south"] * 30, X, X.squeeze(-1).sin())
     fleet.save(tmp_path / "units")
-    with pytest.raises(ValueError, match="was saved by Fleet"):
-        plain.load(tmp_path / "units")
+    refused(ValueError, "was saved by Fleet", lambda: plain.load(tmp_path / "units"))
     for call in (lambda: fleet.predict(["z"], X[:1]), lambda: fleet.retire(["z"])):
         with pytest.raises(KeyError, match="unknown series 'z'; observe rows of it first"):
             call()

@@ -9,6 +9,7 @@ from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.fleet import Fleet
 from gp_ensembles.streaming.after_mixture import calibrate_block, in_units
 from tests.fleet.test_model import BASIS, LATER, QUICK, SERIES, SPEC, WARMUP, rows_of, table
+from tests.refusals import refused
 
 CUT = SERIES * WARMUP
 
@@ -81,33 +82,25 @@ def test_what_cannot_be_shared_or_added_is_refused(generator):
     fleet = fitted(rows, spec)
     names, X, y = (part[:CUT] for part in rows)
     before = fleet.predict(names[:4], X[:4]).mean
-    with pytest.raises(ValueError, match="is not fitted yet"):
-        fleet.fit(names, X, y, shared=Fleet(spec))
-    with pytest.raises(ValueError, match="has another ensemble or seed"):
-        fleet.fit(names, X, y, shared=fitted(rows, QUICK))
+    refused(ValueError, "is not fitted yet", lambda: fleet.fit(names, X, y, shared=Fleet(spec)))
+    refused(ValueError, "has another ensemble or seed", lambda: fleet.fit(names, X, y, shared=fitted(rows, QUICK)))
     model = fleet.export("unit 0")
-    with pytest.raises(ValueError, match="nothing is fitted yet"):
-        Fleet(spec, warmup=WARMUP).add(["unit 0"], model)
-    with pytest.raises(ValueError, match="are in the fleet already"):
-        fleet.add(["new", "unit 1"], model)
+    refused(ValueError, "nothing is fitted yet", lambda: Fleet(spec, warmup=WARMUP).add(["unit 0"], model))
+    refused(ValueError, "are in the fleet already", lambda: fleet.add(["new", "unit 1"], model))
     fleet.observe(["waits"], X[:1], y[:1])
-    with pytest.raises(ValueError, match="'waits' is in its warm-up"):
-        fleet.add(["waits"], model)
-    with pytest.raises(KeyError, match="'waits' has had 1 of the 40"):
-        fleet.export("waits")
+    refused(ValueError, "'waits' is in its warm-up", lambda: fleet.add(["waits"], model))
+    refused(KeyError, "'waits' has had 1 of the 40", lambda: fleet.export("waits"))
     with pytest.raises(ValueError, match="has other hyperparameters"):
         fleet.add(["new"], fitted(rows, replace(spec, bases=(BASIS,), lags=None)).export("unit 0"))
     faster = fitted(rows, spec)
     faster.series.ensemble.experts[0].features.features.kernel.base_kernel.lengthscale = 0.1
-    with pytest.raises(ValueError, match="has other hyperparameters"):
-        fleet.add(["new"], faster.export("unit 0"))
+    refused(ValueError, "has other hyperparameters", lambda: fleet.add(["new"], faster.export("unit 0")))
     with pytest.raises(ValueError, match="is recalibrated or the fleet, not both"):
         fleet.add(["new"], fitted(rows, spec, recalibrate=False).export("unit 0"))
     with pytest.raises(ValueError, match="of 2 coverages"):
         fleet.add(["new"], fitted(rows, spec, coverages=(0.9, 0.5)).export("unit 0"))
     narrow = Fleet(spec, warmup=WARMUP)
     narrow.fit(names, X[:, :1], y)
-    with pytest.raises(ValueError, match="has 1 input columns, the fleet 2"):
-        fleet.add(["new"], narrow.export("unit 0"))
+    refused(ValueError, "has 1 input columns, the fleet 2", lambda: fleet.add(["new"], narrow.export("unit 0")))
     assert "new" not in fleet.names
     assert torch.equal(fleet.predict(names[:4], X[:4]).mean, before)

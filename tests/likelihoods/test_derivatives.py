@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 from gpytorch.constraints import Positive
-from gpytorch.likelihoods import BernoulliLikelihood, StudentTLikelihood
+from gpytorch.likelihoods import BernoulliLikelihood
 from scipy import special
 
 from gp_ensembles.filters.sites import LikelihoodRule
@@ -72,11 +72,6 @@ def test_the_mode_is_found_without_damping(name):
         for dtype, close in ((torch.float64, 1e-9), (torch.float32, 3e-5)):
             site = rule.solve(*(torch.tensor([value], dtype=dtype) for value in (mean, variance, y)))
             assert mean + variance * float(site.gradient) == pytest.approx(want, rel=close, abs=close)
-
-
-def test_any_other_likelihood_is_differentiated():
-    assert latent_density(StudentTLikelihood()).start is None
-    assert latent_density(LogisticLikelihood(), force_autograd=True).start is None
 
 
 @pytest.mark.parametrize("link", [Logit(), Probit()])

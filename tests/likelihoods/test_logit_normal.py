@@ -5,9 +5,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from gp_ensembles.likelihoods.classification import LogisticLikelihood
 from gp_ensembles.likelihoods.closed_forms import logit_normal_log_odds
-from gp_ensembles.likelihoods.predictive import GaussHermite
 
 MEANS = (-120.0, -50.0, -8.0, -1.0, -0.3, 0.0)
 VARIANCES = (1e-4, 0.5, 1.0, 1.01, 4.0, 25.0, 100.0, 400.0, 1e4)
@@ -46,13 +44,3 @@ def test_narrow_and_wide_variances_in_one_call_are_as_alone_with_their_derivativ
     alone = torch.stack([logit_normal_log_odds(m, s) for m, s in zip(mean, variance, strict=True)])
     assert_close(together, alone, rtol=1e-12, atol=1e-12)
     assert torch.autograd.gradcheck(logit_normal_log_odds, (mean, variance))
-
-
-def test_scored_densities_are_the_probabilities_of_the_classes():
-    mean = torch.linspace(-30, 30, 61, dtype=torch.float64)
-    for variance in (25.0, 400.0, 1e4):
-        s, predictive, likelihood = torch.full_like(mean, variance), GaussHermite(), LogisticLikelihood()
-        targets = [torch.full_like(mean, y) for y in (0.0, 1.0)]
-        densities = torch.stack([predictive.log_prob(likelihood, mean, s, y).exp() for y in targets])
-        assert_close(densities.sum(0), torch.ones_like(mean), rtol=0, atol=1e-12)
-        assert_close(densities.mT, predictive.class_probabilities(likelihood, mean, s), rtol=0, atol=1e-12)

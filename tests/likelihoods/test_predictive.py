@@ -17,7 +17,7 @@ from gpytorch.likelihoods import (
 
 from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood, ProbitApproximation
 from gp_ensembles.likelihoods.classification import LogisticLikelihood, Logit, Probit
-from gp_ensembles.likelihoods.closed_forms import NormalLaplace, closed_form
+from gp_ensembles.likelihoods.closed_forms import NormalLaplace
 from gp_ensembles.likelihoods.predictive import GaussHermite, class_probabilities, num_classes
 from gp_ensembles.likelihoods.response import conditional, log_prob
 
@@ -86,20 +86,6 @@ def test_sharp_likelihoods_are_resolved(name):
         joint = density - 0.5 * (grid - mean.unsqueeze(-1)).square() / variance.unsqueeze(-1)
         exact = joint.logsumexp(-1) + math.log(3.2e-5) - 0.5 * torch.log(2 * math.pi * variance)
     torch.testing.assert_close(found, exact, rtol=1e-8, atol=2e-6)
-
-
-def test_moved_nodes_give_the_same_in_any_company():
-    """Which nodes move is decided for every target by itself, so blocks of any length agree."""
-    likelihood = LogPoissonLikelihood()
-    y = torch.tensor([3.0, 1e4, 0.0, 50.0], dtype=torch.float64)
-    together = GaussHermite().log_prob(likelihood, MEAN, VARIANCE, y)
-    rows = zip(MEAN, VARIANCE, y, strict=True)
-    alone = [GaussHermite().log_prob(likelihood, *(t.reshape(1) for t in row)) for row in rows]
-    torch.testing.assert_close(together, torch.cat(alone), rtol=1e-13, atol=0)
-    logistic, wide = LogisticLikelihood(), 100 * VARIANCE
-    together = GaussHermite().log_prob(logistic, MEAN, torch.cat([VARIANCE[:2], wide[2:]]), y.clamp_max(1))
-    alone = GaussHermite().log_prob(logistic, MEAN[:2], VARIANCE[:2], y[:2].clamp_max(1))
-    torch.testing.assert_close(together[:2], alone)
 
 
 def test_a_batch_equals_one_by_one_in_either_precision(scalar_case, take, generator, wrong_default_dtype):
@@ -309,12 +295,6 @@ def test_the_normal_laplace_density():
         assert float(found) == pytest.approx(tail, rel=1e-12)
     point = torch.tensor([0.3, 5.0, -5.0], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(distribution.log_prob, (point,))
-
-
-def test_no_closed_form_is_none():
-    assert closed_form(LogPoissonLikelihood(), MEAN, VARIANCE) is None
-    assert closed_form(OrdinalLikelihood(3, Logit()).double(), MEAN, VARIANCE) is None
-    assert closed_form(OrdinalLikelihood(3, Probit()).double(), MEAN, VARIANCE) is not None
 
 
 def test_what_cannot_be_predicted_is_refused():

@@ -7,11 +7,10 @@ import threading
 import mpmath
 import pytest
 import torch
-from gpytorch.likelihoods import BernoulliLikelihood, PoissonLikelihood, SoftmaxLikelihood
+from gpytorch.likelihoods import BernoulliLikelihood, PoissonLikelihood
 from torch.distributions import Distribution
 
 from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood
-from gp_ensembles.likelihoods.classification import LogisticLikelihood
 from gp_ensembles.likelihoods.poisson import LogRatePoisson
 from gp_ensembles.likelihoods.response import conditional, latent_dim, log_prob
 from gp_ensembles.numerics.derivatives import automatic, differentiate
@@ -173,25 +172,6 @@ def test_log_rate_poisson_is_a_whole_distribution():
     assert isinstance(larger, LogRatePoisson)
     torch.testing.assert_close(larger.mean[1], distribution.log_rate.exp())
     assert larger.sample().shape == (3, 2)
-
-
-def test_two_classes_are_the_logistic_model_of_the_difference(generator):
-    latent = torch.empty(50, 2, dtype=torch.float64).normal_(generator=generator) * 10
-    y = (torch.arange(50) % 2).double()
-    logistic = log_prob(LogisticLikelihood(), latent[:, 1] - latent[:, 0], y)
-    torch.testing.assert_close(log_prob(MulticlassLikelihood(2), latent, y), logistic, rtol=1e-12, atol=1e-14)
-
-
-def test_the_default_validation_is_restored(monkeypatch):
-    y = torch.ones(1)
-    for default in (True, False):
-        monkeypatch.setattr(Distribution, "_validate_args", default)
-        log_prob(PoissonLikelihood(), torch.zeros(1), y)
-        assert Distribution._validate_args is default
-    monkeypatch.setattr(Distribution, "_validate_args", True)
-    with pytest.raises(Exception, match=r"mat1|size|shape"):
-        log_prob(SoftmaxLikelihood(num_features=3, num_classes=2), torch.zeros(1, 4), y)
-    assert Distribution._validate_args is True
 
 
 def test_the_default_validation_is_restored_by_threads_in_any_order(monkeypatch):

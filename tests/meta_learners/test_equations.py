@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gp_ensembles import meta_learners as meta
 from gp_ensembles.numerics.simplex_path import Growth
-from tests.meta_learners.rules import FIRST_ORDER, SECOND_ORDER, M, densities, each, run
+from tests.meta_learners.rules import FIRST_ORDER, SECOND_ORDER, densities, each, run
 from tests.numerics.test_simplex_path import by_hand
 
 
@@ -161,21 +161,6 @@ def test_newton_rules_take_impossible_targets_for_missing(rule):
     (state, output), (other, plain) = run(rule, log_prob), run(rule, missing)
     torch.testing.assert_close((state, output.log_weights), (other, plain.log_weights))
     assert output.log_prob[6] == -torch.inf
-
-
-def test_fixed_share_is_sticky_switching():
-    log_prob, share = densities(15, 60, scale=10.0), 0.07
-    one = run(meta.FixedShare(share), log_prob)[1]
-    other = run(meta.MarkovSwitching(meta.sticky_transition(M, 1 - share + share / M)), log_prob)[1]
-    torch.testing.assert_close(one, other)
-
-
-@each({"share": lambda: meta.FixedShare(0.0), "forgetting": lambda: meta.DynamicModelAveraging(1.0)})
-def test_rules_that_forget_nothing_are_averaging(rule):
-    log_prob = densities(16, 60, scale=10.0)
-    torch.testing.assert_close(run(rule, log_prob)[1], run(meta.BayesianModelAveraging(), log_prob)[1])
-    far = torch.tensor([[0.0] * 3, [-500.0] * 3], dtype=torch.float64)  # where weights are no numbers, logarithms are
-    torch.testing.assert_close(run(rule, far)[0].log_weights, far.sum(1))
 
 
 def test_an_impossible_target_under_the_current_weights_is_survived_without_a_share():

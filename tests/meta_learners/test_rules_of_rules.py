@@ -154,29 +154,6 @@ def check_mixture(rule, sizes):
     torch.testing.assert_close(torch.cat(total), (want.log() + log_prob).logsumexp(0), rtol=1e-9, atol=1e-9)
 
 
-@given(seed=st.integers(0, 10_000), scale=st.floats(0.1, 50.0))
-@settings(max_examples=25)
-def test_its_loss_is_that_of_the_best_rule_and_log_r(seed, scale):
-    log_prob = densities(seed=seed, scale=scale)
-    rules = [meta.FixedShare(0.05), meta.SoftBayes(0.1)]
-    rule = meta.CombinedRules(rules, over=meta.BayesianModelAveraging())
-    _, output = rule.update_block(rule.init(5, log_prob), log_prob)
-    best = max(float(r.update_block(r.init(5, log_prob), log_prob)[1].log_prob.sum()) for r in rules)
-    assert float(output.log_prob.sum()) >= best - math.log(2) - 1e-9
-
-
-def test_growth():
-    log_prob = densities()
-    rule = meta.CombinedRules([meta.FixedShare(0.05), meta.SoftBayes(0.1)], over=meta.FixedShare(0.02))
-    state, _ = rule.update_block(rule.init(5, log_prob), log_prob)
-    grown = rule.grow(state, 2, 0.1)
-    weights = rule.log_weights(grown).exp()
-    assert weights.shape == (7,)
-    assert float(weights.sum()) == pytest.approx(1)
-    assert 0.05 < float(weights[5:].sum()) < 0.2
-    rule.update_block(grown, densities(7))
-
-
 def test_a_class_is_no_rule():
     with pytest.raises(TypeError, match="the class FixedShare; call it"):
         meta.CombinedRules([meta.FixedShare, meta.FixedShare()], over=meta.FixedShare())

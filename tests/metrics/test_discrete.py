@@ -45,20 +45,6 @@ def test_calibration_error_by_a_loop():
     assert float(score(sure, y).calibration_error) < 1e-12
 
 
-@given(cut=st.integers(1, 199), seed=st.integers(0, 100))
-@settings(max_examples=20)
-def test_any_blocking_and_missing_targets(cut, seed):
-    probabilities, y = predictions(seed=seed)
-    y[torch.rand(200, generator=torch.Generator().manual_seed(seed)) < 0.2] = torch.nan
-    log_prob = probabilities.gather(-1, y.nan_to_num(0).long().unsqueeze(-1)).squeeze(-1).log()
-    state = discrete.init_class_scores(y)
-    for rows in (slice(0, cut), slice(cut, None)):
-        state = discrete.update_class_scores(state, y[rows], probabilities[rows], log_prob[rows])
-    seen = ~torch.isnan(y)
-    torch.testing.assert_close(discrete.summarize_classes(state), score(probabilities[seen], y[seen]))
-    assert float(state.num_rows) == 200
-
-
 def test_ranked_probability_is_the_expected_distance():
     """CRPS = E|Y - y| - E|Y - Y'| / 2."""
     probabilities, y = predictions(num_classes=6)

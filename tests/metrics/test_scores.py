@@ -50,15 +50,6 @@ def test_crps_equals_quadrature():
         assert float(single) == pytest.approx(exact, abs=1e-8)
 
 
-def test_crps_of_many_rows_equals_row_by_row():
-    log_weights, mean, variance, y = stream(1, num_components=20, num_rows=700)
-    together = metrics.crps_mixture(log_weights, mean, variance, y)
-    rows = ([part[..., n : n + 1] for part in (log_weights, mean, variance, y)] for n in range(700))
-    apart = torch.cat([metrics.crps_mixture(*row) for row in rows])
-    torch.testing.assert_close(together, apart, rtol=1e-12, atol=1e-12, equal_nan=True)
-    assert torch.equal(torch.isnan(together), torch.isnan(y))
-
-
 @settings(max_examples=30)
 @given(seed=st.integers(0, 10_000), exponent=st.floats(-12, 1), spread=st.floats(0, 60))
 def test_crps_tolerance_bounds_the_error(seed, exponent, spread):
@@ -178,24 +169,6 @@ def test_stream_summary_equals_whole_stream_scores():
         mean_squared_z=((y - center).square() / spread).nanmean(),
     )
     torch.testing.assert_close(tuple(summary), tuple(expected))
-
-
-@pytest.mark.usefixtures("wrong_default_dtype")
-def test_streaming_in_float32_counts_in_float64():
-    arguments = [t.float() for t in stream(6)]
-    state = metrics.streaming.update_scores(metrics.streaming.init_scores(arguments[3]), arguments[3], *arguments[:3])
-    assert all(tensor.dtype == torch.float64 for tensor in state)
-    assert metrics.crps_mixture(*arguments).dtype == torch.float32
-
-
-def test_all_missing_is_undefined_and_changes_nothing():
-    log_weights, mean, variance, y = stream(7)
-    start = metrics.streaming.init_scores(y)
-    state = metrics.streaming.update_scores(start, y * torch.nan, log_weights, mean, variance)
-    assert all(bool(torch.isnan(value)) for value in metrics.summarize(state))
-    after = metrics.streaming.update_scores(state, y, log_weights, mean, variance)
-    plain = metrics.streaming.update_scores(metrics.streaming.init_scores(y), y, log_weights, mean, variance)
-    torch.testing.assert_close(tuple(after)[1:], tuple(plain)[1:])
 
 
 @pytest.mark.parametrize("name", ["ensemble_doebe6.npz", "ensemble_edoebe2x3.npz"])

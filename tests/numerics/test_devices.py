@@ -3,10 +3,7 @@
 import pytest
 import torch
 
-from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
 from gp_ensembles.numerics.devices import check_memory, memory_of
-from tests.fleet.instances import ENSEMBLES
-from tests.pretend_device import pretend_device
 
 
 def test_a_gpu_has_what_its_driver_says_is_free(monkeypatch):
@@ -22,17 +19,3 @@ def test_a_gpu_has_what_its_driver_says_is_free(monkeypatch):
         ValueError, match="would take 4e-06 GB of memory of cuda:1, but only 4e-06 GB is available, 1e-09 GB too little"
     ):
         check_memory(4_001, device, "a table", "take less")
-
-
-def test_series_that_do_not_fit_on_the_device_are_refused_before_any_is_added():
-    with pretend_device(free_bytes=1_000_000) as reads:
-        fleet = EnsembleFleet(ENSEMBLES["averaging"]().to("cuda"), ["first"])
-        words = r"100001 series, with the 16 places that are copied, would take .* of cuda:0, but only 0.001 GB"
-        with pytest.raises(ValueError, match=words):
-            fleet.add([str(number) for number in range(100_000)])
-        assert fleet.names == ("first",)
-        assert reads.copies < 20
-
-
-def test_the_host_has_some():
-    assert 2**26 < memory_of(torch.device("cpu")) < 2**62

@@ -7,7 +7,7 @@ from torch import Tensor
 from gp_ensembles.distributions.latent_mixture import LatentMixture, Response
 from gp_ensembles.likelihoods import LogPoissonLikelihood
 from gp_ensembles.likelihoods.predictive import GaussHermite
-from gp_ensembles.numerics.draws import categorical_draws, generator_device, normal_draws, permutation, uniform_draws
+from gp_ensembles.numerics.draws import categorical_draws, normal_draws, permutation, uniform_draws
 
 LIKE = torch.zeros(1, dtype=torch.float64)
 WEIGHTS = torch.tensor([[0.2, 0.8], [1.0, 0.0]], dtype=torch.float64)
@@ -43,12 +43,6 @@ def test_a_generator_of_the_host_gives_the_hosts_numbers_on_a_gpu(name, gpu):
         found = DRAWS[name](seeded(), LIKE.to("cuda"))
         assert found.is_cuda
         assert torch.equal(found.cpu(), expected)
-
-
-def test_where_numbers_are_made():
-    assert generator_device(None) == generator_device(seeded()) == torch.device("cpu")
-    assert generator_device(None, "meta") == torch.device("meta")
-    assert generator_device(seeded(), "meta") == torch.device("cpu")
 
 
 def counts(device: str) -> LatentMixture:

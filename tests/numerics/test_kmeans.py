@@ -43,20 +43,6 @@ def test_clusters_are_as_tight_as_those_of_scikit_learn():
     assert sum(ratios) / len(ratios) < 1.03
 
 
-def test_as_many_centers_as_distinct_rows_are_these_rows():
-    X = normals(4, 6, 2) + 1e6
-    found = kmeans(X.repeat(5, 1), 6, generator=torch.Generator().manual_seed(2))
-    torch.testing.assert_close(found[found[:, 0].argsort()], X[X[:, 0].argsort()], rtol=1e-12, atol=0.0)
-
-
-def test_the_generator_is_the_only_chance():
-    X = normals(5, 60, 3)
-    first, again = (kmeans(X, 7, generator=torch.Generator().manual_seed(3)) for _ in range(2))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, kmeans(X, 7, generator=torch.Generator().manual_seed(4)))
-    assert kmeans(X.float(), 7, generator=torch.Generator().manual_seed(3)).dtype == torch.float32
-
-
 def test_wrong_arguments():
     X = normals(6, 6, 2)
     with pytest.raises(ValueError, match="5 centers need as many distinct rows, X has 3"):

@@ -9,8 +9,6 @@ from scipy import optimize
 
 from gp_ensembles.numerics.minimize import descend, inverse_hessian_product, minimize, no_pairs, remember
 
-BOTH = torch.tensor([True, True])
-
 
 def normals(generator, *shape):
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
@@ -70,14 +68,6 @@ def test_the_product_is_that_of_the_dense_update(seed, size, count, memory):
         torch.testing.assert_close(found[number], expected, rtol=1e-7, atol=1e-9)
 
 
-def test_a_pair_of_wrong_curvature_changes_nothing():
-    vector = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
-    step = torch.ones(2, 2, dtype=torch.float64)
-    pairs = remember(no_pairs(vector, 5), step, torch.stack([2 * step[0], -step[1]]), BOTH)
-    torch.testing.assert_close(inverse_hessian_product(vector, pairs)[1], vector[1] / 5)
-    torch.testing.assert_close(inverse_hessian_product(vector, pairs)[0], vector[0] / 2)
-
-
 @settings(max_examples=20)
 @given(seed=st.integers(0, 2**20), size=st.integers(1, 6))
 def test_quadratics_are_minimized(seed, size):
@@ -134,31 +124,6 @@ def test_minima_and_price_are_those_of_scipy(name):
     assert int(count.sum()) <= 1.1 * sum(result.nfev for result in theirs)
 
 
-@pytest.mark.processor
-def test_a_problem_ends_where_it_would_alone():
-    start = 2 * normals(torch.Generator().manual_seed(3), 6, 4)
-    together = minimize(with_gradient(valley), start, max_iterations=60)
-    for number in range(6):
-        alone = minimize(with_gradient(valley), start[number : number + 1], max_iterations=60)
-        # Round-off of another order of summation, 1e-16, grows by the condition of the valley, 2500.
-        torch.testing.assert_close(alone.point[0], together.point[number], rtol=0, atol=1e-7)
-        assert int(alone.num_iterations) == int(together.num_iterations[number])
-        assert bool(alone.converged) == bool(together.converged[number])
-
-
-def test_problems_that_are_solved_are_not_asked_again():
-    asked = []
-
-    def function(points, problems):  # squares and fourth powers, which take longer
-        asked.append(problems.tolist())
-        return (points - 1).pow(2 * (1 + problems.unsqueeze(-1))).sum(-1)
-
-    found = minimize(with_gradient(function), torch.full((2, 3), 1.5, dtype=torch.float64), loss_tolerance=1e-12)
-    assert bool(found.converged.all())
-    assert (asked[:2], asked[-1], found.num_evaluations) == ([[0, 1], [0, 1]], [1], len(asked))
-    assert int(found.num_iterations[0]) < int(found.num_iterations[1])
-
-
 @pytest.mark.parametrize("outside", [torch.inf, torch.nan, -torch.inf])
 def test_points_without_a_value_are_walls_and_at_the_start_refused(outside):
     def function(points, _):  # nothing beyond zero
@@ -171,15 +136,6 @@ def test_points_without_a_value_are_walls_and_at_the_start_refused(outside):
     torch.testing.assert_close(found.point, torch.ones_like(start), atol=1e-3, rtol=0)
     with pytest.raises(ValueError, match="problem 1"):
         minimize(with_gradient(function), torch.tensor([[1.0], [-1.0]], dtype=torch.float64))
-
-
-def test_a_gradient_that_is_not_finite_is_a_wall():
-    def function(points, _):
-        gradient = torch.where(points > 3, torch.nan, 2 * (points - 2))
-        return (points - 2).square().sum(-1), gradient
-
-    found = minimize(function, torch.tensor([[-9.0], [2.9]], dtype=torch.float64))
-    torch.testing.assert_close(found.point, torch.full_like(found.point, 2.0), atol=1e-4, rtol=0)
 
 
 def test_a_wall_close_by_does_not_end_a_search():

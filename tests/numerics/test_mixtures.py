@@ -38,17 +38,6 @@ def test_density_distribution_and_moments_equal_scipy():
         assert float(spread[n]) == pytest.approx(second - first**2, rel=1e-7)
 
 
-def test_shared_weights_and_leading_axes_of_y():
-    log_weights, mean, variance = random_mixture(1, 3, 4)
-    shared = log_weights[:, :1]
-    y = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    full = shared.expand(3, 4)
-    for function in (mixtures.log_prob, mixtures.cdf):
-        together = function(shared, mean, variance, y)
-        assert together.shape == (6, 4)
-        torch.testing.assert_close(together[2], function(full, mean, variance, y[2]), rtol=0, atol=0)
-
-
 def test_lower_tail_is_exact():
     one = torch.zeros(1, 1, dtype=torch.float64)
     for z in (-5.0, -8.0, -20.0, -37.0):
@@ -86,19 +75,6 @@ def test_quantiles_in_the_extremes():
     assert float(spread) == pytest.approx(1e-6)
     far = mixtures.log_prob(log_weights, mean, variance, mean.new_tensor([-1e7]))
     assert float(far) == pytest.approx(-300 * np.log(10) + scipy.stats.norm.logpdf(0, scale=1e3))
-
-
-def test_dead_components_are_nowhere(generator):
-    log_weights = torch.tensor([[0.0], [-torch.inf]], dtype=torch.float64)
-    mean = torch.tensor([[1.0, 2.0], [1e6, -1e6]], dtype=torch.float64)
-    variance = torch.tensor([[4.0, 1.0], [1e-12, 1e12]], dtype=torch.float64)
-    alive = (log_weights[:1], mean[:1], variance[:1])
-    y = torch.tensor([0.3, -2.0], dtype=torch.float64)
-    p = torch.tensor([0.1, 0.8], dtype=torch.float64)
-    for function, at in ((mixtures.log_prob, y), (mixtures.cdf, y), (mixtures.icdf, p)):
-        torch.testing.assert_close(function(log_weights, mean, variance, at), function(*alive, at))
-    draws = mixtures.rsample(log_weights, mean, variance, 1000, generator=generator)
-    assert draws.abs().max() < 20
 
 
 def test_ends_and_bad_probabilities():
@@ -140,16 +116,3 @@ def test_draws_follow_the_mixture_and_are_reparametrized(generator):
     torch.testing.assert_close(repeated, draws, rtol=0, atol=0)
     with pytest.raises(ValueError, match="at least one"):
         mixtures.rsample(log_weights, mean, variance, 0)
-
-
-@pytest.mark.usefixtures("wrong_default_dtype")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_dtypes_are_kept(dtype, generator):
-    arguments = tuple(t.to(dtype) for t in random_mixture(5, 4, 3))
-    y = arguments[1][0]
-    p = y.new_tensor([0.1, 0.5, 0.95])
-    assert (mixtures.log_prob(*arguments, y).dtype, mixtures.cdf(*arguments, y).dtype) == (dtype, dtype)
-    quantile = mixtures.icdf(*arguments, p)
-    assert quantile.dtype == dtype
-    torch.testing.assert_close(mixtures.cdf(*arguments, quantile), p, rtol=1e-5, atol=0)
-    assert mixtures.rsample(*arguments, 3, generator=generator).dtype == dtype

@@ -66,14 +66,6 @@ def test_densities_are_derivatives_and_integrate_to_one():
         assert mass == pytest.approx(float(ends[1] - ends[0]), rel=1e-7)
 
 
-def test_the_identity_is_the_identity():
-    u = torch.rand(50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    alone = torch.zeros(1, 50, dtype=torch.float64), tensor(0.0), tensor(1.0)
-    assert float(normal_scores.component_log_densities(u, *alone[1:]).abs().max()) < 1e-14
-    torch.testing.assert_close(normal_scores.transform(u, *alone), u, rtol=1e-12, atol=1e-15)
-    torch.testing.assert_close(normal_scores.inverse(u, *alone), u, rtol=1e-12, atol=1e-15)
-
-
 def test_the_inverse_inverts_to_round_off():
     p = torch.cat([tensor(0.0, 1e-12, 1e-4, 1 - 1e-4, 1 - 1e-9, 1.0), torch.linspace(0.01, 0.99, 60).double()])
     log_weights = weights(len(p), seed=1)
@@ -82,13 +74,3 @@ def test_the_inverse_inverts_to_round_off():
     assert bool(((u >= 0) & (u <= 1)).all())
     with pytest.raises(ValueError, match="between 0 and 1"):
         normal_scores.inverse(tensor(1.5), log_weights[:, :1], SHIFT, SCALE)
-
-
-@pytest.mark.processor
-def test_the_bits_of_a_row_do_not_know_the_others():
-    u = torch.rand(9, 40, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    log_weights = weights(40)
-    for function in (normal_scores.tabulated, normal_scores.transform, normal_scores.log_density):
-        whole = function(u, log_weights, SHIFT, SCALE)
-        for some in (slice(0, 1), slice(3, 10)):
-            assert torch.equal(function(u[:, some], log_weights[:, some], SHIFT, SCALE), whole[:, some])

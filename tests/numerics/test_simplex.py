@@ -92,20 +92,6 @@ def test_ties_and_corners_end():
     torch.testing.assert_close(corner, torch.tensor([1.0, 0, 0, 0, 0, 0], dtype=torch.float64), rtol=0, atol=1e-8)
 
 
-def test_float32_and_wrong_defaults(wrong_default_dtype):
-    A, v = problem(5, 6, condition=10.0)
-    single = simplex_quadratic(A.float(), v.float())
-    assert single.dtype == torch.float32
-    torch.testing.assert_close(single.double(), simplex_quadratic(A, v), rtol=0, atol=1e-5)
-
-
-def test_start_is_not_changed():
-    A, v = problem(6, 4)
-    start = torch.full((4,), 0.25, dtype=torch.float64)
-    simplex_quadratic(A, v, start)
-    assert (start == 0.25).all()
-
-
 def test_bad_input():
     A, v = problem(7, 4)
     with pytest.raises(ValueError, match="shape"):

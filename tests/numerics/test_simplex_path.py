@@ -86,8 +86,3 @@ def test_either_way_refuses_what_is_not_positive_definite(settled):
 def test_a_curvature_that_is_not_positive_definite_raises():
     with pytest.raises(NumericalError, match="positive definite"):
         follow_minimizer(start(2)._replace(matrix=-np.eye(2)), np.zeros((1, 2)), GROWTHS[0])
-
-
-def test_no_rows_change_nothing():
-    after = follow_minimizer(start(3), np.empty((0, 3)), GROWTHS[0])
-    np.testing.assert_array_equal(after.weights, np.full((1, 3), 1 / 3))

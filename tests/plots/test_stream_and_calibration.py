@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 
 from gp_ensembles.plots import plot_bands, plot_calibration, plot_score, plot_weights, save_figure
 from gp_ensembles.plots.calibration import plot_class_counts
-from gp_ensembles.plots.canvas import as_array, bins, thin
 
 
 def stream(num_rows: int, missing: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
@@ -130,12 +129,6 @@ def test_calibration_drops_missing_rows_and_counts_the_edge_as_inside():
     assert right.get_title(loc="left") == "PIT of 3 targets"
 
 
-def test_calibration_of_one_row_and_of_none():
-    assert drawn(plot_calibration([1.0])).axes[1].get_title(loc="left") == "PIT of 1 target"
-    empty = drawn(plot_calibration([math.nan, math.nan]))
-    assert [text.get_text() for text in empty.axes[0].texts] == ["no target observed"]
-
-
 def test_score_shows_running_means_and_leads():
     model, naive = torch.tensor([-1.0, math.nan, -3.0]), torch.tensor([-2.0, math.nan, -2.5])
     figure = drawn(plot_score({"model": model, "naive": naive}, first_row=5))
@@ -143,17 +136,6 @@ def test_score_shows_running_means_and_leads():
     np.testing.assert_allclose(line(upper, "model  (-2.000)").get_ydata(), [-1.0, -1.0, -2.0])
     np.testing.assert_allclose(line(upper, "naive  (-2.250)").get_xdata(), [5, 6, 7])
     np.testing.assert_allclose(line(lower, "over naive").get_ydata(), [1.0, 1.0, 0.5])
-
-
-@pytest.mark.parametrize("num_rows", [1, 10, 30_000])
-def test_score_of_any_length_and_with_an_impossible_target(num_rows):
-    model = torch.linspace(-1.0, -0.5, num_rows)
-    naive = model - 1.0
-    naive[0] = -math.inf
-    figure = drawn(plot_score({"model": model, "naive": naive}))
-    assert len(figure.axes) == 2
-    assert np.isfinite([axis.get_ylim() for axis in figure.axes]).all()
-    assert len(drawn(plot_score({"model": [math.nan, math.nan]})).axes) == 1
 
 
 @pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".pdf", b"%PDF"), (".svg", b"<?xml")])
@@ -169,27 +151,6 @@ def test_saving_rejects_unknown_formats_and_missing_folders(tmp_path):
         save_figure(Figure(), tmp_path / "weights.docx")
     with pytest.raises(FileNotFoundError):
         save_figure(Figure(), tmp_path / "nowhere" / "weights.png")
-
-
-def test_pictures_leave_pyplot_alone():
-    import sys
-
-    before = "matplotlib.pyplot" in sys.modules
-    drawn(plot_bands(*stream(5)))
-    assert ("matplotlib.pyplot" in sys.modules) == before
-
-
-def test_runs_cover_every_row_once():
-    for num_rows, most in ((1, 1000), (999, 1000), (1001, 1000), (12_345, 1000)):
-        runs = bins(num_rows, most)
-        assert [run.start for run in runs[1:]] == [run.stop for run in runs[:-1]]
-        assert (runs[0].start, runs[-1].stop) == (0, num_rows)
-        assert len(runs) == min(num_rows, most)
-
-
-def test_thinning_skips_missing_values():
-    values = as_array([1.0, math.nan, math.nan, math.nan], 1, "values")
-    np.testing.assert_array_equal(thin(values, bins(4, 2), np.max), [1.0, math.nan])
 
 
 def test_without_matplotlib_the_door_says_how_to_get_it(monkeypatch):

@@ -34,9 +34,3 @@ def test_numbers_stand_at_their_rows():
     shown = show_times(figure(60), rows, 10.0 + 0.5 * rows, "seconds", is_date=False)
     for text, place in ticks(shown.axes[0]).items():
         assert 10.0 + 0.5 * place == pytest.approx(float(text))
-
-
-def test_both_panels_of_a_long_stream_tell_times():
-    shown = show_times(figure(500), np.arange(500), 60.0 * np.arange(500), "time", is_date=True)
-    assert [bool(axis.get_xlabel()) for axis in shown.axes] == [False, True]
-    assert all(":" in text or text for axis in shown.axes for text in ticks(axis))

@@ -35,13 +35,6 @@ def test_reproducible_and_independent_per_expert(draws: FrequencyDraws) -> None:
     assert not any(torch.equal(experts[i], experts[j]) for i in range(6) for j in range(i))
 
 
-def test_global_generator_is_left_alone(generator: torch.Generator) -> None:
-    before = torch.get_rng_state()
-    for draws in DRAWS:
-        draws.draw(5, 2, generator=generator)
-    assert torch.equal(before, torch.get_rng_state())
-
-
 def test_orthogonal_blocks(generator: torch.Generator) -> None:
     normals = OrthogonalDraws().draw(7, 3, generator=generator).normals
     for block in normals.split(3):

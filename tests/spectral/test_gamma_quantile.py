@@ -38,7 +38,3 @@ def test_second_derivative_is_that_of_the_quantile() -> None:
     step = 1e-3
     q = [torch.as_tensor(gammaincinv(1.7 + k * step, U.numpy())).sum() for k in (-1, 0, 1)]
     torch.testing.assert_close(hessian, (q[0] - 2 * q[1] + q[2]) / step**2, rtol=1e-4, atol=1e-5)
-
-
-def test_dtype_follows_the_shape(wrong_default_dtype: None) -> None:
-    assert log_gamma_quantile(torch.ones(2, dtype=torch.float32), U[:2]).dtype == torch.float32

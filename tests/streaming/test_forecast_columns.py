@@ -10,10 +10,9 @@ import torch
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.external_models import ForecastColumns
 from gp_ensembles.ensembles.lags import TargetLags
-from gp_ensembles.ensembles.presets import auto_for, oebe
+from gp_ensembles.ensembles.presets import auto_for
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
-from gp_ensembles.ensembles.targets import BinaryTarget, RealTarget
-from gp_ensembles.estimators.scikit_learn import OnlineRegressor
+from gp_ensembles.ensembles.targets import RealTarget
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.joint import joint_covariance
 
@@ -195,43 +194,8 @@ def test_what_cannot_be_is_refused():
         spec(ForecastColumns("nwp")).fit(X[:, [0, 5, 1]], (y - 100) / 20).predict(X[:, :2])
 
 
-def test_other_targets_have_no_forecasts():
-    with pytest.raises(ValueError, match="'forecast' predicts one real number, the target is BinaryTarget"):
-        replace(oebe, bases=(LinearBasis(),), extra_experts=(ForecastColumns("nwp"),), target=BinaryTarget())
-
-
-def test_rows_with_and_without_a_forecast_have_a_joint_covariance():
-    generator = torch.Generator().manual_seed(0)
-    X = torch.randn(300, 2, generator=generator, dtype=torch.float64)
-    y = 10 + X[:, 0] + 0.3 * torch.randn(300, generator=generator, dtype=torch.float64)
-    reported = y + 0.1 * torch.randn(300, generator=generator, dtype=torch.float64)
-    spec = replace(oebe, bases=(LinearBasis(),), extra_experts=(ForecastColumns("f"),))
-    model = OnlineModel(StreamConfig(spec, warmup=200), ["a", "b", "f"])
-    rows = torch.cat([X, reported.unsqueeze(-1)], dim=-1)
-    model.observe(rows, y)
-    ahead = rows[:4].clone()
-    ahead[[0, 2], 2] = torch.nan
-    covariance = joint_covariance(model, ahead)
-    torch.testing.assert_close(covariance.diagonal(), model.predict(ahead).variance)
-    assert bool((torch.linalg.eigvalsh(covariance) > 0).all())
-
-
 def test_the_record_stands_in_files():
     one = spec(ForecastColumns("nwp", deviation="spread"), ForecastColumns(("a", "b"), levels=(0.1, 0.9), name="other"))
     assert spec_from_plain(spec_to_plain(one)).extra_experts == one.extra_experts
     read = spec_from_plain({"like": "oebe", "extra_experts": [{"ForecastColumns": {"columns": ["nwp"]}}]})
     assert read.extra_experts == (ForecastColumns("nwp"),)
-
-
-def test_estimators_know_columns_by_their_names():
-    pandas = pytest.importorskip("pandas")
-    X, y = table(160)
-    X[::9, 1] = NAN
-    frame = pandas.DataFrame(X.numpy()[:, [0, 1, 5]], columns=["wind", "nwp", "humidity"])
-    regressor = OnlineRegressor(spec(ForecastColumns("nwp")), warmup=WARM, random_state=0).fit(
-        frame[:120], y[:120].numpy()
-    )
-    assert regressor.model_.used_features == ("wind", "humidity")
-    errors = torch.from_numpy(regressor.predict(frame[120:])) - y[120:]
-    there = ~torch.isnan(X[120:, 1])
-    assert float(errors[there].square().mean().sqrt()) < 5 < float(errors[~there].square().mean().sqrt())

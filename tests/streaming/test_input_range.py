@@ -35,17 +35,3 @@ def test_equals_a_plain_loop_in_any_blocking(new, cut):
     last, second, _ = middle.follow(X[cut:])
     torch.testing.assert_close(torch.cat([first, second]), moved)
     torch.testing.assert_close(last.upper, after.upper)
-
-
-def test_a_clock_is_followed():
-    time = torch.arange(5000, dtype=torch.float64).unsqueeze(-1)
-    _, moved, counts = InputRange.of(time[:100]).follow(time[100:])
-    assert torch.equal(moved, time[100:])
-    assert not bool(counts.any())
-
-
-def test_rows_that_come_next_are_moved_alike():
-    start = InputRange.of(torch.tensor([[0.0], [1.0]]))
-    X = torch.tensor([[7.0], [-7.0], [1.5]])
-    assert start.limit(X).flatten().tolist() == [2.0, -1.0, 1.5]
-    assert start.follow(X[:1])[1].tolist() == [[2.0]]

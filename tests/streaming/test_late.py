@@ -16,6 +16,7 @@ from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget, CountTarget
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.late import LateTargets, predictions_from_plain, predictions_to_plain, smoothed_draws
+from tests.refusals import refused
 
 LINEAR = replace(oebe, bases=(LinearBasis(),))
 WALKING = replace(LINEAR, random_walk_variances=(0.01,))
@@ -84,8 +85,7 @@ def test_steps_are_those_of_the_rows():
     for row in (3, 0, 2, 1):
         late.observe(row, float(y[WARMUP + row]))
     assert same_state(late.model, in_order)
-    with pytest.raises(ValueError, match="steps"):
-        late.predict("back", X[0], steps=-1.0)
+    refused(ValueError, "steps", lambda: late.predict("back", X[0], steps=-1.0))
 
 
 def test_a_gap_in_time_is_in_what_is_said_behind_rows_that_wait():
@@ -114,8 +114,7 @@ def test_patience():
     y[WARMUP] = torch.nan
     in_order.observe(X[WARMUP : WARMUP + 2], y[WARMUP : WARMUP + 2])
     assert same_state(late.model, in_order)
-    with pytest.raises(ValueError, match="patience must be at least one row"):
-        LateTargets(fitted(), patience=0)
+    refused(ValueError, "patience must be at least one row", lambda: LateTargets(fitted(), patience=0))
 
 
 def test_beyond_the_window_a_target_is_given_up():
@@ -139,21 +138,15 @@ def test_what_is_wrong_changes_nothing():
     late = LateTargets(fitted(on_bad_row="refuse"))
     late.predict("a", X[WARMUP])
     before = late.content()
-    with pytest.raises(ValueError, match="a row 'a' is already pending"):
-        late.predict("a", X[WARMUP + 1])
-    with pytest.raises(ValueError, match="infinite"):
-        late.predict("b", X[WARMUP + 1] / 0)
-    with pytest.raises(ValueError, match="no row 'b' is pending"):
-        late.observe("b", 1.0)
-    with pytest.raises(ValueError, match=f"the target of row {WARMUP + 1} is infinite"):
-        late.observe("a", float("inf"))
-    with pytest.raises(ValueError, match="deviations"):
-        late.observe("a", 1e12)
+    refused(ValueError, "a row 'a' is already pending", lambda: late.predict("a", X[WARMUP + 1]))
+    refused(ValueError, "infinite", lambda: late.predict("b", X[WARMUP + 1] / 0))
+    refused(ValueError, "no row 'b' is pending", lambda: late.observe("b", 1.0))
+    refused(ValueError, f"the target of row {WARMUP + 1} is infinite", lambda: late.observe("a", float("inf")))
+    refused(ValueError, "deviations", lambda: late.observe("a", 1e12))
     assert late.waiting == ("a",)
     assert late.content()["rows"][0][4] is before["rows"][0][4] is None
     late.observe("a", float(y[WARMUP]))
-    with pytest.raises(ValueError, match="window must be at least one row"):
-        LateTargets(fitted(), window=0)
+    refused(ValueError, "window must be at least one row", lambda: LateTargets(fitted(), window=0))
 
 
 def test_rows_may_wait_while_the_warm_up_lasts():
@@ -193,8 +186,7 @@ def test_counts_are_not_kept_in_files():
     counts = OnlineModel(StreamConfig(replace(LINEAR, target=CountTarget()), warmup=WARMUP))
     late = LateTargets(counts)
     late.predict(1, X[0])
-    with pytest.raises(TypeError, match="classes"):
-        late.content()
+    refused(TypeError, "classes", lambda: late.content())
 
 
 def test_draws_become_a_density_with_their_moments_near_that_of_scipy():

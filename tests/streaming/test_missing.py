@@ -20,9 +20,7 @@ from gp_ensembles.ensembles.bases import (
 from gp_ensembles.ensembles.extra_experts import WideFeatures
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import light, oebe
-from gp_ensembles.ensembles.targets import BinaryTarget
 from gp_ensembles.streaming import OnlineModel, StreamConfig
-from gp_ensembles.streaming.columns import Standardizer
 from gp_ensembles.streaming.input_states import FAR, SETTLED, Gaps, Imputation, InactiveColumns
 
 NAN = math.nan
@@ -94,14 +92,6 @@ def test_blocks_give_the_same_answers_and_a_loaded_model_goes_on_to_the_bit(
     assert first.columns == again.columns
 
 
-def test_the_future_changes_no_past_prediction() -> None:
-    X, y = stream()
-    other = X.clone()
-    other[250:] = 5 * torch.randn(150, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    one, two = (model().observe(rows, y).log_prob[: 250 - WARMUP] for rows in (X, other))
-    torch.testing.assert_close(one, two, rtol=0, atol=0, equal_nan=True)
-
-
 def test_steps_of_one_change_no_bit_and_bad_ones_are_refused_without_a_trace() -> None:
     X, y = stream()
     one, two = model(), model()
@@ -128,14 +118,6 @@ def test_a_column_that_wakes_up_is_learned_by_every_basis(basis: object) -> None
     inactive = OnlineModel(config).observe(torch.stack([X[:, 0], torch.full_like(y, 7.0)], 1), y)
     torch.testing.assert_close(awake[:100], inactive.log_prob[:100], rtol=0, atol=1e-9)
     assert float(awake[-100:].mean()) > float(inactive.log_prob[-100:].mean()) + 0.7
-
-
-def test_classes_wake_up_and_miss_inputs_too() -> None:
-    X, y = stream()
-    labels = (y > 11).double()
-    one = OnlineModel(StreamConfig(replace(SMALL, target=BinaryTarget()), warmup=WARMUP))
-    assert bool(one.observe(X, labels).log_prob.isfinite().all())
-    assert one.anomaly_counts.inputs_imputed == int(X.isnan().sum())
 
 
 def by_hand(values: list[float]) -> list[float]:
@@ -176,12 +158,6 @@ def test_the_scale_of_a_column_that_wakes_up(values: list[float]) -> None:
         parts.append(part)
     assert torch.equal(torch.cat(parts), predicted)
     assert all(map(torch.equal, state, after))
-
-
-def test_a_column_without_a_scale_yet_has_one() -> None:
-    X = torch.tensor([[1.0, NAN, 7.0], [3.0, 5.0, 7.0], [5.0, 5.0, 7.0]], dtype=torch.float64)
-    scales = Standardizer.fit(X, X[:, 0], inactive=(1, 2))
-    assert (scales.X_mean.tolist(), scales.X_scale[1:].tolist()) == ([3.0, 5.0, 7.0], [1.0, 1.0])
 
 
 def test_what_stands_in_is_the_best_of_an_autoregression() -> None:

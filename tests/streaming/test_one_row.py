@@ -281,11 +281,3 @@ def test_whoever_reads_the_state_finds_it_whole(read: str) -> None:
     torch.testing.assert_close(covariance, covariance.mT, rtol=0, atol=1e-12)
     if read == "load":
         assert torch.equal(online.state.experts[0].moments, fitted("no lags").online.state.experts[0].moments)
-
-
-def test_rows_that_want_derivatives_are_plain_rows() -> None:
-    X, y = (part[WARMUP : WARMUP + 1] for part in stream())
-    predicted = fitted().observe(X, y)
-    wanting = fitted().observe(X.clone().requires_grad_(), y.clone().requires_grad_())
-    assert not wanting.log_prob.requires_grad
-    assert torch.equal(wanting.log_prob, predicted.log_prob)

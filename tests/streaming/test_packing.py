@@ -46,19 +46,6 @@ def test_a_model_goes_on_to_the_bit(num_rows, dtype, tmp_path):
     assert torch.equal(other.observe(X[num_rows:], y[num_rows:]).log_prob, want.log_prob)
 
 
-def test_only_what_is_in_use_is_kept():
-    one = model(60)
-    saved = packed(one.online)
-    windows = [part for part in one.online.state.experts if hasattr(part, "factor")]
-    assert len(windows) == 2
-    for window, name in zip(windows, [name for name in saved if name.endswith("_factor")], strict=True):
-        n = int(window.num_used.max())
-        assert n < window.factor.shape[-1]
-        assert saved[name].shape == (*window.factor.shape[:-2], n * (n + 1) // 2)
-        lower = torch.tril_indices(n, n)
-        torch.testing.assert_close(saved[name], window.factor[..., lower[0], lower[1]], rtol=0, atol=0)
-
-
 def test_a_factor_of_another_form_is_kept_whole_and_one_that_does_not_fit_refused():
     one = model(60)
     window = next(part for part in one.online.state.experts if hasattr(part, "factor"))

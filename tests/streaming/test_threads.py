@@ -80,14 +80,6 @@ def test_a_second_thread_that_learns_is_refused_and_changes_nothing(model):
     assert torch.equal(want.log_prob, got.log_prob)
 
 
-def test_who_learns_may_read_and_learn_within(model):
-    X, y = rows()
-    with model.access.writing, model.access.reading:
-        model.observe(X[WARMUP : WARMUP + 1], y[WARMUP : WARMUP + 1])
-        model.predict(X[-1:])
-    assert model.num_rows == WARMUP + 1
-
-
 @pytest.mark.usefixtures("restless")
 def test_two_threads_that_go_on_until_they_are_let_leave_what_one_would_leave(model):
     X, y = rows()

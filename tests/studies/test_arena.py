@@ -268,35 +268,6 @@ def test_no_band_depends_on_its_own_error_or_later_ones():
             assert not np.array_equal(one, two)
 
 
-def test_a_learner_is_shown_targets_after_it_has_predicted_them_only():
-    seen: list[tuple[str, int]] = []
-
-    class Spy(Learner):
-        rows_at_once = 7
-
-        def warm_up(self, X, y):
-            return np.full(len(y), np.nan)
-
-        def predict(self, X):
-            seen.append(("predict", len(X)))
-            return np.zeros(len(X))
-
-        def learn(self, X, y):
-            seen.append(("learn", len(X)))
-
-    run_learner(Spy(), drawn())
-    sizes = [7] * (NUM_ROWS // 7) + [NUM_ROWS % 7]
-    assert seen == [(what, size) for size in sizes for what in ("predict", "learn")]
-
-
-def test_missing_targets_are_survived():
-    for name in ["previous", "seasonal", "linear", "linear_lags", "hist_boosting", "window_gp", "ours"]:
-        task = drawn()
-        task.warm_y[[5, 40]] = task.y[[0, 10, 11]] = np.nan
-        (predicted, *_) = predictions(MODELS[name][1](), task)
-        assert np.isfinite(predicted).all()
-
-
 # Rivals by their definitions.
 
 

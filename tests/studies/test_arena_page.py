@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from studies.arena.page import PAGE, ROOT, SCORES, TEXT, beside_rivals, main, page, read_scores
+from studies.arena.page import PAGE, ROOT, SCORES, TEXT, beside_rivals, page, read_scores
 from studies.arena.tables import present
 
 HEADER = "set,method,seed,log_score,crps,nmse,coverage,windows,width,error_rate,microseconds,warm_up_seconds,rows\n"
@@ -35,20 +35,6 @@ def test_a_method_stands_beside_the_best_of_those_that_are_not_ours(tmp_path):
     assert found.ratio == pytest.approx({"a": 0.10 / 0.08, "b": 0.50 / 0.40})
     assert found.coverage == {"a": 0.90, "b": 0.89}
     assert math.isnan(beside_rivals(results, "light").ahead["b"])  # it did not run there
-
-
-def test_the_text_gets_its_tables(tmp_path):
-    results = read_scores(kept(tmp_path, HEADER + LINES))
-    text = page("<!-- rivals -->\n\n<!-- log_score -->\n\n<!-- classes_error_rate -->", results)
-    assert "| `auto` | 1 of 2 | -0.500 (b) | -0.200 | 0 of 2 | 1.250 (a) | 89.0 to 90.0 % |" in text
-    assert "| a | **1.000** | 0.700 |" in text  # methods that ran everywhere only
-    assert "| c | **0.100** |" in text
-
-
-def test_scores_that_are_not_there_are_told_of(tmp_path, capsys):
-    assert main(["--scores", str(tmp_path / "nowhere.csv")]) == 2
-    assert main(["--scores", str(kept(tmp_path, HEADER))]) == 2
-    assert "holds no scores; run the arena first" in capsys.readouterr().err
 
 
 def test_the_page_is_made_of_the_scores_that_are_kept():

@@ -13,13 +13,12 @@ from gp_ensembles.features import LinearFeatures
 from gp_ensembles.features.hilbert import Box, HilbertAdditiveFeatures
 from studies.__main__ import main
 from studies.doebe import published, study
-from studies.doebe.changes import variants
-from studies.doebe.design import FAMILIES, PUBLISHED, Design
+from studies.doebe.design import FAMILIES, Design
 from studies.doebe.experiments import TABLES
-from studies.doebe.methods import Averaging, Method, e_doebe, run_as_published, run_method
-from studies.doebe.recording import Recording, load_recording, record, save_recording
-from studies.doebe.sets import BANANA_SETS, DRIFT, SourceSet, load_stream, source_sets, static_then_drifting
-from studies.doebe.weights import EXCHANGED, KEPT, PRUNED, PUBLISHED_TWINS, TWINS, shared_bases, summary, weigh
+from studies.doebe.methods import e_doebe, run_as_published, run_method
+from studies.doebe.recording import Recording, record
+from studies.doebe.sets import DRIFT, SourceSet, load_stream
+from studies.doebe.weights import EXCHANGED, KEPT, PRUNED, TWINS, shared_bases, summary, weigh
 from studies.harness.experiment import Choices
 from studies.harness.sources import Sources
 
@@ -97,22 +96,6 @@ def test_half_of_the_determinant_is_theirs(generator):
         assert float(found[number].detach()) == pytest.approx(float(expected), abs=1e-9)
 
 
-def test_the_static_part_stands_still():
-    table = static_then_drifting(1000, generator=torch.Generator().manual_seed(3))
-    rest = table.y - (2 * table.X[:, 0]).sin() - (3 * table.X[:, 1]).cos()
-    assert 0.27 < float(rest[:600].std()) < 0.33
-    assert float(rest[800:].std()) > 0.33
-
-
-def test_members_are_twins_in_one_order():
-    recording = made_up_recording()
-    assert e_doebe().members(recording).tolist() == list(range(8))
-    assert Method("OE-RFF", Averaging(), True, False, ("rff",)).members(recording).tolist() == [2, 3]
-    assert Method("DOE-RFF", Averaging(), False, True, ("rff",), 1).members(recording).tolist() == [6]
-    with pytest.raises(ValueError, match="no expert of OE-Poly"):
-        Method("OE-Poly", Averaging(), True, False, ("poly",)).members(recording)
-
-
 def test_runs_against_brute_force():
     for as_published in [False, True]:
         recording = made_up_recording()
@@ -139,17 +122,6 @@ def test_runs_against_brute_force():
                 assert float(run.gaussian[step]) == pytest.approx(gaussian, abs=1e-12)
                 assert float(run.log_prob[step]) == pytest.approx(math.log(used @ np.exp(log_prob)), abs=1e-12)
             weights = posterior
-
-
-def test_a_recording_comes_back(tmp_path):
-    recording = made_up_recording()
-    save_recording(recording, tmp_path / "a.npz", "mark")
-    back = load_recording(tmp_path / "a.npz", "mark")
-    assert back is not None
-    assert (back.family, back.seconds) == (recording.family, recording.seconds)
-    torch.testing.assert_close(back.mean, recording.mean, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(back.y, recording.y, rtol=0, atol=0, equal_nan=True)
-    assert load_recording(tmp_path / "a.npz", "another") is None
 
 
 def test_the_recording_is_of_all_families_and_samples():
@@ -189,19 +161,3 @@ def test_what_is_finished_is_read_back_and_two_runs_agree(tmp_path, monkeypatch)
     assert main([*words, "--out", str(tmp_path / "a")]) == 0
     with pytest.raises(pytest.fail.Exception):
         main([*words, "--seed", "5", "--out", str(tmp_path / "a")])
-
-
-def test_the_authors_way_differs_in_every_choice():
-    assert not any(value for value in vars(PUBLISHED).values() if isinstance(value, bool))
-    made = variants()
-    assert made["the authors' way"] == PUBLISHED_TWINS
-    assert len(set(made.values())) == len(made)
-
-
-def test_banana_comes_in_two_orders(shared):
-    sources, notes = source_sets(Choices(Sources(shared / "data"), shared, 1), BANANA_SETS)
-    shuffled, ordered = (load_stream(source, None, 0) for source in sources)
-    assert len(notes) == 2
-    assert bool((ordered.X[1:, 0] >= ordered.X[:-1, 0]).all())
-    assert not bool((shuffled.X[1:, 0] >= shuffled.X[:-1, 0]).all())
-    assert set(shuffled.y.tolist()) == {0.0, 1.0}

@@ -9,7 +9,6 @@ from scipy import stats
 
 from gp_ensembles.distributions import Mixture
 from gp_ensembles.filters import gaussian_state, textbook_filter
-from studies.__main__ import main
 from studies.follow_ups import active_learning, consensus, stacking
 from studies.follow_ups.garch import EXPERTS, Garch, fit
 from studies.follow_ups.particles import Prior, particle_log_prob, rejuvenated
@@ -91,21 +90,6 @@ def test_experts_know_nothing_of_the_days_they_predict_and_rules_are_scored_befo
         stacking.expert_log_prob(returns, 120)
 
 
-def test_stacking_says_whose_series_it_is_and_reads_a_table_of_ones_own(tmp_path, capsys):
-    path = tmp_path / "days.csv"
-    path.write_text("day,change\n" + "".join(f"{i},{v}\n" for i, v in enumerate(drawn(100, 0.1, 0.15, 0.75))))
-    words = ["follow-ups", "stacking", "--data-set", f"sp500={path}:change", "--out", str(tmp_path / "out")]
-    assert main([*words, "--quick"]) == 0
-    out = capsys.readouterr().out
-    assert "secondary source" in out
-    assert "3.296" in out
-    assert "days.csv, target change, in its place" in out
-    assert main([*words, "--quick"]) == 0
-    assert capsys.readouterr().out == out
-    assert main([*words, "--quick", "--as-published"]) == 0
-    assert "AS PUBLISHED" in capsys.readouterr().out
-
-
 def test_particles_that_are_all_alike_are_one_model_whose_variance_moves_twice():
     for tails in [3.0 + 1e-9, math.inf]:
         returns = drawn(40, 0.1, 0.2, 0.7)
@@ -180,14 +164,6 @@ def test_weights_of_consensus_keep_the_average_and_a_graph_in_two_parts_has_none
         consensus.metropolis(torch.tensor([[False, True], [False, False]]))
 
 
-@pytest.mark.parametrize("experiment", ["consensus", pytest.param("active-learning", marks=pytest.mark.slow)])
-def test_two_runs_say_the_same(experiment, tmp_path, capsys):
-    for name in ("one", "two"):
-        assert main(["follow-ups", experiment, "--quick", "--out", str(tmp_path / name)]) == 0
-    out = capsys.readouterr().out
-    assert out[: len(out) // 2] == out[len(out) // 2 :]
-
-
 def test_scores_of_rows_are_those_of_a_plain_sum_and_of_integrals():
     log_weights = torch.tensor([0.3, 0.7], dtype=torch.float64).log()
     mean = torch.tensor([[0.0, 1.0], [2.0, 1.0]], dtype=torch.float64)
@@ -234,9 +210,3 @@ def test_labels_are_read_only_of_rows_that_were_chosen(method):
     if method == "variance":  # the bandit alone looks at these
         blind = blind._replace(y_validation=torch.full_like(problem.y_validation, torch.nan))
     assert active_learning.learn_actively(blind, method, torch.Generator().manual_seed(2)) == (scores, rows)
-
-
-def test_a_pool_must_be_larger_than_what_is_labeled(generator):
-    problem = active_learning.crowded(60, generator)
-    with pytest.raises(ValueError, match="80 rows are labeled of a pool of 60"):
-        active_learning.learn_actively(problem, "random", generator)

@@ -9,16 +9,12 @@ import torch
 from botorch.fit import fit_gpytorch_mll
 from scipy.stats import norm
 
-from gp_ensembles.data import friedman1
 from gp_ensembles.papers.fusion import HMC, LaplaceApproximation
 from gp_ensembles.papers.fusion.chees import HMCSettings
-from gp_ensembles.papers.fusion.hmc import equal_chains
 from studies.fusion import generating
-from studies.fusion import methods as fusion_methods
 from studies.fusion import study as fusion
 from studies.fusion.methods import METHODS, FusionTask, Sampling, sampling_of
-from studies.fusion.nuts import NUTS
-from studies.fusion.sets import expert_source, made_up_mixture, make_priors, split_rows, table_rows, train_experts
+from studies.fusion.sets import expert_source, made_up_mixture, make_priors, split_rows, train_experts
 from studies.fusion.tables import ORDER, FusionPlan, FusionScores, Setting, findings, paired_text, table_text
 from studies.harness.experiment import Choices
 from studies.harness.parts import Record, Results
@@ -27,7 +23,6 @@ from tests.studies.sets import read_rows
 
 RULES = ["stacking", "equal", "gPoE", "PoE"]
 LAPLACE = sampling_of("laplace", 0, 0, False)
-HMC_USUAL = sampling_of("hmc", 0, 0, False)
 
 
 @pytest.fixture(scope="module")
@@ -98,16 +93,6 @@ def test_splits_take_all_rows_and_center_the_targets_by_the_training_rows():
     assert not torch.equal(split.test_y, split_rows(rows, 0, 1).test_y)
 
 
-def test_priors_have_the_rows_length_scales_and_share_frequencies_between_sizes(split):
-    few, many = make_priors(split.X, 10, 0, 0), make_priors(split.X, 50, 0, 0)
-    assert [float(prior.log_hyperparameters[0].exp()) for prior in many] == pytest.approx([0.2, 0.5, 0.5])
-    for small, large in zip(few, many, strict=True):
-        torch.testing.assert_close(small.frequencies, large.frequencies[:10])
-    assert not torch.equal(many.noise.frequencies, many.weight.frequencies)
-    with pytest.raises(ValueError, match="1 to 100 frequencies"):
-        make_priors(split.X, 101, 0, 0)
-
-
 def test_experts_train_on_the_first_half_and_stack_on_the_second(split, monkeypatch):
     seen = []
 
@@ -155,51 +140,12 @@ def test_every_model_predicts_the_test_rows_by_every_inference(name, inference, 
     assert set(found.checks) == (checks if inference == "hmc" else set())
 
 
-def test_the_paper_s_chains_are_four_of_five_hundred(monkeypatch):
-    usual, published = HMC_USUAL.method(), sampling_of("hmc", 0, 0, True).method()
-    assert sampling_of("", 0, 0, False) == HMC_USUAL
-    assert (usual.num_chains, usual.settings.num_draws, usual.settings.num_warmup) == (16, 150, 150)
-    assert (published.num_chains, published.settings.num_draws, published.settings.num_warmup) == (4, 500, 500)
-    assert (published.chain_weighting, published.start_iterations) == (equal_chains, 0)
-    few = sampling_of("hmc", 5, 70, True).method()
-    assert (few.num_chains, few.settings.num_draws) == (5, 70)
-    monkeypatch.setattr(fusion_methods, "find_spec", lambda name: name)
-    assert sampling_of("nuts", 0, 0, False).method() == NUTS(4, 500, 500)
-    assert sampling_of("", 0, 0, True).method() == NUTS(4, 500, 500, chain_weighting=equal_chains)
-    monkeypatch.setattr(fusion_methods, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"--inference nuts needs NumPyro: pip install \"gp_ensembles\[numpyro\]\""):
-        sampling_of("nuts", 0, 0, False)
-
-
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_numpyro_and_our_chains_agree(split, experts):
     pytest.importorskip("numpyro", reason="NumPyro is an optional extra")
     samplings = [Sampling(name, 4, 150, False) for name in ("hmc", "nuts")]
     found = [METHODS["BHS"].run(task(split, experts)._replace(sampling=one)).log_prob.mean() for one in samplings]
     assert float(found[0] - found[1]) == pytest.approx(0, abs=0.01)
-
-
-def test_a_table_of_ones_own_stands_in_the_rows_place(tmp_path, choices):
-    table = friedman1(150, generator=torch.Generator().manual_seed(0)).table
-    rows = table_rows(table, 3.0, 100, 0)
-    split = split_rows(rows, 0, 0)
-    assert (split.X.shape, split.test_X.shape) == ((80, 10), (20, 10))
-    assert (float(split.X.min()), float(split.X.max())) == pytest.approx((-3, 3))
-    assert (float(split.y.mean()), float(split.y.std())) == pytest.approx((0, 1))
-    assert math.isnan(split.truth)
-    scales = [float(prior.log_hyperparameters[0].exp()) for prior in make_priors(split.X, 5, 0, 0)]
-    assert scales == pytest.approx([scale * math.sqrt(10) for scale in (0.2, 0.5, 0.5)])
-    path = tmp_path / "pump.csv"
-    path.write_text("a,b,load\n" + "\n".join(f"{k % 7},{k % 5},{(k % 7) * 2 + k % 3}" for k in range(80)))
-    text = run("3b", choices._replace(sources=Sources(None, [f"mixture={path}:load"]), trials=1, out=tmp_path / "out"))
-    assert "mixture: pump.csv, target load, in its place" in text
-    assert "truth   " not in text
-    (tmp_path / "gap.csv").write_text("a,load\n" + "1,2\n" * 60 + "1,\n")
-    with pytest.raises(ValueError, match="mixture has rows without a target"):
-        run("3a", choices._replace(sources=Sources(None, [f"mixture={tmp_path / 'gap.csv'}:load"])))
-    (tmp_path / "still.csv").write_text("a,load\n" + "1,2\n" * 60)
-    with pytest.raises(ValueError, match="constant in the training rows"):
-        run("3a", choices._replace(sources=Sources(None, [f"mixture={tmp_path / 'still.csv'}:load"])))
 
 
 def test_the_generating_model_is_shown_with_all_predictions(tmp_path, choices):

@@ -136,22 +136,6 @@ def test_a_method_predicts_before_it_sees_and_lives_with_gaps(name):
         assert torch.equal(run.log_prob.isfinite(), ~stream.y.isnan())
 
 
-def test_inputs_stay_as_they_are_or_are_scaled_by_the_warm_up_alone():
-    table = table_of("toms_hardware")
-    stream = streams.scaled_stream(table, 60)
-    assert torch.equal(torch.cat([stream.warm_X, stream.X]), table.X)
-    assert float(stream.warm_y.mean()) == pytest.approx(0, abs=1e-12)
-    stream = streams.scaled_stream(table._replace(X=50 * table.X - 7), 60)
-    torch.testing.assert_close(stream.warm_X.amin(0), stream.X.new_zeros(3))
-    torch.testing.assert_close(stream.warm_X.amax(0), stream.X.new_ones(3))
-    assert float(stream.X.amax()) > 1  # the range is that of the warm-up
-    X = table.X.clone()
-    X[:60, 1] = 0.25  # constant in the warm-up
-    stream = streams.scaled_stream(table._replace(X=X), 60)
-    assert stream.X.shape == (90, 2)
-    assert stream.dropped == ("x2",)
-
-
 def task():
     """The figures of streams with a short warm-up."""
     return streams.TASK._replace(
@@ -200,16 +184,6 @@ def test_a_figure_ends_in_a_table_a_picture_and_records_that_are_read_back(folde
     assert not list(out.rglob("*.partial"))
 
 
-def test_as_published_is_said_and_forgets_the_warm_up(folder, tmp_path):
-    chosen = choices(folder, tmp_path / "out", trials=1, sets=["sarcos"], methods=["Raker"], as_published=True)
-    text = ie_gp.run_figure(task(), streams.FIGURES[0], chosen)
-    assert "as the authors ran it: warm-up rows give hyperparameters and are forgotten" in text
-    stream = streams.scaled_stream(load_folder(folder, "sarcos_thin10"), 60)
-    for name in ("IE-GP", "SIE-GP", "DIE-GP", "I-SSGPR", "Raker", "AdaRaker"):
-        run = run_method(METHODS[name], stream, SMALL._replace(as_published=True), 0)
-        assert float(run.mean[0]) == pytest.approx(0.0, abs=1e-12)  # nothing is known of the first row
-
-
 def test_static_regret_equals_dense_algebra_and_stays_below_its_bound():
     for seed in range(3):
         num_rows, num_features, noise = 90, 12, 0.01
@@ -238,12 +212,6 @@ def static_draw(num_rows, num_features, seed):
         return y, features(X)
 
 
-def test_static_regret_grows_ever_more_slowly():
-    curves = synthetic_regret.static_regret_curves(800, 30, generator=torch.Generator().manual_seed(1))
-    average = [regret / rows for regret, rows in zip(curves.regret, curves.num_rows, strict=True)]
-    assert average[-1] < average[len(average) // 2] / 2 < average[0] / 4
-
-
 def test_switching_regret_stays_below_its_bound_where_averaging_does_not():
     for test in [synthetic_regret.WAVES, synthetic_regret.SAME_INPUTS, synthetic_regret.NEW_INPUTS]:
         curves = synthetic_regret.switching_regret_curves(test, 300, 30, generator=torch.Generator().manual_seed(0))
@@ -251,23 +219,6 @@ def test_switching_regret_stays_below_its_bound_where_averaging_does_not():
         assert curves.rival[-1] > curves.bound[-1]
         per_row = [bound / rows for bound, rows in zip(curves.bound, curves.num_rows, strict=True)]
         assert per_row == sorted(per_row, reverse=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("make", "figure", "kind"),
-    [(synthetic_regret.static_figure, 10, "static"), (synthetic_regret.switching_figure, 11, "switching_same")],
-)
-def test_regret_figures_are_written_and_read_back(make, figure, kind, tmp_path, monkeypatch):
-    text = make(tmp_path, draws=2, num_rows=64, progress=False)
-    assert "is below its bound at every length of every draw" in text
-    assert (tmp_path / f"figure_{figure}.png").stat().st_size > 5000
-    record = json.loads((tmp_path / "runs" / f"{kind}_1.json").read_text())
-    assert record["settings"]["num_rows"] == 64
-    summary = json.loads((tmp_path / f"figure_{figure}.json").read_text())
-    assert all(share <= 1 for share in summary["largest_share_of_bound"].values())
-    monkeypatch.setattr(synthetic_regret, "dictionary_expert", None)  # nothing is run again
-    assert make(tmp_path, draws=2, num_rows=64, progress=False) == text
 
 
 @pytest.mark.slow

@@ -141,17 +141,6 @@ def test_a_method_of_classes_predicts_chances_before_it_sees(name):
         assert float(((run.mean > 0.5) != (stream.y > 0.5)).double().mean()) < 0.2
 
 
-def test_rows_are_shuffled_by_the_seed_and_standardized_by_the_first_of_them():
-    table = rings()
-    stream = classes.shuffled_stream(table, 3)
-    assert (len(stream.warm_y), len(stream.y)) == (48, 112)
-    torch.testing.assert_close(stream.warm_X.mean(0), torch.zeros(2, dtype=torch.float64))
-    order = torch.randperm(160, generator=torch.Generator().manual_seed(3))
-    assert torch.equal(torch.cat([stream.warm_y, stream.y]), table.y[order])
-    with pytest.raises(ValueError, match="must be 0 or 1, got 2"):
-        classes.shuffled_stream(table._replace(y=table.y + 1), 0)
-
-
 def test_figures_of_classes_are_written(tmp_path):
     table = rings()
     lines = [f"{a!r},{b!r},{int(label)}" for (a, b), label in zip(table.X.tolist(), table.y.tolist(), strict=True)]

@@ -3,7 +3,6 @@
 import csv
 import json
 import math
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from sklearn.metrics import pairwise_distances
 from sklearn.neighbors import KNeighborsClassifier
@@ -24,7 +22,6 @@ from studies.harness.experiment import Choices
 from studies.harness.sources import Sources
 from studies.ie_gplvm import methods
 from studies.ie_gplvm import study as gplvm
-from studies.ie_gplvm.gpytorch_model import gpytorch_embedding
 from studies.ie_gplvm.neighbors import neighbor_error
 from studies.ie_gplvm.sets import latent_sets, shuffled_rows
 from tests.studies.sets import read_rows
@@ -108,26 +105,6 @@ def test_far_places_do_not_round_the_error_away():
     assert neighbor_error(X, torch.tensor([0, 0, 1, 1])) == 0.0
 
 
-def test_an_error_needs_finite_places_of_two_rows():
-    for X in [torch.zeros(1, 2), torch.full((3, 2), math.nan)]:
-        with pytest.raises(ValueError, match="at least two rows and finite places"):
-            neighbor_error(X, torch.zeros(len(X), dtype=torch.long))
-
-
-def test_rows_are_shuffled_by_the_seed_with_their_labels():
-    table = made_up(100)
-    first, again, other = (shuffled_rows(table, 0.1, seed) for seed in (4, 4, 5))
-    assert torch.equal(first.Y, again.Y)
-    assert not torch.equal(first.Y, other.Y)
-    assert first.num_start == 10
-    assert first.num_dropped == 0
-    order = [int((y == table.X).all(1).nonzero()) for y in first.Y]
-    assert sorted(order) == list(range(100))
-    assert torch.equal(first.label, table.y[order].long())
-    # A cut takes the first rows of the order, so that a set that is sorted by class keeps its classes.
-    torch.testing.assert_close(shuffled_rows(table, 0.1, 4, 50).Y, first.Y[:50])
-
-
 def test_columns_that_are_constant_at_the_start_are_left_out():
     table = made_up(100)
     order = torch.randperm(100, generator=torch.Generator().manual_seed(0))
@@ -144,28 +121,6 @@ def test_columns_that_are_constant_at_the_start_are_left_out():
 
 def sets(folder=None, names=None, own=()):
     return latent_sets(OPTIONS._replace(sources=Sources(folder, own), sets=names))
-
-
-def test_digits_are_scikit_learn_s():
-    tables, notes = sets()
-    assert (list(tables), len(notes)) == (["digits"], 3)
-    found = load_digits()
-    np.testing.assert_array_equal(tables["digits"].X.numpy(), found.data)
-    np.testing.assert_array_equal(tables["digits"].y.numpy(), found.target)
-
-
-def test_sets_come_from_a_folder_by_name_and_from_tables_of_one_s_own(folder):
-    tables, notes = sets(folder)
-    assert list(tables) == ["digits", "oil_flow"]
-    assert [note.split()[0] for note in notes] == ["usps_0to4", "mnist_5k"]
-    assert list(sets(folder, ["oil_flow"])[0]) == ["oil_flow"]
-    tables, notes = sets(None, ["usps_0to4"], [f"usps_0to4={folder / 'oil.csv'}:label"])
-    assert tables["usps_0to4"].X.shape == (60, 4)
-    assert notes == ["usps_0to4: oil.csv, target label, in its place"]
-    with pytest.raises(ValueError, match="mnist_5k is left out"):
-        sets(folder, ["mnist_5k"])
-    with pytest.raises(ValueError, match="no such set"):
-        sets(None, None, [f"letters={folder / 'oil.csv'}:label"])
 
 
 def test_gamma_is_by_the_median_squared_distance(rows):
@@ -208,24 +163,6 @@ def test_the_ensemble_is_the_library_s(rows):
     assert 0 < found.checks["start_seconds"] < found.seconds
 
 
-def test_gpytorch_s_model_fits_and_is_watched(rows):
-    state, seen = torch.get_rng_state(), []
-
-    def watch(iteration, mean):
-        seen.append((iteration, mean))
-        return iteration == 40
-
-    found = gpytorch_embedding(rows.Y, 500, every=20, watch=watch)
-    assert torch.equal(torch.get_rng_state(), state)  # the global source is as it was
-    assert [iteration for iteration, _ in seen] == [20, 40]
-    assert torch.equal(found, seen[-1][1])
-    assert not torch.equal(found, seen[0][1])
-    assert not torch.equal(found, gpytorch_embedding(rows.Y, 40, seed=1))
-    for wrong in ({"iterations": 0}, {"iterations": 1, "every": 0}):
-        with pytest.raises(ValueError, match="must be positive"):
-            gpytorch_embedding(rows.Y, **wrong)
-
-
 def test_scores_are_those_of_the_runs(tmp_path, plain):
     text = figure(tmp_path)
     rows = read_rows(tmp_path / "figure_7.csv")
@@ -247,38 +184,3 @@ def test_scores_are_those_of_the_runs(tmp_path, plain):
             row for row in text.splitlines() if row.split()[:2] == ["digits", line["method"]]
         )
     assert content["block_size"] == 27
-
-
-def test_parts_are_shared_by_readings_and_by_settings_that_a_method_has_no_use_for(tmp_path, monkeypatch, plain):
-    figure(tmp_path)
-    parts = [json.loads(path.read_text()) for path in (tmp_path / "latent_parts").iterdir()]
-    assert len(parts) == 2 * 4  # both readings of the ensemble are one run
-    assert sum(bool(part["curves"]) for part in parts) == 4  # the first draw's
-    monkeypatch.setattr(gplvm, "run_part", None)
-    assert "pca" in figure(tmp_path, methods=["pca"], effort=methods.Effort(5, 5))
-    with pytest.raises(TypeError):
-        figure(tmp_path, effort=methods.Effort(5))
-
-
-def test_umap_is_called_with_two_components_and_the_seed(rows, monkeypatch):
-    seen = {}
-
-    class Module:
-        class UMAP:
-            def __init__(self, **options):
-                seen.update(options)
-
-            def fit_transform(self, Y):
-                torch.set_num_threads(2)  # as umap-learn does
-                return np.asarray(Y[:, :2], dtype=np.float32)
-
-    monkeypatch.setitem(sys.modules, "umap", Module)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        found = methods.RUNS["umap"](methods.LatentTask(rows, 9, methods.Effort())).embeddings["embedding"]
-        assert torch.get_num_threads() == 1
-    finally:
-        torch.set_num_threads(threads)
-    assert (seen["n_components"], seen["random_state"]) == (2, 9)
-    torch.testing.assert_close(found, rows.Y[:, :2].float().double())

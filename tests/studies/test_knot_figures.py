@@ -8,7 +8,7 @@ import torch
 from studies.harness.experiment import Choices
 from studies.harness.sources import Sources
 from studies.knots import figures
-from studies.knots.figures import made_up_rows, moves, new_knot
+from studies.knots.figures import made_up_rows, new_knot
 from studies.knots.methods import METHODS, KnotTask
 from studies.knots.sets import KnotSplit
 from tests.studies.sets import read_rows
@@ -36,19 +36,3 @@ def test_a_sixth_knot_brings_nothing_at_the_five(tmp_path, monkeypatch):
 
 def split_of(X, y):
     return KnotSplit(X, y, X[:1], y[:1])
-
-
-def test_moves_start_at_five_knots_and_end_at_as_many_as_the_other(tmp_path, monkeypatch):
-    monkeypatch.setattr(figures, "NUM_ROWS", 120)
-    text = moves(Choices(Sources(None), tmp_path, 1))
-    rows = read_rows(tmp_path / "knots_figure_2.csv")
-    content = json.loads((tmp_path / "knots_figure_2.json").read_text())
-    one, all_at_once = content["OAT-BO"], content["simultaneous refinement"]
-    assert len(one["start"]) == 5
-    assert one["end"][:5] == one["start"]  # older knots stay
-    assert len(one["end"]) == len(all_at_once["start"]) == len(all_at_once["end"]) > 5
-    assert all_at_once["start"] != all_at_once["end"]
-    assert all(float(row["OAT-BO, lower"]) < float(row["OAT-BO, mean"]) for row in rows)
-    assert "120 made-up rows" in text
-    assert "by L-BFGS" in text
-    assert (tmp_path / "knots_figure_2.png").exists()

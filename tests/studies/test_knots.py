@@ -1,6 +1,5 @@
 """The knot-selection table: splits, starts and scores by their definitions; finished parts are not run again."""
 
-import csv
 import json
 import math
 from dataclasses import replace
@@ -18,11 +17,11 @@ from studies.harness.experiment import Choices
 from studies.harness.parts import Record, Results
 from studies.harness.sources import Sources
 from studies.knots import study as knots
-from studies.knots.methods import METHODS, PUBLISHED, KnotAnswer, KnotTask, fixed_mean, optimizer_of, start_values
-from studies.knots.sets import SETS, load_set, split_rows
+from studies.knots.methods import METHODS, KnotAnswer, KnotTask, fixed_mean, optimizer_of, start_values
+from studies.knots.sets import load_set, split_rows
 from studies.knots.study import scored
-from studies.knots.tables import SCORES, paired_text, printed_text
-from tests.studies.sets import read_rows, write_set
+from studies.knots.tables import paired_text
+from tests.studies.sets import write_set
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden"
@@ -48,12 +47,6 @@ def choices(folder, tmp_path):
 
 def run(choices, max_knots=MAX_KNOTS):
     return knots.run("boston", choices, max_knots)
-
-
-@pytest.fixture
-def no_pictures(monkeypatch):
-    """Drawing takes longer than everything else where pictures are not what is tested."""
-    monkeypatch.setattr(knots, "draw_runs", lambda *arguments: None)
 
 
 @pytest.fixture
@@ -85,19 +78,6 @@ def test_splits_are_standardized_by_the_training_rows_alone(split, folder):
     again, other = split_rows(table, 0.8, 3), split_rows(table, 0.8, 4)
     assert torch.equal(split.test_y, again.test_y)
     assert not torch.equal(split.test_y, other.test_y)
-
-
-def test_the_sets_are_the_paper_s(shared):
-    for name, rows, inputs in [("boston", 490, 3), ("airfoil", 1503, 5), ("ccpp", 9568, 4)]:
-        assert load_set(Sources(shared / "data"), name).X.shape == (rows, inputs)
-
-
-def test_hyperparameters_start_where_the_paper_s_do():
-    y = torch.tensor([0.0, 4.0, 8.0], dtype=torch.float64)
-    kernel, likelihood = start_values(y)
-    assert float(kernel.outputscale.detach()) == pytest.approx(8.0)
-    assert float(likelihood.noise.detach()) == pytest.approx(8.0)
-    assert float(kernel.base_kernel.lengthscale.detach()) == pytest.approx(1.0)
 
 
 def test_the_full_process_is_scikit_learn_s(split):
@@ -143,21 +123,6 @@ def test_every_method_selects_at_most_the_knots_allowed_and_stays_below_the_evid
     assert found.history["history_objective"][-1] == pytest.approx(found.objective, abs=1e-6)
 
 
-def test_as_published_is_said_and_kept_apart(choices, tmp_path, no_pictures):
-    choices = choices._replace(max_rows=40, trials=1)
-    ours = run(choices._replace(methods=["OBVk", "OBVk-AD"]), 3)
-    theirs = run(choices._replace(methods=["OBVk"], as_published=True), 3)
-    assert "AS PUBLISHED" in theirs
-    assert "AS PUBLISHED" not in ours
-    assert "ADADELTA" in theirs
-    kept = {row["method"]: row["objective"] for row in read_rows(tmp_path / "knots_boston.csv")}
-    (published,) = read_rows(tmp_path / "knots_boston_as_published.csv")
-    assert published["objective"] == kept["OBVk-AD"] != kept["OBVk"]
-    with pytest.raises(ValueError, match="there is no method default; choose from FGP"):
-        run(choices._replace(methods=["default"], as_published=True))
-    assert {"blocks", "default", "OBVk-AD"}.isdisjoint(PUBLISHED)
-
-
 def test_the_published_fit_is_the_authors():
     with np.load(GOLDEN / "knots_adadelta_paths.npz") as file:
         g = {name: torch.as_tensor(file[name]) for name in file.files}
@@ -196,33 +161,6 @@ def test_many_rows_start_from_the_fit_of_some(monkeypatch):
     assert found.objective != whole.objective
 
 
-def test_means_and_standard_errors_are_of_the_splits(choices, tmp_path, no_pictures):
-    text = run(choices._replace(methods=["ORVk", "FGP"]))
-    rows = read_rows(tmp_path / "knots_boston.csv")
-    assert [(row["method"], row["split"]) for row in rows] == [(m, s) for s in "01" for m in ("FGP", "ORVk")]
-    scores = [float(row["srmse"]) for row in rows if row["method"] == "ORVk"]
-    content = json.loads((tmp_path / "knots_boston.json").read_text())
-    found = next(row for row in content["rows"] if row["method"] == "ORVk")
-    assert found["mean"]["srmse"] == pytest.approx(sum(scores) / 2)
-    # the standard error of two numbers is half their distance
-    assert f"{sum(scores) / 2:.4g} ± {abs(scores[0] - scores[1]) / 2:.2g}" in text
-
-
-def test_a_table_of_ones_own_takes_boston_s_place_whole(tmp_path, no_pictures):
-    rng = np.random.default_rng(1)
-    path = tmp_path / "homes.csv"
-    X = rng.normal(size=(60, 2))
-    y = np.where(np.arange(60) < 8, 50.0, 20 + 5 * X[:, 0])  # eight would be censored in Boston's
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows([["size", "age", "price"], *np.column_stack([X, y]).tolist()])
-    sources = Sources(None, [f"boston={path}:price"])
-    table = load_set(sources, "boston")
-    assert (table.feature_names, len(table.y), float(table.y.max())) == (("size", "age"), 60, 50.0)
-    text = run(Choices(sources, tmp_path, 1, methods=["FGP"]))
-    assert "boston: homes.csv, target price, in its place" in text
-    assert "R code" not in text  # numbers of Boston say nothing of it
-
-
 def results_of(values):
     """Scores by method, a list over splits each."""
     results = Results(None, ("method", "split"), len(next(iter(values.values()))))
@@ -238,38 +176,6 @@ def test_methods_are_compared_with_the_paper_s_split_by_split():
     p_value = ttest_rel([0.4, 0.2, 0.7], [0.5, 0.4, 0.6]).pvalue
     assert line.split() == ["SVk", "srmse", "-0.0667", "1", "of", "3", f"{p_value:.2g}", "0.75"]
     assert paired_text(results_of({"OBVk": [0.5], "SVk": [0.4]}), ["OBVk", "SVk"]) == ""
-
-
-def test_the_range_of_a_figure_is_compared_with_that_of_ours():
-    text = printed_text(results_of({"OBVk": [0.5, 0.4], "SVk": [0.1, 0.2]}), ["OBVk", "SVk"], "ccpp")
-    shown = {tuple(line.split()[1:5]): line.split() for line in text.splitlines()[2:]}
-    assert shown["lowest", "of", "all", "srmse"][5] == "0.15"
-    assert shown["highest", "of", "all", "srmse"][5] == "0.45"
-    assert printed_text(results_of({"default": [0.5, 0.4]}), [], "ccpp") == ""
-    text = printed_text(results_of({"OBVk": [0.5, 0.4]}), ["OBVk"], "boston")
-    assert "OBVk" in text
-    assert "ORVk" not in text
-
-
-def test_sets_that_cannot_be_used_are_refused(choices, tmp_path):
-    with pytest.raises(ValueError, match="--data"):
-        run(choices._replace(sources=Sources(None)))
-    with pytest.raises(ValueError, match="airfoil is left out: it is read from airfoil_raw or airfoil and"):
-        knots.run("airfoil", choices, MAX_KNOTS)
-    rows = [[float(k), 3.0, 1.0, 2.0, 5.0] for k in range(12)]
-    few = write_set(tmp_path / "few", "boston_raw", BOSTON, rows[:9])
-    with pytest.raises(ValueError, match="boston_raw has 9 usable rows"):
-        run(choices._replace(sources=Sources(few)))
-    missing = write_set(tmp_path / "missing", "boston_raw", BOSTON, [*rows, [1, 1, 1, 1, math.nan]])
-    with pytest.raises(ValueError, match="boston_raw has rows without a target"):
-        run(choices._replace(sources=Sources(missing)))
-
-
-def test_numbers_of_others_are_of_our_methods_and_scores():
-    for entry in read_rows(ROOT / "studies" / "knots" / "printed.csv"):
-        assert entry["set"] in SETS
-        assert entry["score"] in SCORES
-        assert entry["method"] in (*PUBLISHED, "lowest of all", "highest of all")
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from gp_ensembles.papers.quadrature.low_rank import KnotLikelihood
 from gp_ensembles.papers.quadrature.prior import draw_stratified
 from gp_ensembles.papers.quadrature.toeplitz import ToeplitzLikelihood
 from studies.harness.experiment import Choices
-from studies.harness.sources import FoundSet, Sources
+from studies.harness.sources import Sources
 from studies.maskerade import sets
 from studies.maskerade import study as maskerade
 from studies.maskerade.methods import METHODS, PUBLISHED
@@ -91,16 +91,6 @@ def test_rows_are_scaled_by_the_training_rows_alone():
     assert split.notes == ("given", "pump: b constant in the training rows and left out")
 
 
-def test_one_input_keeps_its_unit_and_constant_sets_are_refused():
-    split = made_up_split()
-    assert split.X.min() > 0
-    assert split.X.max() < 1
-    X, y = torch.arange(4, dtype=torch.float64).unsqueeze(-1), torch.ones(4, dtype=torch.float64)
-    for inputs, targets, words in ((X, y, "the targets of pump"), (0 * X, X[:, 0], "all inputs of pump")):
-        with pytest.raises(ValueError, match=words):
-            sets.split_sample(sets.Sample(Table(inputs, targets, ("a",), "y", "pump"), ()), torch.tensor([0]))
-
-
 def test_a_logarithm_is_undone_only_where_the_raw_set_is_absent(tmp_path):
     raw = [0.01, 0.2, 5.0, 62.42]
     logs = torch.tensor(raw, dtype=torch.float64).log()
@@ -113,29 +103,6 @@ def test_a_logarithm_is_undone_only_where_the_raw_set_is_absent(tmp_path):
     sample = sample_of(tmp_path / "a", "YACHT")
     assert sample.table.y.tolist() == [3.0, 4.0]
     assert not any("undone" in note for note in sample.notes)
-
-
-def test_a_table_of_ones_own_is_taken_as_it_is(tmp_path):
-    path = tmp_path / "mine.csv"
-    path.write_text("a,b,y\n" + "".join(f"{t},{t * t % 7},{2021 + t}\n" for t in range(6)))
-    for wanted in (sets.YACHT, sets.CO2_GLOBAL):
-        found = Sources(None, [f"{wanted.name}={path}:y"]).find(wanted)
-        sample = sets.load_sample(found)
-        assert sample.table.y.tolist() == [2021.0 + t for t in range(6)]  # neither undone nor differenced nor cut
-        assert sample.table.feature_names == ("a", "b")
-        assert sample.notes == (found.note,)
-
-
-def test_most_rows_are_the_first_of_a_series_and_a_draw_of_others():
-    X = torch.rand(30, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    y = torch.arange(30, dtype=torch.float64)
-    found = FoundSet("pump", Table(X, y, ("a", "b"), "y", "pump"), "pump", "")
-    drawn = sets.load_sample(found, 10, 3)
-    assert drawn.table.y.tolist() == sorted(drawn.table.y.tolist()) != list(range(10))
-    assert drawn.table.y.tolist() == sets.load_sample(found, 10, 3).table.y.tolist()
-    assert drawn.notes == ("pump: a draw of 10 of 30 rows",)
-    series = sets.load_sample(found._replace(table=Table(X[:, :1], y, ("a",), "y", "pump")), 10)
-    assert series.table.y.tolist() == list(range(10))
 
 
 def test_differences_stand_at_the_later_month_and_end_with_the_authors_copy():
@@ -206,15 +173,6 @@ def test_the_authors_choices_are_others_and_stay_within_the_budget(name):
     assert scored(theirs.posterior, split) != scored(ours.posterior, split)
 
 
-@pytest.mark.parametrize("name", ["sobol", "sm", "matern", pytest.param("vssgp", marks=pytest.mark.slow)])
-def test_methods_for_several_inputs_are_functions_of_the_seed(name):
-    split = made_up_split(20, 2)
-    draws = (torch.Generator().manual_seed(seed) for seed in (3, 3, 4))
-    first, again, other = (scored(METHODS[name].run(split, 8, draw).posterior, split) for draw in draws)
-    assert first == again
-    assert (first == other) == (name == "matern")  # which draws nothing
-
-
 def test_the_average_of_prior_draws_is_that_of_their_likelihoods():
     split = made_up_split()
     answer = METHODS["sobol"].run(split, 50, torch.Generator().manual_seed(0))
@@ -255,16 +213,6 @@ def test_a_table_is_written(folder, tmp_path):
     assert next(r for r in content["rows"] if r["method"] == "sobol")["mean"]["rmse"] == pytest.approx(mean)
 
 
-def test_the_authors_choices_are_labelled(folder, tmp_path):
-    choices = choices_of(folder, tmp_path, trials=1, methods=["sobol", "maskerade-r"], as_published=True)
-    text = maskerade.run(SERIES, choices, 12)
-    assert text.splitlines()[0].endswith("AS PUBLISHED")
-    assert "the authors' prior" in text
-    assert (tmp_path / "maskerade_table-5_as_published.csv").exists()
-    with pytest.raises(ValueError, match="no method rbf"):  # a rival is what it is
-        maskerade.run(SERIES, choices._replace(methods=["rbf"]), 8)
-
-
 @pytest.mark.slow
 def test_a_real_table(tmp_path, shared):
     choices = choices_of(shared / "data", tmp_path, trials=1, sets=["yacht"], methods=["maskerade-r", "sm"])
@@ -281,14 +229,3 @@ def test_the_likelihood_is_one_that_the_rows_can_bear():
             X = torch.arange(num_rows, dtype=torch.float64).unsqueeze(-1)
         split = made_up_split()._replace(X=X, y=X[:, 0])
         assert isinstance(likelihood_of(split)(X, X[:, 0]), kind)
-
-
-def test_table_4_of_a_small_copy(tmp_path):
-    """The command on a made-up series of a set's name; the larger likelihoods have tests of their own."""
-    rows = [[t, math.sin(0.3 * t)] for t in range(40)]
-    write_set(tmp_path / "data", "sterling_eri", ["t", "y"], rows)
-    choices = choices_of(tmp_path / "data", tmp_path / "out", trials=1, sets=["sterling"], methods=["sobol"])
-    text = maskerade.run(LAYOUTS["table-4"], choices, 8)
-    assert "sterling_eri stands for sterling: the narrow index" in text
-    assert "0.523" in text
-    assert "335" in text

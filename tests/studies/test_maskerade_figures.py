@@ -11,7 +11,7 @@ from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
 from gp_ensembles.papers.quadrature.surrogate import Evaluations, Surrogate
 from studies.harness.experiment import Choices
 from studies.harness.sources import Sources
-from studies.maskerade import carbon, nodes, recovery
+from studies.maskerade import nodes, recovery
 
 
 def choices_of(tmp_path, own=(), **changes):
@@ -54,22 +54,3 @@ def test_spectra_are_densities_and_distances_are_between_nothing_and_one():
     mixtures = (SpectralMixtures(weights, m * weights[:, None], scales[:, None]) for m in means)  # one is absent
     first, second = (recovery.spectrum(mixture) for mixture in mixtures)
     assert recovery.distance(first, second) == pytest.approx(1.0, abs=1e-6)
-
-
-def test_figure_3_draws_spectra_and_fits_and_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(recovery, "NUM_ROWS", 30)
-    choices = choices_of(tmp_path, methods=["maskerade-3"], trials=1)
-    text = recovery.run(choices, 6)
-    names = {path.name for path in (tmp_path / "out").glob("*.png")}
-    assert names == {f"maskerade_figure-3_{m}_{w}.png" for m in choices.methods for w in ("spectra", "fit")}
-    monkeypatch.setattr(recovery, "run_part", pytest.fail)
-    assert recovery.run(choices, 6) == text
-
-
-def test_figure_4_of_a_short_series(tmp_path):
-    path = tmp_path / "mine.csv"
-    path.write_text("year,y\n" + "".join(f"{1960 + t / 12},{300 + math.sin(t / 2)}\n" for t in range(40)))
-    choices = choices_of(tmp_path, [f"co2={path}:y"], methods=["sm"], trials=1)
-    text = carbon.run(choices, 8)
-    assert "co2: mine.csv, target y, in its place" in text
-    assert (tmp_path / "out" / "maskerade_figure-4_sm.png").exists()

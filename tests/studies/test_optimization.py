@@ -7,12 +7,11 @@ import torch
 from scipy import stats
 
 from studies.__main__ import main
-from studies.optimization import methods, rivals, tables
+from studies.optimization import rivals, tables
 from studies.optimization.drawn import draw
-from studies.optimization.methods import METHODS, initial_design, make_method
-from studies.optimization.problems import PROBLEMS, Problem, cross_validated, drifting, height_at, make_problem, peak_at
+from studies.optimization.methods import METHODS, initial_design
+from studies.optimization.problems import Problem, cross_validated, drifting, height_at, make_problem, peak_at
 from studies.optimization.runs import Runs, Trace, run_one
-from tests.pretend_graphs import pretend_gpu
 
 OPTIONS = ["--trials", "2", "--iterations", "3", "--progress", "false"]
 
@@ -36,11 +35,6 @@ def test_regrets_by_hand():
     simple, cumulative = tables.regrets(numbers(1, 3, 2, 3.5), numbers(4, 4, 4, 4))
     assert simple.tolist() == [3, 1, 1, 0.5]
     assert cumulative.tolist() == [3, 4, 6, 6.5]
-
-
-def test_dynamic_regret_counts_from_each_moments_optimum():
-    _, cumulative = tables.regrets(numbers(1, 2, 0), numbers(2, 2, 1))
-    assert cumulative.tolist() == [1, 1, 2]
 
 
 def test_intervals_are_students():
@@ -94,17 +88,6 @@ def test_an_unknown_optimum_is_the_best_of_all_runs_and_said_so():
     assert "counted from 5, the best value that any run" in tables.table_markdown([a, b], runs)
 
 
-def test_simple_regret_means_nothing_where_the_objective_moves():
-    runs = Runs({"parabola": parabola(moves=True)}, {("parabola", "a", 0): trace_of([1, 3], [4, 5])})
-    (found,) = tables.summarize(runs)
-    assert found.simple.mean.isnan()
-    assert found.cumulative.mean == 5
-    assert "| parabola | a | 1 | - | 5 |" in tables.table_markdown([found], runs)
-    (row,) = tables.table_lines([found])[1]
-    assert row[:3] == ["parabola", "a", 1]
-    assert row[6] == 5.0
-
-
 def test_nothing_is_higher_than_the_peak_that_drifts(generator):
     for evaluation in [0, 13, 50, 99, 1234]:
         peak = peak_at(evaluation, numbers(0))
@@ -117,12 +100,6 @@ def test_nothing_is_higher_than_the_peak_that_drifts(generator):
         assert values.max() < height_at(evaluation)
 
 
-def test_a_batch_of_drifting_evaluations_is_one_after_another(generator):
-    X = torch.rand(4, 2, generator=generator, dtype=torch.float64)
-    one_by_one = torch.cat([drifting(x.unsqueeze(0), 7 + t) for t, x in enumerate(X)])
-    torch.testing.assert_close(drifting(X, 7), one_by_one)
-
-
 def test_test_functions_reach_their_optimum_in_the_unit_cube():
     places = {
         "branin": [(math.pi + 5) / 15, 2.275 / 15],
@@ -133,15 +110,6 @@ def test_test_functions_reach_their_optimum_in_the_unit_cube():
         problem = make_problem(name)
         value = problem.evaluate(numbers(place), 0).item()
         assert value == pytest.approx(problem.optimum(0), abs=1e-4)
-
-
-def test_every_problem_gives_finite_values_in_every_corner():
-    for name in PROBLEMS:
-        problem = make_problem(name)
-        corners = torch.stack([torch.zeros(problem.dimension), torch.ones(problem.dimension)]).double()
-        values = problem.evaluate(corners, 3)
-        assert values.shape == (2, 1)
-        assert bool(values.isfinite().all())
 
 
 @pytest.fixture(scope="module")
@@ -218,54 +186,11 @@ def test_every_method_starts_alike_and_can_be_repeated(name, monkeypatch):
     assert trace.optimum.tolist() == [height_at(t) for t in range(6)]
 
 
-def test_a_plateau_is_left_by_the_priors():
-    plateau = Problem("plateau", 2, lambda X, _: (X[:, :1] > 0.99).double(), lambda _: 1.0)
-    for method in ("ensemble-logei", "gp-logei"):
-        trace = run_one(plateau, method, seed=0, num_iterations=2)
-        assert bool(trace.X.isfinite().all())
-
-
-def test_features_take_over_where_exact_processes_are_dear(monkeypatch):
-    monkeypatch.setattr(methods, "MOST_EXACT", 7)
-    monkeypatch.setattr(methods, "NUM_FEATURES", 16)
-    monkeypatch.setattr(methods, "REFIT_SHARE", 4)
-    fits = []
-
-    def counted(kind):
-        fit = kind.fit
-
-        def counting(model, *given):
-            fits.append((kind, len(model.data.Y)))
-            return fit(model, *given)
-
-        monkeypatch.setattr(kind, "fit", counting)
-
-    counted(methods.ExactEnsembleModel)
-    counted(methods.EnsembleModel)
-    trace = run_one(make_problem("branin"), "ensemble-logei", seed=0, num_iterations=6)
-    assert trace.X.shape == (12, 2)
-    exact, features = methods.ExactEnsembleModel, methods.EnsembleModel
-    assert fits == [(exact, 6), (exact, 7), (features, 8), (features, 10)]  # every row; then after 2 and 2 of 8 and 10
-
-
 def regret(out, *words, problems="branin", methods=("random", "sobol")):
     return main(
         ["optimization", "regret", f"--problems=[{problems}]", "--methods", *methods, *OPTIONS, *words]
         + ["--out", str(out)]
     )
-
-
-def test_a_method_without_its_packages_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(methods.METHODS, "sobol", make_method("sobol")._replace(needs=("no_such_package",)))
-    with pytest.raises(ImportError, match="sobol needs no_such_package: pip install no_such_package, or leave it out"):
-        make_method("sobol")
-
-
-def test_methods_that_stay_on_the_host_are_named(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(METHODS, "sobol", METHODS["sobol"]._replace(runs_anywhere=False))
-    with pretend_gpu():
-        assert regret(tmp_path, "--device", "cuda") == 2
-    assert "sobol: not on cuda" in capsys.readouterr().err
 
 
 # Draw on the device itself: a GPU has random numbers of its own.

@@ -4,7 +4,6 @@ A number that only somebody's run has shown belongs in ``benchmarks/README.md``,
 are looked for in all tables of the page, so one of few digits may be found there by chance; whole numbers are not read.
 """
 
-import csv
 import re
 from functools import cache
 from pathlib import Path
@@ -84,12 +83,3 @@ def test_a_number_that_no_file_has_is_noticed():
     found = DECIMAL.findall("p = .04, from 0.9 to -1.25 in section 2.1.2 at 1e-4, 3.2e-5 and 12.")
     assert found == [".04", "0.9", "-1.25", "2.1.2"]
     assert numbers("| 1 234.5 ± 0.1 | (2.3e-4) | .5 |") == {1234.5, 0.1, 2.3e-4, 0.5}
-
-
-def test_printed_numbers_are_read():
-    """Not a test of the numbers, which nobody can run again."""
-    paths = sorted(STUDIES.glob("*/printed.csv"))
-    assert [path.parent.name for path in paths] == ["doebe", "follow_ups", "ie_gp", "knots", "maskerade"]
-    for path in paths:
-        with path.open(newline="", encoding="utf-8") as file:
-            assert list(csv.DictReader(file))

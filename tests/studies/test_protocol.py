@@ -33,29 +33,6 @@ def test_exact_statistics():
     torch.testing.assert_close(X_std.square().mean(0), torch.ones(2, dtype=torch.float64))
 
 
-def test_the_stream_has_no_say_in_the_statistics():
-    table = made()
-    X, y = torch.cat([table.X[:20], 1e6 * table.X[20:]]), torch.cat([table.y[:20], table.y[20:] ** 3])
-    wild = table._replace(X=X, y=y)
-    calm, other = split_stream(table, 20), split_stream(wild, 20)
-    for a, b in zip(calm.standardizer, other.standardizer, strict=True):
-        assert torch.equal(a, b)
-    assert torch.equal(calm.warm_X, other.warm_X)
-
-
-def test_warm_up_rows_are_standard_and_rows_keep_their_order():
-    table = made()
-    stream = split_stream(table, 20)
-    assert stream.warm_X.shape == (20, 3)
-    assert stream.X.shape == (10, 3)
-    zeros = torch.zeros(3, dtype=torch.float64)
-    torch.testing.assert_close(stream.warm_X.mean(0), zeros, rtol=0, atol=1e-13)
-    torch.testing.assert_close(stream.warm_X.std(0, correction=0), zeros + 1)
-    back = stream.X * stream.standardizer.X_scale + stream.standardizer.X_mean
-    torch.testing.assert_close(back, table.X[20:])
-    torch.testing.assert_close(stream.standardizer.inverse_mean(stream.y), table.y[20:])
-
-
 @given(shift=st.floats(-1e3, 1e3), scale=st.floats(1e-3, 1e3), mean=st.floats(-9, 9), variance=st.floats(1e-3, 9))
 def test_there_and_back(shift, scale, mean, variance):
     y = shift + scale * torch.tensor([-1.0, 0.5, 0.5], dtype=torch.float64)
@@ -68,16 +45,6 @@ def test_there_and_back(shift, scale, mean, variance):
     back = standardizer.inverse_std(variance.sqrt()).square()
     own = torch.distributions.Normal(standardizer.inverse_mean(mean), back.sqrt()).log_prob(y)
     torch.testing.assert_close(standard - standardizer.log_scale(there), own, rtol=1e-6, atol=1e-6)
-
-
-def test_missing_targets_are_left_out_and_stay_missing():
-    table = made()
-    y = table.y.clone()
-    y[[3, 25]] = NAN
-    stream = split_stream(table._replace(y=y), 20)
-    assert int(stream.warm_y.isnan().sum()) == int(stream.y.isnan().sum()) == 1
-    seen = torch.cat([table.y[:3], table.y[4:20]])
-    torch.testing.assert_close(stream.standardizer.y_mean, seen.mean())
 
 
 def test_constant_columns_are_named_or_dropped():
@@ -122,12 +89,3 @@ def test_what_cannot_be_split_is_refused():
             split(made())
     assert split_stream(made(), 29).X.shape == (1, 3)
     assert split_stream(with_targets(made(), 11), 21).warm_X.shape == (21, 3)
-
-
-@given(size=st.integers(1, 12))
-def test_blocks_are_the_stream_in_order(size):
-    stream = split_stream(made(), 20)
-    blocks = list(stream.blocks(size))
-    assert torch.equal(torch.cat([X for X, _ in blocks]), stream.X)
-    assert torch.equal(torch.cat([y for _, y in blocks]), stream.y)
-    assert {len(y) for _, y in blocks[:-1]} <= {size}

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from studies.__main__ import experiment_parser, main
-from studies.harness.comparison import Estimate, Printed, beside_printed, estimate, paired, read_printed
+from studies.harness.comparison import estimate, paired
 from studies.harness.experiment import Choices, found_sets
 from studies.harness.sources import PaperSet, Sources
-from studies.registry import PAPERS, listing, paper_named
+from studies.registry import PAPERS, paper_named
 
 STUDIES = Path(__file__).resolve().parents[2] / "studies"
 PAGES = [
@@ -47,16 +47,6 @@ def test_every_experiment_says_what_it_is_and_has_a_command():
         }
         complaints += [f"{paper.name} {experiment.name}: {what}" for what, is_there in wanted.items() if not is_there]
     assert complaints == []
-
-
-def test_the_list_says_which_sets_can_be_had(folder, capsys):
-    assert main(["list", "knots", "--data", str(folder)]) == 0
-    out = capsys.readouterr().out
-    assert "(boston)" in out
-    assert "fusion" not in out
-    assert all(paper in listing([], None) for paper in PAPERS)
-    assert main(["list", "gardening"]) == 2
-    assert "there is no paper gardening; choose from ie-gp" in capsys.readouterr().err
 
 
 def test_bad_words_are_one_sentence(tmp_path, capsys):
@@ -107,19 +97,6 @@ def test_estimates_and_paired_tests_are_the_textbook_ones():
     assert estimate(gains).error == pytest.approx(deviation / 2)
     assert math.isnan(estimate([]).mean)
     assert math.isnan(paired([1.0], [1.0]).wilcoxon_p_value)
-
-
-def test_printed_numbers_stand_beside_ours(tmp_path):
-    path = tmp_path / "printed.csv"
-    path.write_text("experiment,set,method,score,value,spread,where\ntable-1,a,b,rmse,0.5,0.1,table 1\n")
-    (entry,) = read_printed(path, "table-1")
-    assert entry == Printed("table-1", "a", "b", "rmse", 0.5, 0.1, "table 1")
-    assert read_printed(path, "table-2") == []
-    assert "not run" in beside_printed([entry], lambda *key: None)
-    assert "0.25" in beside_printed([entry], lambda *key: Estimate(0.25, math.nan, 1))
-    path.write_text("experiment,set\ntable-1,a\n")
-    with pytest.raises(ValueError, match="must have the columns"):
-        read_printed(path, "table-1")
 
 
 def test_printed_numbers_belong_to_experiments():

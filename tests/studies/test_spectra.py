@@ -36,21 +36,6 @@ def test_heights_are_those_of_the_mixture_and_its_mirror_image():
     np.testing.assert_allclose(density, expected, rtol=1e-12)
 
 
-def test_opacity_follows_the_weights_and_the_heaviest_is_on_top():
-    axis = drawn(plot_spectra(WEIGHTS, MEANS, SCALES, LOG_WEIGHTS, input_name="years"))
-    assert [line.get_alpha() for line in axis.lines] == pytest.approx([0.4, 0.6, 1.0])
-    assert "3 heaviest" in axis.get_title(loc="left")
-    assert axis.get_xlabel() == "frequency, cycles per unit of years"
-
-
-def test_only_the_heaviest_kernels_are_drawn_and_none_is_invisible():
-    log_weights = torch.tensor([-1e6, 0.0, -math.inf])
-    axis = drawn(plot_spectra(WEIGHTS, MEANS, SCALES, log_weights, max_kernels=2))
-    assert len(axis.lines) == 2
-    assert axis.lines[-1].get_alpha() == 1.0
-    assert 0 < axis.lines[0].get_alpha() < 0.1
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -122,14 +122,3 @@ def test_refitting_climbs_and_the_stream_predicts_one_row_ahead():
     seen = ~targets.isnan()
     assert float((mean - targets)[seen].square().mean()) < 0.1 * float(y.var())
     assert float(log_prob[seen].mean()) == pytest.approx(-0.5 * math.log(2 * math.pi * math.e * 0.04), abs=0.4)
-
-
-def test_rows_of_a_block_are_predicted_as_one_by_one():
-    X, y = rows(160)
-    settings = Settings(12, batch=40, first_iterations=10, iterations=3)
-    results = []
-    for sizes in (60, 1):
-        model = StreamingSparseGP.fit(X[:100], y[:100], settings, torch.Generator().manual_seed(0))
-        parts = [model.observe(*some) for some in zip(X[100:].split(sizes), y[100:].split(sizes), strict=True)]
-        results.append([torch.cat(part) for part in zip(*parts, strict=True)])
-    torch.testing.assert_close(results[0], results[1], rtol=1e-6, atol=1e-6)

@@ -164,12 +164,6 @@ def test_many_levels_are_hashed_whatever_comes(tmp_path):
     assert len({tuple(row) for row in taken.X.tolist()}) >= 20
 
 
-def test_behind_the_end_there_is_no_row_of_any_kind():
-    rows = open_rows(MIXED, "load", num_warm_up=50)
-    assert rows.take(60).num_rows == 60
-    assert rows.take(5).X.shape == (0, len(rows.feature_names))
-
-
 def test_the_plain_containers_of_an_encoder_read_on_to_the_bit(tmp_path):
     whole = open_rows(MIXED, "load", num_warm_up=50)
     first = open_rows(MIXED[:52], "load", num_warm_up=50)
@@ -295,14 +289,6 @@ def test_dates_that_run_backwards_do_not_order_rows_unless_they_are_told_to():
     assert rows.take(60).X.shape == (60, 3)
     with pytest.raises(ValueError, match="data row 31, column time: the time 2024-01-01T03:00:00 is before"):
         list(open_rows(frame, "load", TableOptions(time="time", on_bad_time="refuse"), num_warm_up=40))
-
-
-def test_classes_are_named_in_their_order():
-    frame = pd.DataFrame({"a": range(40), "state": ["on", "off"] * 20})
-    rows = open_rows(frame, "state", TableOptions(classes=("off", "on")), num_warm_up=30)
-    assert rows.take(2).y.tolist() == [1.0, 0.0]
-    with pytest.raises(ValueError, match="the target 'on' is none of the classes off, broken"):
-        open_rows(frame, "state", TableOptions(classes=("off", "broken")), num_warm_up=30).take(2)
 
 
 def test_options_that_make_no_sense_are_refused():

@@ -285,19 +285,6 @@ def test_units_are_named_for_what_they_are(tmp_path):
     assert read_text(tmp_path / "sizes.csv", "a,y\n" + sizes).columns[0].kind == "category"
 
 
-def test_a_mark_that_may_be_a_decimal_one_is_told(tmp_path):
-    cells = "".join(f'"12{k % 10},{k + 100}","1,{k + 100},000",{k}.5\n' for k in range(60))
-    rows = read_text(tmp_path / "a.csv", "a,b,y\n" + cells)
-    assert rows.encoder.notes == ("a: 120,100 is read as 120100; if it is a decimal mark, give --decimal ,",)
-    assert rows.take(1).X.tolist() == [[120100.0, 1100000.0]]
-
-
-def test_all_columns_of_text_are_named_at_once(tmp_path):
-    text = "note,a,remark,y\n" + "".join(f"n{k}o,{k},r{k}e,{k}\n" for k in range(60))
-    with pytest.raises(ValueError, match=r"column note: text with 40 different values.*; likewise remark$"):
-        read_text(tmp_path / "a.csv", text)
-
-
 def test_a_clock_that_is_set_back_is_named():
     times = [*HOURS[:50], HOURS[49], HOURS[49] - pd.Timedelta(minutes=30), HOURS[60]]
     records = [{"when": str(time), "y": float(place)} for place, time in enumerate(times)]
@@ -313,17 +300,6 @@ def test_zones_an_hour_apart_that_change_all_the_time_are_two_zones(tmp_path):
         read_text(tmp_path / "zones.csv", "when,y\n" + rows)
     summer = "".join(f"{time:%Y-%m-%dT%H:%M}+0{1 + (k > 30)}:00,{k}\n" for k, time in enumerate(HOURS[::2]))
     assert read_text(tmp_path / "summer.csv", "when,y\n" + summer).encoder.clock.name == "when"
-
-
-def test_what_a_target_may_mean_is_told(tmp_path):
-    two, marked = [k % 2 for k in range(200)], [-999 if k % 9 == 0 else k % 11 for k in range(200)]
-    for y, words in (
-        (two, "y holds two values, 0 and 1, treated as quantities; --classes 0,1 makes them classes"),
-        (marked, "y is -999 in 11.3 % of the first rows"),
-    ):
-        (tmp_path / "a.csv").write_text("a,y\n" + "".join(f"{k % 7},{target}\n" for k, target in enumerate(y)))
-        notes = open_rows(tmp_path / "a.csv", "y", num_warm_up=150).encoder.notes
-        assert any(note.startswith(words) for note in notes)
 
 
 def test_a_given_kind_that_does_not_fit_names_the_cell(tmp_path):

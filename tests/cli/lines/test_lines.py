@@ -109,16 +109,6 @@ def test_bad_lines_are_counted_told_and_change_nothing(tmp_path, capsys):
     assert predicted.count("later ones are only counted") == 1
 
 
-def test_a_row_whose_target_is_no_good_is_answered_and_may_still_get_one(tmp_path):
-    found = rows()
-    session = LineSession(CONFIG, "load")
-    run(session, found[:40], tmp_path)
-    answers, _ = run(session, [{**found[40], "load": "n/k"}, {"id": "r40", "load": found[40]["load"]}], tmp_path)
-    assert "not a number" in answers[0]["refused"]
-    assert answers[0]["mean"] == pytest.approx(found[40]["load"], abs=1.0)
-    assert (session.num_waiting, session.tally.num_malformed, session.model.num_rows) == (0, 1, 41)
-
-
 def test_a_row_without_an_id_is_no_others_and_is_learned_without_a_target(tmp_path):
     found = rows()
     session, plain = LineSession(CONFIG, "load"), LineSession(CONFIG, "load")
@@ -137,15 +127,6 @@ def test_a_row_without_an_id_is_no_others_and_is_learned_without_a_target(tmp_pa
     plain.model.observe(X[:1], torch.tensor([3.0], dtype=torch.float64))
     ours, theirs = (one.model.online.state_dict() for one in (session, plain))
     assert all(torch.allclose(ours[name].double(), theirs[name].double(), atol=1e-11) for name in ours)
-
-
-def test_nameless_rows_without_targets_do_not_hold_up_the_warm_up(tmp_path):
-    found = [{k: v for k, v in row.items() if k != "id"} for row in rows()]
-    for row in found[3:30:4]:
-        del row["load"]
-    session = LineSession(CONFIG, "load")
-    answers, _ = run(session, found, tmp_path)
-    assert ["warm_up" in answer for answer in answers] == [True] * 30 + [False] * 30
 
 
 def test_a_target_that_never_comes_is_given_up(tmp_path, capsys, refused):

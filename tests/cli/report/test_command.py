@@ -1,6 +1,5 @@
 """What the command line does about the report: written beside the summary, left out, or told in one line."""
 
-import json
 import shutil
 
 import pytest
@@ -22,20 +21,6 @@ def folder(tmp_path_factory, small):
 def stream(folder, out, *options):
     arguments = ["stream", str(folder / "data.csv"), "--target", "y", "--warmup", "60", "--out", str(folder / out)]
     return main([*arguments, "--config", str(folder / "small.yaml"), "--pictures=false", "--progress=false", *options])
-
-
-def test_the_report_stands_beside_the_summary(folder):
-    text = (folder / "whole" / "report.html").read_text(encoding="utf-8")
-    summary = json.loads((folder / "whole" / "summary.json").read_text())
-    embedded = text.split('id="summary">')[1].split("</script>")[0]
-    assert json.loads(embedded) == summary
-    assert "rows 61 to 200 of the stream" in text
-
-
-def test_it_can_be_left_out(folder, capsys):
-    assert stream(folder, "without", "--report=false") == 0
-    assert not (folder / "without" / "report.html").exists()
-    assert "report.html" not in capsys.readouterr().out
 
 
 def test_a_run_whose_report_cannot_be_drawn_is_not_lost(folder, capsys, monkeypatch):

@@ -114,23 +114,6 @@ def test_room_does_not_grow_with_the_rows(run):
     assert history.events["moved"].sum() == 3 * 359
 
 
-def test_windows_join_and_keep_their_counts(run):
-    whole, small = run.history(), run.history()
-    small.window_bins = Bins(WINDOW_SERIES, capacity=4)
-    for number in range(40):
-        chunk = run.chunk(101 + 500 * number, 500)
-        whole.add(chunk)
-        small.add(chunk)
-    few, all_windows = small.window_bins, whole.window_bins
-    assert len(few["sum broken"]) <= 4
-    assert few.num_rows == len(all_windows["sum broken"]) == 39
-    assert few["sum broken"].sum() == all_windows["sum broken"].sum()
-    assert few["least first"][0] == all_windows["least first"][0]
-    assert few["greatest last"][-1] == all_windows["greatest last"][-1]
-    assert few["least log_prob"].min() == all_windows["least log_prob"].min()
-    assert np.abs(small.window_shares - 0.9).max() == np.abs(whole.window_shares - 0.9).max()
-
-
 def test_a_history_goes_on_from_a_checkpoint(run, tmp_path):
     whole, _ = fed(run, [256] * 30)
     half, _ = fed(run, [256] * 17)
@@ -150,38 +133,6 @@ def test_a_history_goes_on_from_a_checkpoint(run, tmp_path):
     np.testing.assert_array_equal(again.recent()["y"], whole.recent()["y"])
     np.testing.assert_array_equal(again.pit_counts, whole.pit_counts)
     assert again.weights().keys() == whole.weights().keys()
-
-
-def test_rows_that_overlap_are_recorded_once(run):
-    history = run.history()
-    history.add(run.chunk(101, 50))
-    history.add(run.chunk(131, 50))
-    assert (history.num_rows, history.last_row) == (80, 180)
-
-
-def test_what_happens_is_recorded_where_it_happens(run):
-    history = RunHistory("m", "y", run.names, run.baselines, {"moved": 2, "absent": 0, "failed": 1})
-    history.add(run.chunk(101, 100), {"moved": 2, "absent": 1, "failed": 1})
-    history.add(run.chunk(201, 100), {"moved": 5, "absent": 1, "failed": 1, "of another kind": 1})
-    rows = history.mean("row")
-    assert history.events.keys() == {"moved", "absent"}
-    assert {rows[place]: number for place, number in enumerate(history.events["moved"]) if number} == {201.0: 3.0}
-    assert {rows[place]: number for place, number in enumerate(history.events["absent"]) if number} == {101.0: 1.0}
-
-
-def test_times_are_known_only_where_all_are(run):
-    history = run.history()
-    history.add(run.chunk(101, 50, start=1e9))
-    assert history.has_times
-    assert history.mean("time").tolist() == (1e9 + 3600 * history.mean("row")).tolist()
-    history.add(run.chunk(151, 50))
-    assert not history.has_times
-
-
-def test_infinite_ends_do_not_reach_the_sums():
-    bins = Bins(["sum upper", "greatest upper"], capacity=2)
-    bins.add({"upper": np.array([1.0, np.inf, 3.0])})
-    assert bins["sum upper"].tolist() == bins["greatest upper"].tolist() == [1.0, 3.0]
 
 
 def test_a_record_that_is_interrupted_stays_whole():

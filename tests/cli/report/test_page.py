@@ -222,25 +222,3 @@ def test_columns_are_shown_as_the_summary_has_them(run, history):
     ]
     found = checked(report_html(run.summary(columns=columns), history))
     assert {"hour, weekday", "made of it", "day"} <= set(found.texts)
-
-
-def test_inputs_that_were_imputed_or_constant_are_told(run, history):
-    calm = {"num_imputed": 0, "persistence": 1.0, "was_constant": False, "activated_at": 0, "has_indicator": False}
-    inputs = [
-        {"name": "calm", **calm},
-        {"name": "holes", **calm, "num_imputed": 1234, "persistence": 0.875, "has_indicator": True},
-        {"name": "later", **calm, "was_constant": True, "activated_at": 1808},
-        {"name": "constant", **calm, "was_constant": True},
-    ]
-    tables = checked(report_html(run.summary(inputs=inputs), history)).tables
-    rows = next(table for caption, table in tables.items() if caption.startswith("Inputs imputed"))
-    reported = {name: list(row.values())[1:] for name, row in rows.items()}
-    assert list(rows["holes"]) == ["name", "imputed", "persistence", "was constant", "activated at", "has indicator"]
-    assert reported["holes"] == ["1 234", "0.8750", "no", "0", "yes"]
-    assert reported["later"] == ["0", "1.0000", "yes", "1 808", "no"]
-    assert reported["constant"] == ["0", "1.0000", "yes", "0", "no"]
-    assert "calm" not in reported
-
-
-def test_the_page_is_small(run, history):
-    assert len(report_html(run.summary(), history)) < 2_600_000

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from gp_ensembles.papers.fusion.chees import ChainState, HMCSettings, init_chains, sample_hmc
+from gp_ensembles.papers.fusion.chees import ChainState, HMCSettings, sample_hmc
 from gp_ensembles.papers.fusion.diagnostics import mean_ess, rank_rhat
 from tests.papers.fusion.cases import F64, mcse_mean, normal, quiet, seeded
 
@@ -110,17 +110,6 @@ def test_simulation_based_calibration_of_a_conjugate_model():
         assert statistic < 43.8  # the 99.9 % quantile of chi-square with 19 degrees of freedom
 
 
-def test_draws_depend_on_the_seed_only():
-    start, state = starts(4), torch.get_rng_state()
-    first, second, other = (
-        sample_hmc(gaussian, start, HMCSettings(20, 20), generator=seeded(seed)).theta for seed in (7, 7, 8)
-    )
-    assert (first == second).all()
-    assert (first != other).any()
-    assert (start == starts(4)).all()
-    assert (torch.get_rng_state() == state).all()
-
-
 @pytest.mark.parametrize("part", [0.1, 0.4, 0.9])
 def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(part):
     settings = HMCSettings(40, 60)
@@ -139,53 +128,6 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(part):
     for one, other in zip(whole[:7], joined[:7], strict=True):
         assert (one == other).all()
     torch.testing.assert_close(joined.state.to_content(), whole.state.to_content(), rtol=0, atol=0)
-
-
-def test_a_finished_run_can_be_extended():
-    long, short = (sample_hmc(gaussian, starts(4), HMCSettings(n, 40), generator=seeded(11)) for n in (50, 20))
-    extended = short.join(sample_hmc(gaussian, short.state, HMCSettings(50, 40)))
-    assert (extended.theta == long.theta).all()
-    assert sample_hmc(gaussian, long.state, HMCSettings(50, 40)).theta.shape == (4, 0, 3)
-
-
-def test_permuting_chains_permutes_draws():
-    order = torch.tensor([2, 0, 3, 1])
-    state = init_chains(gaussian, starts(4), generator=seeded(12))
-    permuted = state._replace(
-        points=type(state.points)(*(part[order] for part in state.points)),
-        moments=state.moments._replace(mean=state.moments.mean[order], squares=state.moments.squares[order]),
-        generators=state.generators[order],
-    )
-    first, second = (sample_hmc(gaussian, one, HMCSettings(10, 20)) for one in (state, permuted))
-    torch.testing.assert_close(first.theta[order], second.theta, rtol=1e-6, atol=1e-8)
-
-
-@pytest.mark.usefixtures("wrong_default_dtype")
-@pytest.mark.parametrize("dtype", [torch.float32, F64])
-def test_draws_have_the_dtype_of_the_start(dtype):
-    draws = sample_hmc(standard, starts(4).to(dtype), HMCSettings(5, 20), generator=seeded(15))
-    assert {part.dtype for part in draws[:3]} == {dtype}
-
-
-def test_works_under_no_grad_and_with_parameters_that_need_gradients():
-    weight = torch.ones(3, dtype=F64, requires_grad=True)
-    with torch.no_grad():
-        draws = sample_hmc(lambda theta: standard(weight * theta), starts(4), HMCSettings(5, 5), generator=seeded())
-    assert not draws.theta.requires_grad
-    assert weight.grad is None
-
-
-def neal_funnel(theta):
-    scale, rest = theta[:, 0], theta[:, 1:].square().sum(-1)
-    return -0.5 * (scale / 3).square() - 0.5 * (rest * (-scale).exp() + scale)
-
-
-def test_a_funnel_is_reported():
-    steep = HMCSettings(200, 5, first_length=3.0)
-    with pytest.warns(UserWarning, match=r"diverged.*reparametrize"):
-        draws = sample_hmc(neal_funnel, 3.0 * starts(8, 2), steep, generator=seeded(16))
-    assert draws.divergent.any()
-    assert not (draws.divergent & draws.accepted).any()
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

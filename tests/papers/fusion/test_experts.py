@@ -112,18 +112,6 @@ def test_contract():
         close(predict_experts([expert], X[4:5]).mean[0], found.mean[0, 4:5], 1e-6)
 
 
-def test_modes_stay():
-    X = rows(6)[0]
-    for kind in ("exact", "pair", "approximate", "botorch", "transformed"):
-        expert = KINDS[kind]()
-        parts = torch.nn.ModuleList(expert if isinstance(expert, tuple) else [expert])
-        for mode in (True, False):
-            parts.train(mode)
-            before = predict_experts([expert], X)
-            assert {module.training for module in parts.modules()} == {mode}
-            close(predict_experts([expert], X).mean, before.mean)
-
-
 def test_botorch_predicts_in_the_users_units():
     X, y = rows()
     model = SingleTaskGP(X, 100 * y.unsqueeze(-1), outcome_transform=Standardize(1), input_transform=Normalize(2))

@@ -5,9 +5,7 @@ import torch
 
 from gp_ensembles.files.checkpoint import Kind, write_checkpoint
 from gp_ensembles.papers.fusion.chees import HMCSettings
-from gp_ensembles.papers.fusion.experts import ExpertPredictions
 from gp_ensembles.papers.fusion.fitted import FittedFusion, fit_fusion
-from gp_ensembles.papers.fusion.function_priors import FourierPrior
 from gp_ensembles.papers.fusion.hmc import HMC
 from gp_ensembles.papers.fusion.inference import MAP, InferenceReport, PosteriorDraws
 from gp_ensembles.papers.fusion.laplace import LaplaceApproximation
@@ -148,14 +146,3 @@ def test_laplace_is_nearly_as_good_as_sampling():
         for inference in (LaplaceApproximation(), HMC(8, HMCSettings(num_draws=150, num_warmup=150)))
     )
     assert quick > sampled - 0.05
-
-
-def test_float32(tmp_path):
-    X, y, predictions = two_sensors(40)
-    X, y, predictions = X.float(), y.float(), ExpertPredictions(*(part.float() for part in predictions))
-    model = BHS(X, y, predictions, FourierPrior(normal(3, 1).float(), 0.4))
-    for inference in (MAP(), LaplaceApproximation(), SHORT):
-        fitted = fit(model, inference)
-        assert fitted.theta.dtype == fitted.predict(X, predictions).mean.dtype == torch.float32
-        fitted.save(tmp_path / "fusion.pt")
-        assert torch.equal(FittedFusion.load(tmp_path / "fusion.pt", model).theta, fitted.theta)

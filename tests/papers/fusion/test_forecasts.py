@@ -7,7 +7,6 @@ import pytest
 import torch
 from scipy import integrate, interpolate, stats
 
-from gp_ensembles.papers.fusion import forecasts
 from gp_ensembles.papers.fusion.forecasts import moment_forecast, quantile_forecast, sample_forecast
 
 LEVELS = np.array([0.05, 0.25, 0.5, 0.75, 0.95])
@@ -53,17 +52,6 @@ def test_draws_have_their_mean_and_unbiased_variance():
     found = sample_forecast(draws)
     np.testing.assert_allclose(found.mean[0], draws.mean(0))
     np.testing.assert_allclose(found.target_variance[0], draws.var(0, ddof=1))
-
-
-def test_far_quantiles_and_single_precision():
-    q = torch.tensor([[-1.0, 0.0, 2.0]], dtype=torch.float32)
-    found = quantile_forecast(q, [0.1, 0.5, 0.9])
-    assert found.mean.dtype == torch.float32
-    mean, variance = forecasts.interpolated_moments(
-        q.double() + 1e6, torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
-    )
-    assert float(mean) - 1e6 == pytest.approx(float(found.mean), abs=1e-5)
-    assert float(variance) == pytest.approx(float(found.target_variance), rel=1e-5)
 
 
 NAN = float("nan")

@@ -39,23 +39,6 @@ def test_prior_variance_is_the_squared_amplitude():
         torch.testing.assert_close(prior.basis(X).square().sum(0), expected, rtol=1e-12, atol=0)
 
 
-def test_a_basis_follows_its_hyperparameters():
-    """Each length scale divides its column, the amplitude multiplies, whatever the leading axes are."""
-    X = inputs(5, 2)
-    for prior in PRIORS.values():
-        shifts = torch.linspace(-0.4, 0.5, 6 * len(prior.log_hyperparameters), dtype=torch.float64)
-        logs = prior.log_hyperparameters + shifts.reshape(2, 3, -1)
-        basis = prior.basis(X, logs)
-        assert basis.shape == (2, 3, prior.num_coefficients, 5)
-        for i, j in ((0, 0), (1, 2)):
-            *scales, amplitude = logs[i, j].exp()
-            fixed = FourierPrior(
-                prior.frequencies, torch.stack(scales), amplitude, frequency_weights=prior.frequency_weights
-            )
-            torch.testing.assert_close(basis[i, j], fixed.basis(X), rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(prior.basis(X, prior.log_hyperparameters), prior.basis(X), rtol=0, atol=0)
-
-
 @pytest.mark.parametrize("name", ["fourier", "ard"])
 def test_bases_have_right_derivatives(name):
     prior, X = PRIORS[name], inputs(4, 2)
@@ -79,34 +62,6 @@ def test_many_frequencies_meet_the_kernel(generator):
         gram = prior.basis(X).mT @ prior.basis(X)
         torch.testing.assert_close(gram.diagonal(), expected.diagonal(), rtol=1e-10, atol=0)
         torch.testing.assert_close(gram, expected, rtol=0, atol=0.03 * float(expected.max()))
-
-
-def test_summands_share_the_prior_variance(generator):
-    """Three frequencies of two summands: two, one; each summand keeps its output scale."""
-    kernel = rbf(0.6, 2.0) + rbf(0.6, 1.0)
-    prior = FourierPrior.from_kernel(kernel, 1, 3, generator=generator)
-    expected = torch.tensor([2.0, 2.0, 1.0], dtype=torch.float64) / 5
-    torch.testing.assert_close(prior.frequency_weights, expected)
-    torch.testing.assert_close(prior.log_hyperparameters[-1].exp(), expected.new_tensor(math.sqrt(5)))
-
-
-def test_the_length_scale_of_a_kernel_prior_is_a_factor(generator):
-    """Sampling the factor is sampling the kernel's own length scale."""
-    X = inputs(4)
-    prior = FourierPrior.from_kernel(rbf(0.6), 1, 5, prior_stddev=0.5, generator=generator)
-    generator.manual_seed(20240502)
-    longer = FourierPrior.from_kernel(rbf(1.2), 1, 5, generator=generator)
-    logs = torch.tensor([math.log(2), 0.0], dtype=torch.float64)
-    torch.testing.assert_close(prior.basis(X, logs), longer.basis(X))
-
-
-def test_a_prior_keeps_the_kernel_as_it_was(generator):
-    kernel, X = rbf(), inputs(4)
-    prior = FourierPrior.from_kernel(kernel, 1, 5, generator=generator)
-    before = prior.basis(X)
-    kernel.base_kernel.lengthscale = 5.0
-    assert torch.equal(prior.basis(X), before)
-    assert kernel.raw_outputscale.requires_grad
 
 
 def test_what_makes_no_prior_is_refused():
@@ -134,15 +89,6 @@ def fourier_problem(batch=(2,), num_inputs=2, seed=0):
 
 def product(coefficients, frequencies, X):
     return coefficients @ fourier_basis(frequencies, X)
-
-
-def test_fourier_bases_alternate_cosine_and_sine():
-    _, frequencies, X = fourier_problem(())
-    basis = fourier_basis(frequencies, X)
-    for m in range(4):
-        angles = X @ frequencies[m]
-        torch.testing.assert_close(basis[2 * m], angles.cos())
-        torch.testing.assert_close(basis[2 * m + 1], angles.sin())
 
 
 @given(seed=st.integers(0, 10**6), batch=st.sampled_from([(), (3,), (2, 3)]), num_inputs=st.integers(1, 3))

@@ -22,8 +22,6 @@ from tests.papers.fusion import cases
 from tests.papers.fusion.cases import F64, LinearGaussian, line, mcse_mean, normal, seeded, without_noise
 from tests.papers.fusion.cases import fourier_prior as prior
 
-SHORT = HMCSettings(num_draws=150, num_warmup=150)
-
 
 def targets(X):
     return (3 * X).sin().squeeze(-1) + 0.3 * normal(len(X), seed=9)
@@ -296,11 +294,6 @@ def test_flat_directions_are_said():
     precision, cautions = usable_precision(mode)
     assert precision.tolist() == [1.0, 0.5, 2.0]
     assert "in 1 of 3 directions" in cautions[0]
-
-
-def test_unfinished_search_is_said():
-    with pytest.warns(UserWarning, match="has not converged"):
-        MAP(num_restarts=2, max_iterations=2).infer(MODELS["mogpe"](), generator=seeded())
 
 
 def test_bad_settings():

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from gp_ensembles.distributions import Mixture
-from gp_ensembles.papers.fusion.experts import ExpertPredictions
 from gp_ensembles.papers.fusion.function_priors import FourierPrior
 from gp_ensembles.papers.fusion.models import BHS, PBHS, HetGP, MoGPE, PoGPE
 from tests.papers.fusion.cases import inputs, made_up_experts, without_noise
@@ -106,23 +105,3 @@ def test_weights_of_draws(generator):
         one = model.predictive(theta, X_new, predictions, draw_log_weights=weights + 5)
         other = model.predictive(theta[[0, 1, 0]], X_new, predictions)
         torch.testing.assert_close(one.log_prob(model.y), other.log_prob(model.y), rtol=1e-12, atol=1e-12)
-
-
-def test_columns_do_not_see_one_another(generator):
-    for model, predictions in models():
-        theta, X_new = model.draw_prior(3, generator=generator), inputs(7, 2, seed=8)
-        whole = model.components(theta, X_new, predictions)
-        some = predictions and ExpertPredictions(*(part[:, 2:4] for part in predictions))
-        for one, other in zip(whole, model.components(theta, X_new[2:4], some), strict=True):
-            torch.testing.assert_close(one[..., 2:4], other, rtol=1e-12, atol=1e-13)
-        log_weights = model.log_weights(theta, X_new)
-        assert log_weights.shape == (3, model.num_experts, 7)
-        if isinstance(model, BHS | MoGPE | HetGP):
-            torch.testing.assert_close(log_weights, whole.log_weights, rtol=1e-12, atol=1e-13)
-
-
-def test_gradients_reach_new_inputs(generator):
-    """An acquisition function climbs in the inputs."""
-    for model, _ in models()[:2] + models()[4:]:
-        theta, X_new = model.draw_prior(3, generator=generator), inputs(2, 2, seed=8).requires_grad_()
-        assert torch.autograd.gradcheck(lambda X, model=model, theta=theta: model.predictive(theta, X).mean, (X_new,))

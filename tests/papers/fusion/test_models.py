@@ -75,19 +75,6 @@ def test_golden_log_joints_and_gradients(name, joints):
     torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-10)
 
 
-def test_unwhitened_densities_differ_by_the_scales(joints):
-    """The density of the paper's coefficients psi = z a / sqrt(M) is that of z over the Jacobian."""
-    for name in KINDS:
-        model = golden_model(name, joints)
-        theta = model.pack(golden_theta(model, name, joints))
-        jacobian = sum(
-            math.prod(model.blocks[name]) * (prior.log_hyperparameters[-1] - math.log(2))
-            for name, prior in model.priors.items()
-        )
-        density = model.log_joint(theta) - jacobian
-        torch.testing.assert_close(density, joints[f"{name}_log_joint_psi"], rtol=1e-11, atol=0)
-
-
 @pytest.mark.parametrize("name", ["mogpe", "pogpe"])
 def test_golden_log_joints_with_sampled_hyperparameters(name, joints):
     model = golden_model(name, joints, prior_stddev=0.5)
@@ -157,15 +144,6 @@ def test_gradient_of_the_sum_is_every_chains_own(name, generator):
     torch.testing.assert_close(hessian @ step, (slopes[0] - slopes[1]) / 2, rtol=1e-4, atol=1e-8)
 
 
-def test_blocks_and_vectors_are_inverse(generator):
-    for model in models(3, 0.3).values():
-        theta = model.draw_prior(4, generator=generator)
-        blocks = model.unpack(theta)
-        assert {name: tuple(part.shape[1:]) for name, part in blocks.items()} == model.blocks
-        assert torch.equal(model.pack(blocks), theta)
-        assert model.num_parameters == theta.shape[-1]
-
-
 def test_prior_draws_have_the_prior_moments(generator):
     model = models(2, 0.3)["PBHS"]
     theta = model.draw_prior(4000, generator=generator)
@@ -211,20 +189,6 @@ def test_models_do_not_mind_the_order_of_the_experts(seed, order):
         torch.testing.assert_close(found, model.log_likelihood(theta), rtol=1e-10, atol=1e-10)
 
 
-def test_one_expert(generator):
-    """A linear pool has nothing to learn; MoGPE is the heteroscedastic process; PoGPE has a weight more, zero here."""
-    alone, single, mixture, product = (models(1)[name] for name in ("BHS", "HetGP", "MoGPE", "PoGPE"))
-    assert alone.num_parameters == 0
-    theta = alone.draw_prior(4)
-    expected = made_up_experts(1, 7).log_prob(alone.y)
-    torch.testing.assert_close(alone.log_likelihood(theta), expected.expand(4, 7))
-    torch.testing.assert_close(alone.log_joint(theta), expected.sum().expand(4))
-    theta = single.draw_prior(3, generator=generator)
-    torch.testing.assert_close(mixture.log_joint(theta), single.log_joint(theta))
-    none = theta.new_zeros(3, product.num_parameters - single.num_parameters)
-    torch.testing.assert_close(product.log_likelihood(torch.cat([theta, none], -1)), single.log_likelihood(theta))
-
-
 @pytest.mark.parametrize("name", ["PBHS", "PoGPE"])
 def test_prior_weights_have_median_and_mean_as_said(name, generator):
     """Median 1 / K; mean exp(a^2 / 2) / K, not the 1 / K that the paper says."""
@@ -235,15 +199,6 @@ def test_prior_weights_have_median_and_mean_as_said(name, generator):
     assert float((weights.median(0).values.log() + math.log(4)).abs().max()) < error
     spread = math.sqrt(math.expm1(amplitude**2)) / math.sqrt(20000)
     assert float((weights.mean(0) * 4 / math.exp(amplitude**2 / 2) - 1).abs().max()) < 5 * spread
-
-
-def test_single_precision_agrees(generator):
-    singles = models(dtype=torch.float32)
-    for name, double in models().items():
-        theta = double.draw_prior(2, generator=generator)
-        found = singles[name].log_joint(theta.float())
-        assert found.dtype == torch.float32
-        torch.testing.assert_close(found.double(), double.log_joint(theta), rtol=1e-3, atol=1e-2)
 
 
 def test_extreme_parameters_lose_no_digit():

@@ -121,23 +121,6 @@ def test_identities(seed, K, shift):
     close(same.variance, variance[0])
 
 
-def test_one_expert():
-    mean, variance, _ = some_experts(1)
-    weight = torch.full((1,), -3.0, dtype=F64)
-    close(linear_pool(mean, variance, weight).variance, variance[0])
-    close(log_linear_pool(mean, variance, weight).variance, variance[0] * math.exp(3))
-
-
-def test_no_weight_is_no_expert():
-    mean, variance, log_weights = some_experts()
-    log_weights[1] = -torch.inf
-    rest = [0, 2]
-    y = torch.zeros(4, dtype=F64)
-    for pool in (linear_pool, log_linear_pool):
-        expected = pool(mean[rest], variance[rest], log_weights[rest]).log_prob(y)
-        close(pool(mean, variance, log_weights).log_prob(y), expected)
-
-
 def test_gradients():
     mean, variance, log_weights = (v.requires_grad_() for v in some_experts(3, 2))
 

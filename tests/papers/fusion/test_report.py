@@ -8,7 +8,7 @@ import torch
 
 from gp_ensembles.papers.fusion.chees import HMCSettings
 from gp_ensembles.papers.fusion.diagnostics import mean_ess, psis_loo, rank_rhat
-from gp_ensembles.papers.fusion.hmc import HMC, chain_diagnostics, chain_log_likelihood
+from gp_ensembles.papers.fusion.hmc import HMC, chain_log_likelihood
 from gp_ensembles.papers.fusion.inference import ChainDiagnostics, InferenceReport
 from gp_ensembles.papers.fusion.models import MoGPE
 from tests.papers.fusion.cases import fourier_prior, line, normal, quiet, seeded
@@ -41,16 +41,6 @@ def test_complaints():
     ]:
         (found,) = chains(**changes).cautions()
         assert re.search(message, found)
-
-
-def test_chains_without_weight_do_not_count():
-    """Unreliable densities of a chain that has no part in the result are no matter."""
-    pareto_k = torch.zeros(4, 10, dtype=torch.float64)
-    pareto_k[2] = 2.0
-    weights = torch.tensor([0.5, 0.5, 0.0, 0.0], dtype=torch.float64)
-    assert chains(pareto_k=pareto_k, weights=weights).unreliable == 0
-    assert chains(pareto_k=pareto_k).unreliable == pytest.approx(0.25)
-    assert chains(pareto_k=torch.nan * pareto_k).unreliable == 1
 
 
 def test_summary():
@@ -88,19 +78,3 @@ def test_chain_report_of_a_mixture(mixture):
     expected = sum(mean_ess(chain[None]) for chain in likelihood)
     torch.testing.assert_close(report.ess_log_density, expected)
     assert torch.equal(report.divergences, draws.divergent.sum(1))
-
-
-def test_labels_do_not_matter(mixture):
-    """Experts permuted in some chains leave what is reported as it is, though the parameters then disagree."""
-    model, found = mixture
-    draws = found.chains
-    blocks = model.unpack(draws.theta)
-    flipped = {name: block.flip(-2) for name, block in blocks.items()} | {"weights": -blocks["weights"]}
-    theta = torch.where(torch.arange(6)[:, None, None] % 2 == 0, draws.theta, model.pack(flipped))
-    args = (found.report.diagnostics.loo[:, None], found.report.diagnostics.pareto_k, found.report.diagnostics.weights)
-    likelihood = chain_log_likelihood(model, draws.theta)
-    one = chain_diagnostics(draws, likelihood, *args)
-    assert chain_diagnostics(draws, likelihood, *args, num_rows=7).rhat_log_density.shape == (7,)
-    other = chain_diagnostics(draws._replace(theta=theta), chain_log_likelihood(model, theta), *args)
-    for first, second in zip(one, other, strict=True):
-        torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-8)

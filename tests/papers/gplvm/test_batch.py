@@ -11,8 +11,6 @@ from gp_ensembles.numerics.minimize import minimize
 from gp_ensembles.papers.gplvm import first_rows
 from gp_ensembles.papers.gplvm.first_rows import fit_batch, log_posterior, principal_components
 
-DTYPES = (torch.float32, torch.float64)
-
 
 def objective(omega, X, Y, prior_variance, noise, latent_variance):
     return log_posterior(omega, X, Y, Y.shape[1], prior_variance, noise, latent_variance)[0]
@@ -101,24 +99,3 @@ def test_the_fit_is_stationary_and_better_than_its_start(generator, num_columns)
     X = fit.embedding.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(objective(omega, X, Y, fit.prior_variance, fit.noise, 1.0).sum(), X)
     assert float(gradient.abs().max()) < 0.05 * num_columns
-
-
-def test_single_precision_is_embedded_where_double_is(generator):
-    omega, t = normals(generator, 3, 4, 1), torch.linspace(-1.5, 1.5, 15, dtype=torch.float64).unsqueeze(-1)
-    Y = ((t * normals(generator, 5)).sin() + 0.1 * normals(generator, 15, 5)).float()
-    single, double = principal_components(Y, 2), principal_components(Y.double(), 2)
-    assert all(torch.equal(ours, theirs.float()) for ours, theirs in zip(single, double, strict=True))
-    single, double = (fit_batch(*(part.to(dtype) for part in (omega.float(), t.float(), Y))) for dtype in DTYPES)
-    assert torch.equal(single.converged, double.converged)
-    for ours, theirs in zip(single[:-1], double[:-1], strict=True):
-        assert ours.dtype == torch.float32
-        assert torch.equal(ours, theirs.float())
-
-
-def test_experts_are_fitted_as_if_alone(generator):
-    omega, t = normals(generator, 3, 4, 1), torch.linspace(-1, 1, 10, dtype=torch.float64).unsqueeze(-1)
-    Y = torch.cat([t, t.square()], dim=-1)
-    together = fit_batch(omega, t, Y, max_iterations=15)
-    for expert in range(3):
-        alone = fit_batch(omega[expert : expert + 1], t, Y, max_iterations=15)
-        torch.testing.assert_close(alone.embedding[0], together.embedding[expert], atol=1e-7, rtol=1e-7)

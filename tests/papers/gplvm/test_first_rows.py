@@ -59,27 +59,6 @@ def test_first_rows_have_the_objective_one_latent_space_and_the_dense_posterior(
     torch.testing.assert_close(model.mean, expected, rtol=1e-6, atol=1e-6)
 
 
-def test_searches_that_are_cut_short_say_so():
-    Y = rows(60)
-    short, long = (small(batch_iterations=n, row_iterations=n, num_starts=1) for n in (1, 3000))
-    assert not bool(short.start(Y[:40]).converged.any())
-    assert bool(long.start(Y[:40]).converged.all())
-    assert not bool(short.update(Y[40:]).converged.all())
-    assert bool(long.update(Y[40:]).converged.all())
-
-
-def test_the_seed_chooses_which_rows_are_kept():
-    Y = rows(120)
-    kept = []
-    for seed in (0, 0, 1):
-        model = small(capacity=20, seed=seed, batch_iterations=5, row_iterations=5)
-        model.start(Y[:15])
-        model.update(Y[15:], block_size=15)
-        kept.append(model.store.rows.clone())
-    assert torch.equal(kept[0], kept[1])
-    assert not torch.equal(kept[0], kept[2])
-
-
 def test_the_presets_are_the_papers_variants():
     for preset, learner, ratio in [
         (ie_gplvm, BayesianModelAveraging, 0.0),

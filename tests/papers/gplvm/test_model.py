@@ -17,9 +17,8 @@ from gp_ensembles.meta_learners.switching import sticky_transition
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.papers.gplvm import IEGPLVM, LatentSettings, ie_gplvm
 from gp_ensembles.papers.gplvm import model as model_module
-from gp_ensembles.papers.gplvm.embed import LatentModel, WeightPosterior, embed_rows
+from gp_ensembles.papers.gplvm.embed import embed_rows
 from gp_ensembles.papers.gplvm.first_rows import filled_from_nearest
-from gp_ensembles.papers.gplvm.neighbors import nearest_rows
 from gp_ensembles.papers.gplvm.presets import rbf_features
 
 EXPERTS, LATENT, START = 3, 2, 25
@@ -98,22 +97,6 @@ def test_hidden_surfaces_are_found_and_mapped_back(model, block_size, share):
     assert int(model.store.num_seen) == 60
 
 
-def test_the_best_of_several_searches_is_taken():
-    model, Y = build(), surface(60)
-    model.settings = model.settings._replace(num_starts=4)
-    model.start(Y[:START])
-    row = (Y[START : START + 1] - model.offset) / model.scale
-    latent = LatentModel(model.omega, WeightPosterior(model.factor.clone(), model.mean.clone()), model.noise, 1.0)
-    near = model.store.embedding[nearest_rows(model.store, row, 4)[0]].clone()
-    ends = [embed_rows(latent, one[:, None], row) for one in near]
-    best = torch.stack([end.log_prob + end.log_latent for end in ends]).argmax(0)[:, 0]
-    assert len(best.unique()) > 1
-    found = model.update(Y[START : START + 1])
-    points = torch.stack([end.point for end in ends])
-    torch.testing.assert_close(found.by_expert, points[best, torch.arange(EXPERTS)])
-    assert model.best_expert == int(model.log_joint.argmax())
-
-
 def test_reconstructions_are_those_of_a_dense_posterior():
     model, Y = build(), surface(60)
     first = model.start(Y[:START])
@@ -139,26 +122,6 @@ def test_calls_may_be_cut_anywhere(model):
     assert torch.equal(torch.cat([part.expert for part in parts]), whole.expert)
     torch.testing.assert_close(torch.cat([part.log_weights for part in parts], dim=1), whole.log_weights)
     torch.testing.assert_close(other.factor, model.factor)
-
-
-def test_later_rows_change_no_earlier_embedding(model):
-    other, Y = copy.deepcopy(model), surface(45)[START:]
-    changed = Y.clone()
-    changed[12:] += 0.3
-    first, second = model.update(Y), other.update(changed)
-    assert torch.equal(first.by_expert[:, :12], second.by_expert[:, :12])
-    assert torch.equal(first.log_weights[:, :13], second.log_weights[:, :13])
-
-
-def test_transform_learns_nothing_and_takes_each_row_alone(model):
-    Y = surface(300, seed=5)
-    before = snapshot(model)
-    found = model.transform(Y)
-    assert same(before, snapshot(model))
-    alone = model.transform(Y[270:271])
-    torch.testing.assert_close(alone.by_expert, found.by_expert[:, 270:271], atol=1e-6, rtol=1e-6)
-    assert model.transform(Y[:0]).embedding.shape == (0, LATENT)
-    assert model.update(Y[:0]).by_expert.shape == (EXPERTS, 0, LATENT)
 
 
 def test_gaps_are_filled_from_the_rest():
@@ -197,38 +160,6 @@ def test_a_row_that_fails_leaves_the_state_as_it_was(model, monkeypatch):
     monkeypatch.setattr("gp_ensembles.papers.gplvm.embed.embed_rows", failing)
     with refused(model, NumericalError, "row 3 has a log density of nan under expert 0"):
         model.update(surface(40)[START:])
-
-
-def test_a_row_too_large_for_its_numbers_is_named_and_not_learned(model):
-    Y = surface(40)[START:]
-    Y[6, 1] = 1e200
-    for block_size in (1, 4):
-        with refused(model, NumericalError, "row 6 has a log density of -inf under expert 0; check the row's size"):
-            model.update(Y, block_size=block_size)
-
-
-@pytest.mark.slow
-def test_a_new_start_forgets(model, template):
-    model.update(surface(60)[START:])
-    model.start(surface(60)[:START])
-    found, fresh = (one.update(surface(50)[START:]) for one in (model, copy.deepcopy(template)))
-    assert torch.equal(found.embedding, fresh.embedding)
-
-
-def test_single_precision_works():
-    model = IEGPLVM(features(torch.float32), 6, settings=LatentSettings(batch_iterations=30))
-    Y = surface(50, dtype=torch.float32)
-    model.start(Y[:START])
-    seen = model.update(Y[START:])
-    assert seen.embedding.dtype == torch.float32
-    assert bool(seen.embedding.isfinite().all())
-
-
-def test_nothing_follows_the_default_dtype(wrong_default_dtype):
-    model, Y = build("both, small memory"), surface(30)
-    model.start(Y[:START])
-    found = model.update(Y[START:])
-    assert found.embedding.dtype == found.log_prob.dtype == torch.float64
 
 
 def spoiled(row, column, value):
@@ -386,11 +317,3 @@ def test_an_interrupt_while_a_start_is_written_down_waits_for_its_end(monkeypatc
     with pytest.raises(KeyboardInterrupt):
         model.start(surface(60)[:START])
     assert same(snapshot(template), snapshot(model))
-
-
-def test_the_layout_of_the_rows_does_not_matter(model, variant):
-    other, Y = build(variant), surface(60)
-    turned = Y.T.contiguous().T
-    other.start(turned[:START])
-    assert same(snapshot(model), snapshot(other))
-    assert torch.equal(model.update(Y[START:40]).embedding, other.update(turned[START:40]).embedding)

@@ -7,10 +7,8 @@ from hypothesis import strategies as st
 
 from gp_ensembles.features.fourier import fourier_features
 from gp_ensembles.filters import gaussian_state, textbook_filter
-from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.papers.gplvm.embed import (
     LatentModel,
-    WeightPosterior,
     embed_rows,
     embedding_derivatives,
     learn_rows,
@@ -94,26 +92,6 @@ def test_single_precision_keeps_the_variance_of_rows_with_little_noise(generator
     assert float((near.double() - mean).abs().max()) < 0.01 * 0.01
 
 
-@settings(max_examples=25)
-@given(seed=st.integers(0, 2**20), cuts=st.lists(st.integers(1, 7), min_size=1, max_size=6))
-def test_any_blocking_teaches_the_same(seed, cuts):
-    generator = torch.Generator().manual_seed(seed)
-    prior_variance, noise = scales(2)
-    Phi, Y = normals(generator, 2, sum(cuts), 5), normals(generator, sum(cuts), 3)
-    blocks = weight_prior(noise / prior_variance, 5, 3)
-    one = one_by_one(blocks, Phi, Y)
-    for rows, targets in zip(Phi.split(cuts, dim=1), Y.split(cuts), strict=True):
-        blocks = learn_rows(blocks, rows, targets)
-    torch.testing.assert_close(blocks.factor @ blocks.factor.mT, one.factor @ one.factor.mT, atol=1e-9, rtol=1e-9)
-    torch.testing.assert_close(blocks.mean, one.mean, atol=1e-9, rtol=1e-9)
-
-
-def test_a_covariance_that_is_not_positive_is_refused():
-    one, step = torch.tensor([1.0, 2.0], dtype=torch.float64), torch.tensor([0.0, -3.0], dtype=torch.float64)
-    with pytest.raises(NumericalError, match="of expert 1"):
-        LatentModel(one, weight_prior(one, 3, 1), one, 1.0, step).ahead()
-
-
 def test_the_embeddings_density_is_that_of_its_outputs(generator):
     model, X, Y = learned(generator), normals(generator, 2, 3, 2), normals(generator, 3, 4)
     Y[1, 2] = torch.nan
@@ -184,14 +162,6 @@ def test_neighbors_are_the_nearest(seed, gaps):
     assert torch.equal(nearest_rows(store, Y, 100), distance.sort(-1).indices)
 
 
-def test_neighbors_are_found_across_chunks(generator, monkeypatch):
-    monkeypatch.setattr("gp_ensembles.papers.gplvm.neighbors.CHUNK", 8)
-    rows = normals(generator, 30, 3)
-    store = row_store(rows, 30, 3, (1, 1))
-    keep_rows(store, rows, rows.new_zeros(30, 1, 1), seed=0)
-    assert torch.equal(nearest_rows(store, rows, 11), torch.cdist(rows, rows).sort(-1).indices[:, :11])
-
-
 def test_an_empty_store_has_no_neighbors():
     with pytest.raises(ValueError, match="no rows have been seen"):
         nearest_rows(row_store(torch.zeros(1), 3, 2, (1, 1)), torch.zeros(1, 2))
@@ -226,33 +196,3 @@ def test_keeping_can_be_undone(generator):
     before = [value.clone() for value in store]
     restore_rows(store, keep_rows(store, rows[12:], rows.new_ones(18, 1, 1), seed=0))
     assert all(map(torch.equal, before, store))
-
-
-def test_the_mathematics_follow_their_tensors_to_another_device():
-    """On the meta device, where there are no numbers, anything left on the processor would be an error."""
-    M, F, D, B, d = 3, 8, 5, 4, 2
-    omega, noise = (torch.empty(shape, device="meta") for shape in ((M, F // 2, d), (M,)))
-    posterior = WeightPosterior(torch.empty(M, F, F, device="meta"), torch.empty(M, F, D, device="meta"))
-    X, Y = torch.empty(M, B, d, device="meta"), torch.empty(B, D, device="meta")
-    Phi = fourier_features(omega, X)
-    for block in (Phi, Phi[:, :1]):
-        learned = learn_rows(posterior, block, Y[: block.shape[1]])
-        assert learned.factor.shape == (M, F, F)
-        assert learned.mean.device.type == "meta"
-    mean, variance = predict_rows(posterior, Phi, noise)
-    assert (mean.shape, variance.shape) == ((M, B, D), (M, B))
-    model = LatentModel(omega, posterior, noise, 1.0)
-    value, gradient, hessian = embedding_derivatives(model, X, Y)
-    assert (value.shape, gradient.shape, hessian.shape) == ((M, B), (M, B, d), (M, B, d, d))
-
-
-def test_searches_in_a_block_are_those_of_rows_alone(generator):
-    """Rows whose searches have ended leave the block; the others must not notice."""
-    model, start, Y = learned(generator), normals(generator, 2, 40, 2), normals(generator, 40, 4)
-    Y[3, 1] = Y[17, 0] = torch.nan
-    together = embed_rows(model, start, Y)
-    alone = [embed_rows(model, start[:, row : row + 1], Y[row : row + 1]) for row in range(40)]
-    for part, parts in zip(together, zip(*alone, strict=True), strict=True):
-        torch.testing.assert_close(part, torch.cat(parts, dim=1), atol=1e-6, rtol=1e-6)
-    short = embed_rows(model, start, Y, max_iterations=3)
-    assert bool((short.log_prob + short.log_latent <= together.log_prob + together.log_latent + 1e-9).all())

@@ -15,6 +15,7 @@ from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.targets import BinaryTarget, RealTarget
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.forecasting.forecast import recalibrated_paths
+from tests.refusals import refused
 
 LEVELS = [0.05, 0.25, 0.5, 0.75, 0.95]
 
@@ -81,30 +82,23 @@ def test_a_horizon_alone_and_one_generator_give_one_answer() -> None:
 
 def test_what_is_refused() -> None:
     model, X = fitted(light), series()[0]
-    with pytest.raises(ValueError, match="181 rows ahead are more than the 180 that were learned"):
-        model.forecast(181)
-    with pytest.raises(ValueError, match="at least one future row"):
-        model.forecast(0)
+    refused(ValueError, "181 rows ahead are more than the 180 that were learned", lambda: model.forecast(181))
+    refused(ValueError, "at least one future row", lambda: model.forecast(0))
     with pytest.raises(TypeError, match="give future rows"):
         model.forecast("12")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="num_paths must be between 2"):
-        model.forecast(3, num_paths=1)
-    with pytest.raises(ValueError, match="must lie between 0 and 1"):
-        model.forecast(3).quantile([0.5, 1.5])
+    refused(ValueError, "num_paths must be between 2", lambda: model.forecast(3, num_paths=1))
+    refused(ValueError, "must lie between 0 and 1", lambda: model.forecast(3).quantile([0.5, 1.5]))
     content = model.content()
     strict = OnlineModel.from_content({**content, "config": {**content["config"], "on_bad_row": "refuse"}})
     with pytest.raises(ValueError, match="column 0"):
         strict.forecast(torch.cat([X[180:182], torch.full((1, 1), 1e300, dtype=torch.float64)]))
-    with pytest.raises(ValueError, match="the warm-up is not over: 0 of 100"):
-        OnlineModel(model.config).forecast(2)
+    refused(ValueError, "the warm-up is not over: 0 of 100", lambda: OnlineModel(model.config).forecast(2))
     classes = EnsembleSpec("classes", (LinearBasis(),), target=BinaryTarget())
     labels = OnlineModel(StreamConfig(classes, warmup=20)).fit(X[:40], (X[:40, 0] % 3 == 0).double())
-    with pytest.raises(TypeError, match="forecasts of one real number only"):
-        labels.forecast(2)
+    refused(TypeError, "forecasts of one real number only", lambda: labels.forecast(2))
     outputs = EnsembleSpec("outputs", (LinearBasis(),), target=RealTarget(num_outputs=2))
     both = OnlineModel(StreamConfig(outputs, warmup=20)).fit(X[:40], torch.randn(40, 2).double())
-    with pytest.raises(TypeError, match="forecasts of one real number only"):
-        both.forecast(2)
+    refused(TypeError, "forecasts of one real number only", lambda: both.forecast(2))
 
 
 def test_margins_go_through_the_map_and_ranks_stay() -> None:

@@ -1,7 +1,5 @@
 """Sample paths against closed forms, against the chain rule, and what they must leave as it was."""
 
-import copy
-
 import torch
 from scipy import stats
 from torch import Tensor
@@ -131,11 +129,3 @@ def test_experts_without_a_joint_law_say_of_each_row_what_they_say_of_the_next()
     for step in range(4):
         levels = wanted.cdf(paths[:, step : step + 1].expand(-1, 4))[:, step]
         assert stats.kstest(levels.numpy(), "uniform").pvalue > LEAST
-
-
-def test_paths_leave_the_ensemble_as_it_was_and_follow_their_generator() -> None:
-    online, inputs = on_lags((InnovationModel(rate=0.1),)), series(60)[0][5:20]
-    before = copy.deepcopy(online.state_dict())
-    one, other = draw(online, inputs, 50), draw(online, inputs, 50)
-    assert torch.equal(one, other)
-    assert all(torch.equal(value, before[name]) for name, value in online.state_dict().items())

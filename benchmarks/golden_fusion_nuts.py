@@ -1,7 +1,7 @@
 """Reference posteriors of two small fusion models by NumPyro's NUTS, from log densities written in jax.
 
-Run with NumPyro installed: ``python make_fusion_nuts.py`` writes ``fusion_nuts.npz`` beside this file. The file holds
-the data, the frequencies, posterior means and standard deviations of some quantities, and their Monte Carlo errors.
+Run with NumPyro installed: ``python -m benchmarks.golden_fusion_nuts`` writes ``tests/golden/fusion_nuts.npz``: the
+data, the frequencies, posterior means and standard deviations of some quantities, and their Monte Carlo errors.
 """
 
 from pathlib import Path
@@ -99,7 +99,7 @@ def main():
     mean, variance = pool(draws, phis_new)
     summary("pogpe_predictive_mean", np.asarray(mean), content)
     summary("pogpe_log_variance", np.log(np.asarray(variance)), content)
-    np.savez_compressed(Path(__file__).with_name("fusion_nuts.npz"), **content)
+    np.savez_compressed(Path(__file__).resolve().parents[1] / "tests" / "golden" / "fusion_nuts.npz", **content)
 
 
 if __name__ == "__main__":
