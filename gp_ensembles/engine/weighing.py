@@ -119,7 +119,7 @@ class Layers(NamedTuple):
     memory: TargetMemory | None = None  # past targets as inputs; ``None`` for none
     # Error in standard deviations of the mixture from which a target counts less; ``None`` for never
     outlier_threshold: float | None = None
-    external_models: tuple[int, ...] = ()  # places of the experts that may be absent from a row, see absence
+    external_models: tuple[int, ...] = ()  # places of the experts that may be absent from a row
 
     @property
     def num_copies(self) -> int:
