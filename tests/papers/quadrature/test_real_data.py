@@ -38,7 +38,7 @@ def problem_of(folder, name, num_rows, max_components):
 @pytest.mark.parametrize(
     "setting",
     [
-        pytest.param(setting, id=name, marks=pytest.mark.broad if "airline" in name or "five" in name else ())
+        pytest.param(setting, id=name, marks=pytest.mark.broad if "airline" in name else ())
         for name, setting in SETS.items()
     ],
 )
