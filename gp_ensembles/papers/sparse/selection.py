@@ -141,7 +141,7 @@ def _search(model: SparseGP, strategy: Strategy, *, progress: bool, generator: t
             stacklevel=3,
         )
     run.model.eval()
-    if isinstance(run.model.likelihood, GaussianLikelihood) and run.model.likelihood.noise.requires_grad:
+    if isinstance(strategy, AdaptiveKnots) and run.model.likelihood.noise.requires_grad:
         warn_of_noise(run.model.likelihood.noise, run.model.train_y.unsqueeze(-1))
     return run.result(stop_reason)
 
