@@ -34,11 +34,7 @@ def fit_ax_model(
     mll_class: type[MarginalLogLikelihood] = ExactMarginalLogLikelihood,
     mll_options: dict[str, Any] | None = None,
 ) -> None:
-    """Fit a surrogate in place, as Ax asks for it.
-
-    Raises:
-        UnsupportedError: If another likelihood, or an option of it, is asked for.
-    """
+    """Fit a surrogate in place, as Ax asks for it."""
     if mll_class is not ExactMarginalLogLikelihood or mll_options:
         raise UnsupportedError("experts are fitted by their own evidence; leave mll_class and mll_options as they are")
     try:

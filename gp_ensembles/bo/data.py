@@ -38,11 +38,7 @@ class Observations(NamedTuple):
         return Observations(function(self.X), function(self.Y), None if self.noise is None else function(self.noise))
 
     def observed(self) -> "Observations":
-        """The rows whose targets are not missing (NaN).
-
-        Raises:
-            InputDataError: If some outputs of a row are missing, or its targets in some data sets of a batch.
-        """
+        """The rows whose targets are not missing (NaN)."""
         missing = self.Y.isnan().movedim(-2, 0).flatten(1)
         gone = missing.all(1)
         partly = missing.any(1) & ~gone
@@ -115,11 +111,7 @@ def normal_likelihood(noise: Tensor, known_noise: Tensor | None) -> GaussianLike
 
 
 def check_training_data(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Observations:
-    """The rows of X (n, D), Y (n, O) and Yvar (n, O) that have targets.
-
-    Raises:
-        BotorchError: Unless they are finite, belong together and are two or more.
-    """
+    """The rows of X (n, D), Y (n, O) and Yvar (n, O) that have targets."""
     for name, value in (("train_X", X), ("train_Y", Y), ("train_Yvar", Yvar)):
         if value is not None and not isinstance(value, Tensor):
             raise InputDataError(f"{name} must be a tensor, got {type(value).__name__}; name the argument you mean")

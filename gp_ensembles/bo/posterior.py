@@ -88,9 +88,6 @@ class ComponentsPosterior(Posterior, ABC):
         r"""Draws from standard normals, a continuous function of the moments of the components selected.
 
         Shapes: ``base_samples`` (\*sample_shape, \*base_sample_shape); returns (\*sample_shape, \*batch, q, O).
-
-        Raises:
-            ValueError: If the base samples have another shape.
         """
         expected = (*sample_shape, *self.base_sample_shape)
         if base_samples.shape != expected:
@@ -413,11 +410,7 @@ class MixtureOutcomeTransform(ChainedOutcomeTransform):
 
 
 def as_mixture(posterior: Any) -> MixturePosterior:
-    """A posterior as a mixture; a normal one is a mixture of one component.
-
-    Raises:
-        UnsupportedError: If it is neither.
-    """
+    """A posterior as a mixture; a normal one is a mixture of one component."""
     if isinstance(posterior, MixturePosterior):
         return posterior
     if isinstance(posterior, GPyTorchPosterior) and posterior.mean.shape[-1] == 1:
@@ -430,11 +423,7 @@ def as_mixture(posterior: Any) -> MixturePosterior:
 
 
 def normal_like(posterior: Any) -> GPyTorchPosterior:
-    """The normal distribution with a posterior's mean and covariance.
-
-    Raises:
-        UnsupportedError: If it is no mixture.
-    """
+    """The normal distribution with a posterior's mean and covariance."""
     if isinstance(posterior, GPyTorchPosterior):
         return posterior
     mixture = posterior if isinstance(posterior, ComponentsPosterior) else as_mixture(posterior)

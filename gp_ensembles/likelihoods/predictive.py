@@ -49,11 +49,7 @@ class Predictive(ABC):
 
     @abstractmethod
     def class_probabilities(self, likelihood: Likelihood, mean: Tensor, variance: Tensor) -> Tensor:
-        r"""Probabilities of the classes, shape (\*batch, N, C).
-
-        Raises:
-            TypeError: If the likelihood has no classes.
-        """
+        r"""Probabilities of the classes, shape (\*batch, N, C)."""
 
 
 class GaussHermite(Predictive):
@@ -258,11 +254,7 @@ def num_classes(likelihood: Likelihood) -> int | None:
 
 
 def class_probabilities(likelihood: Likelihood, latent: Tensor) -> Tensor:
-    r"""Probabilities of the classes at latent values, shape (..., \*batch, N, C).
-
-    Raises:
-        TypeError: If the likelihood has no classes.
-    """
+    r"""Probabilities of the classes at latent values, shape (..., \*batch, N, C)."""
     _check_has_classes(likelihood)
     return _probabilities(conditional(likelihood, latent))
 

@@ -10,12 +10,7 @@ _CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_
 
 
 def check_device(name: str | torch.device) -> torch.device:
-    """The device of a name, if torch can use it on this machine.
-
-    Raises:
-        TypeError: If it is not a name.
-        ValueError: If it is unknown or absent.
-    """
+    """The device of a name, if torch can use it on this machine."""
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -46,11 +41,7 @@ def memory_of(device: torch.device) -> int:
 
 
 def check_memory(num_bytes: float, device: torch.device, what: str, fix: str) -> None:
-    """Raise if something cannot fit into memory.
-
-    Raises:
-        ValueError: If it does not fit; the message names both sizes and the difference.
-    """
+    """Raise if something cannot fit into memory."""
     limit = memory_of(device)
     if num_bytes > limit:
         where = "" if device.type == "cpu" else f" of {device}"

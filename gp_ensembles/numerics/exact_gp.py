@@ -159,9 +159,6 @@ def log_marginal(
     Shapes: ``covariance`` (\*batch, N, N), ``y`` (N,) or (\*batch, N), ``noise`` to be added to the diagonal, of the
     shape of y; returns (\*batch), NaN where a covariance is not positive definite, unless ``what`` names it.
     ``by_weights`` takes :math:`y^\top a` for :math:`z^\top z`, of one matrix: long fits amplify round-off.
-
-    Raises:
-        NumericalError: If ``what`` is not positive definite.
     """
     value: Tensor = _LogMarginal.apply(covariance, y, noise, what, by_weights)  # type: ignore[no-untyped-call]
     return value

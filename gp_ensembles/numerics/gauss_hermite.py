@@ -22,9 +22,6 @@ def gauss_hermite(num_nodes: int, like: A) -> tuple[A, A]:
     """Gauss-Hermite nodes and weights for the standard normal distribution, as tensors or arrays, as ``like`` is.
 
     Returns: nodes and weights, shape (K,) each.
-
-    Raises:
-        ValueError: If the number of nodes is not from 1 to 256.
     """
     if not 1 <= num_nodes <= _MOST_NODES:
         raise ValueError(f"the number of Gauss-Hermite nodes must be from 1 to {_MOST_NODES}, got {num_nodes}")
@@ -36,10 +33,6 @@ def normal_nodes(num_nodes: int, dim: int, like: Tensor, most_nodes: int = 4096)
     """Nodes and weights for the standard normal distribution in several dimensions.
 
     Returns: nodes, shape (K, D), and weights, shape (K,), which sum to one.
-
-    Raises:
-        ValueError: If the number of nodes is not from 1 to 256, that of dimensions is not positive, or there are too
-            few nodes to whiten.
     """
     if dim < 1:
         raise ValueError(f"the number of dimensions must be positive, got {dim}")

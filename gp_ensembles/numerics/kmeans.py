@@ -14,9 +14,6 @@ def kmeans(X: Tensor, num_centers: int, *, generator: torch.Generator | None = N
     """Centers of clusters of rows, with a small sum of squared distances from the rows to the nearest of them.
 
     Shapes: ``X`` (N, D); returns (K, D).
-
-    Raises:
-        ValueError: If X is not a matrix, K is below one, or X has fewer than K distinct rows.
     """
     if X.ndim != 2:
         raise ValueError(f"X must have shape (N, D) to place centers, got {tuple(X.shape)}")

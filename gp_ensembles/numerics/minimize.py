@@ -112,9 +112,6 @@ def minimize(
     infinity where it cannot be computed. A bar with the name ``progress`` is shown.
 
     Shapes: ``start`` (M, P).
-
-    Raises:
-        ValueError: If a function is not finite at its start.
     """
     start, problems = start.detach(), torch.arange(len(start), device=start.device)
     place = _Place(start, *function(start, problems))

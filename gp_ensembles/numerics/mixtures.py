@@ -59,10 +59,6 @@ def icdf(log_weights: Tensor, mean: Tensor, variance: Tensor, p: Tensor) -> Tens
 
     Shapes: ``log_weights`` (M, N) or (M, 1), ``mean`` (M, N), ``variance`` (M, N), ``p`` (..., N); returns (...,
     N).
-
-    Raises:
-        ValueError: If a probability is not in [0, 1].
-        NumericalError: If a mixture has no weight, or means or variances that are not finite and positive.
     """
     if not bool(((p >= 0) & (p <= 1)).all()):
         raise ValueError("p must be probabilities between 0 and 1")

@@ -95,9 +95,6 @@ def inverse(p: Tensor, log_weights: Tensor, shift: Tensor, scale: Tensor) -> Ten
     """The probabilities at which mixtures of K maps reach p; to round-off of the nearer tail.
 
     Shapes: ``p`` (..., N), ``log_weights`` (K, N), ``shift`` (K,), ``scale`` (K,); returns (..., N).
-
-    Raises:
-        ValueError: If a probability is not in [0, 1].
     """
     m, s = shift.unsqueeze(-1).expand_as(log_weights), scale.unsqueeze(-1).expand_as(log_weights)
     score = mixtures.icdf(log_weights, m, s.square(), p)

@@ -25,10 +25,6 @@ def smooth_weights(log_ratios: Tensor, *, efficiency: float = 1.0) -> SmoothedWe
     """Pareto-smoothed importance weights (Vehtari, Simpson, Gelman, Yao and Gabry, 2024, section 2).
 
     Shapes: ``log_ratios`` (..., S, N).
-
-    Raises:
-        ValueError: If ratios are NaN or plus infinity, a column has no weight at all, or ``efficiency`` is not
-            positive.
     """
     if not efficiency > 0.0:
         raise ValueError(f"the efficiency of draws must be positive, got {efficiency}")

@@ -14,10 +14,6 @@ def simplex_quadratic(matrix: Tensor, linear: Tensor, start: Tensor | None = Non
     r"""Minimizer of :math:`\tfrac12 w^\top A w - c^\top w` over the simplex.
 
     Shapes: ``matrix`` (M, M), ``linear`` (M,), ``start`` (M,); returns (M,).
-
-    Raises:
-        ValueError: If a shape is wrong.
-        NumericalError: If the matrix is not positive definite on a support.
     """
     _check_matrix(matrix, linear)
     num_experts = linear.shape[0]

@@ -44,9 +44,6 @@ def follow_minimizer(before: Followed, rows: Numbers, growth: Growth) -> Followe
     """Follow the minimizer through a block of targets.
 
     Shapes: ``rows`` (B, M).
-
-    Raises:
-        NumericalError: If the curvature is not positive definite on a support.
     """
     matrix, sums, leader = (np.array(part) for part in before[:3])
     weights = np.concatenate([before.weights, np.empty_like(rows)])

@@ -8,11 +8,6 @@ def check_rows(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
     """Targets as (N,) and which of them were observed, (N,), after checking rows X (N, D) and targets (N,) or (N, 1).
 
     A target that is NaN is missing, whatever the inputs of its row.
-
-    Raises:
-        TypeError: If something else than tensors is given.
-        ValueError: If shapes or dtypes do not fit, there is no row with a target, or a value is not finite (the first
-            is named).
     """
     for name, values in (("inputs", X), ("targets", Y)):
         if not isinstance(values, torch.Tensor):

@@ -25,11 +25,7 @@ class StationaryForm(NamedTuple):
 
 
 def registered(dispatcher: Any, kernel: object, what: str) -> Callable[..., Any]:
-    """The function of exactly a kernel's class: a subclass may compute another kernel.
-
-    Raises:
-        TypeError: If the class is not registered.
-    """
+    """The function of exactly a kernel's class: a subclass may compute another kernel."""
     if type(kernel) in dispatcher.registry:
         return cast(Callable[..., Any], dispatcher.registry[type(kernel)])
     names = sorted(kind.__name__ for kind in dispatcher.registry if kind is not object)
@@ -92,9 +88,6 @@ def log_spectral_density(kernel: Kernel, frequencies: Tensor) -> Tensor:
               = \Big(\prod_j \ell_j\Big) S_1(\|\ell \circ \omega\|)
 
     Shapes: ``frequencies`` (\*batch, R, D); returns (\*batch, R).
-
-    Raises:
-        TypeError: If the kernel's class is not registered.
     """
     num_inputs = frequencies.shape[-1]
     form = form_of(kernel, num_inputs)
@@ -104,11 +97,7 @@ def log_spectral_density(kernel: Kernel, frequencies: Tensor) -> Tensor:
 
 
 def lengthscale_of(kernel: Kernel, num_inputs: int) -> Tensor:
-    r"""The length scales, shape (\*batch, 1, D) or (\*batch, 1, 1), in units of the inputs.
-
-    Raises:
-        ValueError: If the kernel has one length scale for each of another number of columns.
-    """
+    r"""The length scales, shape (\*batch, 1, D) or (\*batch, 1, 1), in units of the inputs."""
     lengthscale: Tensor = kernel.lengthscale
     if lengthscale.shape[-1] not in (1, num_inputs):
         raise ValueError(

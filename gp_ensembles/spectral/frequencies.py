@@ -177,10 +177,6 @@ def components_of(kernel: Kernel, num_inputs: int) -> Components:
     r"""The stationary summands of a kernel that is called on all D columns; ``active_dims`` are respected.
 
     Their frequencies have shape (\*batch, R, D).
-
-    Raises:
-        TypeError: If a kernel's class is not registered.
-        ValueError: If the kernel does not fit the number of columns.
     """
     active = kernel.active_dims
     if active is None:

@@ -348,11 +348,7 @@ class _Run:
 def init_chains(
     log_density: LogDensity, theta: Tensor, factor: Tensor | None = None, *, generator: torch.Generator | None = None
 ) -> ChainState:
-    """The state before the first transition. Shapes: ``theta`` (C, D).
-
-    Raises:
-        ValueError: If the positions, the log densities there or the factor cannot be used.
-    """
+    """The state before the first transition. Shapes: ``theta`` (C, D)."""
     points = _checked_start(log_density, theta)
     size = theta.shape[1]
     if factor is not None and (factor.shape != (size, size) or not bool(factor.isfinite().all())):

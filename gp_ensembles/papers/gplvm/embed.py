@@ -75,11 +75,7 @@ class LatentModel(NamedTuple):
     walk: Tensor | None = None
 
     def ahead(self, num_steps: int = 1) -> "LatentModel":
-        """The model of a future row: after so many random steps of the weights, if they walk at all.
-
-        Raises:
-            NumericalError: If an expert's covariance is not positive definite.
-        """
+        """The model of a future row: after so many random steps of the weights, if they walk at all."""
         if self.walk is None:
             return self
         covariance = self.posterior.factor @ self.posterior.factor.mT
@@ -174,9 +170,6 @@ def search_block(
     """Latent inputs of rows (B, D), the first of which has the number ``first``, under each expert.
 
     Of the searches for a row from K starts (M, B, K, d) the best end is kept.
-
-    Raises:
-        NumericalError: If a density is not a number; the row is named.
     """
     num_starts = start.shape[2]
     each = rows.repeat_interleave(num_starts, 0)
@@ -214,9 +207,6 @@ def online_step(
     Shapes: ``start`` (M, B, K, d), ``rows`` (B, D). Returns: the posterior and the state of the weight rule after the
     block, embeddings, log weights before each row (M, B), the expert reported for each (B,), and the rows with gaps
     filled by that expert (B, D).
-
-    Raises:
-        NumericalError: If a density is not a number or a posterior not positive definite.
     """
     model = model.ahead(len(rows))
     found = search_block(model, start, rows, first, max_iterations=max_iterations)

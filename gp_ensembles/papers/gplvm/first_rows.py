@@ -17,9 +17,6 @@ def principal_components(Y: Tensor, num_latent: int) -> tuple[Tensor, Tensor]:
     """Scores (N, d) of rows on their principal components, of mean zero and mean square one, and the rows' mean (D,).
 
     The sign is that in which the largest loading of a component is positive. Shapes: ``Y`` (N, D).
-
-    Raises:
-        ValueError: If there are too few rows or columns for d components, or fewer than d directions vary.
     """
     num_rows, num_columns = Y.shape
     if not 1 <= num_latent <= min(num_rows - 1, num_columns):
@@ -129,9 +126,6 @@ def fit_batch(
     """Embed rows and learn the two variances of every expert by maximizing :func:`log_posterior`.
 
     Shapes: ``omega`` (M, R, d), ``X`` (N, d), ``Y`` (N, D).
-
-    Raises:
-        ValueError: If the objective is not finite at the start.
     """
     num_experts = omega.shape[0]
     start, frequencies = X.expand(num_experts, *X.shape[-2:]).double(), omega.double()

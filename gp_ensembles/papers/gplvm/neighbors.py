@@ -40,11 +40,7 @@ def row_store(like: Tensor, capacity: int, num_outputs: int, latent_shape: tuple
 
 
 def nearest_rows(store: RowStore, Y: Tensor, num_nearest: int = 1) -> Tensor:
-    """Positions (B, K) of the kept rows nearest to rows Y (B, D), NaN left out, the nearest first, all compared.
-
-    Raises:
-        ValueError: If the store is empty.
-    """
+    """Positions (B, K) of the kept rows nearest to rows Y (B, D), NaN left out, the nearest first, all compared."""
     count = int(store.num_kept)
     if count == 0:
         raise ValueError("no rows have been seen yet; start the model before asking for neighbors")

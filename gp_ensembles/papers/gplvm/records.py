@@ -72,11 +72,7 @@ class Reconstruction(NamedTuple):
 
 
 def check_settings(settings: LatentSettings) -> None:
-    """Raise a clear error if a number is out of range.
-
-    Raises:
-        ValueError: Naming the number.
-    """
+    """Raise a clear error if a number is out of range."""
     if not (settings.latent_variance > 0 and math.isfinite(settings.latent_variance)):
         raise ValueError(f"latent_variance must be positive and finite, got {settings.latent_variance}")
     if not (settings.random_walk_ratio >= 0 and math.isfinite(settings.random_walk_ratio)):
@@ -88,9 +84,6 @@ def check_settings(settings: LatentSettings) -> None:
 
 def check_features(features: RandomFourierFeatures, num_outputs: int) -> None:
     """Raise unless the features are those of a batch of experts with one summand each, in no more inputs than outputs.
-
-    Raises:
-        ValueError: If there is no single batch axis, a kernel is a sum, or there are more latent inputs than entries.
     """
     if len(features.batch_shape) != 1:
         raise ValueError(
@@ -104,12 +97,7 @@ def check_features(features: RandomFourierFeatures, num_outputs: int) -> None:
 
 
 def check_rows(Y: Tensor, num_outputs: int, like: Tensor) -> None:
-    """Raise unless Y (N, D) has the right form and every row has an observed entry; NaN means not observed.
-
-    Raises:
-        TypeError: If Y is not a tensor of the model's dtype.
-        ValueError: If the shape is wrong, an entry is infinite, or a row has no observed entry (it is named).
-    """
+    """Raise unless Y (N, D) has the right form and every row has an observed entry; NaN means not observed."""
     if not isinstance(Y, Tensor) or Y.dtype != like.dtype:
         kind = Y.dtype if isinstance(Y, Tensor) else type(Y).__name__
         raise TypeError(f"Y must be a tensor of {like.dtype}, the model's dtype, got {kind}; convert it with .to(...)")
@@ -125,11 +113,7 @@ def check_rows(Y: Tensor, num_outputs: int, like: Tensor) -> None:
 
 
 def check_start(Y: Tensor, num_latent: int) -> None:
-    """Raise unless the rows Y (N, D) are more than there are latent inputs, and every column has been observed.
-
-    Raises:
-        ValueError: Naming how many rows there are, or the column without a value.
-    """
+    """Raise unless the rows Y (N, D) are more than there are latent inputs, and every column has been observed."""
     if len(Y) <= num_latent:
         raise ValueError(
             f"got {len(Y)} rows to start from; {num_latent} latent inputs need at least {num_latent + 1}, and should "
@@ -144,12 +128,7 @@ def check_start(Y: Tensor, num_latent: int) -> None:
 
 
 def check_latent(X: Tensor, expert: Tensor, num_latent: int, num_experts: int, like: Tensor) -> None:
-    """Raise unless X (N, d) is finite and ``expert`` (N,) names the expert in whose latent space each row lies.
-
-    Raises:
-        TypeError: If X is not a tensor of the model's dtype, or ``expert`` not one of integers.
-        ValueError: If a shape is wrong, an entry is not finite, or there is no such expert.
-    """
+    """Raise unless X (N, d) is finite and ``expert`` (N,) names the expert in whose latent space each row lies."""
     if not isinstance(X, Tensor) or X.dtype != like.dtype:
         kind = X.dtype if isinstance(X, Tensor) else type(X).__name__
         raise TypeError(f"X must be a tensor of {like.dtype}, the model's dtype, got {kind}; convert it with .to(...)")

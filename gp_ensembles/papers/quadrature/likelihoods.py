@@ -232,11 +232,7 @@ def check_data(X: Tensor, y: Tensor) -> None:
 
 
 def check_matrix_memory(X: Tensor, available: int | None = None) -> int:
-    """Bytes that a likelihood of inputs (N, D) with gradients takes, if that much memory is available.
-
-    Raises:
-        MemoryError: If the estimate is above four fifths of the available memory.
-    """
+    """Bytes that a likelihood of inputs (N, D) with gradients takes, if that much memory is available."""
     needed = _MATRICES * X.shape[0] ** 2 * X.element_size()
     limit = memory_of(X.device) if available is None else available
     if needed > _MEMORY_SHARE * limit:

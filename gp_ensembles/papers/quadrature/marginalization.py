@@ -283,12 +283,7 @@ def _plain(value: Any) -> Any:
 
 
 def load_search(path: Path, problem: RegressionProblem, search: Search) -> SearchState:
-    """Read a search of a problem from a file.
-
-    Raises:
-        OSError: If it cannot be read.
-        ValueError: If the file is not the checkpoint of a search, or that of another problem or search.
-    """
+    """Read a search of a problem from a file."""
     content = files.read_checkpoint(path, _KIND)
     if content["fingerprint"] != fingerprint(problem, search):
         raise ValueError(

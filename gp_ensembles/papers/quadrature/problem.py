@@ -53,11 +53,7 @@ class Deadline:
         return self.clock() >= self.end
 
     def parts(self, rows: Tensor) -> Iterator[Tensor]:
-        """Rows in parts that should take half of the time left, or one evaluation; all at once without a limit.
-
-        Raises:
-            OutOfTimeError: If rows are left when the time is over.
-        """
+        """Rows in parts that should take half of the time left, or one evaluation; all at once without a limit."""
         if math.isinf(self.end):
             yield rows
             return

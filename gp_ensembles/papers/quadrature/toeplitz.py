@@ -40,11 +40,7 @@ class Grid(NamedTuple):
 
 
 def grid_of(X: Tensor) -> Grid:
-    """The grid that inputs (N, 1) lie on, in any order; at most half of its cells are empty.
-
-    Raises:
-        ValueError: If there are several inputs, two rows at one place, or no such grid; the spacing found is named.
-    """
+    """The grid that inputs (N, 1) lie on, in any order; at most half of its cells are empty."""
     if X.shape[-1] != 1:
         raise ValueError(
             f"a Toeplitz likelihood needs one input on an equally spaced grid, but there are {X.shape[-1]} inputs"
