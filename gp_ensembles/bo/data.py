@@ -78,11 +78,7 @@ def transform_rows(
 
 
 def unit_scale(X: Tensor, kept: Sequence[int] = ()) -> Normalize:
-    r"""Range of every column of inputs (\*b, n, D) to the unit interval, where it is not a part of it already.
-
-    Columns in the unit interval that fill a tenth of it, or are constant, are taken as they are, and so are those that
-    are to be kept. Other constant ones have their own size as unit.
-    """
+    r"""Range of every column of inputs (\*b, n, D) to the unit interval, where it is not a part of it already."""
     low, high = X.detach().amin(-2, keepdim=True), X.detach().amax(-2, keepdim=True)
     width, num_inputs = high - low, X.shape[-1]
     as_it_is = (low >= 0) & (high <= 1) & ((width >= _FILLED) | (width == 0))

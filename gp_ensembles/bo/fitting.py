@@ -31,11 +31,7 @@ _INPUT_ITERATIONS = 25
 def fit_in_turn(
     transform: InputTransform | None, fit_components: Callable[[], None], log_evidences: Callable[[], Tensor]
 ) -> None:
-    r"""Fit the components of a mixture, and in turn what an input transform has to learn, in place.
-
-    The transform's parameters maximize the evidence of the mixture plus log priors,
-    :math:`\log \sum_m p(Y \mid g_\phi(X), m) + \log p(\phi)`, from log evidences of shape (\*b, M).
-    """
+    """Fit the components of a mixture, and in turn what an input transform has to learn, in place."""
     fit_components()
     if transform is not None and any(p.requires_grad for p in transform.parameters()):
         for _ in range(_ROUNDS):  # one after the other: each set of hyperparameters has a fit of its own

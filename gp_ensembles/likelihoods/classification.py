@@ -230,11 +230,6 @@ class OrdinalLikelihood(_OneDimensionalLikelihood):
 
     @cut_points.setter
     def cut_points(self, value: Tensor) -> None:
-        """Set the cut points.
-
-        Raises:
-            ValueError: If they are not finite and increasing, or are too many or few.
-        """
         if value.shape[-1:] != self.raw_cut_points.shape[-1:]:
             raise ValueError(
                 f"{self.num_levels} levels need {self.num_levels - 1} cut points on the last axis, got shape "
@@ -255,11 +250,6 @@ class OrdinalLikelihood(_OneDimensionalLikelihood):
 
     @scale.setter
     def scale(self, value: Tensor) -> None:
-        """Set the scale.
-
-        Raises:
-            ValueError: If the scale is not trained.
-        """
         if not self.is_scaled:
             raise ValueError("the scale is fixed at one; build the likelihood with a scale_constraint to change it")
         self.initialize(raw_scale=self.raw_scale_constraint.inverse_transform(value))

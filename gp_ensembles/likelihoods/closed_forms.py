@@ -61,10 +61,7 @@ class NormalLaplace(Distribution):
 
     .. math:: p(y) = e^{-d^2 / 2s}\, (\mathrm{erfcx}(u_+) + \mathrm{erfcx}(u_-)) / 4b
 
-    Args:
-        loc: Mean m, shape (..., N).
-        variance: Variance s of the normal part, positive, of the same shape.
-        scale: Scale b of the Laplace part, which broadcasts with it.
+    Shapes: ``loc`` (..., N), ``variance`` (..., N), ``scale`` (...).
     """
 
     arg_constraints: dict[str, Constraint] = {}  # noqa: RUF012 - as torch's distributions have it

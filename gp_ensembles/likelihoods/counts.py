@@ -33,8 +33,6 @@ class CountDistribution(Distribution):
     r"""Negative binomial counts of mean :math:`\mu` and size r, in place of which there is a zero with probability p.
 
     .. math:: E\,y = (1 - p)\, \mu, \qquad \mathrm{Var}\,y = (1 - p)\, (\mu + \mu^2 / r + p \mu^2)
-
-    Means and variances are finite for all rates: they are cut off where their squares would overflow.
     """
 
     arg_constraints: dict[str, Constraint] = {}  # noqa: RUF012 - as torch's distributions have it

@@ -76,10 +76,7 @@ def _executed(formulas: ModuleType, suffix: str) -> ModuleType:
 
 
 def as_arrays(*tensors: Tensor) -> list[Numbers] | None:
-    """Double precision tensors on the processor as arrays of the same memory; ``None`` for others.
-
-    Those that require derivatives are others, and those inside ``vmap``.
-    """
+    """Double precision tensors on the processor as arrays of the same memory; ``None`` for others."""
     if any(one.dtype != torch.float64 or not one.is_cpu for one in tensors):
         return None
     try:

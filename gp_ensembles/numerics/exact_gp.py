@@ -165,10 +165,7 @@ def log_marginal(
 
 
 def log_marginal_slope(covariance: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Log densities (B,) of one y (N,) and gradients in the covariances (B, N, N), not finite where there are none.
-
-    The fastest way for many small matrices.
-    """
+    """Log densities (B,) of one y (N,) and gradients in the covariances (B, N, N), not finite where there are none."""
     factor, info = torch.linalg.cholesky_ex(covariance)
     good = info == 0
     identity = torch.eye(y.shape[-1], dtype=factor.dtype, device=factor.device)

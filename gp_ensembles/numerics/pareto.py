@@ -1,7 +1,6 @@
 """Pareto-smoothed importance weights, and the Pareto shape that tells whether they can be trusted."""
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,17 +13,10 @@ _PRIOR_COUNT, _PRIOR_SHAPE = 10.0, 0.5
 _FEW, _BLOCK = 4, 10_000_000
 
 
-class SmoothedWeights(NamedTuple):
-    """Normalized log weights, shape (..., S, N), and the Pareto shape of every column, shape (..., N)."""
-
-    log_weights: Tensor
-    pareto_k: Tensor
-
-
-def smooth_weights(log_ratios: Tensor, *, efficiency: float = 1.0) -> SmoothedWeights:
+def smooth_weights(log_ratios: Tensor, *, efficiency: float = 1.0) -> tuple[Tensor, Tensor]:
     """Pareto-smoothed importance weights (Vehtari, Simpson, Gelman, Yao and Gabry, 2024, section 2).
 
-    Shapes: ``log_ratios`` (..., S, N).
+    Shapes: ``log_ratios`` (..., S, N). Returns: normalized log weights (..., S, N), and Pareto shapes (..., N).
     """
     if not efficiency > 0.0:
         raise ValueError(f"the efficiency of draws must be positive, got {efficiency}")
@@ -44,7 +36,7 @@ def smooth_weights(log_ratios: Tensor, *, efficiency: float = 1.0) -> SmoothedWe
     weights = torch.cat([part for part, _ in done]) if done else flat
     shapes = torch.cat([part for _, part in done]) if done else flat.new_empty(0)
     log_weights = weights - weights.logsumexp(-1, keepdim=True)
-    return SmoothedWeights(log_weights.reshape(rows.shape).mT, shapes.reshape(rows.shape[:-1]))
+    return log_weights.reshape(rows.shape).mT, shapes.reshape(rows.shape[:-1])
 
 
 def _smooth_rows(rows: Tensor, tail: int) -> tuple[Tensor, Tensor]:

@@ -74,10 +74,7 @@ def profiled_evidence(found: Profile, ratio: Tensor, least_noise: float) -> tupl
 
 
 def best_variances(found: Profile, least_noise: float) -> tuple[Tensor, Tensor, Tensor]:
-    r"""Noise and prior variance with the highest evidence, and the evidence in nats, (\*batch) each.
-
-    A dense grid of ratios, then a golden section search, for each entry.
-    """
+    r"""Noise and prior variance with the highest evidence, and the evidence in nats, (\*batch) each."""
     size = (found.eigenvalues.sum(-1) / found.num_rows).clamp_min(torch.finfo(torch.float64).tiny)
     lowest, highest = (math.log(ratio) - size.log() for ratio in (_LEAST_RATIO, _MOST_RATIO))
     step = (highest - lowest) / (_GRID - 1)

@@ -26,12 +26,7 @@ _PROMISE = 0.025  # nats per row from which on columns are looked at one after t
 
 @torch.no_grad()
 def short_length_scales(X: Tensor, y: Tensor) -> Tensor | None:
-    """Length scales (D,) with more evidence than all that a search finds by itself; ``None`` where there are none.
-
-    Args:
-        X: Inputs, shape (N, D).
-        y: Targets, shape (N,); NaN rows are left out.
-    """
+    """Length scales (D,) of X (N, D), y (N,) with more evidence than all that a search finds by itself, if any."""
     seen = ~y.isnan()
     rows, targets = X[seen].double(), y[seen].double()
     if len(targets) < 4 or not bool(targets.std() > 0):

@@ -5,10 +5,7 @@ from torch import Tensor
 
 
 def check_rows(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
-    """Targets as (N,) and which of them were observed, (N,), after checking rows X (N, D) and targets (N,) or (N, 1).
-
-    A target that is NaN is missing, whatever the inputs of its row.
-    """
+    """Targets (N,) and which of them were observed (N,), after checks of rows X (N, D) and targets (N,) or (N, 1)."""
     for name, values in (("inputs", X), ("targets", Y)):
         if not isinstance(values, torch.Tensor):
             raise TypeError(f"{name} must be a torch tensor, not {type(values).__name__}; see torch.as_tensor")

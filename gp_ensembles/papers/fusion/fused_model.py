@@ -352,10 +352,7 @@ def _joined(parts: list[JointPredictions]) -> JointPredictions:
 
 
 def _learn(before: JointPredictions, Y: Tensor, noise: Tensor | None) -> tuple[JointPredictions, ExpertPredictions]:
-    r"""The experts at the last points after learning targets (\*y, q) at the first q, and their predictions of these.
-
-    Each target is predicted given those before it, shapes (\*batch, K, q), its noise included in the variance.
-    """
+    r"""Experts at the last points after learning targets (\*y, q) at the first q, and their predictions of these."""
     q = Y.shape[-1]
     own = before.noise[..., :q] if noise is None else noise.unsqueeze(-2).expand_as(before.noise[..., :q])
     seen = before.covariance[..., :q, :q] + torch.diag_embed(own)

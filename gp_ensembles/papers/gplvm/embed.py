@@ -167,10 +167,7 @@ def row_embedding(model: LatentModel, point: Tensor, value: Tensor, converged: T
 def search_block(
     model: LatentModel, start: Tensor, rows: Tensor, first: int = 0, *, max_iterations: int = 60
 ) -> RowEmbedding:
-    """Latent inputs of rows (B, D), the first of which has the number ``first``, under each expert.
-
-    Of the searches for a row from K starts (M, B, K, d) the best end is kept.
-    """
+    """Latent inputs of rows (B, D), numbered from ``first``, under each expert, the best of K starts (M, B, K, d)."""
     num_starts = start.shape[2]
     each = rows.repeat_interleave(num_starts, 0)
     found = embed_rows(model, start.flatten(1, 2), each, max_iterations=max_iterations)

@@ -42,10 +42,7 @@ def principal_components(Y: Tensor, num_latent: int) -> tuple[Tensor, Tensor]:
 
 
 def filled_from_nearest(Y: Tensor) -> Tensor:
-    """Rows (N, D) with the gaps of each filled from the nearest row that has a value there, by what both have.
-
-    Columns count alike, whatever their units; every one must have a value.
-    """
+    """Rows (N, D) with the gaps of each filled from the nearest row that has a value there, by what both have."""
     seen = ~torch.isnan(Y)
     if bool(seen.all()):
         return Y

@@ -83,8 +83,7 @@ def check_settings(settings: LatentSettings) -> None:
 
 
 def check_features(features: RandomFourierFeatures, num_outputs: int) -> None:
-    """Raise unless the features are those of a batch of experts with one summand each, in no more inputs than outputs.
-    """
+    """Raise unless the features are of a batch of experts with one summand each, in no more inputs than outputs."""
     if len(features.batch_shape) != 1:
         raise ValueError(
             f"the features must have one batch axis, that of the experts, got batch shape "

@@ -102,13 +102,7 @@ class EvidenceState(NamedTuple):
 
 
 class EvidenceSampler:
-    """Importance sampling of the evidence, step by step: a number of components begins when all smaller ones are done.
-
-    Args:
-        problem: Data and prior.
-        evaluations: Kernels that a search has evaluated, among which ascents start.
-        ends: Rows of them at which ascents ended.
-    """
+    """Importance sampling of the evidence, step by step, one number of components after the other."""
 
     def __init__(self, problem: RegressionProblem, evaluations: Evaluations, ends: Sequence[int]) -> None:
         self.problem = problem
@@ -189,10 +183,7 @@ class EvidenceSampler:
         ]
 
     def evidence(self, state: EvidenceState) -> Evidence:
-        """The evidence of 1..m components, which are done, or of one component alone, and what more may add.
-
-        That is limited by the largest likelihood found with so many.
-        """
+        """The evidence of 1..m components, which are done, or of one component alone, and what more may add."""
         found, log_prior = self.estimates(state), self.problem.prior.log_prob_components
         done = self._num_done(state, found)
         logs, deviations = [-math.inf] * len(found), [math.inf] * len(found)

@@ -148,7 +148,7 @@ def _estimate(points: Tensor, log_integrand: Tensor, log_proposal: Tensor) -> Im
     if not bool((log_weights > -torch.inf).any()):
         return ImportanceEstimate(log_weights, -math.inf, math.inf, 0.0, math.inf)
     effective = float((2.0 * log_weights.logsumexp(0) - (2.0 * log_weights).logsumexp(0)).exp())
-    pareto_k = float(smooth_weights(log_weights.unsqueeze(-1)).pareto_k)
+    pareto_k = float(smooth_weights(log_weights.unsqueeze(-1))[1])
     log_integral = float(log_weights.logsumexp(0)) - math.log(size)
     log_sd = math.sqrt(max(1.0 / effective - 1.0 / size, 0.0))
     return ImportanceEstimate(log_weights, log_integral, log_sd, effective, pareto_k)

@@ -251,10 +251,7 @@ class Prediction(NamedTuple):
 def quadrature_prediction(
     problem: RegressionProblem, surrogate: Surrogate, nodes: QuadratureNodes, X: Tensor
 ) -> Prediction:
-    """Moments at points (M, D) by products of roots where those are usable, else by positive weights.
-
-    For the jackknife they are computed again without each group of the evaluations.
-    """
+    """Moments at points (M, D) by products of roots where those are usable, else by positive weights."""
     distances, count = node_distances(surrogate, nodes), len(surrogate.roots)
     found = []
     for rows in [torch.arange(count, device=nodes.cube.device), *rows_without_each_group(surrogate.roots)]:

@@ -60,10 +60,7 @@ def _eye(like: Tensor) -> Tensor:
 
 @final
 class KnotLikelihood(LogMarginalLikelihoods):
-    """Lower bounds of log marginal likelihoods by knots Z (K, D).
-
-    The rest of the covariance, that of the functions they leave out, is kept as independent for each row.
-    """
+    """Lower bounds of log marginal likelihoods by knots Z (K, D)."""
 
     def __init__(self, X: Tensor, y: Tensor, knots: Tensor, nugget: float) -> None:
         super().__init__(X, y)

@@ -35,12 +35,7 @@ class OutOfTimeError(Exception):
 
 @final
 class Deadline:
-    """The end of a call's time, kept to within one evaluation; the first evaluation is always made.
-
-    Args:
-        seconds: Time from now on; without limit if ``None``.
-        clock: Seconds that have passed.
-    """
+    """The end of a call's time, kept to within one evaluation; the first evaluation is always made."""
 
     def __init__(self, seconds: float | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock

@@ -124,11 +124,7 @@ def estimate_evidence(surrogate: Surrogate, nodes: QuadratureNodes, covariance_n
 
 
 def evidence_of(log_scale: Tensor, mean: Tensor, replicates: Tensor, covariance: Tensor) -> Evidence:
-    """The evidence from moments of its integrals, see :func:`integrals`, relative to the largest likelihood.
-
-    Deviations are those of the surrogate (of a log-normal evidence with these moments, and by linearizing the posterior
-    probabilities) and the jackknife's, as independent: the surrogate's own presume that the surrogate is right.
-    """
+    """The evidence from moments of its integrals, see :func:`integrals`, relative to the largest likelihood."""
     total, posterior = mean.sum(), mean / mean.sum()
     replicates = replicates.clamp_min(_NEXT_TO_NOTHING * float(total))  # one may leave out all the likelihood there is
     own = torch.log1p(covariance.sum().clamp_min(0.0) / total.square())

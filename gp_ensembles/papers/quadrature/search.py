@@ -173,7 +173,7 @@ def prior_covers_likelihood(search: Search, state: SearchState) -> bool:
     if not weights.numel():
         return False
     effective = float(1.0 / weights.square().sum())
-    pareto_k = float(smooth_weights(weights.log().unsqueeze(-1)).pareto_k)
+    pareto_k = float(smooth_weights(weights.log().unsqueeze(-1))[1])
     light = pareto_k <= TRUSTED_K or pareto_k == torch.inf  # infinite: too few draws for a tail
     return light and effective >= max(_FEWEST_EFFECTIVE, search.coverage_threshold * weights.numel())
 

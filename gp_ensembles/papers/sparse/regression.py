@@ -236,10 +236,7 @@ class ExactGP(SparseModel):
         return condition_on_rows(cholesky(covariance, TARGETS), residual)
 
     def _set_knots(self) -> None:
-        """Knots at the distinct rows, the knot of every row, (N,), and how many rows have each, (K,).
-
-        They are data: nothing to be trained, and in no ``state_dict``.
-        """
+        """Knots at the distinct rows, the knot of every row, (N,), and how many rows have each, (K,)."""
         X = self.train_X.detach()
         rows = distinct_rows(X).sort().values
         _, label, counts = torch.unique(X, dim=0, return_inverse=True, return_counts=True)

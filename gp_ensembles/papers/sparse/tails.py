@@ -38,13 +38,6 @@ _NEAR = 1.01  # noise in its lower bound, at which it counts as being there
 _LEAST = 1e-8  # of 1 - h, where the noise is next to nothing
 
 
-class Copies(NamedTuple):
-    """Of every training row all those with the same inputs."""
-
-    average: Tensor  # of their targets, (N,)
-    number: Tensor  # (N,)
-
-
 @final
 class Tails(NamedTuple):
     """Student's t of standardized errors."""
@@ -69,16 +62,16 @@ class Tails(NamedTuple):
 
 
 @torch.no_grad()
-def leave_one_out(model: ExactGP | SparseGP, rows: Tensor, copies: Copies | None = None) -> tuple[Tensor, Tensor]:
-    """Errors of training rows by the model of all others, and their variances; hyperparameters and knots stay.
+def leave_one_out(
+    model: ExactGP | SparseGP, rows: Tensor, copies: tuple[Tensor, Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Errors of training rows (n,) by the model of all others, and their variances; hyperparameters and knots stay.
 
     With copies a row is left out together with them: they count as their average, with a share of the noise.
-
-    Returns shape (n,).
     """
-    X, y = model.train_X[rows], (model.train_y if copies is None else copies.average)[rows]
+    average, number = (model.train_y, torch.ones_like(model.train_y)) if copies is None else copies
+    X, y = model.train_X[rows], average[rows]
     noise = noise_of(model.likelihood).reshape(-1).expand(len(model.train_y))[rows]
-    share: Tensor | float = 1.0 if copies is None else copies.number[rows]
     known = model.knots_posterior()
     loadings = known.whiten(model.kernel_matrix(model.knots, X))
     prior, explained = model.kernel_diagonal(X), loadings.square().sum(0)
@@ -90,7 +83,7 @@ def leave_one_out(model: ExactGP | SparseGP, rows: Tensor, copies: Copies | None
         posterior = torch.linalg.solve_triangular(known.factor, loadings, upper=False)
         mean, learned = known.mean @ posterior, posterior.square().sum(0)
         effective = model.approximation.diagonal(model.projection()).expand(len(model.train_y))[rows]
-    rest = (1 - share * learned / effective).clamp_min(_LEAST)
+    rest = (1 - number[rows] * learned / effective).clamp_min(_LEAST)
     return (y - model.mean_module(X) - mean) / rest, learned / rest + left_open + noise
 
 
@@ -129,11 +122,11 @@ def _has_least_noise(model: ExactGP | SparseGP) -> bool:
     return bool((model.likelihood.noise <= _NEAR * least).all())
 
 
-def copies_of(model: ExactGP | SparseGP) -> Copies:
-    """The copies of every training row, itself among them."""
+def copies_of(model: ExactGP | SparseGP) -> tuple[Tensor, Tensor]:
+    """The average target of every training row's copies, itself among them, and their number, (N,) each."""
     _, place, number = torch.unique(model.train_X, dim=0, return_inverse=True, return_counts=True)
     total = model.train_y.new_zeros(len(number)).index_add(0, place, model.train_y)
-    return Copies((total / number)[place], number[place].to(total))
+    return (total / number)[place], number[place].to(total)
 
 
 def _matched_scale(z: Tensor, df: float) -> float:
