@@ -9,12 +9,11 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from botorch.acquisition import LogExpectedImprovement, qKnowledgeGradient, qLogExpectedImprovement
+from botorch.acquisition import qKnowledgeGradient
 from botorch.exceptions import BotorchTensorDimensionError, InputDataError, NumericsWarning, UnsupportedError
 from botorch.models import ModelList, ModelListGP
 from botorch.models.transforms import ChainedOutcomeTransform, Log, Normalize, Standardize, Warp
-from botorch.optim import optimize_acqf
-from botorch.posteriors import GPyTorchPosterior, TransformedPosterior
+from botorch.posteriors import TransformedPosterior
 from botorch.sampling import IIDNormalSampler, ListSampler, SobolQMCNormalSampler
 from botorch.sampling.get_sampler import get_sampler
 from botorch.sampling.pathwise import draw_matheron_paths
@@ -24,7 +23,7 @@ from numpy.testing import assert_allclose
 from scipy import stats
 from torch import Size
 
-from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, WeightedAcquisition
+from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.posterior import as_mixture, normal_like
 from gp_ensembles.bo.thompson import draw_paths
@@ -36,7 +35,6 @@ from tests.bo.contract_cases import CASES, NUM_INPUTS, NUM_ROWS, Transforms, clo
 
 DTYPE = torch.float64
 pytestmark = pytest.mark.filterwarnings("ignore:The model inputs are of type torch.float32")
-BOUNDS = torch.tensor([[0.0] * NUM_INPUTS, [1.0] * NUM_INPUTS], dtype=DTYPE)
 FUSED = {"linear fusion", "log-linear fusion"}
 every = pytest.mark.parametrize("name", CASES)
 with_components = pytest.mark.parametrize("name", [name for name in CASES if name not in FUSED])
@@ -127,17 +125,6 @@ def test_a_copy_in_single_precision_agrees(models):
                 assert part.dtype == (DTYPE if key in wide else torch.float32), key
         back = single.to(DTYPE).posterior(X)
         close(back.mean, models[name].posterior(X).mean, 1e-2)
-
-
-def test_models_of_single_precision():
-    for name in CASES:
-        X, Y = rows(dtype=torch.float32)
-        single = CASES[name].make(X, Y)
-        draws = single.posterior(X[:2], observation_noise=True).rsample(Size([3]))
-        assert draws.dtype == torch.float32
-        assert bool(draws.isfinite().all())
-        with pytest.raises(InputDataError, match=r"X\.to"):
-            single.posterior(X.double())
 
 
 @every
@@ -477,20 +464,6 @@ def test_what_is_refused(models):
 
 
 # In BoTorch's hands
-
-
-@every
-@pytest.mark.processor
-def test_acquisition_functions_are_optimized(name, models):
-    ours = models[name]
-    analytic = WeightedAcquisition(ours, lambda experts: LogExpectedImprovement(experts, best_f=0.5))
-    sampled = qLogExpectedImprovement(ours, 0.5, SobolQMCNormalSampler(Size([16]), seed=0))
-    for acquisition, q in ((analytic, 1), (sampled, 2)):
-        found, value = optimize_acqf(acquisition, BOUNDS, q, 1, 4, options={"maxiter": 2})
-        assert found.shape == (q, NUM_INPUTS)
-        assert bool(value.isfinite())
-    if isinstance(ours.posterior(points(3, 1)), GPyTorchPosterior):
-        close(analytic(points(3, 1)), LogExpectedImprovement(ours, best_f=0.5)(points(3, 1)))
 
 
 PAIRS = ("Constrained", "Feasib", "Hypervolume", "MultiObjective", "MOMF", "NPar", "MultiOutputPosteriorMean")

@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 import torch
-from botorch.acquisition import LogExpectedImprovement, ScalarizedPosteriorTransform, qLogExpectedImprovement
+from botorch.acquisition import ScalarizedPosteriorTransform
 from botorch.cross_validation import batch_cross_validation, gen_loo_cv_folds
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.transforms import ChainedOutcomeTransform, Log, Normalize, Standardize, Warp
@@ -13,10 +13,10 @@ from botorch.sampling.normal import SobolQMCNormalSampler
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Size
 
-from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, MixturePosterior, WeightedAcquisition
+from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, MixturePosterior
 from gp_ensembles.bo.data import Observations
 from gp_ensembles.bo.exact_kernels import Hyperparameters
-from gp_ensembles.bo.views import EquallyWeightedView, GaussianView
+from gp_ensembles.bo.views import EquallyWeightedView
 from tests.bo.contract_cases import close
 
 DTYPE = torch.float64
@@ -170,28 +170,6 @@ def test_rows_for_good_and_imagined_ones(known_noise, generator):
     assert (shared.batch_shape, shared.posterior(X).mean.shape) == (batch, (3, 4, 1))
     expanded = together.fantasize(new[..., :0, :], sampler)
     assert (expanded.posterior(X).mean.shape, expanded.log_weights.shape[-2:]) == ((4, 3, 4, 1), (3, 3))
-
-
-def test_acquisition_functions_are_those_of_each_data_set(generator):
-    together, apart = make(generator, Size([2]))
-    X = torch.rand(5, 2, 1, 2, generator=generator, dtype=DTYPE)
-
-    def improvement(model):
-        return WeightedAcquisition(model, lambda experts: LogExpectedImprovement(experts, best_f=20.0))
-
-    values = improvement(together)(X)
-    draws = SobolQMCNormalSampler(Size([16]), seed=0)
-    noisy = qLogExpectedImprovement(together, best_f=20.0, sampler=draws)(X)
-    assert values.shape == noisy.shape == (5, 2)
-    for (index,), alone in apart.items():
-        close(values[:, index], improvement(alone)(X[:, index]))
-        own = qLogExpectedImprovement(alone, best_f=20.0, sampler=copy.deepcopy(draws))(X[:, index])
-        close(noisy[:, index], own, 1e-6)
-    at_one = improvement(together)(X[0, :1])
-    assert at_one.shape == (2,)
-    close(GaussianView(together).posterior(X).mean, together.posterior(X).mean)
-    fantasies = together.fantasize(X, SobolQMCNormalSampler(Size([4]), seed=0))
-    assert improvement(fantasies)(X).shape == (4, 5, 2)
 
 
 @pytest.mark.processor

@@ -13,7 +13,7 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from botorch.exceptions.warnings import NumericsWarning
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
-from botorch.models.transforms.input import InputPerturbation, Warp
+from botorch.models.transforms.input import Warp
 from botorch.models.transforms.outcome import Standardize
 from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
 from botorch.utils.datasets import SupervisedDataset
@@ -333,14 +333,6 @@ def test_known_noise_is_fitted_to():
 
 
 # Transforms, outputs, state
-
-
-def test_input_perturbations_are_for_questions_only():
-    X, Y = rows()
-    shifts = torch.tensor([[0.0, 0.0], [0.1, 0.0], [0.0, 0.1]], dtype=DTYPE)
-    ours = EnsembleModel(X, Y, ensemble=ensemble(), input_transform=InputPerturbation(shifts))
-    assert ours.posterior(X[:2]).mean.shape == (6, 1)
-    assert ours.fantasize(X[:2], IIDNormalSampler(Size([4]), seed=0)).posterior(X[:2]).mean.shape == (4, 6, 1)
 
 
 def test_some_outputs_are_those_of_all():

@@ -134,15 +134,3 @@ def test_other_files_are_refused(tmp_path):
         write_checkpoint(path, kind, less)
         with pytest.raises(ValueError, match=message):
             FittedFusion.load(path, joint())
-
-
-@pytest.mark.slow
-def test_laplace_is_nearly_as_good_as_sampling():
-    """P-BHS: held-out densities within 0.05 nats for one row of those of sampling."""
-    model = stacking(PBHS)
-    X, y, predictions = two_sensors(300, seed=7)
-    quick, sampled = (
-        fit(model, inference).predict(X, predictions).log_prob(y).mean()
-        for inference in (LaplaceApproximation(), HMC(8, HMCSettings(num_draws=150, num_warmup=150)))
-    )
-    assert quick > sampled - 0.05

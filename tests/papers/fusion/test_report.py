@@ -3,15 +3,9 @@
 import math
 import re
 
-import pytest
 import torch
 
-from gp_ensembles.papers.fusion.chees import HMCSettings
-from gp_ensembles.papers.fusion.diagnostics import mean_ess, psis_loo, rank_rhat
-from gp_ensembles.papers.fusion.hmc import HMC, chain_log_likelihood
 from gp_ensembles.papers.fusion.inference import ChainDiagnostics, InferenceReport
-from gp_ensembles.papers.fusion.models import MoGPE
-from tests.papers.fusion.cases import fourier_prior, line, normal, quiet, seeded
 
 
 def chains(**changes) -> ChainDiagnostics:
@@ -52,29 +46,3 @@ def test_summary():
     assert lines[-1] == "caution: something is odd"
     assert "converge" not in report.summary()
     assert InferenceReport("MAP", 0.0, 0, torch.zeros(0)).summary().endswith("log joint nan at best")
-
-
-@pytest.fixture(scope="module")
-def mixture():
-    X = line(40)
-    y = torch.where(torch.arange(40) % 2 == 0, X.squeeze(-1), -X.squeeze(-1)) + 0.1 * normal(40)
-    prior = fourier_prior(3, 1.0, seed=1)
-    model = MoGPE(X, y, 2, prior, prior, prior)
-    with quiet():
-        return model, HMC(6, HMCSettings(num_draws=60, num_warmup=60)).infer(model, generator=seeded())
-
-
-def test_chain_report_of_a_mixture(mixture):
-    """Every entry from its definition."""
-    model, found = mixture
-    report, draws = found.report.diagnostics, found.chains
-    likelihood = chain_log_likelihood(model, draws.theta)
-    torch.testing.assert_close(likelihood.sum(-1) + model.log_prior(draws.theta), draws.log_density)
-    loo, pareto_k = psis_loo(likelihood)
-    torch.testing.assert_close(report.loo, loo.mean(-1))
-    torch.testing.assert_close(report.pareto_k, pareto_k)
-    torch.testing.assert_close(report.rhat_log_joint, rank_rhat(draws.log_density))
-    torch.testing.assert_close(report.rhat_log_density, rank_rhat(likelihood))
-    expected = sum(mean_ess(chain[None]) for chain in likelihood)
-    torch.testing.assert_close(report.ess_log_density, expected)
-    assert torch.equal(report.divergences, draws.divergent.sum(1))

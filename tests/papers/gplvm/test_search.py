@@ -7,7 +7,6 @@ import torch
 
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.papers.gplvm import IEGPLVM, LatentSettings
-from gp_ensembles.papers.gplvm import neighbors as search_module
 from gp_ensembles.papers.gplvm.neighbors import FaissSearch, keep_rows, nearest_rows, row_store
 from gp_ensembles.papers.gplvm.presets import rbf_features
 
@@ -110,16 +109,3 @@ def test_a_model_embeds_the_same_with_an_exhaustive_index():
     for model in (models[1], copy.deepcopy(models[1]), fresh):
         later = model.transform(Y[250:])
         torch.testing.assert_close(later.embedding, models[0].transform(Y[250:]).embedding, rtol=1e-9, atol=1e-9)
-
-
-def test_a_rejected_call_leaves_no_row_of_its_own_in_the_index(monkeypatch):
-    monkeypatch.setattr(search_module, "SETTLED", 3)  # so that the index is brought up to date meanwhile
-    model, Y = indexed(), clustered(500)
-    model.start(Y[:50])
-    model.update(Y[50:300], block_size=20)
-    broken = Y[300:].clone()
-    broken[150] = 1e200
-    with pytest.raises(NumericalError):
-        model.update(broken, block_size=10)
-    kept = model.store.rows.clone()
-    assert torch.equal(model.search.nearest(model.store, kept)[:, 0], torch.arange(150))

@@ -5,7 +5,6 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from botorch.optim.optimize import optimize_acqf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,9 +35,6 @@ ACQUISITIONS = {
 def nats(log_share):
     """The mutual information."""
     return -0.5 * torch.log1p(-log_share.exp())
-
-
-every_acquisition = pytest.mark.parametrize("make", ACQUISITIONS.values(), ids=ACQUISITIONS)
 
 
 def test_golden_information(given_values, golden_surrogate, golden_nodes):
@@ -131,17 +127,6 @@ def test_derivatives_in_the_cube(name, sizes):
     assert torch.autograd.gradcheck(value, tuple(points), eps=1e-6, atol=1e-6, rtol=1e-4)
 
 
-def test_batches_do_not_see_one_another_nor_the_order_within():
-    case = case_of()
-    batches = mixed_rows(case[0].kernel_distance.prior, 4, 8).reshape(2, 3, 2, -1)
-    for make in ACQUISITIONS.values():
-        acquisition = make(*case)
-        together = acquisition(batches)
-        alone = [acquisition(batch).squeeze() for batch in batches.flatten(0, 1)]
-        torch.testing.assert_close(together, torch.stack(alone).unflatten(0, (2, 3)), rtol=1e-9, atol=1e-12)
-        torch.testing.assert_close(together, acquisition(batches.flip(-2)), rtol=1e-8, atol=1e-12)
-
-
 def test_coinciding_points_have_a_value_and_a_gradient():
     """What BoTorch's optimizers are handed; they stop at one that is not a number."""
     for noise in [0.0, 1e-12, 1e-6]:
@@ -154,23 +139,3 @@ def test_coinciding_points_have_a_value_and_a_gradient():
             value = make(*case)(batch)
             (slope,) = torch.autograd.grad(value.sum(), batch)
             assert bool(value.isfinite().all() & slope.isfinite().all())
-
-
-@every_acquisition
-def test_botorch_optimizes_it(make):
-    case = case_of()
-    prior = case[0].kernel_distance.prior
-    acquisition = make(*case)
-    start = prior.draw(4, 2, generator=seeded(1)).unsqueeze(-2)
-    best, value = optimize_acqf(
-        acquisition,
-        bounds=prior.bounds,
-        q=1,
-        num_restarts=4,
-        batch_initial_conditions=start,
-        fixed_features=prior.fixed_features(2),
-        options={"maxiter": 10},
-    )
-    assert value >= acquisition(start).max() - 1e-9
-    assert prior.num_components(best).item() == 2
-    assert bool(((best >= prior.bounds[0]) & (best <= prior.bounds[1])).all())

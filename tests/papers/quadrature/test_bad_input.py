@@ -48,11 +48,6 @@ def test_memory_is_told_before_a_likelihood(monkeypatch):
         RegressionProblem(X, y)
 
 
-def test_a_problem_of_ordinary_size_asks_the_machine():
-    X = line()[0]
-    assert check_matrix_memory(X) == 2 * check_matrix_memory(X.float()) == 12 * 100 * 8
-
-
 def test_data_without_a_default_prior():
     X = tensor([1.0, 2.0], [0.0, 2.0], [3.0, 2.0])
     for inputs, y, message in [

@@ -113,25 +113,6 @@ def test_two_seeds_agree_and_no_part_is_above_the_largest_likelihood(spike):
     assert math.isfinite(first.history[-1].log_evidence_sd)
 
 
-def test_everything_follows_the_same_weights(spike):
-    problem, (found, _) = spike
-    kernels = found.kernels
-    assert len(kernels.cube) <= 64
-    assert float(kernels.log_weights.exp().sum()) == pytest.approx(1.0)
-    top = found.top_kernels(5)
-    torch.testing.assert_close(top.weights, kernels.log_weights[:5].softmax(0))
-    torch.testing.assert_close(found.log_weights, kernels.log_weights)
-    X = torch.linspace(0.1, 4.4, 6, dtype=F64).unsqueeze(-1)
-    posterior = found.model(0.0).posterior(X.unsqueeze(-2), observation_noise=True)
-    predicted = found.predict(X)
-    torch.testing.assert_close(posterior.mean.flatten(), predicted.mean, rtol=0, atol=1e-2)
-    sizes = problem.prior.num_components(kernels.cube)
-    shares = torch.stack([found.log_weights[sizes == n].exp().sum() for n in (1, 2)])
-    torch.testing.assert_close(shares, found.posterior_components, rtol=0, atol=1 / 64 + 1e-9)
-    assert math.isfinite(found.quadrature.log_evidence)  # the paper's numbers are there by their own name
-    assert found.quadrature.log_weights.exp().sum().item() == pytest.approx(1.0)
-
-
 def test_failed_likelihoods_do_no_harm():
     problem = problem_of()
     problem.likelihoods = Failing(problem.likelihoods, 5e-2)
@@ -337,18 +318,6 @@ def test_an_evidence_of_no_part_is_a_guess_and_finite(monkeypatch):
     assert math.isfinite(found.log_evidence_sd)
     assert found.posterior_components.tolist() == [1.0, 0.0]
     assert len(found.state.importance.draws[0].counts) > 2, "one component has more patience"
-
-
-def test_parts_come_in_order():
-    problem = problem_of(3, noise=0.5)
-    sampler = EvidenceSampler(problem, run(problem, draws=0).state.evaluations, [])
-    state, generator, started = sampler.init(), seeded(0), []
-    while not sampler.is_over(state):
-        state = sampler.step(state, generator)
-        started.append(sum(draws is not None for draws in state.draws))
-        assert all(state.clean[n] >= 2 for n in range(started[-1] - 1)), "the parts before are done"
-    assert started[0] == 1
-    assert max(started) == 3
 
 
 def test_starts_are_apart_from_one_another():

@@ -26,7 +26,6 @@ from tests.papers.quadrature.cases import (
     flatten,
     powered,
     random_mixtures,
-    single_precision,
     tensor,
     unflatten,
 )
@@ -265,13 +264,3 @@ def test_atoms_are_standardized_by_their_priors():
         np.testing.assert_allclose(atoms[0], [1.5, 1.0, 0.0, (np.log(2.0) - 1.0) / 0.1], rtol=1e-13)
         assert not atoms[1].any()
     np.testing.assert_allclose(distance_of(2).atoms(mixture), [[3.0, 4.0, 1.0, 2.0], [0.0] * 4])
-
-
-def test_single_precision():
-    mixtures = single_precision(random_mixtures(0, 2, (8,)))
-    double = SpectralMixtures(*(part.double() for part in tuple(mixtures)))
-    for dissimilarity in DISSIMILARITIES.values():
-        value = between(mixtures, mixtures, distance_of(2, dissimilarity, means=torch.ones(2)))
-        assert value.dtype == torch.float32
-        exact = between(double, double, distance_of(2, dissimilarity))
-        torch.testing.assert_close(value.double(), exact, rtol=0, atol=1e-5)

@@ -22,7 +22,6 @@ from tests.papers.quadrature.cases import (
     random_mixtures,
     seeded,
     single_precision,
-    unflatten,
     uniform,
 )
 
@@ -237,13 +236,6 @@ def test_errors_of_rows_left_out_are_those_of_processes_without_them(likelihood,
         mean, variance = other(X[kept], y[kept]).condition(chosen).marginals(X[row : row + 1])
         torch.testing.assert_close(errors[:, row], y[row] - mean[:, 0], rtol=1e-6, atol=1e-8)
         torch.testing.assert_close(variances[:, row], variance[:, 0] + noise, rtol=1e-6, atol=1e-8)
-
-
-def test_no_kernels_give_no_values():
-    X, none = grid(range(24)), torch.zeros(0, dtype=torch.float64)
-    nothing = unflatten(torch.zeros(0, 6, dtype=torch.float64), 1)
-    for likelihood in [DenseLikelihood, *WAYS.values()]:
-        assert likelihood(X, targets(X))(nothing, none, none).shape == (0,)
 
 
 def test_settings_are_part_of_the_fingerprint():

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import warnings
 
 import pytest
 import torch
@@ -117,10 +116,6 @@ def test_time_stops_it_within_one_evaluation(monkeypatch, budget, search):
     assert spent == len(found.state.origins) == min(max(1, math.ceil(64 * budget.seconds)), budget.evaluations)
 
 
-def test_without_a_limit_time_changes_nothing():
-    assert_same(run(problem_of(), Budget(40, draws=0)), run(problem_of(), Budget(40, seconds=1e9, draws=0)))
-
-
 def test_a_well_known_evidence_stops_it():
     problem = RegressionProblem(tensor([0.0], [0.7], [1.5], [3.0]), tensor(0.1, -0.4, 0.9, 0.2), prior_of(1))
     everything = run(problem, 60, DRAWS)
@@ -129,16 +124,6 @@ def test_a_well_known_evidence_stops_it():
     assert found.num_evaluations < 60
     assert found.history[-1].log_evidence_sd <= threshold
     assert all(step.log_evidence_sd > threshold for step in found.history[:-1])
-
-
-def test_the_history_tells_the_rounds():
-    found = run(problem_of(), 40)
-    names = ("evaluations", "best_log_likelihood", "seconds")
-    spent, best, seconds = ([getattr(step, name) for step in found.history] for name in names)
-    assert spent == sorted(set(spent))
-    assert best == sorted(best)
-    assert best[-1] == found.state.evaluations.log_likelihood.max().item()
-    assert seconds == sorted(seconds)
 
 
 def test_where_draws_miss_the_mass_there_are_ascents():
@@ -172,20 +157,6 @@ def test_draws_of_which_one_has_all_the_mass_do_not_cover_it():
         values[0] = 0.0
         state = state._replace(evaluations=state.evaluations._replace(log_likelihood=values))
         assert not prior_covers_likelihood(Search(), state)
-
-
-@pytest.mark.slow
-@every_search
-def test_the_result_is_a_function_of_the_seed(search):
-    torch.manual_seed(1)
-    first = run(problem_of(), 25, search, seed=5)
-    torch.manual_seed(2)  # nor does torch's global generator matter
-    before = torch.get_rng_state()
-    second = run(problem_of(), 25, search, seed=5)
-    assert torch.equal(torch.get_rng_state(), before)
-    assert_same(first, second)
-    other = run(problem_of(), 25, search, seed=6)
-    assert not torch.equal(first.state.evaluations.cube, other.state.evaluations.cube)
 
 
 def test_without_a_generator_the_global_one_counts():
@@ -306,13 +277,3 @@ def test_if_all_fail_it_says_so_and_what_to_do():
     problem.likelihoods = Failing(problem.likelihoods, 0.0)
     with pytest.raises(ValueError, match=r"none of .* kernels has a likelihood: .* use float64, merge dupl"):
         run(problem, 20)
-
-
-def test_the_progress_bar_tells_the_evidence_where_it_is_asked_for(capsys):
-    marginalize(problem_of(), Budget(20, draws=0), DRAWS, progress=True, generator=seeded(0))
-    shown = capsys.readouterr().err
-    assert all(part in shown for part in ("20/20", "best ", "log evidence ", "±"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        run(problem_of(), 20)
-    assert capsys.readouterr() == ("", "")

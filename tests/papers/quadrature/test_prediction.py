@@ -131,21 +131,6 @@ def test_unsound_products_of_roots_are_known_as_such():
     assert negative.usable.tolist() == [False], "of negative variance"
 
 
-@pytest.mark.parametrize("num_inputs", [1, 2])
-def test_predictions_do_not_depend_on_other_points(num_inputs):
-    found = found_of(num_inputs)
-    model = found.model()
-    X = points(7, num_inputs)
-    together = model.posterior(X, observation_noise=True)
-    predicted = found.quadrature.predict(X)
-    for i in range(len(X)):
-        alone = model.posterior(X[i : i + 1], observation_noise=True)
-        torch.testing.assert_close(together.mean[i], alone.mean[0], rtol=1e-9, atol=1e-10)
-        torch.testing.assert_close(together.variance[i], alone.variance[0], rtol=1e-9, atol=1e-10)
-        for a, b in zip(predicted, found.quadrature.predict(X[i : i + 1]), strict=True):
-            torch.testing.assert_close(a[i], b[0], rtol=1e-7, atol=1e-9)
-
-
 def test_each_kernel_predicts_as_a_gaussian_process(found, model):
     """Conditional normal distributions written out."""
     X, Xs, y = found.problem.X, points(3), found.problem.y.numpy()
@@ -207,22 +192,6 @@ def test_pruning_moves_no_probability_by_more_than_it_says(found):
     for tolerance in [1.0, -0.1, float("nan")]:
         with pytest.raises(ValueError, match=r"must be in \[0, 1\)"):
             found.model(tolerance)
-
-
-def test_predictions_come_from_products_of_roots_where_those_are_sound(found):
-    X = points(6)
-    predicted = found.quadrature.predict(X)
-    assert all(part.shape == (6,) for part in predicted)
-    assert bool((predicted.variance > 0).all())
-    assert bool((predicted.mean_sd > 0).all())
-    everything = found.hyperparameters(torch.arange(len(found.log_weights)))
-    roots = found.quadrature.root_weights
-    mixture = roots_of(found, everything, roots, X)
-    assert bool(predicted.from_roots.all())
-    torch.testing.assert_close(predicted.mass, mixture.mass, rtol=0, atol=0.02)
-    mean, variance = mixture.moments()
-    assert ((predicted.mean - mean).abs() / variance.sqrt()).max() < 0.05, "only kernels of no weight are left out"
-    assert (predicted.variance / variance).log().abs().max() < 0.1
 
 
 def test_predictions_fall_back_on_positive_weights(found, monkeypatch):

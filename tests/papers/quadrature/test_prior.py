@@ -256,14 +256,6 @@ def test_what_is_inferred_is_log_normal():
     torch.testing.assert_close(values.outputscale, 3.0 * torch.ones(3).double())
 
 
-def test_draws_are_a_function_of_the_generator():
-    prior, state, generator = prior_of(2, 3), torch.get_rng_state(), seeded(1)
-    first, again, later = (prior.draw(16, 2, generator=g) for g in (seeded(1), generator, generator))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, later)
-    assert torch.equal(torch.get_rng_state(), state)
-
-
 def test_draws_are_of_low_discrepancy_and_of_the_number_of_components():
     prior = prior_of(2, 4, noise=inferred(1e-3, 1.0))
     for components in (1, 2, 4):

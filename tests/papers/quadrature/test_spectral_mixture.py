@@ -75,23 +75,6 @@ def test_derivatives(num_inputs):
     assert torch.autograd.gradcheck(lambda theta: function(theta, x.detach(), x.detach()), (theta,))
 
 
-def test_numbers_of_components_trimming_and_selection():
-    mixtures = random_mixtures(0, 2, (20,), size=5)
-    counts = mixtures.num_components
-    assert set(counts.tolist()) == {1, 2, 3, 4, 5}
-    small = mixtures.take(counts <= 2)
-    assert small.weights.shape == (int((counts <= 2).sum()), 5)
-    trimmed = small.trim()
-    assert trimmed.weights.shape[-1] == trimmed.means.shape[-2] == trimmed.scales.shape[-2] == 2
-    assert torch.equal(trimmed.weights, small.weights[:, :2])
-    assert mixtures.take(3).weights.shape == (5,)
-    one = mixtures.take(int((counts == 3).nonzero()[0])).trim()
-    assert one.weights.shape == (3,)
-    nothing = unflatten(torch.zeros(2, 9), 1).trim()
-    assert nothing.weights.shape == (2, 1)
-    assert not covariance(nothing, torch.zeros(3, 1), torch.zeros(3, 1)).any()
-
-
 def test_a_component_is_a_normal_spectral_density():
     """The covariance is the Fourier transform of the density, by the trapezoidal rule."""
     mixture = random_mixtures(11, 1, size=3)

@@ -10,7 +10,6 @@ import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from gp_ensembles.features import RandomFourierFeatures
-from gp_ensembles.features.batch import stack_kernels
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtureKernel, covariance
 from gp_ensembles.spectral import SobolDraws
 from gp_ensembles.spectral.frequencies import BaseDraws, components_of
@@ -98,23 +97,6 @@ def test_scaling_and_active_columns():
     assert larger.is_stationary
 
 
-def test_absent_components_of_one_mixture_are_dropped():
-    mixture = random_mixtures(0, 2, size=5)
-    weights = mixture.weights * torch.tensor([1.0, 0.0, 1.0, 0.0, 0.0])
-    kernel = SpectralMixtureKernel(mixture._replace(weights=weights))
-    assert kernel.num_components == 2
-    torch.testing.assert_close(kernel.mixtures.means, mixture.means[[0, 2]])
-
-
-def test_parameters_are_read_as_they_were_given():
-    mixtures = random_mixtures(0, 2, (3,))
-    kernel = SpectralMixtureKernel(mixtures)
-    names = {f"raw_mixture_{part}" for part in ("weights", "means", "scales")}
-    assert {name for name, _ in kernel.named_parameters()} == names
-    for found, given in zip(kernel.mixtures, mixtures, strict=True):
-        torch.testing.assert_close(found, given, rtol=1e-13, atol=0, check_stride=False)
-
-
 @cases.one_input_and_two
 def test_derivatives(num_inputs):
     kernel = SpectralMixtureKernel(random_mixtures(0, num_inputs, (2,), 2))
@@ -134,18 +116,6 @@ def test_derivatives(num_inputs):
     assert torch.autograd.gradcheck(function(False), (x1.requires_grad_(), x2.requires_grad_(), *values))
     assert torch.autograd.gradcheck(function(True), (x1[:2].detach().requires_grad_(), x2, *values))
     assert torch.autograd.gradcheck(lambda *v: function(False)(x1.detach(), x1.detach(), *v), tuple(values))
-
-
-def test_kernels_of_one_size_can_be_stacked():
-    mixtures = random_mixtures(0, 2, (3,))
-    parts = [ScaleKernel(SpectralMixtureKernel(mixtures.take(b))).double() for b in range(3)]
-    stacked, X = stack_kernels(parts), inputs(0, 5, 2)
-    assert stacked.batch_shape == (3,)
-    for b, part in enumerate(parts):
-        torch.testing.assert_close(stacked(X).to_dense()[b], part(X).to_dense(), rtol=0, atol=1e-14)
-        torch.testing.assert_close(stacked[b](X).to_dense(), part(X).to_dense(), rtol=0, atol=1e-14)
-    with pytest.raises(ValueError, match="differs in structure"):
-        stack_kernels([parts[0], ScaleKernel(SpectralMixtureKernel(random_mixtures(0, 2, size=2)))])
 
 
 def test_the_gram_matrix_of_random_features_is_the_kernel(generator):

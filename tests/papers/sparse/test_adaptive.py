@@ -134,24 +134,6 @@ def test_few_rows_are_all_knots() -> None:
     assert found.model.mean_module.weights[1].item() == pytest.approx(2.0 * float(X[:, 1].std() / y.std()), rel=0.3)
 
 
-@pytest.mark.slow
-def test_it_is_no_worse_than_one_start_on_all_rows() -> None:
-    X, y = make_data(80)
-    found = choose(X, y)
-    alone = ExactGP(X, y, found.model.covar_module, found.model.likelihood, found.model.mean_module)
-    fitting_module.rescale(alone, fitting_module.spread_of(X))
-    assert found.history[-1].objective > fitting_module.fit_sparse(alone).objective - 0.1
-
-
-def test_units_do_not_matter() -> None:
-    X, y = make_data()
-    plain, scaled = (choose(*data) for data in ((X, y), (1e5 * X - 3e4, 1e-3 * y + 2.0)))
-    with torch.no_grad():
-        one, other = plain.model.posterior(X), scaled.model.posterior(1e5 * X - 3e4)
-    torch.testing.assert_close(1e3 * (other.mean - 2.0), one.mean, rtol=0, atol=0.02)
-    torch.testing.assert_close(1e3 * other.variance.sqrt(), one.variance.sqrt(), rtol=0.1, atol=1e-3)
-
-
 def test_the_kernel_mean_and_likelihood_may_be_given() -> None:
     X, y = make_data()
     kernel, likelihood = isotropic(0.7, 0.7, 0.7)

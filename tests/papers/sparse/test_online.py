@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 from botorch.models.transforms import Normalize, Standardize
-from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import RBFKernel
 from gpytorch.means import Mean, ZeroMean
 from torch import Tensor
 
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare
-from gp_ensembles.papers.sparse import DIC, FITC, VFE, ExactGP, GreedyBlocks, SparseGP, select_knots, start_online
+from gp_ensembles.papers.sparse import DIC, FITC, VFE, ExactGP, SparseGP, start_online
 from gp_ensembles.papers.sparse import online as online_module
 from gp_ensembles.papers.sparse.base import SparseModel
 from gp_ensembles.papers.sparse.online import inducing_features, weights_posterior
@@ -188,49 +188,12 @@ def test_a_checkpoint_goes_on_in_a_fresh_object() -> None:
     assert torch.equal(one.observe(X[20:], y[20:]).log_prob, other.observe(X[20:], y[20:]).log_prob)
 
 
-def test_single_precision() -> None:
-    X, y = (part.float() for part in rows())
-    models: list[SparseModel] = [SparseGP(X, y, X[:8], ScaleKernel(RBFKernel())), ExactGP(X, y, MaternKernel())]
-    seen = start_online(models, FixedShare(0.01)).observe(*(part.float() for part in far(30, seed=6)))
-    assert seen.log_prob.dtype == torch.float32
-    assert bool(seen.log_prob.isfinite().all())
-
-
-def test_copies_of_a_fitted_expert_are_the_expert() -> None:
-    online, (X, y) = start_online(sparse(), RULE), far(9, seed=2)
-    bound, state = online.ensemble.experts[0].bind(), online.state.experts[0]
-    Phi = bound.features(X)
-    twice = torch.stack([Phi, Phi])
-    copies = type(state)(*(torch.stack([field, field]) for field in state))
-    many, once = bound.take(torch.tensor([0, 0])), bound.update_block(state, Phi, y)
-    after, steps = many.update_block(copies, twice, y)
-    torch.testing.assert_close(steps.log_prob[1], once[1].log_prob)
-    torch.testing.assert_close(after[0][1], once[0][0])
-    torch.testing.assert_close(many.predict(copies, twice).mean[0], bound.predict(state, Phi).mean)
-    with pytest.raises(ValueError, match="no batch; make an expert of each model"):
-        online.ensemble.experts[0].take(torch.tensor([0]))
-
-
 def test_evidence_is_that_of_the_predictions() -> None:
     """FITC's, for a model without rows of its own."""
     model, (X, y) = sparse(), rows(30, seed=9)
     expert = start_online(model, RULE).ensemble.experts[0]
     expected = like(model, X, y, FITC()).objective()
     torch.testing.assert_close(expert.log_evidence(X, y), expected, rtol=1e-6, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_from_chosen_knots_to_a_stream() -> None:
-    """Chosen on the first rows, online on the next: the mixture is about as good as its best expert."""
-    X, y = rows(100, seed=7)
-    quick = GreedyBlocks(max_knots=15, fit_iterations=8, reselect=False, polish_iterations=5, subset_size=20)
-    generator = torch.Generator().manual_seed(0)
-    ways = {}, *({"kernel": KERNELS[name]().double(), "strategy": quick} for name in ("rbf", "matern ard"))
-    found = [select_knots(X[:50], y[:50], generator=generator, **settings) for settings in ways]
-    stream = start_online(found, RULE).observe(X[50:], y[50:])
-    each = stream.experts.log_prob.sum(-1)
-    assert float(stream.log_prob.sum()) >= float(each.max()) - np.log(3.0) - 1e-9
-    assert float((stream.mean - y[50:]).square().mean().sqrt()) < 0.15  # noise 0.1
 
 
 def test_models_that_do_not_fit_together() -> None:

@@ -5,7 +5,6 @@ from itertools import cycle
 
 import pytest
 import torch
-from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from gpytorch import ExactMarginalLogLikelihood
@@ -157,15 +156,6 @@ def test_gradients_in_the_inputs_by_finite_differences():
         assert torch.autograd.gradcheck(moments, (points(2, 2).requires_grad_(),))
 
 
-def test_posterior_transforms(model):
-    X = points(4)
-    plain = model.posterior(X)
-    transform = ScalarizedPosteriorTransform(torch.tensor([-2.0], dtype=torch.float64))
-    found = model.posterior(X, posterior_transform=transform)
-    assert torch.allclose(found.mean, -2.0 * plain.mean)
-    assert torch.allclose(found.variance, 4.0 * plain.variance)
-
-
 # --- state -----------------------------------------------------------------------------------------------------------
 
 
@@ -210,14 +200,6 @@ def test_predictions_follow_every_change():
         after = predict(rebuilt(model))
         assert torch.allclose(predict(model), after, rtol=1e-12, atol=1e-12)
         assert not torch.allclose(after, before, rtol=1e-6)
-
-
-def test_predictions_are_kept_between_changes(model, monkeypatch):
-    calls, original = [], SparseGP.projection
-    monkeypatch.setattr(SparseGP, "projection", lambda self, *rest: calls.append(1) or original(self, *rest))
-    for _ in range(3):
-        predict(model)
-    assert len(calls) == 1
 
 
 def test_conditioning_is_a_model_of_all_rows():
@@ -397,12 +379,6 @@ def test_bad_input_is_refused(model):
         SparseGP(X0, Y0, X0[:3], RBFKernel(batch_shape=torch.Size([2])))
     with pytest.raises(TypeError, match="torch tensor"):
         SparseGP(X0.numpy(), Y0, X0[:3], kernel)
-
-
-def test_targets_may_be_a_column():
-    flat, column = (SparseGP(X0, y, X0[:3], ScaleKernel(RBFKernel())) for y in (Y0, Y0.unsqueeze(-1)))
-    assert torch.equal(predict(flat), predict(column))
-    assert value_of(flat.mean_module.constant) == pytest.approx(float(Y0.mean()))
 
 
 def test_the_default_dtype_does_not_matter(wrong_default_dtype):

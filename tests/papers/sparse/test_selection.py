@@ -110,22 +110,6 @@ def test_polish_and_reselection_do_not_lose():
     assert (polished.history[-1].action, polished.history[-1].rows) == ("polish", ())
 
 
-def test_the_generator_decides_and_candidates_are_a_few_rows_in_every_step(monkeypatch):
-    seen, original = [], greedy_module.greedy_elbo_rows
-
-    def spy(*arguments, **settings):
-        seen.append(settings["num_candidates"])
-        return original(*arguments, **settings)
-
-    monkeypatch.setattr(greedy_module, "greedy_elbo_rows", spy)
-    first, second, third = (greedy(*rows(60), max_knots=12, num_candidates=30, seed=seed) for seed in (1, 1, 2))
-    assert set(seen) == {30}
-    assert torch.equal(first.knots, second.knots)
-    histories = ([step._replace(seconds=0.0) for step in found.history] for found in (first, second))
-    assert next(histories) == next(histories)
-    assert not torch.equal(first.knots, third.knots)
-
-
 @pytest.mark.parametrize("objective", [FITC(), DTC()], ids=name_of)
 def test_other_objectives_are_grown_too(objective):
     found = greedy(*rows(60), max_knots=20, tolerance=-1e9, approximation=objective)
@@ -164,12 +148,6 @@ def test_duplicates_are_no_knots_twice():
     found = greedy(X, y, max_knots=80, **ENDLESS)
     check(found, 15)
     assert len(torch.unique(found.knots, dim=0)) == len(found.knots)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("most", [1, 3, 5, 6])
-def test_few_knots_are_few(most):
-    check(greedy(*rows(60), max_knots=most), most)
 
 
 def test_constant_columns_and_few_rows():
@@ -297,15 +275,6 @@ def test_knots_at_categories_move_along_the_rest():
     found = select(X, y, Simultaneous(X[:10], LBFGSB(50)), kernel)
     assert torch.equal(found.knots[:, 1], X[:10, 1])
     assert found.history[-1].objective > found.history[0].objective + 1.0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("inputs", "targets"), [(1e-6, 1.0), (1e6, 1.0), (1.0, 1e6)])
-def test_scales_of_the_data_do_not_matter_much(inputs, targets):
-    X, y = rows(60)
-    found = select_knots(inputs * X, targets * y, ScaleKernel(RBFKernel()))
-    mean = found.model.posterior(inputs * X).mean.squeeze(-1).detach() / targets
-    assert float((mean - y).square().mean()) < 0.05 * float(y.var())
 
 
 def test_what_cannot_be_learned_is_said():
