@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from botorch.acquisition.analytic import ExpectedImprovement, LogExpectedImprovement, ProbabilityOfImprovement
 from botorch.utils.multi_objective.scalarization import get_chebyshev_scalarization
 from torch import Tensor
 
@@ -259,27 +258,6 @@ def test_values_are_expectations_over_the_weighted_mixture(name, models, size, w
     found = value_of(name, models, size, s)
     assert found.shape == moments[0].shape
     assert bool(check(found, moments, value.num_samples if sampled else 0).all()), (found, moments[0])
-
-
-@pytest.mark.parametrize(
-    ("kind", "utility"),
-    [(ExpectedImprovement, improvement), (LogExpectedImprovement, improvement), (ProbabilityOfImprovement, improves)],
-)
-def test_taking_the_mixture_for_one_normal_distribution_is_wrong(kind, utility):
-    """Why there is a weighted view: a formula that needs mean and variance only accepts the model itself."""
-    s, d = setting("uneven"), draws("uneven", "one").few(1)
-    with torch.no_grad():
-        found = kind(s.model, best_f=cases.BEST)(d.X)
-    found = found.exp() if kind is LogExpectedImprovement else found
-    assert not bool(check(found, brute_force(utility, "uneven", "one", 1), 0).all())
-
-
-def test_equal_weights_are_wrong():
-    """What BoTorch's average over an ensemble would say."""
-    s, d = setting("uneven"), draws("uneven", "one").few(1)
-    with torch.no_grad():
-        each = ExpectedImprovement(ExpertsView(s.model), best_f=cases.BEST)(d.X.unsqueeze(-3).expand(-1, 4, -1, -1))
-    assert not bool(check(each.mean(-1), brute_force(improvement, "uneven", "one", 1), 0).any())
 
 
 def test_the_knowledge_gradient_obeys_the_tower_rule():

@@ -116,15 +116,6 @@ def test_draws_have_the_mixtures_law(weights, batch, dtype):
         assert_close(covariance, p.covariance.squeeze(-3), rtol=0.1, atol=0.3)
 
 
-def test_a_draw_does_not_depend_on_its_neighbors():
-    whole = posterior(batch=(5,))
-    sampler = SobolQMCNormalSampler(Size([64]), seed=2)
-    draws = sampler(whole)
-    for b in range(5):
-        alone = MixturePosterior(whole.log_weights, whole.component_mean[b], whole.component_covariance[b])
-        assert_close(SobolQMCNormalSampler(Size([64]), seed=2)(alone), draws[:, b], rtol=1e-12, atol=1e-12)
-
-
 def test_weights_of_each_batch_entry_select_its_experts():
     """The same moments with weights of their own: the path that fantasies take."""
     p = posterior()

@@ -11,12 +11,11 @@ from gpytorch.likelihoods import (
     BernoulliLikelihood,
     GaussianLikelihood,
     LaplaceLikelihood,
-    SoftmaxLikelihood,
     StudentTLikelihood,
 )
 
-from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood, ProbitApproximation
-from gp_ensembles.likelihoods.classification import LogisticLikelihood, Logit, Probit
+from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, ProbitApproximation
+from gp_ensembles.likelihoods.classification import LogisticLikelihood
 from gp_ensembles.likelihoods.closed_forms import NormalLaplace
 from gp_ensembles.likelihoods.predictive import GaussHermite, class_probabilities, num_classes
 from gp_ensembles.likelihoods.response import conditional, log_prob
@@ -167,20 +166,6 @@ def test_the_probit_approximation_is_the_papers_formula():
     )
 
 
-@pytest.mark.parametrize("approximation", [GaussHermite(), ProbitApproximation()], ids=["quadrature", "closed"])
-@pytest.mark.parametrize(("link", "model"), [(Probit(), BernoulliLikelihood()), (Logit(), LogisticLikelihood())])
-def test_two_levels_predict_as_the_binary_model(approximation, link, model):
-    likelihood = OrdinalLikelihood(2, link).double()
-    y = torch.tensor([0.0, 1.0, 1.0, 0.0], dtype=torch.float64)
-    torch.testing.assert_close(
-        approximation.log_prob(likelihood, MEAN, VARIANCE, y).detach(), approximation.log_prob(model, MEAN, VARIANCE, y)
-    )
-    for mine, other in zip(
-        approximation.moments(likelihood, MEAN, VARIANCE), approximation.moments(model, MEAN, VARIANCE), strict=True
-    ):
-        torch.testing.assert_close(mine.detach(), other)
-
-
 def random_covariance(size, generator, rank=None):
     factor = torch.empty(4, size, rank or size, dtype=torch.float64).normal_(generator=generator)
     return factor @ factor.mT
@@ -246,16 +231,6 @@ def test_unordered_classes_have_the_moments_of_their_indicators(vector_case, gen
     p, variance = GaussHermite().moments(likelihood, mean, random_covariance(4, generator))
     assert p.shape == (4, 4)
     torch.testing.assert_close(variance, p * (1 - p))
-
-
-def test_softmax_without_mixing_predicts_as_ours(generator):
-    mean = torch.empty(4, 3, dtype=torch.float64).normal_(generator=generator)
-    covariance = random_covariance(3, generator) / 3
-    plain = SoftmaxLikelihood(num_classes=3, mixing_weights=False)
-    found, ours = (
-        GaussHermite().class_probabilities(one, mean, covariance) for one in (plain, MulticlassLikelihood(3))
-    )
-    torch.testing.assert_close(found, ours, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["log_poisson", "logistic", "student_t"])

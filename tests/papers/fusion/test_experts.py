@@ -123,13 +123,6 @@ def test_botorch_predicts_in_the_users_units():
     close(found.noise[0], noise.expand(12), 1e-6)
 
 
-def test_log_prob_is_that_of_targets():
-    X, y = rows(seed=1)
-    found = predict_experts([exact(*rows()), Constant()], X)
-    expected = torch.distributions.Normal(found.mean, found.target_variance.sqrt()).log_prob(y)
-    close(found.log_prob(y), expected)
-
-
 class Short(PredictiveExpert):
     def predict(self, X):
         return Constant().predict(X[:1])

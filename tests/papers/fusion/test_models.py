@@ -5,14 +5,12 @@ from itertools import product
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.distributions import Categorical, MixtureSameFamily, Normal
 
 from gp_ensembles.papers.fusion.experts import ExpertPredictions
 from gp_ensembles.papers.fusion.function_priors import FourierPrior
 from gp_ensembles.papers.fusion.models import BHS, PBHS, HetGP, MoGPE, PoGPE
-from tests.papers.fusion.cases import inputs, made_up_experts, seeded, spoil, without_noise
+from tests.papers.fusion.cases import inputs, made_up_experts, spoil, without_noise
 
 # Names of the golden blocks.
 BLOCKS = {"mean": "mu", "log_scale": "ls", "weights": "w"}
@@ -151,42 +149,6 @@ def test_prior_draws_have_the_prior_moments(generator):
     assert float(standard.mean(0).abs().max()) < 5 / math.sqrt(4000)
     assert float((standard.var(0) - 1).abs().max()) < 5 * math.sqrt(2 / 4000)
     torch.testing.assert_close(model.prior_mean[-2:].exp(), model.y.new_tensor([0.5, 1.3]), rtol=1e-12, atol=0)
-
-
-def permuted_weights(weights, order, linear):
-    """In linear pools logits are known up to a function: that of the new last expert is taken off."""
-    if not linear:
-        return weights[:, order]
-    whole = torch.nn.functional.pad(weights, (0, 0, 0, 1))[:, order]
-    return (whole - whole[:, -1:])[:, :-1]
-
-
-@given(seed=st.integers(0, 10**6), order=st.permutations(range(3)))
-@settings(max_examples=20)
-def test_models_do_not_mind_the_order_of_the_experts(seed, order):
-    """Permuted experts with permuted weights are the same model; in linear pools all but the last are free."""
-    generator, order = seeded(seed), list(order)
-    X, y = inputs(7, 2), inputs(7, seed=9).squeeze(-1)
-    prior = FourierPrior(inputs(3, 2, seed=1) * 3, 0.5, 1.3)
-    predictions = made_up_experts(3, 7, seed)
-    permuted = ExpertPredictions(*(part[order] for part in predictions))
-    for kind in (BHS, PBHS):
-        one, other = kind(X, y, predictions, prior), kind(X, y, permuted, prior)
-        theta = one.draw_prior(2, generator=generator)
-        moved = other.pack({"weights": permuted_weights(one.unpack(theta)["weights"], order, kind is BHS)})
-        torch.testing.assert_close(one.log_likelihood(theta), other.log_likelihood(moved), rtol=1e-10, atol=1e-10)
-        weights = one.log_weights(theta, X)[:, order]
-        torch.testing.assert_close(weights, other.log_weights(moved, X), rtol=1e-10, atol=1e-10)
-        if kind is PBHS:
-            torch.testing.assert_close(one.log_prior(theta), other.log_prior(moved))
-    for kind in (MoGPE, PoGPE):
-        model = kind(X, y, 3, prior, prior, prior)
-        theta = model.draw_prior(2, generator=generator)
-        blocks = model.unpack(theta)
-        moved = {name: part[:, order] for name, part in blocks.items() if name != "weights"}
-        moved["weights"] = permuted_weights(blocks["weights"], order, kind is MoGPE)
-        found = model.log_likelihood(model.pack(moved))
-        torch.testing.assert_close(found, model.log_likelihood(theta), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["PBHS", "PoGPE"])

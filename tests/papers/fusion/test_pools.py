@@ -5,8 +5,6 @@ import math
 import mpmath
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
 from gp_ensembles.numerics import normal as normals
@@ -97,28 +95,6 @@ def test_log_linear_density_is_the_normalized_product():
     grid = torch.linspace(-60, 60, 200001, dtype=F64).unsqueeze(-1)
     mass = torch.trapezoid(pool.log_prob(grid).exp(), grid, dim=0)
     close(mass, torch.ones(4, dtype=F64))
-
-
-@settings(max_examples=50)
-@given(seed=st.integers(0, 10**6), K=st.integers(1, 5), shift=st.floats(-1e3, 1e3))
-def test_identities(seed, K, shift):
-    mean, variance, log_weights = some_experts(K, 3, seed=seed)
-    order = torch.randperm(K, generator=seeded(seed))
-    y = mean[0] + 0.3
-    for pool in (linear_pool, lambda mean, variance, w: log_linear_pool(mean, variance, w.log_softmax(0))):
-        one = pool(mean, variance, log_weights)
-        close(pool(mean[order], variance[order], log_weights[order]).log_prob(y), one.log_prob(y))
-        close(pool(mean, variance, log_weights + shift).log_prob(y), one.log_prob(y), 1e-9)
-        # An expert that stands twice with half its weight is one expert.
-        twice = [torch.cat([v, v[:1]]) for v in (mean, variance, log_weights)]
-        twice[2][[0, -1]] -= math.log(2)
-        close(pool(*twice).log_prob(y), one.log_prob(y))
-    simplex = log_linear_pool(mean, variance, log_weights.log_softmax(0))
-    # Weights that sum to one: never surer than the surest, and agreeing experts stay as they are.
-    assert bool((simplex.variance >= variance.amin(0) * (1 - 1e-12)).all())
-    same = log_linear_pool(mean[:1].expand(K, 3), variance[:1].expand(K, 3), log_weights.log_softmax(0))
-    close(same.mean, mean[0])
-    close(same.variance, variance[0])
 
 
 def test_gradients():

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from gp_ensembles.papers.quadrature import surrogate
 from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal, Normal
-from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
 from gp_ensembles.papers.quadrature.surrogate import (
     Distances,
     KernelDistance,
@@ -148,40 +147,6 @@ def test_discrepancies_are_the_sums_written_out():
             assert value[i, j].item() == pytest.approx(expected, abs=1e-13)
             expected = energy_by_loops(WRITTEN_OUT[name], first.take(i), first.take(i), reflected)
             assert own[i].item() == pytest.approx(expected, abs=1e-13)
-
-
-@settings(max_examples=60)
-@given(
-    st.integers(0, 10**6),
-    st.sampled_from([1, 2, 4]),
-    st.sampled_from(list(DISSIMILARITIES)),
-    st.booleans(),
-    st.booleans(),
-)
-def test_order_splitting_padding_and_mirrors_change_nothing(seed, num_inputs, name, reflected, standardized):
-    rng = np.random.default_rng(seed)
-    one = torch.ones(num_inputs).double()
-    priors = (2.0 * one, LogNormal(-one, 0.35 * one)) if standardized else ()
-    distance = distance_of(num_inputs, DISSIMILARITIES[name], reflected, *priors)
-    mixtures = random_mixtures(seed, num_inputs, (3,), signed=True)
-    others = random_mixtures(seed + 1, num_inputs, (2,), signed=True)
-    value = between(mixtures, others, distance)
-    order = torch.tensor(rng.permutation(4))
-    shuffled = SpectralMixtures(*(part[:, order] for part in tuple(mixtures)))
-    share = rng.uniform(0.1, 0.9)
-    weights = torch.cat([share * mixtures.weights, (1 - share) * mixtures.weights], -1)
-    split = SpectralMixtures(weights, mixtures.means.repeat(1, 2, 1), mixtures.scales.repeat(1, 2, 1))
-    weights, padding = torch.nn.functional.pad(mixtures.weights, (0, 2)), rng.choice([0.0, 1.0, 7.0])
-    places = (torch.nn.functional.pad(part, (0, 0, 0, 2), value=padding) for part in tuple(mixtures)[1:])
-    equals = [shuffled, split, SpectralMixtures(weights, *places)]
-    if reflected:
-        signs = torch.tensor(rng.choice([-1.0, 1.0], (3, 4, 1)))  # every component by itself
-        equals.append(mixtures._replace(means=signs * mixtures.means))
-    for other in equals:
-        torch.testing.assert_close(between(other, others, distance), value, rtol=1e-11, atol=1e-12)
-        torch.testing.assert_close(between(others, other, distance), value.mT, rtol=1e-11, atol=1e-12)
-        assert float(between(other, mixtures, distance).diagonal().max()) < 1e-12
-    assert bool((value >= 0).all())
 
 
 @settings(max_examples=60)
