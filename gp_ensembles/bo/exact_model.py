@@ -177,7 +177,6 @@ class ExactEnsembleModel(MixtureModel):
         return MixturePosterior(log_weights.to(X), mean.unsqueeze(-1).to(X), covariance.unsqueeze(-3).to(X))
 
     def predict(self, X: Tensor, noise: bool | Tensor) -> Posterior:
-        r"""The mixture at transformed points (\*t, q, D), noise added as asked for."""
         return fantasies.predict(self.joint, self.noise.to(X), self._rows_imagined, X, noise)
 
     def learned(self, rows: Observations, data: Observations) -> Self:
@@ -187,7 +186,6 @@ class ExactEnsembleModel(MixtureModel):
         return other
 
     def prepare(self, rows: Observations) -> None:
-        """Learn the rows of data: copies share what was learned."""
         self._learned()
 
     def fit(self, start: Hyperparameters | None = None) -> Self:

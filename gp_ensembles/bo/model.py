@@ -110,7 +110,6 @@ class EnsembleModel(MixtureModel):
 
     @property
     def num_experts(self) -> int:
-        """Number of experts M."""
         return self.ensemble.num_experts
 
     @property

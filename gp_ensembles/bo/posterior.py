@@ -306,7 +306,6 @@ class MixturePosterior(ComponentsPosterior):
         return _normal_posterior(self.component_mean, self._wide)
 
     def moment_matched(self) -> GPyTorchPosterior:
-        """The normal distribution over all points and outputs with the mixture's mean and covariance."""
         deviation = (self.component_mean - self.mean.unsqueeze(-3)).mT.flatten(-2)  # (*batch, M, O q)
         weights = self.log_weights.exp().unsqueeze(-1)
         between = (weights * deviation).mT @ deviation

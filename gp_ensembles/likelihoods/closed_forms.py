@@ -75,16 +75,13 @@ class NormalLaplace(Distribution):
 
     @property
     def mean(self) -> Tensor:
-        """Mean."""
         return self.loc.expand(self.batch_shape)
 
     @property
     def variance(self) -> Tensor:
-        """Variance of the sum."""
         return self.normal_variance + 2 * self.scale.square()
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log density."""
         stddev = self.normal_variance.sqrt()
         distance = (value - self.loc) / stddev
         ratio = stddev / self.scale

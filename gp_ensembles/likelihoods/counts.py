@@ -48,12 +48,10 @@ class CountDistribution(Distribution):
 
     @property
     def mean(self) -> Tensor:
-        """Mean."""
         return (-self.log_odds).sigmoid() * self._rate
 
     @property
     def variance(self) -> Tensor:
-        """Variance."""
         rest = (-self.log_odds).sigmoid()
         return rest * self._rate * (1 + self._rate * ((-self.log_size).exp() + 1 - rest))
 

@@ -88,7 +88,6 @@ class GaussHermite(Predictive):
         self.num_refinements = num_refinements
 
     def log_prob(self, likelihood: Likelihood, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
-        """See :meth:`Predictive.log_prob`."""
         exact = closed_form(likelihood, mean, variance)
         if exact is not None:
             return observed_log_prob(exact, y.to(mean.dtype))
@@ -128,7 +127,6 @@ class GaussHermite(Predictive):
     def assess(
         self, likelihood: Likelihood, mean: Tensor, variance: Tensor, y: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """See :meth:`Predictive.assess`."""
         exact = closed_form(likelihood, mean, variance)
         if exact is not None:
             return exact.mean, exact.variance, observed_log_prob(exact, y.to(mean.dtype))
@@ -142,7 +140,6 @@ class GaussHermite(Predictive):
         return average, spread, self.log_prob(likelihood, mean, variance, y)
 
     def class_probabilities(self, likelihood: Likelihood, mean: Tensor, variance: Tensor) -> Tensor:
-        """See :meth:`Predictive.class_probabilities`."""
         _check_has_classes(likelihood)
         exact = closed_form(likelihood, mean, variance)
         if exact is not None:
@@ -221,11 +218,9 @@ class ProbitApproximation(Predictive):
     """
 
     def log_prob(self, likelihood: Likelihood, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
-        """See :meth:`Predictive.log_prob`."""
         return observed_log_prob(_smoothed(likelihood, mean, variance), y.to(mean.dtype))
 
     def moments(self, likelihood: Likelihood, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        """See :meth:`Predictive.moments`."""
         response = _smoothed(likelihood, mean, variance)
         if latent_dim(likelihood) == 1:
             return response.mean, response.variance
@@ -235,11 +230,9 @@ class ProbitApproximation(Predictive):
     def assess(
         self, likelihood: Likelihood, mean: Tensor, variance: Tensor, y: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """See :meth:`Predictive.assess`."""
         return *self.moments(likelihood, mean, variance), self.log_prob(likelihood, mean, variance, y)
 
     def class_probabilities(self, likelihood: Likelihood, mean: Tensor, variance: Tensor) -> Tensor:
-        """See :meth:`Predictive.class_probabilities`."""
         _check_has_classes(likelihood)
         return _probabilities(_smoothed(likelihood, mean, variance))
 

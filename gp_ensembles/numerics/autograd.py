@@ -36,9 +36,6 @@ class _Gram(torch.autograd.Function):
 
 
 def gram(Phi: Tensor) -> Tensor:
-    r"""Φᵀ Φ, differentiable to any order.
-
-    Shapes: ``Phi`` (\*batch, N, F); returns (\*batch, F, F).
-    """
+    r"""Φᵀ Φ, differentiable to any order. Shapes: ``Phi`` (\*batch, N, F); returns (\*batch, F, F)."""
     apply: Callable[[Tensor], Tensor] = _Gram.apply
     return apply(Phi)

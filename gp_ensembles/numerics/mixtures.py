@@ -21,20 +21,12 @@ _COLUMNS = 4096  # quantiles solved at once, so that memory stays bounded
 
 
 def log_prob(log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
-    r"""Log density, :math:`\log \sum_m w_m N(y; \mu_m, v_m)`, in log space throughout.
-
-    Shapes: ``log_weights`` (\*batch, M, N) or (\*batch, M, 1), ``mean`` (\*batch, M, N), ``variance`` (\*batch, M,
-    N), ``y`` (..., N); returns (..., N).
-    """
+    r"""Log density, :math:`\log \sum_m w_m N(y; \mu_m, v_m)`, in log space throughout."""
     return logsumexp_over_experts(log_weights + normal.log_prob(y.unsqueeze(-2), mean, variance))
 
 
 def moments(log_weights: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Mean and variance, :math:`\mu = \sum_m w_m \mu_m`, :math:`v = \sum_m w_m (v_m + (\mu_m - \mu)^2)`.
-
-    Shapes: ``log_weights`` (\*batch, M, N) or (\*batch, M, 1), ``mean`` (\*batch, M, N), ``variance`` (\*batch, M,
-    N); returns two tensors (\*batch, N).
-    """
+    r"""Mean and variance, :math:`\mu = \sum_m w_m \mu_m`, :math:`v = \sum_m w_m (v_m + (\mu_m - \mu)^2)`."""
     weights = log_weights.exp()
     center = sum_over_experts(weighted(weights, mean))
     return center, sum_over_experts(weighted(weights, variance + (mean - center.unsqueeze(-2)).square()))
@@ -46,11 +38,7 @@ def weighted(weights: Tensor, values: Tensor) -> Tensor:
 
 
 def cdf(log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
-    r"""Distribution function, :math:`\sum_m w_m \Phi((y - \mu_m) / \sqrt{v_m})`.
-
-    Shapes: ``log_weights`` (\*batch, M, N) or (\*batch, M, 1), ``mean`` (\*batch, M, N), ``variance`` (\*batch, M,
-    N), ``y`` (..., N); returns (..., N).
-    """
+    r"""Distribution function, :math:`\sum_m w_m \Phi((y - \mu_m) / \sqrt{v_m})`."""
     return sum_over_experts(log_weights.exp() * normal.cdf((y.unsqueeze(-2) - mean) * variance.rsqrt()))
 
 

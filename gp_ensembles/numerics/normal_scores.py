@@ -36,10 +36,7 @@ def normal_score_of(u: float) -> float:
 
 
 def component_log_densities(u: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
-    r"""Log densities :math:`\log g_k(u)` of K maps, shape (K, \*batch).
-
-    Shapes: ``shift`` (K,), ``scale`` (K,).
-    """
+    r"""Log densities :math:`\log g_k(u)` of K maps, shape (K, \*batch). Shapes: ``shift`` (K,), ``scale`` (K,)."""
     z = normal_score(u)
     m, s = (part.reshape(-1, *[1] * u.ndim) for part in (shift, scale))
     inside = 0.5 * (z.square() - ((z - m) / s).square()) - s.log()

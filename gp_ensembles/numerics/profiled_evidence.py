@@ -35,10 +35,7 @@ class Profile(NamedTuple):
 
 
 def profile(Phi: Tensor, y: Tensor) -> Profile:
-    r"""Decompose features once, in double precision.
-
-    Shapes: ``Phi`` (\*batch, N, F), ``y`` (N,).
-    """
+    r"""Decompose features once, in double precision. Shapes: ``Phi`` (\*batch, N, F), ``y`` (N,)."""
     seen = ~y.isnan()
     targets = y[seen].double()
     axes, values, _ = torch.linalg.svd(Phi[..., seen, :].double(), full_matrices=False)

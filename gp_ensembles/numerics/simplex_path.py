@@ -41,10 +41,7 @@ class Followed(NamedTuple):
 
 
 def follow_minimizer(before: Followed, rows: Numbers, growth: Growth) -> Followed:
-    """Follow the minimizer through a block of targets.
-
-    Shapes: ``rows`` (B, M).
-    """
+    """Follow the minimizer through a block of targets. Shapes: ``rows`` (B, M)."""
     matrix, sums, leader = (np.array(part) for part in before[:3])
     weights = np.concatenate([before.weights, np.empty_like(rows)])
     linear, done = np.empty_like(sums), 0

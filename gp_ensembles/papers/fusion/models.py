@@ -77,11 +77,9 @@ class BHS(FusionModel):
         self._log_density = normal_log_prob(mean, 0.5 * variance.log(), self.y)
 
     def log_likelihood(self, theta: Tensor) -> Tensor:
-        """Log density of the pool at each training target, shape (..., N)."""
         return linear_pool_log_prob(append_zero_logit(self.values(theta)["weights"]), self._log_density)
 
     def weigh(self, values: Mapping[str, Tensor]) -> Tensor:
-        """Log weights, shape (..., K, N); they sum to one."""
         return append_zero_logit(values["weights"]).log_softmax(-2)
 
     def combine(
@@ -135,12 +133,10 @@ class PBHS(FusionModel):
         self._mean, self._log_scale = mean, 0.5 * variance.log()
 
     def log_likelihood(self, theta: Tensor) -> Tensor:
-        """Log density of the pool at each training target, shape (..., N)."""
         log_weights = self.weigh(self.values(theta))
         return pooled_log_prob(pooled_normal(log_weights, self._mean, self._log_scale), self.y)
 
     def weigh(self, values: Mapping[str, Tensor]) -> Tensor:
-        """Log weights, shape (..., K, N); they need not sum to one."""
         return values["weights"] - math.log(self.num_experts)
 
     def combine(
@@ -202,13 +198,11 @@ class MoGPE(FusionModel):
         _warn_of_scale(self.y, self.X, mean_prior)
 
     def log_likelihood(self, theta: Tensor) -> Tensor:
-        """Log density of the mixture at each training target, shape (..., N)."""
         values = self.values(theta)
         log_density = normal_log_prob(values["mean"], values["log_scale"], self.y)
         return linear_pool_log_prob(append_zero_logit(values["weights"]), log_density)
 
     def weigh(self, values: Mapping[str, Tensor]) -> Tensor:
-        """Log weights, shape (..., K, N); they sum to one."""
         return append_zero_logit(values["weights"]).log_softmax(-2)
 
     def combine(
@@ -267,12 +261,10 @@ class PoGPE(FusionModel):
         _warn_of_scale(self.y, self.X, mean_prior)
 
     def log_likelihood(self, theta: Tensor) -> Tensor:
-        """Log density of the pool at each training target, shape (..., N)."""
         values = self.values(theta)
         return pooled_log_prob(pooled_normal(self.weigh(values), values["mean"], values["log_scale"]), self.y)
 
     def weigh(self, values: Mapping[str, Tensor]) -> Tensor:
-        """Log weights, shape (..., K, N); they need not sum to one."""
         return values["weights"] - math.log(self.num_experts)
 
     def combine(
@@ -314,7 +306,6 @@ class HetGP(FusionModel):
         _warn_of_scale(self.y, self.X, mean_prior)
 
     def log_likelihood(self, theta: Tensor) -> Tensor:
-        """Log density of each training target, shape (..., N)."""
         values = self.values(theta)
         return normal_log_prob(values["mean"], values["log_scale"], self.y).squeeze(-2)
 

@@ -34,12 +34,10 @@ class PointwisePosterior(ComponentsPosterior):
 
     @property
     def mean(self) -> Tensor:
-        r"""Mean, shape (\*batch, q, 1)."""
         return (self._draws * self._pooled_mean).sum(-2).unsqueeze(-1)
 
     @property
     def variance(self) -> Tensor:
-        r"""Variance, shape (\*batch, q, 1)."""
         own = self.component_covariance.diagonal(dim1=-2, dim2=-1)
         deviation = self.component_mean - self.mean.squeeze(-1)[..., None, None, :]
         spread = (self.log_weights.exp() * (own + deviation.square())).sum(-2)

@@ -54,7 +54,6 @@ class RegressorExpert(PredictiveExpert):
         self.level, self.slope, self.center, self.spread = level, slope, center, spread
 
     def predict(self, X: Tensor) -> ExpertPredictions:
-        """Predictions of the targets at inputs X (N, D), shapes (1, N), without separate noise."""
         mean, own = _predicted(self.regressor, X, f"a {type(self.regressor).__name__}")
         g = (torch.cat([X, mean.unsqueeze(-1)], -1) - self.center) / self.spread
         # No further from the center than the rows were, so that a line in the logarithm does not run away.

@@ -184,7 +184,6 @@ class KernelMixtureModel(MixtureModel):
         return MixturePosterior(self.log_weights, (mean + self.mean).unsqueeze(-1), covariance.unsqueeze(-3))
 
     def predict(self, X: Tensor, noise: bool | Tensor) -> Posterior:
-        r"""The mixture at transformed points (\*t, q, D), noise added as asked for."""
         return fantasies.predict(self.joint, self.noise, self._rows_imagined, X, noise)
 
     def log_weights_at(self, X: Tensor) -> Tensor:
@@ -208,7 +207,6 @@ class KernelMixtureModel(MixtureModel):
         return other
 
     def prepare(self, rows: Observations) -> None:
-        """Learn the rows of data: copies share what was learned."""
         assert self._conditioned is not None
 
     @staticmethod

@@ -292,7 +292,6 @@ class SparseModel(MixtureModel, ABC):
         return self._of_rows(X, y, noise[rows] if len(noise) > 1 else noise, given, X, all_are_knots=True)
 
     def prepare(self, rows: Observations) -> None:
-        """Compute the knots' posterior: copies share it."""
         self.knots_posterior()
 
     def forward(self, X: Tensor) -> MultivariateNormal:

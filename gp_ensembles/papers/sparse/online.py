@@ -241,7 +241,6 @@ class FittedExpert(Expert):
         return self.inner.init()
 
     def bind(self) -> BoundFitted:
-        """Read the hyperparameters once."""
         return BoundFitted(self.features.bind(), self.inner.bind(), self.features.prior_variance)
 
     def check_targets(self, y: Tensor) -> None:
