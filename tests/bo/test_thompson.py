@@ -142,17 +142,6 @@ def test_an_interrupted_loop_loses_nothing_it_saw():
     assert len(loop.Y) == 10
 
 
-def test_between_fits_observations_are_conditioned_on():
-    settings = ThompsonSettings(num_features=32, refit_every=100, raw_samples=32)
-    loop = ThompsonLoop(UNIT, settings, generator=generator(0))
-    loop.run(bump, num_rounds=0)
-    first = loop.model()
-    loop.observe(UNIT[:1], bump(UNIT[:1]))
-    second = loop.model()
-    assert second.ensemble is first.ensemble
-    assert len(second.data.Y) == len(first.data.Y) + 1
-
-
 @pytest.mark.slow
 def test_a_drifting_objective_is_followed():
     """The maximum moves from one side to the other; a loop that forgets ends nearer to it."""

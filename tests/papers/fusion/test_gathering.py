@@ -17,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeRegressor
 
 from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel
-from gp_ensembles.papers.fusion import BHS, PBHS, ExpertPredictions, fit_fusion, fuse, predict_experts
+from gp_ensembles.papers.fusion import PBHS, ExpertPredictions, fit_fusion, fuse
 from gp_ensembles.papers.fusion.forecasts import moment_forecast, quantile_forecast
 from gp_ensembles.papers.fusion.gathering import gather_experts, gather_predictions
 from gp_ensembles.papers.fusion.regressors import known_rows, scale_regressors
@@ -31,18 +31,6 @@ def rows(number):
     generator = seeded()
     X = torch.rand(number, 1, generator=generator, dtype=torch.float64)
     return X, (3.0 * X[:, 0]).sin() + 0.1 * torch.randn(number, generator=generator, dtype=torch.float64)
-
-
-@pytest.mark.parametrize("kind", [BHS, PBHS])
-def test_kinds_of_experts_in_one_fusion(kind):
-    X, y = rows(100)
-    gp = SingleTaskGP(X[:30], y[:30].unsqueeze(-1), covar_module=RBFKernel())
-    regressor = LinearRegression().fit(X[:30].numpy(), y[:30].numpy())
-    model = kind(X[30:], y[30:], [gp, regressor])
-    assert len(model.experts) == 2
-    fitted = fit_fusion(model, generator=seeded())
-    expected = fitted.predict(X[30:], predict_experts(model.experts, X[30:]))
-    torch.testing.assert_close(fitted.predict(X[30:]).mean, expected.mean)
 
 
 def test_a_fusion_of_forecasts_needs_forecasts_to_predict():

@@ -90,29 +90,6 @@ def test_predictions_are_those_of_brute_force():
     torch.testing.assert_close(ratio, torch.ones(6, dtype=F64), rtol=0, atol=0.2)
 
 
-@pytest.fixture(scope="module")
-def spike():
-    """A clear oscillation, many rows: the likelihood is a spike."""
-    problem = problem_of(num_rows=20, noise=0.05)
-    return problem, [run(problem, seed, search=Search()) for seed in (0, 1)]
-
-
-def test_two_seeds_agree_and_no_part_is_above_the_largest_likelihood(spike):
-    _, results = spike
-    first, second = results
-    deviation = math.hypot(first.log_evidence_sd, second.log_evidence_sd)
-    assert first.log_evidence_sd <= 0.1
-    assert abs(first.log_evidence - second.log_evidence) < 4.0 * deviation
-    for found in results:
-        best = found.history[-1].best_log_likelihood
-        assert bool((found.evidence.log_parts <= best).all())
-        assert found.log_evidence <= best
-        assert all(step.log_evidence <= step.best_log_likelihood for step in found.history)
-    early = [step.log_evidence_sd for step in first.history if step.evaluations <= 60]
-    assert set(early) == {math.inf}, "there are no draws yet"
-    assert math.isfinite(first.history[-1].log_evidence_sd)
-
-
 def test_failed_likelihoods_do_no_harm():
     problem = problem_of()
     problem.likelihoods = Failing(problem.likelihoods, 5e-2)

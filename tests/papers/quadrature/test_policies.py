@@ -68,15 +68,6 @@ def test_selections_are_legal_rows(policy, name, count):
     assert bool(flatten(prior.mixtures(rows)).isfinite().all())
 
 
-@every_policy
-def test_the_points_of_a_batch_differ_and_may_have_several_sizes(policy):
-    surrogate, nodes = surrogate_for(prior_of())
-    selections = [policy.select(surrogate, nodes, 6, generator=seeded(seed)) for seed in range(3)]
-    assert any(len(rows[:, 0].unique()) > 1 for rows in selections)
-    rows = policy.select(*surrogate_for(prior_of(1)), 4, generator=seeded(1))
-    assert (torch.cdist(rows, rows) + 9.0 * torch.eye(4)).min() > 1e-4
-
-
 def test_the_points_chosen_are_better_than_draws():
     surrogate, nodes = surrogate_for(prior_of())
     acquisition = InformationGain(surrogate, nodes.first(32))

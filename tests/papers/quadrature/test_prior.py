@@ -280,23 +280,6 @@ def test_draws_of_numbers_that_the_prior_does_not_know():
             prior_of(1, 3).draw(count, 1)
 
 
-def test_single_precision():
-    one = torch.ones(2)
-    prior = Hyperprior(HalfNormal(one), LogNormal(0 * one, 0.3 * one), 3, noise=inferred(0.1, 1.0))
-    cube = prior.draw(32, 3, generator=seeded(0))
-    values = prior.hyperparameters(cube)
-    for value in (cube, *tuple(values.mixtures), values.noise, values.outputscale):
-        assert value.dtype == torch.float32
-        assert bool(value.isfinite().all())
-    torch.testing.assert_close(values.mixtures.weights.sum(-1), torch.ones(32), rtol=0, atol=1e-6)
-    lower, upper = prior.bounds
-    assert bool(((cube >= lower) & (cube <= upper)).all())
-    edges = cube.clone()
-    edges[:16, 1:], edges[16:, 1:] = lower[1:], upper[1:]
-    assert bool(flatten(prior.mixtures(edges)).isfinite().all())
-    assert prior.mixtures(edges).num_components.unique().tolist() == [3]
-
-
 def test_a_prior_over_the_number_of_components():
     uniform = prior_of(1, 4).log_prob_components
     torch.testing.assert_close(uniform, torch.full((4,), 0.25).double().log())

@@ -1,7 +1,6 @@
 """Knots one at a time: published paths of ADADELTA and of whole selections, proposals, optimizers and bad input."""
 
 import math
-from itertools import pairwise
 
 import mpmath
 import numpy as np
@@ -343,27 +342,6 @@ def test_no_proposal_where_every_row_is_a_knot():
     X = torch.tensor([[0.0], [1.0], [1.0]], dtype=torch.float64)
     model = SparseGP(X, X.squeeze(-1), X[:2], RBFKernel())
     assert not any(len(one.propose(model)[0]) for one in (RandomSubset(), BayesianOptimization()))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("proposal", [RandomSubset(10), BayesianOptimization(3, 6)])
-@pytest.mark.parametrize("objective", [VFE(), FITC()])
-@pytest.mark.parametrize("optimizer", [LBFGSB(10), Adadelta(max_iterations=20)])
-def test_selection_grows_and_every_knot_adds(proposal, objective, optimizer):
-    (X, y), (kernel, likelihood) = rows(60), isotropic(1.0, 0.4, 0.25)
-    settings = {"proposal": proposal, "optimizer": optimizer, "start": 3, "max_knots": 7, "tolerance": 0.01}
-    found = select(X, y, kernel, likelihood, objective=objective, seed=0, **settings)
-    values = [step.objective for step in found.history]
-    assert all(after - before > 0.01 for before, after in pairwise(values))
-    assert [step.num_knots for step in found.history] == list(range(3, 3 + len(values)))
-    assert values[-1] == pytest.approx(value_of(found.model.objective()), abs=1e-9)
-    assert [len(step.rows) for step in found.history] == [0] + [1] * (len(values) - 1)
-    assert bool((found.knots == found.model.knots).all())
-    assert value_of(found.model.mean_module.constant) == pytest.approx(float(y.mean()))
-    assert found.model.mean_module.raw_constant.requires_grad  # it was held only while knots were chosen
-    assert kernel.outputscale.item() == pytest.approx(1.0)  # the caller's kernel is as it was
-    if objective == VFE():
-        assert values[-1] <= found.history[-1].upper_bound
 
 
 def test_selection_stops_at_the_first_knot_that_adds_too_little():
