@@ -27,13 +27,9 @@ from gp_ensembles.features.batch import take_experts
 from gp_ensembles.numerics.display import counted
 from gp_ensembles.numerics.draws import categorical_draws, generator_device, normal_draws
 
-
-class _Draws(NamedTuple):
-    """The draws from one expert."""
-
-    features: BoundFeatures  # its feature map alone, X (..., N, D) to (..., 1, N, F)
-    rows: Tensor  # places of the draws among all, flattened, (K,)
-    weights: Tensor  # in units of the targets, (K, F)
+# The draws from one expert: its feature map alone, X (..., N, D) to (..., 1, N, F); places of the draws among all,
+# flattened, (K,); and weights in units of the targets, (K, F).
+_Draws = tuple[BoundFeatures, Tensor, Tensor]
 
 
 @final
@@ -56,13 +52,13 @@ class EnsemblePath(SamplePath):
         own = lead[max(0, len(lead) - num) :]
         if all(size == 1 for size in own):  # all draws at the same points: an expert's features serve all its draws
             points = inputs.reshape(*lead[: max(0, len(lead) - num)], *inputs.shape[-2:])
-            parts = [(d.rows, (d.features(points).squeeze(-3) @ d.weights.mT).mT) for d in self.draws]
+            parts = [(rows, (features(points).squeeze(-3) @ weights.mT).mT) for features, rows, weights in self.draws]
         else:
             batch = torch.broadcast_shapes(lead, self.shape)
             points = inputs.expand(*batch, *inputs.shape[-2:]).flatten(len(batch) - num, len(batch) - 1)
             parts = [
-                (d.rows, (d.features(points[..., d.rows, :, :]).squeeze(-3) @ d.weights.unsqueeze(-1)).squeeze(-1))
-                for d in self.draws
+                (rows, (features(points[..., rows, :, :]).squeeze(-3) @ weights.unsqueeze(-1)).squeeze(-1))
+                for features, rows, weights in self.draws
             ]
         order = torch.cat([index for index, _ in parts]).argsort()
         values = torch.cat([value for _, value in parts], dim=-2)[..., order, :]
@@ -110,7 +106,7 @@ def draw_paths(
         raise UnsupportedError("paths are drawn from a model of data, not from a batch of fantasies")
     predictive, num_outputs = model.predictive_state(), model.num_outputs
     selected = categorical_draws(predictive.log_weights.exp(), sample_shape.numel(), generator)
-    draws, first = [], 0
+    draws, first = list[_Draws](), 0
     for expert, posterior in zip(model.ensemble.experts, predictive.experts, strict=True):
         for entry, (mean, covariance, scale) in enumerate(
             zip(posterior.mean, posterior.covariance, posterior.scale, strict=True)
@@ -123,7 +119,7 @@ def draw_paths(
                 errors = (psd_safe_cholesky(covariance) @ normals.unsqueeze(-1)).squeeze(-1)
                 weights = (mean + errors) * scale.unsqueeze(-1)  # (K, O, F)
                 rows = (own.unsqueeze(-1) * num_outputs + torch.arange(num_outputs, device=own.device)).flatten()
-                draws.append(_Draws(features, rows, weights.flatten(0, 1)))
+                draws.append((features, rows, weights.flatten(0, 1)))
         first += len(posterior.noise)
     return EnsemblePath(model, sample_shape if num_outputs == 1 else torch.Size([*sample_shape, num_outputs]), draws)
 
