@@ -111,9 +111,6 @@ def recalibrate_block(state: RecalibrationState, pit: Tensor) -> tuple[Recalibra
     """Predict a block of targets of one stream by the maps before each, and learn them.
 
     Shapes: ``pit`` (B,).
-
-    Raises:
-        ValueError: If pit has another shape.
     """
     if pit.ndim != 1:
         raise ValueError(f"pit must have shape (B,), got {tuple(pit.shape)}")

@@ -292,9 +292,6 @@ def predict_mixture(
     """Predict each row of X (N, D) as the next one from bound experts and a state, without those in quarantine.
 
     Shapes: ``steps`` (1,) to each of them, ``extra`` (N,).
-
-    Raises:
-        NumericalError: If no expert that has weight predicts a row; names it, counted from ``first_row``.
     """
     features = evaluate(bound, next_inputs(layers, state, X))
     found = flatten([b.predict(s, Phi, steps) for s, b, Phi in zip(state.experts, bound, features, strict=True)])

@@ -51,11 +51,7 @@ def find_absent(steps: Predictions, external_models: Sequence[int]) -> Tensor | 
 
 
 def awake_weights(log_weights: Tensor, absent: Tensor, first_row: int | None = None) -> Tensor:
-    """Log weights (M,) or (M, N), renormalized over the experts that are not ``absent`` (M, N).
-
-    Raises:
-        NumericalError: If no expert that has weight predicts a row; names it, counted from ``first_row``, if given.
-    """
+    """Log weights (M,) or (M, N), renormalized over the experts that are not ``absent`` (M, N)."""
     weights = log_weights if log_weights.ndim == 2 else log_weights.unsqueeze(-1)
     weights = weights.masked_fill(absent, -torch.inf)
     total = weights.logsumexp(0)

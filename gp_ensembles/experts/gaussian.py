@@ -302,11 +302,7 @@ def default_likelihood(features: FeatureMap) -> GaussianLikelihood:
 
 
 def checked_likelihood(features: FeatureMap, likelihood: GaussianLikelihood | None) -> GaussianLikelihood:
-    """A likelihood for a feature map, the default one for ``None``.
-
-    Raises:
-        ValueError: If it has another batch shape.
-    """
+    """A likelihood for a feature map, the default one for ``None``."""
     if likelihood is None:
         return default_likelihood(features)
     if likelihood.noise.shape[:-1] != features.batch_shape:
@@ -330,11 +326,7 @@ def check_single_output(y: Tensor) -> None:
 
 
 def check_real_targets(y: Tensor) -> None:
-    """Raise unless no target, (B,) or (B, O), is infinite.
-
-    Raises:
-        ValueError: Naming the value and the row.
-    """
+    """Raise unless no target, (B,) or (B, O), is infinite."""
     if y.device.type == "meta" or not bool(torch.isinf(y).any()):
         return
     flat = torch.isinf(y).reshape(y.shape[0], -1).any(-1)

@@ -250,10 +250,6 @@ def uniform_breakpoints(X: Tensor, num_intervals: int, margin: float) -> Tensor:
     """Equally spaced breakpoints over the range of each column, widened on both sides.
 
     Shapes: ``X`` (N, D); returns (D, I + 1).
-
-    Raises:
-        ValueError: If X is not a finite matrix, a column is constant, or an argument is out of range.
-        TypeError: If X is not a floating point tensor.
     """
     check_matrix(X)
     if X.ndim != 2 or X.shape[0] < 2:

@@ -144,10 +144,6 @@ def draw_for_kernel(
     r"""Base draws for a kernel, in its dtype and on its device.
 
     Returns: normals (\*batch, F/2, D), in unused columns zero, and uniforms (\*batch, F/2).
-
-    Raises:
-        TypeError: If the kernel's class is not registered.
-        ValueError: If F is odd, or smaller than twice the number of summands.
     """
     if num_features < 2 or num_features % 2:
         raise ValueError(

@@ -162,9 +162,6 @@ def update_covariance(
 
     Shapes: ``Phi`` (\*batch, B, F), ``rows`` or their targets (B,) or (\*batch, B), ``noise`` (\*batch),
     ``random_walk_variance`` (\*batch, 1) or (\*batch, F), ``steps`` since the state (B,) or (\*batch, B).
-
-    Raises:
-        NumericalError: If the predictive covariance of the block is not positive definite.
     """
     gain, predictions = condition_block(state, Phi, rows, noise, random_walk_variance, steps)
     return apply_gain(state, gain), predictions

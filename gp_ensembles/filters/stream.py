@@ -88,9 +88,6 @@ class BlockStream:
         r"""Predict a block one step ahead and keep what it teaches; the state is not touched.
 
         Shapes: ``Phi`` (\*batch, B, F), targets (B,) or (\*batch, B); returns (\*batch, B).
-
-        Raises:
-            NumericalError: If the predictive covariance of the block is not positive definite.
         """
         if has_gaps or not rows.is_plain:
             return self._stage_weighted(Phi, rows)
@@ -178,9 +175,6 @@ def condition_series(
 
     Shapes: ``moments`` (T, M, F, F + 1), ``places`` (S,), ``Phi`` (S, M, B, F), rows (S, B), ``noise`` (M,) or
     (S, M), ``walk`` (M, 1) or (M, F). Uneven steps are for blocks of one row. Returns predictions (S, M, B).
-
-    Raises:
-        NumericalError: If the predictive covariance of a block is not positive definite.
     """
     num_experts, num_rows, width = Phi.shape[1:]
     joint = torch.empty(*Phi.shape[:-1], width + 1, dtype=Phi.dtype, device=Phi.device)

@@ -40,11 +40,7 @@ _ROUND_OFF = 1e-14  # of the largest eigenvalue
 
 @torch.no_grad()
 def fit_variances(expert: GaussianExpert, X: Tensor, y: Tensor, fit: FitSettings) -> Variances:
-    """The variances of each series X (S, N, D), y (S, N) with the highest evidence, under a prior around the expert's.
-
-    Raises:
-        ValueError: If the optimizer is another.
-    """
+    """Variances of each series X (S, N, D), y (S, N) with the highest evidence, under a prior around the expert's."""
     if not isinstance(fit.method, LBFGS):
         raise ValueError("variances of series are fitted by L-BFGS; give FitSettings(LBFGS())")
     bound = expert.bind()
@@ -100,9 +96,6 @@ def evidence_terms(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Tensor
     r"""Log evidence (S, \*batch) of targets (S, N), differentiable.
 
     Shapes: ``Phi`` (S, \*batch, N, F), variances (\*batch) or (S, \*batch).
-
-    Raises:
-        NumericalError: If it cannot be computed for one.
     """
     seen = (~y.isnan()).to(y).reshape(len(y), *[1] * (Phi.ndim - 3), -1, 1)
     targets = y.nan_to_num(0.0).reshape(seen.shape)
@@ -235,10 +228,6 @@ def fit_factors(ensemble: Ensemble, X: Tensor, y: Tensor, fit: FitSettings, may_
     .. math:: \max_c \frac{1}{M} \sum_m \log p(y_s \mid X_s / c, m) - \tfrac{1}{2} \tau \lVert \log c \rVert^2
 
     Shapes: ``X`` (S, N, D), ``y`` (S, N), ``may_move`` (S,); returns (S, D).
-
-    Raises:
-        TypeError: If no expert has Gaussian noise and a basis.
-        ValueError: If the optimizer is another.
     """
     if not isinstance(fit.method, LBFGS):
         raise ValueError("length scales of series are fitted by L-BFGS; give FitSettings(LBFGS())")

@@ -212,11 +212,7 @@ def linear_models(
 
 
 def joint_law(model: LinearModel, Phi: Tensor) -> tuple[Tensor, Tensor]:
-    """Means (H,) and lower Cholesky factor (H, H) of the covariance of the targets of future rows Phi (H, F).
-
-    Raises:
-        NumericalError: If the covariance is not positive definite.
-    """
+    """Means (H,) and lower Cholesky factor (H, H) of the covariance of the targets of future rows Phi (H, F)."""
     design = Phi if model.row_scale is None else Phi * model.row_scale.unsqueeze(-1)
     _, mean, covariance, _ = joint_moments(GaussianState(model.moments), design, model.noise, model.walk, model.steps)
     return mean, cholesky(covariance + torch.diag_embed(model.noise.expand_as(mean)), JOINT)
@@ -307,11 +303,7 @@ class WindowMeans:
         return mean.reshape(-1, X.shape[0])
 
     def joint_law(self, member: int, along: AlongMeans) -> tuple[Tensor, Tensor]:
-        """Means (H,) of one expert along its path of means, and the factor (H, H) of the covariance of the targets.
-
-        Raises:
-            NumericalError: If the covariance is not positive definite.
-        """
+        """Means (H,) of one expert along its path of means, and the factor (H, H) of the covariance of the targets."""
         rows = along(lambda X: self(X)[member])
         covariance = self._expert.joint_covariance(self._state, self._features(rows)).double()
         covariance = covariance.reshape(-1, *covariance.shape[-2:])[member]
