@@ -97,7 +97,7 @@ class FeatureMap(nn.Module, ABC):
 
 
 def check_matrix(X: Tensor, num_columns: int | None = None) -> None:
-    """Raise unless X (..., N, D) is a finite floating point tensor, with the number of columns that is given, if any."""
+    """Raise unless X (..., N, D) is a finite floating point tensor, with as many columns as are given, if any."""
     if not isinstance(X, Tensor):
         raise TypeError(
             f"X must be a floating point tensor, got {type(X).__name__}; convert it with "
