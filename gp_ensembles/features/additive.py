@@ -107,12 +107,10 @@ class AdditivePolynomialFeatures(FeatureMap):
 
     @property
     def prior_variance(self) -> Tensor:
-        r"""Prior variance of each weight, shape (\*batch), differentiable."""
         value: Tensor = self.prior()
         return value
 
     def bind(self) -> BoundFeatures:
-        """Return the map as a plain function of tensors."""
         batch_shape, order, factors = self.batch_shape, self.order, self.scales.reciprocal()
 
         def features(X: Tensor) -> Tensor:
@@ -212,7 +210,6 @@ class AdditiveSplineFeatures(FeatureMap):
 
     @property
     def prior_variance(self) -> Tensor:
-        r"""Prior variance of each weight, shape (\*batch), differentiable."""
         value: Tensor = self.prior()
         return value
 

@@ -293,7 +293,6 @@ class OptimizedFourierFeatures(FeatureMap):
 
     @property
     def prior_variance(self) -> Tensor:
-        r"""Prior variance of each weight, shape (\*batch), differentiable."""
         value: Tensor = self.prior()
         return value
 

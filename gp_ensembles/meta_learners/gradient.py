@@ -70,7 +70,6 @@ class ExponentiatedGradient(MetaLearner):
         self.share = share
 
     def init(self, num_experts: int, like: Tensor) -> MetaState:
-        """State before any data: equal weights, for any number of experts."""
         return initial_state(None, num_experts, like)
 
     def log_weights(self, state: MetaState) -> Tensor:
@@ -88,7 +87,6 @@ class ExponentiatedGradient(MetaLearner):
         return run_steps(self._exact_step(state), state, log_prob) if found is None else found
 
     def grow(self, state: MetaState, num_new: int, share: float) -> MetaState:
-        """New experts with weight ``share`` together, for any number of experts."""
         return grown_weights(state, num_new, share)
 
     def _in_numbers(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput] | None:
@@ -163,7 +161,6 @@ class SoftBayes(MetaLearner):
         self.form = None if learning_rate is None else (1 - learning_rate, learning_rate, 0.0)
 
     def init(self, num_experts: int, like: Tensor) -> MetaState:
-        """State before any data: equal weights, for any number of experts."""
         return initial_state(None, num_experts, like)
 
     def log_weights(self, state: MetaState) -> Tensor:
