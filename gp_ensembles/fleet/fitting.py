@@ -218,7 +218,6 @@ def experts_on_bases(ensemble: Ensemble) -> Sequence[GaussianExpert]:
 # and the gradient is of no help.
 _STARTS = (0.0, -0.7, 0.7, -1.4, 1.4, -2.1, 2.1)
 _TOLERANCE = 1e-3  # nats per row
-_NUMBERS_AT_ONCE = 300_000  # features of some series: what stays in the cache
 
 
 @torch.no_grad()
@@ -233,7 +232,7 @@ def fit_factors(ensemble: Ensemble, X: Tensor, y: Tensor, fit: FitSettings, may_
         raise ValueError("length scales of series are fitted by L-BFGS; give FitSettings(LBFGS())")
     if not (experts := experts_on_bases(ensemble)):
         raise TypeError("no expert has Gaussian noise and a basis to fit length scales of; leave own_length_scales out")
-    size = max(1, _NUMBERS_AT_ONCE // (y.shape[1] * sum(expert.features.num_features for expert in experts)))
+    size = max(1, _FEATURES_AT_ONCE // (y.shape[1] * sum(expert.features.num_features for expert in experts)))
     parts = zip(X.split(size), y.split(size), may_move.split(size), strict=True)
     logs = torch.cat([_ascent(ensemble, *rows[:2], *_best_start(ensemble, *rows, fit), fit) for rows in parts])
     return torch.where(may_move.unsqueeze(-1), logs, 0.0).exp()

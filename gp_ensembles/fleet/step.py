@@ -14,7 +14,7 @@ from gp_ensembles.engine.access_lock import uninterrupted
 from gp_ensembles.engine.ensemble import Ensemble, evaluate, responses_of
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.outliers import Discounted, discount, find_outliers
-from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions, assemble, flatten, make_mixture
+from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions, are_sound, assemble, flatten, make_mixture
 from gp_ensembles.engine.quarantine import weights_without
 from gp_ensembles.engine.state import EnsembleState
 from gp_ensembles.engine.weighing import append_copies, innovate, spliced, weigh, with_lags, within_reach
@@ -183,7 +183,7 @@ class Step:
         after, steps, output = self._weighed(before._replace(history=history), own, y, share)
         predictions = self._assembled(steps, output)
         mean, variance = (part.reshape(y.shape) for part in predictions[:2])
-        sound = _sound(own)
+        sound = are_sound(own).flatten(1).all(1)  # series all of whose experts predict numbers
         far = find_outliers(layers.outlier_threshold, mean, variance, y, start)
         is_far = torch.zeros_like(sound) if far is None else far.any(-1) & sound
         done = (sound & ~is_far).nonzero().flatten()
@@ -264,11 +264,3 @@ def _take(predictions: EnsemblePredictions, rows: Tensor) -> EnsemblePredictions
     steps = type(predictions.experts)(*(field[:, rows] for field in predictions.experts))
     log_weights = predictions.log_weights[:, rows]
     return EnsemblePredictions(mean, variance, log_prob, log_weights, steps, predictions.responses)
-
-
-def _sound(steps: Predictions) -> Tensor:
-    """Series (S,) all of whose experts predict numbers; under other likelihoods variances may be zero or infinite."""
-    is_latent = isinstance(steps, LatentPredictions)
-    variance = steps.variance
-    sound = steps.mean.isfinite() & (variance >= 0 if is_latent else (variance > 0) & (variance < torch.inf))
-    return sound.flatten(1).all(1)

@@ -145,7 +145,7 @@ class Store:
     def put(self, places: Tensor, state: EnsembleState | None = None) -> None:
         """Give series a state, that before any data by default; makes room for them."""
         self._grow(int(places.max()) + 1 if len(places) else 0)
-        values = self._start if state is None else {**self._start, **self._checked(state)}
+        values = self._start if state is None else {**self._start, **self.checked(state)}
         for name, value in values.items():
             self._tensors[name][places] = value.detach().to(self._tensors[name])
 
@@ -165,11 +165,8 @@ class Store:
                     f"the states are of another ensemble: {name} is {got.get(name)}, in this fleet {wanted.get(name)}"
                 )
 
-    def check(self, state: EnsembleState) -> None:
-        """Raise unless a state is one of this kind of ensemble."""
-        self._checked(state)
-
-    def _checked(self, state: EnsembleState) -> dict[str, Tensor]:
+    def checked(self, state: EnsembleState) -> dict[str, Tensor]:
+        """A state by name, if it is one of this kind of ensemble."""
         values = dict(named_tensors(_with_quarantine(state)))
         wanted = {name: value.shape for name, value in self._start.items() if name != FAILED and name[:5] != "note_"}
         got = {name: value.shape for name, value in values.items()}
