@@ -48,6 +48,7 @@ def add_experts(
 
     Example:
         >>> import torch
+        >>> from gp_ensembles.engine import Ensemble
         >>> from gp_ensembles.experts import GaussianExpert
         >>> from gp_ensembles.features import LinearFeatures
         >>> from gp_ensembles.meta_learners import BayesianModelAveraging
@@ -124,6 +125,7 @@ def revive_experts(online: OnlineEnsemble, names: Sequence[str], share: float) -
 
     Example:
         >>> import torch
+        >>> from gp_ensembles.engine import Ensemble
         >>> from gp_ensembles.experts import GaussianExpert
         >>> from gp_ensembles.features import LinearFeatures
         >>> from gp_ensembles.meta_learners import BayesianModelAveraging
