@@ -307,50 +307,7 @@ class CorrelatedWalk(Transition):
         return CorrelatedWalk(_take(self.covariance, batch_shape, index, 2))
 
 
-class Forgetting(Transition):
-    r"""Old rows count less, by a factor from 0.5 to 1 per step: a number, or a tensor () or (\*batch)."""
-
-    factor: Tensor
-
-    def __init__(self, factor: Tensor | float) -> None:
-        super().__init__()
-        value = exact_tensor(factor).detach().clone()
-        if value.device.type != "meta" and not bool(((value >= 0.5) & (value <= 1)).all()):
-            raise ValueError(
-                f"a forgetting factor must lie in [0.5, 1], got {value.tolist()}; 0.99 remembers about 100 rows, 0.999 "
-                f"a thousand"
-            )
-        self.register_buffer("factor", value)
-
-    def half_powers(self, num_rows: int, like: Tensor, steps: Tensor | None) -> Tensor:
-        r"""Powers 1/2, 1, ..., B/2 of the factor, or half of some steps (B,), shape (\*batch, B)."""
-        root = self.factor.to(like).sqrt().unsqueeze(-1)
-        if steps is not None:  # one long gap forgets all that a block can tell
-            return (root ** steps.to(root)).clamp_min(_SMALLEST_SCALE)
-        return root ** torch.arange(1, num_rows + 1, dtype=root.dtype, device=root.device)
-
-    @property
-    def max_rows(self) -> int | None:
-        """Until the scale of the coordinates has fallen to 1e-4."""
-        smallest = float(self.factor.min())
-        return None if smallest == 1 else max(1, int(math.log(_SMALLEST_SCALE) / math.log(smallest)))
-
-    def slowest_walk(self) -> Tensor | None:
-        """``None``: what is added is a share of what is there, or of the prior variance."""
-        return None
-
-    def check_shape(self, batch_shape: torch.Size, num_features: int) -> None:
-        if self.factor.ndim and self.factor.shape != batch_shape:
-            raise ValueError(
-                f"forgetting factors of shape {tuple(self.factor.shape)} do not fit experts of shape "
-                f"{tuple(batch_shape)}"
-            )
-
-    def take(self, batch_shape: torch.Size, index: Tensor) -> "Forgetting":
-        return type(self)(self.factor if self.factor.ndim == 0 else self.factor[index])
-
-
-class ExponentialForgetting(Forgetting):
+class ExponentialForgetting(Transition):
     r"""Old rows count less: before every row the covariance is divided by :math:`\lambda`, the mean stays.
 
     A row that is n rows old counts :math:`\lambda^n`, an effective memory of :math:`1 / (1 - \lambda)` rows. In
@@ -369,16 +326,37 @@ class ExponentialForgetting(Forgetting):
         tensor(4.0000, dtype=torch.float64)
     """
 
+    factor: Tensor
+
+    def __init__(self, factor: Tensor | float) -> None:
+        super().__init__()
+        self.register_buffer("factor", _check_factor(factor))
+
     def schedule(self, num_rows: int, prior_variance: Tensor, steps: Tensor | None = None) -> Schedule:
-        half_powers = self.half_powers(num_rows, prior_variance, steps)
+        half_powers = _half_powers(self.factor.to(prior_variance), num_rows, steps)
         return Schedule(
             row_scale=1 / half_powers,
             target_scale=half_powers,
             covariance_scale=half_powers[..., -1] ** -2,
         )
 
+    @property
+    def max_rows(self) -> int | None:
+        """Until the scale of the coordinates has fallen to 1e-4."""
+        return _max_rows(self.factor)
 
-class StabilizedForgetting(Forgetting):
+    def slowest_walk(self) -> Tensor | None:
+        """``None``: what is added is a share of what is there."""
+        return None
+
+    def check_shape(self, batch_shape: torch.Size, num_features: int) -> None:
+        _check_factor_shape(self.factor, batch_shape)
+
+    def take(self, batch_shape: torch.Size, index: Tensor) -> "ExponentialForgetting":
+        return ExponentialForgetting(self.factor if self.factor.ndim == 0 else self.factor[index])
+
+
+class StabilizedForgetting(Transition):
     r"""Forgetting towards the prior, so that the covariance never exceeds it.
 
     .. math:: \theta_t = \sqrt{\lambda}\, \theta_{t-1} + w_t, \qquad
@@ -402,9 +380,14 @@ class StabilizedForgetting(Forgetting):
     """
 
     needs_prior_variance = True
+    factor: Tensor
+
+    def __init__(self, factor: Tensor | float) -> None:
+        super().__init__()
+        self.register_buffer("factor", _check_factor(factor))
 
     def schedule(self, num_rows: int, prior_variance: Tensor, steps: Tensor | None = None) -> Schedule:
-        half_powers = self.half_powers(num_rows, prior_variance, steps)
+        half_powers = _half_powers(self.factor.to(prior_variance), num_rows, steps)
         return Schedule(
             row_scale=half_powers,
             walk=prior_variance.unsqueeze(-1),
@@ -412,6 +395,21 @@ class StabilizedForgetting(Forgetting):
             mean_scale=half_powers[..., -1],
             covariance_scale=half_powers[..., -1] ** 2,
         )
+
+    @property
+    def max_rows(self) -> int | None:
+        """Until the scale of the coordinates has fallen to 1e-4."""
+        return _max_rows(self.factor)
+
+    def slowest_walk(self) -> Tensor | None:
+        """``None``: what is added is a share of the prior variance."""
+        return None
+
+    def check_shape(self, batch_shape: torch.Size, num_features: int) -> None:
+        _check_factor_shape(self.factor, batch_shape)
+
+    def take(self, batch_shape: torch.Size, index: Tensor) -> "StabilizedForgetting":
+        return StabilizedForgetting(self.factor if self.factor.ndim == 0 else self.factor[index])
 
 
 def step_ahead(
@@ -450,3 +448,32 @@ def _broadcasts(shape: torch.Size, wanted: tuple[int, ...]) -> bool:
 def _take(value: Tensor, batch_shape: torch.Size, index: Tensor, num_own_axes: int) -> Tensor:
     own = value.shape[-num_own_axes:]
     return value.expand(*batch_shape, *own).reshape(batch_shape.numel(), *own)[index.to(value.device)]
+
+
+def _check_factor(factor: Tensor | float) -> Tensor:
+    value = exact_tensor(factor).detach().clone()
+    if value.device.type != "meta" and not bool(((value >= 0.5) & (value <= 1)).all()):
+        raise ValueError(
+            f"a forgetting factor must lie in [0.5, 1], got {value.tolist()}; 0.99 remembers about 100 rows, 0.999 a "
+            f"thousand"
+        )
+    return value
+
+
+def _check_factor_shape(factor: Tensor, batch_shape: torch.Size) -> None:
+    if factor.ndim and factor.shape != batch_shape:
+        raise ValueError(
+            f"forgetting factors of shape {tuple(factor.shape)} do not fit experts of shape {tuple(batch_shape)}"
+        )
+
+
+def _half_powers(factor: Tensor, num_rows: int, steps: Tensor | None) -> Tensor:
+    r"""Powers 1/2, 1, ..., B/2 of a factor, or half of some steps (B,), shape (\*batch, B)."""
+    if steps is not None:  # one long gap forgets all that a block can tell
+        return (factor.sqrt().unsqueeze(-1) ** steps.to(factor)).clamp_min(_SMALLEST_SCALE)
+    return factor.sqrt().unsqueeze(-1) ** torch.arange(1, num_rows + 1, dtype=factor.dtype, device=factor.device)
+
+
+def _max_rows(factor: Tensor) -> int | None:
+    smallest = float(factor.min())
+    return None if smallest == 1 else max(1, int(math.log(_SMALLEST_SCALE) / math.log(smallest)))
