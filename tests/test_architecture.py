@@ -146,7 +146,6 @@ KIND_SWITCHES: dict[str, str] = {
     # To become methods or entries of tables.
     "bo/conditioning.py": "fantasies of two kinds",
     "bo/data.py": "which kinds observe numbers",
-    "engine/causality.py": "stored rows of external models",
     "engine/input_checks.py": "likelihoods of a stream",
     "engine/ensemble.py": "likelihoods, and names of external models",
     "engine/external_report.py": "counts of external models",

@@ -161,12 +161,7 @@ class IntervalLevels:
 
 
 def check_coverages(coverages: object) -> None:
-    """Raise unless all are shares that an interval can cover.
-
-    Raises:
-        TypeError: If they are not a sequence of numbers.
-        ValueError: If one is not, or occurs twice.
-    """
+    """Raise unless all are shares that an interval can cover."""
     if not isinstance(coverages, Sequence) or not all(isinstance(share, Real) for share in coverages):
         raise TypeError(f"coverages must be a tuple of numbers such as (0.9,), got {coverages!r}")
     for coverage in coverages:

@@ -54,12 +54,9 @@ class RecalibrationState(NamedTuple):
     shares: Tensor  # weights of the identity and of each rule's mixture, shape (*batch, 1 + R), float64
 
 
-class RecalibratedBlock(NamedTuple):
-    """Recalibrated predictions of a block, or of one row of each of B series."""
-
-    log_weights: Tensor  # log weights of the components of the map before each target, shape (K, B)
-    gain: Tensor  # what the map adds to the log density of each target, shape (B,); NaN where there is none
-    pit: Tensor  # the transforms of the targets after the map, shape (B,)
+# Of a block, or of one row of each of B series: log weights (K, B) of the components of the map before each target, the
+# gain (B,) of the log density of each, NaN where there is none, and the transforms (B,) of the targets after the map.
+Recalibrations = tuple[Tensor, Tensor, Tensor]
 
 
 def map_components(like: Tensor) -> tuple[Tensor, Tensor]:
@@ -89,7 +86,7 @@ def map_log_weights(state: RecalibrationState) -> Tensor:
 
 
 @torch.no_grad()
-def recalibrate(state: RecalibrationState, pit: Tensor) -> tuple[RecalibrationState, RecalibratedBlock]:
+def recalibrate(state: RecalibrationState, pit: Tensor) -> tuple[RecalibrationState, Recalibrations]:
     """Predict the next target of each of S series by its map, and learn it.
 
     Shapes: those of the state with an axis (S,) in front; ``pit``, the probability integral transforms of the targets,
@@ -107,13 +104,10 @@ def recalibrate(state: RecalibrationState, pit: Tensor) -> tuple[RecalibrationSt
 
 
 @torch.no_grad()
-def recalibrate_block(state: RecalibrationState, pit: Tensor) -> tuple[RecalibrationState, RecalibratedBlock]:
+def recalibrate_block(state: RecalibrationState, pit: Tensor) -> tuple[RecalibrationState, Recalibrations]:
     """Predict a block of targets of one stream by the maps before each, and learn them.
 
     Shapes: ``pit`` (B,).
-
-    Raises:
-        ValueError: If pit has another shape.
     """
     if pit.ndim != 1:
         raise ValueError(f"pit must have shape (B,), got {tuple(pit.shape)}")
@@ -147,13 +141,13 @@ def recalibrate_row(state: RecalibrationState, u: float) -> tuple[RecalibrationS
 
 def update_recalibration(state: RecalibrationState, pit: Tensor) -> tuple[RecalibrationState, Tensor]:
     """The state after a block of targets (B,), and the log weights (K, B) before each; :func:`recalibrate_block`."""
-    after, block = recalibrate_block(state, pit)
-    return after, block.log_weights
+    after, (log_weights, *_) = recalibrate_block(state, pit)
+    return after, log_weights
 
 
-def _as_block(weights: Tensor, density: Tensor, moved: Tensor) -> RecalibratedBlock:
+def _as_block(weights: Tensor, density: Tensor, moved: Tensor) -> Recalibrations:
     """From weights (B, K), densities and transforms (B, 1)."""
-    return RecalibratedBlock(weights.log().mT, density.squeeze(-1).log(), moved.squeeze(-1))
+    return weights.log().mT, density.squeeze(-1).log(), moved.squeeze(-1)
 
 
 @lru_cache(maxsize=16)

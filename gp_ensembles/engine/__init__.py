@@ -1,8 +1,7 @@
 """Engine of an ensemble: pure functions on a state, the object that owns a state, and their predictions.
 
 ``ensemble`` (state in, state out), ``online`` (owns a state), ``predictions``, ``membership`` (experts added and
-revived), ``regret``, ``external_report`` (external models in a running ensemble), ``causality`` (checks that they use
-past rows only).
+revived), ``regret``, ``external_report`` (external models in a running ensemble).
 """
 
 from gp_ensembles.engine.ensemble import Ensemble

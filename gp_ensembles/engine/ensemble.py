@@ -167,6 +167,20 @@ class Ensemble(nn.Module):
             experts.append(GaussianExpert(features, likelihood))
         return cls(experts, meta_learner)
 
+    def with_experts(
+        self, experts: Sequence[Expert], names: Sequence[str] | None = None, meta_learner: MetaLearner | None = None
+    ) -> "Ensemble":
+        """Other experts, under the same names and rule unless others are given, with the same layers around them."""
+        layers = self.layers
+        return Ensemble(
+            experts,
+            self.meta_learner if meta_learner is None else meta_learner,
+            self.expert_names if names is None else names,
+            innovations=() if layers.bank is None else layers.bank.models,
+            memory=layers.memory,
+            outlier_threshold=layers.outlier_threshold,
+        )
+
     def __repr__(self) -> str:
         return ensemble_text("Ensemble", self.expert_names, None, type(self.meta_learner).__name__)
 
@@ -292,9 +306,6 @@ def predict_mixture(
     """Predict each row of X (N, D) as the next one from bound experts and a state, without those in quarantine.
 
     Shapes: ``steps`` (1,) to each of them, ``extra`` (N,).
-
-    Raises:
-        NumericalError: If no expert that has weight predicts a row; names it, counted from ``first_row``.
     """
     features = evaluate(bound, next_inputs(layers, state, X))
     found = flatten([b.predict(s, Phi, steps) for s, b, Phi in zip(state.experts, bound, features, strict=True)])

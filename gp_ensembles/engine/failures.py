@@ -129,9 +129,6 @@ class Watch:
         """Predict and learn rows that were checked; all or none.
 
         Shapes: ``X`` (N, D), targets (N,) or (N, O).
-
-        Raises:
-            NumericalError: If no expert that has weight would be left, or the weights fail.
         """
         restore = snapshot(self._read().state, X.shape[0])
         self._prepared.clear()

@@ -21,12 +21,7 @@ from gp_ensembles.numerics.gpytorch_types import Likelihood
 
 
 def check_rows(X: Tensor, num_inputs: int | None) -> None:
-    """Raise unless X is a finite matrix (N, D); D is any number of columns if ``num_inputs`` is ``None``.
-
-    Raises:
-        TypeError: If X is not a floating point tensor.
-        ValueError: If its shape is wrong or an entry is not finite.
-    """
+    """Raise unless X is a finite matrix (N, D); D is any number of columns if ``num_inputs`` is ``None``."""
     if isinstance(X, Tensor) and X.ndim < 2:
         wanted = "D" if num_inputs is None else num_inputs
         if X.ndim == 0:
@@ -60,11 +55,7 @@ def without_columns(X: Tensor, columns: Sequence[int]) -> Tensor:
 
 
 def check_real_numbers(X: Tensor, y: Tensor) -> None:
-    """Raise unless targets are a tensor of the dtype and on the device of X.
-
-    Raises:
-        TypeError: Naming the conversion.
-    """
+    """Raise unless targets are a tensor of the dtype and on the device of X."""
     if not isinstance(y, Tensor):
         raise TypeError(f"y must be a tensor, got {type(y).__name__}; use torch.as_tensor(y, dtype=X.dtype)")
     if not y.is_floating_point():
@@ -89,12 +80,7 @@ def check_targets(X: Tensor, y: Tensor, num_outputs: int | None) -> bool:
 
 
 def checked_rows(X: Tensor, y: Tensor, steps: Tensor | None, extra: Tensor | None, is_real: bool) -> Rows:
-    """Targets y with the steps and the further noise of the rows X (N, D), in the precision of X.
-
-    Raises:
-        ValueError: If a shape is wrong, a number is negative or not finite, or targets that are not single real
-            numbers have further noise.
-    """
+    """Targets y with the steps and the further noise of the rows X (N, D), in the precision of X."""
     rows = Rows(y, None, _checked(extra, "extra", X), _checked(steps, "steps", X)).simplified()
     if rows.extra is None:
         return rows
@@ -138,11 +124,7 @@ def _hint(y: Tensor, X: Tensor) -> str:
 
 
 def check_made(argument: str, value: object, kind: type, example: str) -> None:
-    """Raise unless an argument is an instance of a class, with a hint if it is the class itself.
-
-    Raises:
-        TypeError: Naming the argument and how to correct it.
-    """
+    """Raise unless an argument is an instance of a class, with a hint if it is the class itself."""
     if not isinstance(value, kind):
         raise TypeError(f"{argument} must be an object such as {example}, got {describe_argument(value)}")
 
@@ -168,11 +150,7 @@ def count_outputs(experts: Sequence[Expert]) -> int | None:
 
 
 def check_compatible(experts: Sequence[Expert], names: Sequence[str]) -> None:
-    """Raise unless all experts predict targets of one kind, so that their predictions have a mixture.
-
-    Raises:
-        ValueError: Naming two experts that do not fit, how they differ, and how to correct it.
-    """
+    """Raise unless all experts predict targets of one kind, so that their predictions have a mixture."""
     kinds = [_kind(expert) for expert in experts]
     start = 0
     for expert, kind in zip(experts, kinds, strict=True):
@@ -263,11 +241,7 @@ def state_bytes(experts: Sequence[Expert], like: Tensor) -> int:
 
 
 def check_states_fit(experts: Sequence[Expert], block_size: int, like: Tensor) -> None:
-    """Raise if experts cannot run on a GPU: a lower bound of their memory, twice their states and one block of rows.
-
-    Raises:
-        ValueError: Naming the memory needed, free and missing.
-    """
+    """Raise if experts cannot run on a GPU: a lower bound of their memory, twice their states and one block of rows."""
     if like.device.type != "cuda":
         return
     states = state_bytes(experts, like)
@@ -281,11 +255,7 @@ def check_states_fit(experts: Sequence[Expert], block_size: int, like: Tensor) -
 
 
 def check_answers_fit(X: Tensor, num_experts: int) -> None:
-    """Raise if predictions of all rows X (N, D) at once cannot fit into memory.
-
-    Raises:
-        ValueError: Naming the memory needed and free.
-    """
+    """Raise if predictions of all rows X (N, D) at once cannot fit into memory."""
     if X.shape[0] > _MANY_ROWS:
         what = f"the predictions of {num_experts} experts for {X.shape[0]} rows"
         check_memory(X.shape[0] * num_experts * X.element_size() * _FIELDS, X.device, what, "pass fewer rows per call")

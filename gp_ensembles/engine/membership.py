@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.quarantine import grown
 from gp_ensembles.engine.state import EnsembleState
@@ -49,6 +48,7 @@ def add_experts(
 
     Example:
         >>> import torch
+        >>> from gp_ensembles.engine import Ensemble
         >>> from gp_ensembles.experts import GaussianExpert
         >>> from gp_ensembles.features import LinearFeatures
         >>> from gp_ensembles.meta_learners import BayesianModelAveraging
@@ -63,14 +63,7 @@ def add_experts(
     num_new = sum(expert.num_experts for expert in experts)
     new_names = _free_names(old.expert_names, num_new) if names is None else list(names)
     layers = old.layers
-    enlarged = Ensemble(
-        [*old.experts, *experts],
-        rule,
-        [*old.expert_names, *new_names],
-        innovations=() if layers.bank is None else layers.bank.models,
-        memory=layers.memory,
-        outlier_threshold=layers.outlier_threshold,
-    )
+    enlarged = old.with_experts([*old.experts, *experts], [*old.expert_names, *new_names], rule)
     _check_memory(old.meta_learner, rule, enlarged.init().meta)
     before = online.state
     meta = rule.grow(before.meta, num_new * layers.num_copies, share)
@@ -132,6 +125,7 @@ def revive_experts(online: OnlineEnsemble, names: Sequence[str], share: float) -
 
     Example:
         >>> import torch
+        >>> from gp_ensembles.engine import Ensemble
         >>> from gp_ensembles.experts import GaussianExpert
         >>> from gp_ensembles.features import LinearFeatures
         >>> from gp_ensembles.meta_learners import BayesianModelAveraging

@@ -83,11 +83,9 @@ def invalid_rows(steps: Predictions, silent: Sequence[int] = (), alive: Tensor |
 
     Those of ``silent`` experts, and of experts that are not among ``alive`` (L,), are not looked at.
     """
-    is_latent = isinstance(steps, LatentPredictions)
-    variance = steps.variance
-    if not is_latent and _all_sound(steps.mean, variance):
+    if not isinstance(steps, LatentPredictions) and _all_sound(steps.mean, steps.variance):
         return None
-    sound = steps.mean.isfinite() & (variance >= 0 if is_latent else (variance > 0) & (variance < torch.inf))
+    sound = are_sound(steps)
     if readable_all(sound):
         return None
     wrong = ~sound
@@ -97,6 +95,13 @@ def invalid_rows(steps: Predictions, silent: Sequence[int] = (), alive: Tensor |
     if silent:
         wrong = wrong.index_fill(0, torch.tensor(list(silent), dtype=torch.int64, device=wrong.device), False)
     return None if readable_all(~wrong) else wrong
+
+
+def are_sound(steps: Predictions) -> Tensor:
+    """Where means are finite and variances positive; under other likelihoods these may be zero or infinite."""
+    variance = steps.variance
+    is_legal = variance >= 0 if isinstance(steps, LatentPredictions) else (variance > 0) & (variance < torch.inf)
+    return steps.mean.isfinite() & is_legal
 
 
 def _all_sound(mean: Tensor, variance: Tensor) -> bool:
@@ -135,7 +140,7 @@ def flatten(parts: Sequence[Predictions], lead: int = 0) -> Predictions:
         return parts[0]
     kinds = {type(part) for part in parts}
     if len(kinds) > 1:  # normal and Student-t experts together: a normal one has infinite degrees of freedom
-        parts = [_as_student_t(part) for part in parts]
+        parts = [as_student_t(part) for part in parts]
     num_axes = [part.log_prob.ndim - 1 for part in parts]
     fields = []
     for field in zip(*parts, strict=True):
@@ -144,7 +149,8 @@ def flatten(parts: Sequence[Predictions], lead: int = 0) -> Predictions:
     return type(parts[0])(*fields)
 
 
-def _as_student_t(part: Predictions) -> StudentTPredictions:
+def as_student_t(part: Predictions) -> StudentTPredictions:
+    """The same, with infinite degrees of freedom where they are normal."""
     if isinstance(part, StudentTPredictions):
         return part
     return StudentTPredictions(part.mean, part.variance, part.log_prob, torch.full_like(part.mean, torch.inf))

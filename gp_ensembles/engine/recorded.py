@@ -172,12 +172,7 @@ def with_tensors(like: EnsembleState, tensors: Iterator[Tensor]) -> EnsembleStat
 
 
 def check_fixed_size(ensemble: Ensemble, start: EnsembleState, what: str) -> None:
-    """Raise unless all states of an ensemble have a fixed size and no number is read while it learns.
-
-    Raises:
-        TypeError: If an expert's state has no fixed size, or the rule reads numbers.
-        ValueError: If there are several targets, or columns of forecasts among the inputs.
-    """
+    """Raise unless all states of an ensemble have a fixed size and no number is read while it learns."""
     if ensemble.num_outputs is not None or ensemble.forecasts:
         raise ValueError(f"ensembles of {what} have one target and no columns of forecasts among their inputs")
     try:
@@ -202,12 +197,7 @@ class CannotRecordError(TypeError):
 
 
 def check_recordable(ensemble: Ensemble, state: EnsembleState) -> None:
-    """Raise unless blocks of an ensemble can be recorded.
-
-    Raises:
-        CannotRecordError: If an expert's state has no fixed size, a rule or an expert reads numbers on the host, or
-            targets are not single numbers.
-    """
+    """Raise unless blocks of an ensemble can be recorded."""
     try:
         check_fixed_size(ensemble, state, "a graph")
     except (TypeError, ValueError) as error:
@@ -241,11 +231,7 @@ class Recording:
         self._blocks: dict[tuple[int, bool], FixedBlock] = {}
 
     def learn(self, X: Tensor, y: Tensor, has_gaps: bool) -> list[EnsemblePredictions]:
-        """Predict and learn rows X (N, D), y (N,) up to the first block that is left to the host.
-
-        Raises:
-            CannotRecordError: If the GPU refuses to record the first block; nothing was learned then.
-        """
+        """Predict and learn rows X (N, D), y (N,) up to the first block that is left to the host."""
         parts, row = list[EnsemblePredictions](), 0
         while row < len(y):
             length = next(length for length in self.lengths if length <= len(y) - row)

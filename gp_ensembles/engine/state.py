@@ -107,11 +107,7 @@ def _only_appends(state: WindowState, num_rows: int) -> bool:
 
 
 def check_shapes(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: str, kind: str = "ensemble") -> None:
-    """Raise before anything is loaded if a tensor is missing or has another shape: something else was saved.
-
-    Raises:
-        RuntimeError: Naming the first tensor that does not fit.
-    """
+    """Raise before anything is loaded if a tensor is missing or has another shape: something else was saved."""
     own = module.state_dict()
     saved = {name: state_dict[prefix + name].shape for name in own if prefix + name in state_dict}
     wrong = [name for name, value in own.items() if saved.get(name) != value.shape]

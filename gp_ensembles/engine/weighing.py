@@ -19,7 +19,7 @@ from torch import Tensor
 from gp_ensembles.engine.external_counts import count_block
 from gp_ensembles.engine.memory import TargetMemory
 from gp_ensembles.engine.outliers import discount, find_outliers
-from gp_ensembles.engine.predictions import EnsemblePredictions, assemble, assemble_living, invalid_rows
+from gp_ensembles.engine.predictions import EnsemblePredictions, as_student_t, assemble, assemble_living, invalid_rows
 from gp_ensembles.engine.state import EnsembleState
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import Predictions, StudentTPredictions, concatenate_steps
@@ -51,11 +51,7 @@ def find_absent(steps: Predictions, external_models: Sequence[int]) -> Tensor | 
 
 
 def awake_weights(log_weights: Tensor, absent: Tensor, first_row: int | None = None) -> Tensor:
-    """Log weights (M,) or (M, N), renormalized over the experts that are not ``absent`` (M, N).
-
-    Raises:
-        NumericalError: If no expert that has weight predicts a row; names it, counted from ``first_row``, if given.
-    """
+    """Log weights (M,) or (M, N), renormalized over the experts that are not ``absent`` (M, N)."""
     weights = log_weights if log_weights.ndim == 2 else log_weights.unsqueeze(-1)
     weights = weights.masked_fill(absent, -torch.inf)
     total = weights.logsumexp(0)
@@ -320,9 +316,8 @@ def _weigh_awake(
 
 def append_copies(steps: Predictions, copies: InnovationPredictions) -> StudentTPredictions:
     """The experts' predictions (M, N), each followed by those of its K - 1 innovation models: (M K, N) in all."""
-    df = steps.degrees_of_freedom if isinstance(steps, StudentTPredictions) else torch.full_like(steps.mean, torch.inf)
-    own = (steps.mean, steps.variance, steps.log_prob, df)
-    parts = (torch.cat([one.unsqueeze(1), more], dim=1).flatten(0, 1) for one, more in zip(own, copies, strict=True))
+    pairs = zip(as_student_t(steps), copies, strict=True)
+    parts = (torch.cat([one.unsqueeze(1), more], dim=1).flatten(0, 1) for one, more in pairs)
     return StudentTPredictions(*parts)
 
 

@@ -104,9 +104,6 @@ def fitted_experts(
     """Static experts with fitted hyperparameters, sampled ones included, one object per feature map.
 
     ``short`` are length scales of the first columns, (D,), to start from a second time.
-
-    Raises:
-        ValueError: If there is no map, two have the same name, or one has too many features for the memory.
     """
     names = [name for name, _ in maps]
     if not names or len(set(names)) != len(names):
@@ -182,11 +179,7 @@ def static_group(maps: Sequence[NamedExpert]) -> list[NamedExpert]:
 
 
 def dynamic_group(maps: Sequence[NamedExpert], X: Tensor, random_walk_variances: Sequence[float]) -> list[NamedExpert]:
-    """Copies of static experts on a random walk, one for each speed, that share their features and noise.
-
-    Raises:
-        ValueError: If there is no speed, one is not positive, or two are equal.
-    """
+    """Copies of static experts on a random walk, one for each speed, that share their features and noise."""
     speeds = list(random_walk_variances)
     if not speeds or not all(speed > 0 for speed in speeds) or len(set(speeds)) < len(speeds):
         raise ValueError(f"random_walk_variances must be distinct positive numbers, got {speeds}")
@@ -254,13 +247,7 @@ def _members(expert: Expert) -> list[str]:
 
 
 def check_warm_up(X: Tensor, y: Tensor, target: Target) -> None:
-    """Raise unless X (N, D) and y (N,) or (N, O) are a valid warm-up; warn of real targets far from standardized.
-
-    Raises:
-        ValueError: If a shape is wrong, an input is not finite, all columns are constant, fewer than ten rows have a
-            target, or the targets are not of their kind.
-        TypeError: If a dtype is wrong.
-    """
+    """Raise unless X (N, D) and y (N,) or (N, O) are a valid warm-up; warn of real targets far from standardized."""
     check_rows(X, None)
     check_real_numbers(X, y)
     outputs = () if target.num_outputs is None else (target.num_outputs,)

@@ -187,11 +187,7 @@ def _external(adapter: ModelAdapter, warm_up: WarmUp, record: Boosting | Externa
 
 
 def without_forecasts(X: Tensor, forecasts: Sequence[str]) -> Tensor:
-    """The inputs of rows (N, D + F) whose last F columns are forecasts.
-
-    Raises:
-        ValueError: If there is no input before them.
-    """
+    """The inputs of rows (N, D + F) whose last F columns are forecasts."""
     if X.ndim != 2 or X.shape[1] <= len(forecasts):
         raise ValueError(f"X must have inputs followed by the forecasts {list(forecasts)}, got {tuple(X.shape)}")
     return X[:, : -len(forecasts)]

@@ -116,11 +116,7 @@ def _has_too_many(num_columns: int, name: str, num_rows: int) -> bool:
 
 
 def check_records(where: str, value: object) -> None:
-    """Raise unless a value is a record of an extra expert.
-
-    Raises:
-        TypeError: Saying how to make one from the value.
-    """
+    """Raise unless a value is a record of an extra expert."""
     if isinstance(value, str):
         hint = f"; for a column of forecasts use ForecastColumns({value!r})"
     elif isinstance(value, type) and issubclass(value, ExpertRecord):
@@ -132,11 +128,7 @@ def check_records(where: str, value: object) -> None:
 
 
 def check_adapter(value: object) -> None:
-    """Raise unless a value is an adapter of an external model.
-
-    Raises:
-        TypeError: Saying how to make one from the value.
-    """
+    """Raise unless a value is an adapter of an external model."""
     is_record = isinstance(value, ExpertRecord)
     hint = f"; {type(value).__name__} goes into extra_experts directly" if is_record else _as_external(value)
     if not isinstance(value, ModelAdapter):

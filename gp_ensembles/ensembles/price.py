@@ -101,11 +101,7 @@ def price_of_features(num_features: int, num_experts: int, like: Tensor) -> floa
 
 
 def largest_size(price: float, sizes: Sequence[int], price_of: Callable[[int], float], what: str) -> int:
-    """The largest of some ascending sizes that meets a price; stops at the first that costs more.
-
-    Raises:
-        ValueError: If the first costs more; names its cost.
-    """
+    """The largest of some ascending sizes that meets a price; stops at the first that costs more."""
     chosen = None
     for size in sizes:
         measured = price_of(size)

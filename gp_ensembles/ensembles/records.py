@@ -49,20 +49,12 @@ _DEFAULT = "auto"
 
 
 def spec_to_plain(spec: EnsembleSpec) -> dict[str, Any]:
-    """An ensemble as plain containers with all its settings, which :func:`spec_from_plain` reads back.
-
-    Raises:
-        TypeError: If a part is a user's own record, which is not in the table.
-    """
+    """An ensemble as plain containers with all its settings, which :func:`spec_from_plain` reads back."""
     return {field.name: _to_plain(getattr(spec, field.name)) for field in fields(spec)}
 
 
 def spec_from_plain(plain: object, where: str = "ensemble") -> EnsembleSpec:
-    """An ensemble from a file: a preset's name, or settings that differ from those of the preset ``like``.
-
-    Raises:
-        ValueError: Naming the place of an unknown name or key, or of a value of the wrong kind.
-    """
+    """An ensemble from a file: a preset's name, or settings that differ from those of the preset ``like``."""
     if isinstance(plain, str):
         plain = {"like": plain}
     if not isinstance(plain, Mapping):

@@ -17,12 +17,7 @@ _MOST_FEATURES = 100_000  # the state of an expert has the square of their numbe
 def check_count(
     record: object, field: str, value: object, *, even: bool = False, least: int = 1, most: int | None = None
 ) -> None:
-    """Raise unless a size is a whole number from ``least`` to ``most``, and even (and at least two) if asked for.
-
-    Raises:
-        TypeError: If it is not a whole number.
-        ValueError: If it is too small, too large or odd.
-    """
+    """Raise unless a size is a whole number from ``least`` to ``most``, and even (and at least two) if asked for."""
     where = f"{field} of {type(record).__name__}"
     if not _is_whole(value):
         raise TypeError(f"{where} must be a whole number, got {value!r}")
@@ -34,12 +29,7 @@ def check_count(
 
 
 def check_smoothness(record: object, field: str, value: object) -> None:
-    """Raise unless the smoothness is that of a Matern kernel with a closed form, or infinite.
-
-    Raises:
-        TypeError: If it is not a number.
-        ValueError: If it is another number.
-    """
+    """Raise unless the smoothness is that of a Matern kernel with a closed form, or infinite."""
     where = f"{field} of {type(record).__name__}"
     if not _is_number(value):
         raise TypeError(f"{where} must be a number, got {value!r}")
@@ -50,12 +40,7 @@ def check_smoothness(record: object, field: str, value: object) -> None:
 def check_numbers(
     record: object, field: str, value: object, *, example: str, whole: bool = False, distinct: bool = True
 ) -> None:
-    """Raise unless a field is a tuple of positive numbers, at least one.
-
-    Raises:
-        TypeError: If it is not a tuple of numbers.
-        ValueError: If it is empty, or an entry is not positive and finite, or two are equal that must not be.
-    """
+    """Raise unless a field is a tuple of positive numbers, at least one."""
     where, is_legal = f"{field} of {type(record).__name__}", _is_whole if whole else _is_number
     if not isinstance(value, tuple) or not all(map(is_legal, value)):
         raise TypeError(f"{where} must be a tuple of {'whole ' * whole}numbers such as {example}, got {value!r}")
@@ -65,12 +50,7 @@ def check_numbers(
 
 
 def check_name(record: object, field: str, name: object) -> None:
-    """Raise unless a name is ``None`` or a string without a slash, which separates the parts of experts' names.
-
-    Raises:
-        TypeError: If it is not a string.
-        ValueError: If it is blank or holds a slash.
-    """
+    """Raise unless a name is ``None`` or a string without a slash, which separates the parts of experts' names."""
     where = f"{field} of {type(record).__name__}"
     if name is None:
         return
@@ -81,21 +61,13 @@ def check_name(record: object, field: str, name: object) -> None:
 
 
 def check_flag(record: object, field: str, value: object) -> None:
-    """Raise unless a field is True or False.
-
-    Raises:
-        TypeError: If it is anything else.
-    """
+    """Raise unless a field is True or False."""
     if not isinstance(value, bool):
         raise TypeError(f"{field} of {type(record).__name__} must be True or False, got {value!r}")
 
 
 def check_latent_update(record: object, field: str, value: object) -> None:
-    """Raise unless the latent update is ``None`` or a :class:`LatentUpdate`.
-
-    Raises:
-        TypeError: If it is anything else, such as a name or a class.
-    """
+    """Raise unless the latent update is ``None`` or a :class:`LatentUpdate`."""
     if value is not None and not isinstance(value, LatentUpdate):
         raise TypeError(
             f"{field} of {type(record).__name__} must be an object such as LaplaceUpdate() or "
@@ -104,12 +76,7 @@ def check_latent_update(record: object, field: str, value: object) -> None:
 
 
 def check_positive(record: object, field: str, value: object, *, most: float = math.inf) -> None:
-    """Raise unless a field is a finite positive number, not above ``most``.
-
-    Raises:
-        TypeError: If it is not a number.
-        ValueError: If it is out of range.
-    """
+    """Raise unless a field is a finite positive number, not above ``most``."""
     where = f"{field} of {type(record).__name__}"
     if not _is_number(value):
         raise TypeError(f"{where} must be a number, got {value!r}")
@@ -139,10 +106,6 @@ def check_fields(record: Any) -> None:
     """Raise unless the fields of a record are legal: each by its name, which means the same in all records.
 
     ``None`` is legal where it is the default.
-
-    Raises:
-        TypeError: If a field is of another type.
-        ValueError: If it is out of range.
     """
     for field in fields(record):
         value = getattr(record, field.name)

@@ -104,9 +104,6 @@ def moments_of(predicted: Tensor, levels: Sequence[float] = ()) -> tuple[Tensor,
     """Means (N,) and standard deviations (N,) from predictions of N rows; ``None`` for deviations of means alone.
 
     ``predicted`` has shape (N,) for means, (N, K) for K levels, or for K members of an ensemble where there are none.
-
-    Raises:
-        ValueError: If there are not as many columns as levels.
     """
     if levels:
         if predicted.ndim != 2 or predicted.shape[-1] != len(levels):
@@ -264,11 +261,7 @@ def as_adapter(value: object) -> str | None:
 
 
 def _check_methods(value: object, kind: str, *methods: str) -> None:
-    """Raise unless a model is an object that has some methods.
-
-    Raises:
-        TypeError: If it is a class, or a method is missing; the message names an adapter that fits.
-    """
+    """Raise unless a model is an object that has some methods."""
     if isinstance(value, type):
         raise TypeError(f"{kind} takes an object, got the class {value.__name__}: call it")
     if not _has(value, *methods):

@@ -73,9 +73,6 @@ def fit_trends(y: Tensor, season: int | None, num_inputs: int) -> list[tuple[str
     """Structural experts by name, one whose slope and season walk as fast as the warm-up allows among them.
 
     Shapes: ``y`` (N,); returns (1,).
-
-    Raises:
-        ValueError: If the season is shorter than two rows.
     """
     series, worth = _Series(y, season, num_inputs), 0.5 * math.log(y.shape[0])
     straight = _searched(series, _grid((0.0,) if season is None else _SEASONS, (0.0,)), (1.0,))

@@ -68,11 +68,7 @@ class EvidenceFit(NamedTuple):
 
 
 def trainable(expert: Expert) -> dict[str, nn.Parameter]:
-    r"""Trainable parameters by name; each has the expert's batch shape first, so experts train on their own.
-
-    Raises:
-        ValueError: If there is none, or one is shared by several experts.
-    """
+    r"""Trainable parameters by name; each has the expert's batch shape first, so experts train on their own."""
     found = {name: value for name, value in expert.named_parameters() if value.requires_grad}
     if not found:
         raise ValueError("the expert has no trainable hyperparameters; set requires_grad on those to fit")
@@ -301,9 +297,6 @@ def fit_fixed_kernels(expert: GaussianExpert, X: Tensor, y: Tensor) -> Tensor:
     """Give every expert of a batch the noise and prior variance with the highest evidence, in place.
 
     Shapes: ``X`` (N, D), ``y`` (N,); returns (M,).
-
-    Raises:
-        ValueError: If more hyperparameters are to be fitted.
     """
     if not has_fixed_kernels(expert):
         raise ValueError("an expert has more to be fitted than noise and scale; use fit_empirical_bayes")
@@ -452,9 +445,6 @@ def perturb_hyperparameters(
     r"""Experts with hyperparameters :math:`\hat\psi + N(0, v I)` around each expert's own.
 
     Returns shape (M S,).
-
-    Raises:
-        ValueError: If ``num_samples`` or ``variance`` is not positive.
     """
     if num_samples < 1 or not variance > 0:
         raise ValueError(f"num_samples and variance must be positive, got {num_samples} and {variance}")

@@ -31,9 +31,6 @@ def whitened_statistics(Phi: Tensor, y: Tensor, ratio: Tensor) -> tuple[Tensor, 
     r"""Terms of every Gaussian evidence, with :math:`K = I + r \Phi \Phi^\top`.
 
     Shapes: ``Phi`` (\*batch, N, F), ``y`` (N,), ``ratio`` (\*batch); returns (\*batch).
-
-    Raises:
-        NumericalError: If K is not positive definite to working precision.
     """
     num_rows, num_features = Phi.shape[-2:]
     columns = y.unsqueeze(-1) if y.ndim == 1 else y

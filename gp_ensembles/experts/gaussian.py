@@ -27,7 +27,7 @@ from gp_ensembles.experts.base import (
 from gp_ensembles.experts.evidence import batched_log_evidence
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.batch import take_experts
-from gp_ensembles.filters.block import condition_block
+from gp_ensembles.filters.block import BlockGain, condition_block
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import (
     FilterState,
@@ -39,7 +39,7 @@ from gp_ensembles.filters.states import (
     gaussian_state,
     square_root_state,
 )
-from gp_ensembles.filters.stream import BlockStream, SeriesGain, condition_series, learn_series, predict_series
+from gp_ensembles.filters.stream import BlockStream, condition_series, learn_series, predict_series
 from gp_ensembles.filters.transitions import (
     ExponentialForgetting,
     RandomWalk,
@@ -125,7 +125,7 @@ class GaussianSeries(SeriesBatch):
         if isinstance(bound.transition, RandomWalk):
             walk = bound.transition.variance.to(self._noise)
             self._walk = walk.expand(*bound.noise.shape, -1).reshape(len(self._noise), -1)
-        self._staged: tuple[Tensor, SeriesGain] | None = None
+        self._staged: tuple[Tensor, BlockGain] | None = None
 
     def most_series(self, num_rows: int) -> int:
         size = 4 * num_rows * self._moments[0, :, 0].numel() * self._moments.element_size()
@@ -302,11 +302,7 @@ def default_likelihood(features: FeatureMap) -> GaussianLikelihood:
 
 
 def checked_likelihood(features: FeatureMap, likelihood: GaussianLikelihood | None) -> GaussianLikelihood:
-    """A likelihood for a feature map, the default one for ``None``.
-
-    Raises:
-        ValueError: If it has another batch shape.
-    """
+    """A likelihood for a feature map, the default one for ``None``."""
     if likelihood is None:
         return default_likelihood(features)
     if likelihood.noise.shape[:-1] != features.batch_shape:
@@ -330,11 +326,7 @@ def check_single_output(y: Tensor) -> None:
 
 
 def check_real_targets(y: Tensor) -> None:
-    """Raise unless no target, (B,) or (B, O), is infinite.
-
-    Raises:
-        ValueError: Naming the value and the row.
-    """
+    """Raise unless no target, (B,) or (B, O), is infinite."""
     if y.device.type == "meta" or not bool(torch.isinf(y).any()):
         return
     flat = torch.isinf(y).reshape(y.shape[0], -1).any(-1)

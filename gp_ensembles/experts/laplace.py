@@ -341,9 +341,6 @@ def laplace_log_evidence(Phi: Tensor, y: Tensor, density: LatentDensity, prior_v
     error.
 
     Shapes: ``Phi`` (\*batch, N, F), ``y`` (N,), ``prior_variance`` (\*batch); returns (\*batch).
-
-    Raises:
-        NumericalError: If the posterior has no proper mode.
     """
     weights = _weights_at_mode(Phi.detach(), y, density, prior_variance.detach())
     if torch.is_grad_enabled():

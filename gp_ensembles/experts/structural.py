@@ -219,11 +219,7 @@ class StructuralExpert(Expert):
         return StructuralExpert(variances, self.season, self.features.num_inputs, self.num_warm_up, slope)
 
     def with_transition(self, transition: Transition | None) -> "StructuralExpert":
-        """Itself.
-
-        Raises:
-            ValueError: If there is a transition: the variances set the walks.
-        """
+        """Itself."""
         if transition is not None:
             raise ValueError("a structural expert takes no transition; its variances set its walks")
         return self
@@ -234,9 +230,6 @@ def fit_structural(y: Tensor, season: int, num_inputs: int) -> StructuralExpert:
     """The structural expert whose variances have the most evidence on a grid, eighths of decades around the best.
 
     Shapes: ``y`` (N,); returns (1,).
-
-    Raises:
-        ValueError: If the season is shorter than two rows.
     """
     coarse = list(itertools.product(_HALF_DECADES, _HALF_DECADES, _SEASONAL_STEPS))
     noise, level, step = _best(y, season, num_inputs, coarse).variances[0].tolist()

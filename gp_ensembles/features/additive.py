@@ -107,12 +107,10 @@ class AdditivePolynomialFeatures(FeatureMap):
 
     @property
     def prior_variance(self) -> Tensor:
-        r"""Prior variance of each weight, shape (\*batch), differentiable."""
         value: Tensor = self.prior()
         return value
 
     def bind(self) -> BoundFeatures:
-        """Return the map as a plain function of tensors."""
         batch_shape, order, factors = self.batch_shape, self.order, self.scales.reciprocal()
 
         def features(X: Tensor) -> Tensor:
@@ -212,7 +210,6 @@ class AdditiveSplineFeatures(FeatureMap):
 
     @property
     def prior_variance(self) -> Tensor:
-        r"""Prior variance of each weight, shape (\*batch), differentiable."""
         value: Tensor = self.prior()
         return value
 
@@ -250,10 +247,6 @@ def uniform_breakpoints(X: Tensor, num_intervals: int, margin: float) -> Tensor:
     """Equally spaced breakpoints over the range of each column, widened on both sides.
 
     Shapes: ``X`` (N, D); returns (D, I + 1).
-
-    Raises:
-        ValueError: If X is not a finite matrix, a column is constant, or an argument is out of range.
-        TypeError: If X is not a floating point tensor.
     """
     check_matrix(X)
     if X.ndim != 2 or X.shape[0] < 2:

@@ -97,12 +97,7 @@ class FeatureMap(nn.Module, ABC):
 
 
 def check_matrix(X: Tensor, num_columns: int | None = None) -> None:
-    """Raise unless X (..., N, D) is a finite floating point tensor, with the given number of columns if one is given.
-
-    Raises:
-        TypeError: If X is not a floating point tensor.
-        ValueError: If its shape is wrong or an entry is NaN or infinite (row and column are named).
-    """
+    """Raise unless X (..., N, D) is a finite floating point tensor, with as many columns as are given, if any."""
     if not isinstance(X, Tensor):
         raise TypeError(
             f"X must be a floating point tensor, got {type(X).__name__}; convert it with "
@@ -177,23 +172,14 @@ def positive(value: float | Tensor, dtype: torch.dtype | None, name: str) -> Ten
 
 
 def positive_like(value: float | Tensor, like: Tensor, name: str) -> Tensor:
-    """A positive start value as a detached tensor with the dtype and device of ``like``.
-
-    Raises:
-        ValueError: If an entry is not positive and finite.
-    """
+    """A positive start value as a detached tensor with the dtype and device of ``like``."""
     tensor = torch.as_tensor(value, dtype=like.dtype, device=like.device).detach()
     check_positive(tensor, name)
     return tensor
 
 
 def check_positive(value: Tensor, name: str) -> None:
-    """Raise unless every entry of a floating point tensor is positive and finite.
-
-    Raises:
-        TypeError: If the value is not a floating point tensor.
-        ValueError: If an entry is zero, negative, NaN or infinite.
-    """
+    """Raise unless every entry of a floating point tensor is positive and finite."""
     if not isinstance(value, Tensor) or not value.is_floating_point():
         kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
         raise TypeError(
@@ -207,10 +193,6 @@ def check_positive(value: Tensor, name: str) -> None:
 
 
 def check_columns(wrong: Tensor, what: str) -> None:
-    """Raise if any column is marked as wrong, shape (D,); on the meta device nothing can be read.
-
-    Raises:
-        ValueError: "column(s) [..] " followed by ``what``.
-    """
+    """Raise "column(s) [...] {what}" if any is marked as wrong, shape (D,); on the meta device nothing can be read."""
     if wrong.device.type != "meta" and bool(wrong.any()):
         raise ValueError(f"column(s) {wrong.nonzero().flatten().tolist()} {what}")

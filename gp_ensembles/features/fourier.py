@@ -144,10 +144,6 @@ def draw_for_kernel(
     r"""Base draws for a kernel, in its dtype and on its device.
 
     Returns: normals (\*batch, F/2, D), in unused columns zero, and uniforms (\*batch, F/2).
-
-    Raises:
-        TypeError: If the kernel's class is not registered.
-        ValueError: If F is odd, or smaller than twice the number of summands.
     """
     if num_features < 2 or num_features % 2:
         raise ValueError(
@@ -297,7 +293,6 @@ class OptimizedFourierFeatures(FeatureMap):
 
     @property
     def prior_variance(self) -> Tensor:
-        r"""Prior variance of each weight, shape (\*batch), differentiable."""
         value: Tensor = self.prior()
         return value
 

@@ -42,10 +42,6 @@ def box_from_data(
     .. math:: L_j = \max(a\,S_j,\; b\,\ell_j,\; S_j + c\,\ell_j)
 
     Shapes: ``X`` (N, D); returns a box (\*batch, D).
-
-    Raises:
-        TypeError: If X is not floating point, of another dtype than the kernel, or the kernel is not supported.
-        ValueError: If X is not a finite matrix or a factor is out of range.
     """
     check_matrix(X)
     if X.ndim != 2 or X.shape[0] == 0:
@@ -70,11 +66,7 @@ def box_from_data(
 
 
 def seen_columns(kernel: Kernel, num_inputs: int) -> Tensor:
-    """Indices of the columns that a kernel sees: its ``active_dims``, or all; integers, shape (d,).
-
-    Raises:
-        ValueError: If one of them is not among the columns.
-    """
+    """Indices of the columns that a kernel sees: its ``active_dims``, or all; integers, shape (d,)."""
     active: Tensor | None = kernel.active_dims
     if active is None:
         device = next(kernel.parameters()).device
@@ -94,12 +86,7 @@ def _check_factors(boundary_factor: float, lengthscale_factor: float | None, edg
 
 
 def check_box(box: Box, batch_shape: torch.Size, num_inputs: int) -> None:
-    """Raise unless a box fits a kernel of this batch shape on this many columns.
-
-    Raises:
-        TypeError: If the half-widths are not floating point.
-        ValueError: If shapes or values are wrong, or the experts' boxes do not overlap in some column.
-    """
+    """Raise unless a box fits a kernel of this batch shape on this many columns."""
     expected = torch.Size([*batch_shape, num_inputs])
     if box.center.shape != expected or box.half_width.shape != expected:
         raise ValueError(

@@ -76,7 +76,6 @@ class LinearFeatures(FeatureMap):
         return value
 
     def bind(self) -> BoundFeatures:
-        """Return the map as a plain function of tensors."""
         batch_shape, bias = self.batch_shape, self.num_features > self.num_inputs
 
         def features(X: Tensor) -> Tensor:
@@ -123,7 +122,6 @@ class ConstantFeatures(FeatureMap):
         return value
 
     def bind(self) -> BoundFeatures:
-        """Return the map as a plain function of tensors."""
         batch_shape = self.batch_shape
 
         def features(X: Tensor) -> Tensor:
@@ -155,7 +153,6 @@ class InputFeatures(FeatureMap):
         return self.scale
 
     def bind(self) -> BoundFeatures:
-        """Return the map as a plain function of tensors."""
         batch_shape = self.batch_shape
 
         def features(X: Tensor) -> Tensor:

@@ -92,7 +92,6 @@ class RadialBasisFeatures(FeatureMap):
 
     @property
     def prior_variance(self) -> Tensor:
-        r"""Prior variance of each weight, shape (\*batch), differentiable."""
         value: Tensor = self.prior()
         return value
 

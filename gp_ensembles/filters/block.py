@@ -54,8 +54,13 @@ class BlockGain(NamedTuple):
     left: Tensor  # W, shape (*batch, B, F)
     right: Tensor  # [W | -e], shape (*batch, B, F + 1). The moments of the weights lose ``left.mT @ right``
     # Sum of what the walk adds to the covariance: its diagonal (*batch, 1) or (*batch, F), or the matrix (*batch, F,
-    # F); ``None`` for static weights
+    # F); ``None`` for static weights. Of many series its diagonal, where steps are uneven that of each, (S, M, F)
     drift: Tensor | None
+
+    def take(self, series: Tensor) -> "BlockGain":
+        """That of some of many series, integers."""
+        drift = self.drift[series] if self.drift is not None and self.drift.ndim == 3 else self.drift
+        return BlockGain(self.left[series], self.right[series], drift)
 
 
 def condition_block(
@@ -162,9 +167,6 @@ def update_covariance(
 
     Shapes: ``Phi`` (\*batch, B, F), ``rows`` or their targets (B,) or (\*batch, B), ``noise`` (\*batch),
     ``random_walk_variance`` (\*batch, 1) or (\*batch, F), ``steps`` since the state (B,) or (\*batch, B).
-
-    Raises:
-        NumericalError: If the predictive covariance of the block is not positive definite.
     """
     gain, predictions = condition_block(state, Phi, rows, noise, random_walk_variance, steps)
     return apply_gain(state, gain), predictions

@@ -13,12 +13,11 @@ a time, in the cache. A block of one row needs no factor:
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gp_ensembles.filters.block import condition_block, condition_joint, joint_covariance
+from gp_ensembles.filters.block import BlockGain, condition_block, condition_joint, joint_covariance
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import GaussianState, StepPredictions
 from gp_ensembles.filters.transitions import is_full
@@ -88,9 +87,6 @@ class BlockStream:
         r"""Predict a block one step ahead and keep what it teaches; the state is not touched.
 
         Shapes: ``Phi`` (\*batch, B, F), targets (B,) or (\*batch, B); returns (\*batch, B).
-
-        Raises:
-            NumericalError: If the predictive covariance of the block is not positive definite.
         """
         if has_gaps or not rows.is_plain:
             return self._stage_weighted(Phi, rows)
@@ -158,29 +154,13 @@ def choose_block_size(num_features: int, num_experts: int) -> int:
 _CACHE_BYTES = 1_000_000
 
 
-class SeriesGain(NamedTuple):
-    """What a block teaches the experts of S series."""
-
-    right: Tensor  # [W | -e], shape (S, M, B, F + 1)
-    # What the walk adds to the diagonal of the covariance, up to shape (S, M, F); ``None`` for none
-    drift: Tensor | None
-
-    def take(self, series: Tensor) -> "SeriesGain":
-        """That of some of the series, integers."""
-        drift = self.drift
-        return SeriesGain(self.right[series], drift[series] if drift is not None and drift.ndim == 3 else drift)
-
-
 def condition_series(
     moments: Tensor, places: Tensor, Phi: Tensor, rows: Rows, noise: Tensor, walk: Tensor | None
-) -> tuple[SeriesGain, StepPredictions]:
+) -> tuple[BlockGain, StepPredictions]:
     """Predict a block of each of some series, and compute what it teaches; the states are not touched.
 
     Shapes: ``moments`` (T, M, F, F + 1), ``places`` (S,), ``Phi`` (S, M, B, F), rows (S, B), ``noise`` (M,) or
     (S, M), ``walk`` (M, 1) or (M, F). Uneven steps are for blocks of one row. Returns predictions (S, M, B).
-
-    Raises:
-        NumericalError: If the predictive covariance of a block is not positive definite.
     """
     num_experts, num_rows, width = Phi.shape[1:]
     joint = torch.empty(*Phi.shape[:-1], width + 1, dtype=Phi.dtype, device=Phi.device)
@@ -192,13 +172,12 @@ def condition_series(
     if num_rows == 1:
         return _condition_row(joint, Phi, rows, noise, walk)
     cross, covariance, drift = joint_covariance(joint[..., :width], Phi, noise, walk, None)
-    gain, steps = condition_joint(cross, joint[..., width], covariance, drift, rows, noise)
-    return SeriesGain(gain.right, drift), steps
+    return condition_joint(cross, joint[..., width], covariance, drift, rows, noise)
 
 
 def _condition_row(
     joint: Tensor, Phi: Tensor, rows: Rows, noise: Tensor, walk: Tensor | None
-) -> tuple[SeriesGain, StepPredictions]:
+) -> tuple[BlockGain, StepPredictions]:
     """The same for one row, with the products [ΦΣ | Φμ], (S, M, 1, F + 1), whose memory is taken."""
     y, drift, noise = rows.y, None, noise.unsqueeze(-1)
     cross, last = joint[..., :-1], joint[..., -1]
@@ -212,7 +191,7 @@ def _condition_row(
     last -= y
     joint.mul_((variance.rsqrt() if root is None else root * (root.square() * latent + noise).rsqrt()).unsqueeze(-1))
     joint.masked_fill_(y.isnan().unsqueeze(-1), 0.0)
-    return SeriesGain(joint, drift), StepPredictions(mean, variance, log_prob)
+    return BlockGain(joint[..., :-1], joint, drift), StepPredictions(mean, variance, log_prob)
 
 
 def predict_series(moments: Tensor, places: Tensor, Phi: Tensor, noise: Tensor, walk: Tensor | None) -> StepPredictions:
@@ -221,7 +200,7 @@ def predict_series(moments: Tensor, places: Tensor, Phi: Tensor, noise: Tensor, 
     return condition_series(moments, places, Phi, missing, noise, walk)[1]
 
 
-def learn_series(moments: Tensor, places: Tensor, gain: SeriesGain) -> None:
+def learn_series(moments: Tensor, places: Tensor, gain: BlockGain) -> None:
     """Learn a block of each of some series, (S,), which are distinct; states change in place."""
     num_series, num_experts, num_rows, width = gain.right.shape
     added = None if gain.drift is None else gain.drift.expand(num_series, num_experts, width - 1)

@@ -76,9 +76,6 @@ def update_window(
     r"""Predict and learn a block of targets, one step ahead each; equal to single rows to round-off.
 
     Shapes: ``Phi`` (\*batch, B, D + 1), ``rows`` or their targets (B,).
-
-    Raises:
-        NumericalError: If a covariance is not positive definite.
     """
     change, steps = stage_window(state, Phi, as_rows(rows), window)
     return changed(state, change), steps
@@ -225,11 +222,7 @@ def mean_window(state: WindowState, Phi: Tensor, window: Window, weights: Tensor
 
 
 def refactored(state: WindowState, window: Window, keep: int) -> WindowState:
-    """The newest rows only, their factor recomputed from the kernel.
-
-    Raises:
-        NumericalError: If a covariance is not positive definite.
-    """
+    """The newest rows only, their factor recomputed from the kernel."""
     return changed(state, (_filled(state, window, _last_rows(state, None, keep)), None))
 
 

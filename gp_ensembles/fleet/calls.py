@@ -44,12 +44,7 @@ class CallRows(NamedTuple):
 
 
 def checked_rows(names: Names, X: Tensor, y: Tensor | None, num_inputs: int | None, on_bad_row: OnBadRow) -> CallRows:
-    """Names, inputs X (N, D) and targets y (N,) in float64, if they are legal.
-
-    Raises:
-        ValueError: If they are not.
-        TypeError: If one is of a wrong type.
-    """
+    """Names, inputs X (N, D) and targets y (N,) in float64, if they are legal."""
     given = listed(names)
     if not isinstance(X, Tensor) or X.ndim != 2 or not X.is_floating_point():
         raise ValueError("X must be a floating point tensor of shape (N, D)")
@@ -115,12 +110,7 @@ def fleet_settings(
     clip: float | None,
     on_bad_row: OnBadRow,
 ) -> StreamConfig:
-    """The settings of a fleet, which messages name, as those of a stream.
-
-    Raises:
-        TypeError: If one is of another kind, as the name of an ensemble or of a dtype is.
-        ValueError: If targets are not single real numbers, or a number is out of range.
-    """
+    """The settings of a fleet, which messages name, as those of a stream."""
     check_made("spec", spec, EnsembleSpec, "gpe.light or gpe.e_doebe")
     if not spec.target.is_real or spec.target.num_outputs is not None:
         raise ValueError(f"series of a fleet have single real numbers as targets, got {spec.target!r}")

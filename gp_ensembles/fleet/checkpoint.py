@@ -39,12 +39,7 @@ def save_fleet(
     *,
     progress: bool = False,
 ) -> None:
-    """Write a fleet of series at places (S,).
-
-    Raises:
-        TypeError: If a name is neither a string nor a whole number.
-        OSError: If a file cannot be written; then the fleet that was there before can still be read.
-    """
+    """Write a fleet of series at places (S,); if that fails, the one that was there before can still be read."""
     for name in names:
         if isinstance(name, bool) or not isinstance(name, str | int):
             raise TypeError(f"series in files have strings or whole numbers for names, got {name!r}")
@@ -67,12 +62,7 @@ def save_fleet(
 
 
 def read_about(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The head, with what all series share, and of each shard the file, the number of series and the digest.
-
-    Raises:
-        FileNotFoundError: If there is no fleet.
-        ValueError: If the head is damaged or something else.
-    """
+    """The head, with what all series share, and of each shard the file, the number of series and the digest."""
     if not (folder / HEAD).exists():
         raise FileNotFoundError(f"{folder} holds no fleet: there is no {HEAD} in it; {_ADVICE}")
     head = read_checkpoint(folder / HEAD, _KIND)
@@ -80,12 +70,7 @@ def read_about(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def read_about_units(folder: Path) -> dict[str, Any]:
-    """The head of a fleet that has units.
-
-    Raises:
-        FileNotFoundError: If there is no fleet.
-        ValueError: As :func:`read_about`, or if the fleet has no units.
-    """
+    """The head of a fleet that has units."""
     about, _ = read_about(folder)
     if "spec" not in about:
         raise ValueError(f"{folder} was saved by EnsembleFleet; read it with the load of one")
@@ -100,12 +85,7 @@ def settings_in(about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_shard(folder: Path, shard: Mapping[str, Any]) -> tuple[list[Name], dict[str, Tensor]]:
-    """Names of the series of a shard, and their states (S, ...).
-
-    Raises:
-        OSError: If it cannot be read.
-        ValueError: If it is damaged, something else, or of another fleet.
-    """
+    """Names of the series of a shard, and their states (S, ...)."""
     path, num_series = folder / shard["file"], int(shard["num_series"])
     states, names = read_tensors(path, shard["digest"])
     if len(names) != num_series or any(len(value) != num_series for value in states.values()):
@@ -145,11 +125,7 @@ def _in_words(model: InnovationModel) -> str:
 
 
 def check_parts(ensemble: Ensemble, other: Mapping[str, str], where: object) -> None:
-    """Raise unless words that :func:`parts_in_words` wrote into a file are those of an ensemble.
-
-    Raises:
-        ValueError: Naming the first part that differs.
-    """
+    """Raise unless words that :func:`parts_in_words` wrote into a file are those of an ensemble."""
     own = parts_in_words(ensemble)
     for name in [*own, *other] if other else ():
         if own.get(name) != other.get(name):

@@ -167,7 +167,7 @@ class EnsembleFleet:
         given = state.state if isinstance(state, OnlineEnsemble) else state
         self._slots.check_new(names)
         if given is not None:
-            self._store.check(given)
+            self._store.checked(given)
         if variances and (given is not None or not self.has_own_variances):
             raise ValueError("a series may be given variances only before any data, and in a fleet with own_variances")
         if not names:

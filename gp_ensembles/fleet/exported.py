@@ -118,12 +118,4 @@ def with_own_variances(ensemble: Ensemble, own: Sequence[Variances]) -> Ensemble
         likelihood.noise = variances.noise.reshape(likelihood.noise.shape)
         features = OwnPriorVariance(expert.features, variances.prior)
         experts.append(GaussianExpert(features, likelihood, expert.transition, expert.initial_state))
-    layers = ensemble.layers
-    return Ensemble(
-        experts,
-        ensemble.meta_learner,
-        ensemble.expert_names,
-        innovations=() if layers.bank is None else layers.bank.models,
-        memory=layers.memory,
-        outlier_threshold=layers.outlier_threshold,
-    )
+    return ensemble.with_experts(experts)

@@ -40,11 +40,7 @@ _ROUND_OFF = 1e-14  # of the largest eigenvalue
 
 @torch.no_grad()
 def fit_variances(expert: GaussianExpert, X: Tensor, y: Tensor, fit: FitSettings) -> Variances:
-    """The variances of each series X (S, N, D), y (S, N) with the highest evidence, under a prior around the expert's.
-
-    Raises:
-        ValueError: If the optimizer is another.
-    """
+    """Variances of each series X (S, N, D), y (S, N) with the highest evidence, under a prior around the expert's."""
     if not isinstance(fit.method, LBFGS):
         raise ValueError("variances of series are fitted by L-BFGS; give FitSettings(LBFGS())")
     bound = expert.bind()
@@ -100,9 +96,6 @@ def evidence_terms(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Tensor
     r"""Log evidence (S, \*batch) of targets (S, N), differentiable.
 
     Shapes: ``Phi`` (S, \*batch, N, F), variances (\*batch) or (S, \*batch).
-
-    Raises:
-        NumericalError: If it cannot be computed for one.
     """
     seen = (~y.isnan()).to(y).reshape(len(y), *[1] * (Phi.ndim - 3), -1, 1)
     targets = y.nan_to_num(0.0).reshape(seen.shape)
@@ -225,7 +218,6 @@ def experts_on_bases(ensemble: Ensemble) -> Sequence[GaussianExpert]:
 # and the gradient is of no help.
 _STARTS = (0.0, -0.7, 0.7, -1.4, 1.4, -2.1, 2.1)
 _TOLERANCE = 1e-3  # nats per row
-_NUMBERS_AT_ONCE = 300_000  # features of some series: what stays in the cache
 
 
 @torch.no_grad()
@@ -235,16 +227,12 @@ def fit_factors(ensemble: Ensemble, X: Tensor, y: Tensor, fit: FitSettings, may_
     .. math:: \max_c \frac{1}{M} \sum_m \log p(y_s \mid X_s / c, m) - \tfrac{1}{2} \tau \lVert \log c \rVert^2
 
     Shapes: ``X`` (S, N, D), ``y`` (S, N), ``may_move`` (S,); returns (S, D).
-
-    Raises:
-        TypeError: If no expert has Gaussian noise and a basis.
-        ValueError: If the optimizer is another.
     """
     if not isinstance(fit.method, LBFGS):
         raise ValueError("length scales of series are fitted by L-BFGS; give FitSettings(LBFGS())")
     if not (experts := experts_on_bases(ensemble)):
         raise TypeError("no expert has Gaussian noise and a basis to fit length scales of; leave own_length_scales out")
-    size = max(1, _NUMBERS_AT_ONCE // (y.shape[1] * sum(expert.features.num_features for expert in experts)))
+    size = max(1, _FEATURES_AT_ONCE // (y.shape[1] * sum(expert.features.num_features for expert in experts)))
     parts = zip(X.split(size), y.split(size), may_move.split(size), strict=True)
     logs = torch.cat([_ascent(ensemble, *rows[:2], *_best_start(ensemble, *rows, fit), fit) for rows in parts])
     return torch.where(may_move.unsqueeze(-1), logs, 0.0).exp()

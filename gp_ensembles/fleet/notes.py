@@ -109,8 +109,8 @@ def calibrate_rows(
         here = slice(None) if len(places) == len(numbers) else places  # views where all have a row
         u = pit[rows]
         if state.recalibration is not None:
-            maps, block = recalibrate(RecalibrationState(*(part[here] for part in state.recalibration)), u)
-            log_weights[:, rows], gain[rows], u = block.log_weights, block.gain, block.pit
+            maps, found = recalibrate(RecalibrationState(*(part[here] for part in state.recalibration)), u)
+            log_weights[:, rows], gain[rows], u = found
             for old, new in zip(state.recalibration, maps, strict=True):
                 old[here] = new
         if state.levels is not None:
@@ -120,10 +120,10 @@ def calibrate_rows(
                 old[here] = new
     others = mixture if state.recalibration is None else Recalibrated(mixture, log_weights, shift, scale)
     distribution = with_points(others, points[series], learn_points(points, y, series))
-    log_prob, found = log_prob + gain, Intervals(config.coverages, levels, covered)
+    log_prob, ends_of_all = log_prob + gain, Intervals(config.coverages, levels, covered)
     if isinstance(distribution, WithPointMass):
         log_prob = distribution.with_point_log_prob(y, log_prob)
-    return distribution, log_prob, with_central_levels(distribution, found, y)
+    return distribution, log_prob, with_central_levels(distribution, ends_of_all, y)
 
 
 def predict_rows(

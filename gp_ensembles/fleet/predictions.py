@@ -141,11 +141,7 @@ def _with_point_mass(part: SeriesDistribution) -> WithPointMass:
 
 
 def coverage_index(coverage: float, coverages: tuple[float, ...]) -> int:
-    """The index of a coverage among those of a fleet.
-
-    Raises:
-        ValueError: If it is none of them.
-    """
+    """The index of a coverage among those of a fleet."""
     if coverage not in coverages:
         raise ValueError(f"there is no interval of coverage {coverage:g}; those of the fleet are {coverages}")
     return coverages.index(coverage)

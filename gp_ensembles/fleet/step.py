@@ -14,7 +14,7 @@ from gp_ensembles.engine.access_lock import uninterrupted
 from gp_ensembles.engine.ensemble import Ensemble, evaluate, responses_of
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.outliers import Discounted, discount, find_outliers
-from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions, assemble, flatten, make_mixture
+from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions, are_sound, assemble, flatten, make_mixture
 from gp_ensembles.engine.quarantine import weights_without
 from gp_ensembles.engine.state import EnsembleState
 from gp_ensembles.engine.weighing import append_copies, innovate, spliced, weigh, with_lags, within_reach
@@ -41,13 +41,6 @@ class Work(NamedTuple):
     def take(self, series: Tensor) -> "Work":
         """Some of the series: places among them, or a mask."""
         return Work(self.places[series], self.numbers[series], self.X[series], self.rows.at(series))
-
-
-class _Again(NamedTuple):
-    """Rows that are learned once more, with one more outlier of each series."""
-
-    own: Predictions  # the experts' predictions so far, (S, M, B) each
-    found: Discounted  # the newest outlier of each series, and those before it
 
 
 class RowBuffer:
@@ -171,21 +164,26 @@ class Step:
                 self._store.write(place, online.state)
             predicted.put(one.numbers[0], predictions)
 
-    def _learn(self, work: Work, predicted: RowBuffer, again: _Again | None = None) -> None:
-        """Learn series of which no expert is in quarantine; the outliers of a series are found one after the other."""
+    def _learn(
+        self, work: Work, predicted: RowBuffer, kept: Predictions | None = None, last: Discounted | None = None
+    ) -> None:
+        """Learn series of which no expert is in quarantine; the outliers of a series are found one after the other.
+
+        After the first: ``kept`` are the experts' predictions so far, (S, M, B), and ``last`` the newest outliers.
+        """
         layers, before, size = self._layers, self._store.layers(work.places), work.numbers.shape[1]
         y = within_reach(layers, work.rows.y)
-        share, remembered = (None, y) if again is None else (again.found.share, again.found.remembered)
-        if again is not None:
-            before = before._replace(outliers=again.found.tally)
+        share, remembered, start = (None, y, None) if last is None else (last.share, last.remembered, last.start)
+        if last is not None:
+            before = before._replace(outliers=last.tally)
         history, inputs = with_lags(layers.memory, before.history, work.X, remembered)
         own = self._stage(work.places, inputs, work.rows._replace(y=y, share=share))
-        if again is not None:
-            own = spliced(again.own, own, again.found.start.unsqueeze(-1))
+        if kept is not None and start is not None:
+            own = spliced(kept, own, start.unsqueeze(-1))
         after, steps, output = self._weighed(before._replace(history=history), own, y, share)
         predictions = self._assembled(steps, output)
         mean, variance = (part.reshape(y.shape) for part in predictions[:2])
-        start, sound = None if again is None else again.found.start, _sound(own)
+        sound = are_sound(own).flatten(1).all(1)  # series all of whose experts predict numbers
         far = find_outliers(layers.outlier_threshold, mean, variance, y, start)
         is_far = torch.zeros_like(sound) if far is None else far.any(-1) & sound
         done = (sound & ~is_far).nonzero().flatten()
@@ -204,7 +202,7 @@ class Step:
             found = discount(layers.outlier_threshold, layers.memory, *own_rows, share=own_share)
             kept, rest = type(own)(*(field[chosen] for field in own)), work.take(chosen)
             try:
-                self._learn(rest, predicted, _Again(kept, found))
+                self._learn(rest, predicted, kept, found)
             except NumericalError:
                 self._observe_alone(rest, predicted)
         if not bool(sound.all()):
@@ -266,11 +264,3 @@ def _take(predictions: EnsemblePredictions, rows: Tensor) -> EnsemblePredictions
     steps = type(predictions.experts)(*(field[:, rows] for field in predictions.experts))
     log_weights = predictions.log_weights[:, rows]
     return EnsemblePredictions(mean, variance, log_prob, log_weights, steps, predictions.responses)
-
-
-def _sound(steps: Predictions) -> Tensor:
-    """Series (S,) all of whose experts predict numbers; under other likelihoods variances may be zero or infinite."""
-    is_latent = isinstance(steps, LatentPredictions)
-    variance = steps.variance
-    sound = steps.mean.isfinite() & (variance >= 0 if is_latent else (variance > 0) & (variance < torch.inf))
-    return sound.flatten(1).all(1)

@@ -145,7 +145,7 @@ class Store:
     def put(self, places: Tensor, state: EnsembleState | None = None) -> None:
         """Give series a state, that before any data by default; makes room for them."""
         self._grow(int(places.max()) + 1 if len(places) else 0)
-        values = self._start if state is None else {**self._start, **self._checked(state)}
+        values = self._start if state is None else {**self._start, **self.checked(state)}
         for name, value in values.items():
             self._tensors[name][places] = value.detach().to(self._tensors[name])
 
@@ -156,11 +156,7 @@ class Store:
             self._tensors[name][places] = value.to(self._tensors[name].device)
 
     def check_tensors(self, states: Mapping[str, Tensor]) -> None:
-        """Raise unless states (S, ...) are of this kind of ensemble.
-
-        Raises:
-            ValueError: Naming what differs.
-        """
+        """Raise unless states (S, ...) are of this kind of ensemble."""
         wanted = {name: (value.shape, value.dtype) for name, value in self._start.items()}
         got = {name: (value.shape[1:], value.dtype) for name, value in states.items()}
         for name in [*wanted, *got]:
@@ -169,15 +165,8 @@ class Store:
                     f"the states are of another ensemble: {name} is {got.get(name)}, in this fleet {wanted.get(name)}"
                 )
 
-    def check(self, state: EnsembleState) -> None:
-        """Raise unless a state is one of this kind of ensemble.
-
-        Raises:
-            ValueError: Naming what differs.
-        """
-        self._checked(state)
-
-    def _checked(self, state: EnsembleState) -> dict[str, Tensor]:
+    def checked(self, state: EnsembleState) -> dict[str, Tensor]:
+        """A state by name, if it is one of this kind of ensemble."""
         values = dict(named_tensors(_with_quarantine(state)))
         wanted = {name: value.shape for name, value in self._start.items() if name != FAILED and name[:5] != "note_"}
         got = {name: value.shape for name, value in values.items()}
@@ -190,20 +179,12 @@ class Store:
         return values
 
     def reserve(self, least: int) -> None:
-        """Make room for this many series.
-
-        Raises:
-            ValueError: As :meth:`check_growth`; then nothing changes.
-        """
+        """Make room for this many series."""
         self.check_growth(least)
         self._grow(least)
 
     def check_growth(self, least: int) -> None:
-        """Raise unless there is space for this many series: on the disk, or in memory for old and new arrays together.
-
-        Raises:
-            ValueError: Saying both sizes.
-        """
+        """Raise unless there is space for so many series: on the disk, or in memory for old and new arrays together."""
         room = self._next_room(least)
         if self._folder is not None:
             free, more = shutil.disk_usage(self._folder).free, (room - self.room) * self.bytes_each
@@ -278,11 +259,7 @@ def next_folder(folder: Path | None) -> Path | None:
 
 
 def new_folder(folder: str | Path | None, device: torch.device) -> Path | None:
-    """Make the folder of states, if one is given.
-
-    Raises:
-        ValueError: If it is not empty, or the states are on another device than the host.
-    """
+    """Make the folder of states, if one is given."""
     if folder is None:
         return None
     if device.type != "cpu":
@@ -322,11 +299,7 @@ class Slots:
         return name in self._places
 
     def places(self, names: Sequence[Hashable]) -> Tensor:
-        """Places of series, integers, in the order of the names, which may come several times.
-
-        Raises:
-            KeyError: If a series is unknown; names the first such.
-        """
+        """Places of series, integers, in the order of the names, which may come several times."""
         try:
             return torch.tensor([self._places[name] for name in names], dtype=torch.int64, device="cpu")
         except KeyError:
@@ -338,11 +311,7 @@ class Slots:
         return self._num_used + max(0, num_new - len(self._free))
 
     def check_new(self, names: Sequence[Hashable]) -> None:
-        """Raise unless series are new and distinct.
-
-        Raises:
-            ValueError: Names the first ones that are not.
-        """
+        """Raise unless series are new and distinct."""
         known = [name for name in names if name in self._places]
         if known:
             raise ValueError(f"series {_few(known)} are in the fleet already; retire them first, or leave them out")
@@ -362,11 +331,7 @@ class Slots:
         return torch.tensor(taken, dtype=torch.int64, device="cpu")
 
     def retire(self, names: Iterable[Hashable]) -> None:
-        """Remove series.
-
-        Raises:
-            KeyError: If one is unknown; then all stay.
-        """
+        """Remove series; all stay if one is unknown."""
         names = list(dict.fromkeys(names))
         self.places(names)
         self._free += [self._places.pop(name) for name in names][::-1]

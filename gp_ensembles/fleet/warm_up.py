@@ -158,9 +158,6 @@ def template_of(series: Sequence[WarmUpRows]) -> WarmUpRows:
     """The first rows of the series that has the most targets: the ensemble is made for it, with its lags and season.
 
     It is one whose inputs vary, if there is any.
-
-    Raises:
-        ValueError: If the targets of all series are constant.
     """
     moving = [rows for rows in series if moves(rows)]
     if not moving:

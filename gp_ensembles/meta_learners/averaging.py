@@ -184,7 +184,6 @@ class DynamicModelAveraging(MetaLearner):
         self.forgetting = forgetting
 
     def init(self, num_experts: int, like: Tensor) -> MetaState:
-        """State before any data: equal weights, for any number of experts."""
         return initial_state(None, num_experts, like)
 
     def log_weights(self, state: MetaState) -> Tensor:

@@ -157,12 +157,7 @@ class MetaLearner(nn.Module, ABC):
 
 
 def check_prior_weights(prior_weights: Tensor) -> Tensor:
-    """Normalized log prior weights, shape (M,); a weight of zero is legal and means a dead expert.
-
-    Raises:
-        TypeError: If the weights are not a floating point tensor.
-        ValueError: If they are not a vector of finite nonnegative numbers with a positive sum.
-    """
+    """Normalized log prior weights, shape (M,); a weight of zero is legal and means a dead expert."""
     if not isinstance(prior_weights, Tensor) or not prior_weights.is_floating_point():
         raise TypeError("prior_weights must be a floating point tensor of shape (M,)")
     if prior_weights.ndim != 1 or prior_weights.shape[0] == 0:
@@ -211,11 +206,7 @@ def check_block(state: MetaState, log_prob: Tensor) -> None:
 
 
 def check_densities(log_prob: Tensor) -> None:
-    """Raise if a log density is NaN or plus infinity; minus infinity is legal.
-
-    Raises:
-        NumericalError: Naming the expert and the step within the block.
-    """
+    """Raise if a log density is NaN or plus infinity; minus infinity is legal."""
     if readable_all(log_prob < torch.inf):
         return
     try:
@@ -286,9 +277,6 @@ def run_bayes(
 
     Shapes: ``move``, log weights (M,) for a target from those after the last one; ``log_prob`` (M, B); ``survive``,
     log weights that learn from a target, from those that predicted it.
-
-    Raises:
-        NumericalError: If a log density is NaN or plus infinity; names the expert and the step.
     """
     check_densities(log_prob)
     current, weights, densities = state.log_weights, [], []
@@ -315,9 +303,6 @@ def weigh_observed(
     """Weigh a block some of whose targets are missing.
 
     Shapes: ``log_prob`` (M, B), ``missing`` (B,).
-
-    Raises:
-        NumericalError: If the log density of a target is NaN or plus infinity; names the expert and the step.
     """
     after, output = rule.update_block(state, torch.where(missing, 0.0, log_prob))
     return after, output._replace(log_prob=torch.where(missing, torch.nan, output.log_prob))

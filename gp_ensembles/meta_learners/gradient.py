@@ -70,7 +70,6 @@ class ExponentiatedGradient(MetaLearner):
         self.share = share
 
     def init(self, num_experts: int, like: Tensor) -> MetaState:
-        """State before any data: equal weights, for any number of experts."""
         return initial_state(None, num_experts, like)
 
     def log_weights(self, state: MetaState) -> Tensor:
@@ -88,7 +87,6 @@ class ExponentiatedGradient(MetaLearner):
         return run_steps(self._exact_step(state), state, log_prob) if found is None else found
 
     def grow(self, state: MetaState, num_new: int, share: float) -> MetaState:
-        """New experts with weight ``share`` together, for any number of experts."""
         return grown_weights(state, num_new, share)
 
     def _in_numbers(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput] | None:
@@ -163,7 +161,6 @@ class SoftBayes(MetaLearner):
         self.form = None if learning_rate is None else (1 - learning_rate, learning_rate, 0.0)
 
     def init(self, num_experts: int, like: Tensor) -> MetaState:
-        """State before any data: equal weights, for any number of experts."""
         return initial_state(None, num_experts, like)
 
     def log_weights(self, state: MetaState) -> Tensor:
@@ -247,21 +244,8 @@ class OnlineNewton(MetaLearner):
         return state.log_weights
 
     def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
-        check_block(state, log_prob)
-        if log_prob.shape[1] == 0:
-            return pack(state, state.log_weights, [], [])
-        check_densities(log_prob)
-        if log_prob.is_meta:
-            return _shapes_only(state, log_prob)
-        with torch.no_grad():
-            ratio = 1 + 1 / self.beta
-            memory, weights = state.memory.double(), state.log_weights.double().exp()
-            before = _as_arrays(memory[:, :-1], memory[:, -1] / ratio, _near_leader(weights, self.share), weights)
-            growth = Growth(1.0, 0.0, self.delta * ratio, False, self.share)
-            after = follow_minimizer(before, _relative_densities(log_prob), growth)
-            memory = _as_memory(after.matrix, ratio * after.sums, memory)
-            weights = torch.from_numpy(after.weights).to(weights)
-        return _result(state, weights, memory, log_prob)
+        ratio = 1 + 1 / self.beta
+        return _follow(state, log_prob, Growth(1.0, 0.0, self.delta * ratio, False, self.share), ratio)
 
     def grow(self, state: MetaState, num_new: int, share: float) -> MetaState:
         """New experts with weight ``share`` together for the next target; for any number of experts.
@@ -336,20 +320,8 @@ class DiscountedOnlineNewton(MetaLearner):
         return state.log_weights
 
     def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
-        check_block(state, log_prob)
-        if log_prob.shape[1] == 0:
-            return pack(state, state.log_weights, [], [])
-        check_densities(log_prob)
-        if log_prob.is_meta:
-            return _shapes_only(state, log_prob)
-        with torch.no_grad():
-            memory, weights = state.memory.double(), state.log_weights.double().exp()
-            before = _as_arrays(memory[:, :-1], torch.zeros_like(weights), memory[:, -1], weights)
-            growth = Growth(self.discount, (1 - self.discount) * self.epsilon, 1 / self.beta, True, self.share)
-            after = follow_minimizer(before, _relative_densities(log_prob), growth)
-            memory = _as_memory(after.matrix, after.leader, memory)
-            weights = torch.from_numpy(after.weights).to(weights)
-        return _result(state, weights, memory, log_prob)
+        refill = (1 - self.discount) * self.epsilon
+        return _follow(state, log_prob, Growth(self.discount, refill, 1 / self.beta, True, self.share))
 
     def grow(self, state: MetaState, num_new: int, share: float) -> MetaState:
         """New experts with weight ``share`` together, for any number of experts.
@@ -384,14 +356,34 @@ def _identity_memory(num_experts: int, scale: float, like: Tensor) -> Tensor:
     return torch.diag(like.new_full((num_experts,), scale, dtype=torch.float64))
 
 
-def _as_arrays(curvature: Tensor, sums: Tensor, leader: Tensor, weights: Tensor) -> Followed:
-    """What is followed, as arrays of the processor."""
-    return Followed(*(part.cpu().numpy() for part in (curvature, sums, leader, weights.unsqueeze(0))))
+def _follow(state: MetaState, log_prob: Tensor, growth: Growth, scale: float = 1.0) -> tuple[MetaState, MetaOutput]:
+    """Weigh a block by the minimizers of a growing quadratic.
 
-
-def _as_memory(curvature: Numbers, column: Numbers, like: Tensor) -> Tensor:
-    """Memory [A | column], shape (M, M + 1)."""
-    return torch.from_numpy(np.concatenate([curvature, column[:, None]], axis=1)).to(like.device)
+    The memory is [A | v] with the minimizer v for one that restarts from it, else [A | b] with ``scale`` times the sum
+    of all gradients, shape (M, M + 1).
+    """
+    check_block(state, log_prob)
+    if log_prob.shape[1] == 0:
+        return pack(state, state.log_weights, [], [])
+    check_densities(log_prob)
+    num_seen = state.num_seen + log_prob.shape[1]
+    if log_prob.is_meta:  # there are no values to choose a support by
+        output = MetaOutput(torch.empty_like(log_prob), log_prob.new_empty(log_prob.shape[1:]))
+        return state._replace(num_seen=num_seen), output
+    with torch.no_grad():
+        memory, weights = state.memory.double(), state.log_weights.double().exp()
+        sums, leader = torch.zeros_like(weights), memory[:, -1]
+        if not growth.is_proximal:
+            sums, leader = memory[:, -1] / scale, _near_leader(weights, growth.share)
+        parts = memory[:, :-1], sums, leader, weights.unsqueeze(0)
+        before = Followed(*(part.cpu().numpy() for part in parts))
+        after = follow_minimizer(before, _relative_densities(log_prob), growth)
+        column = after.leader if growth.is_proximal else scale * after.sums
+        memory = torch.from_numpy(np.concatenate([after.matrix, column[:, None]], axis=1)).to(memory.device)
+        later = torch.from_numpy(after.weights).to(weights).log().mT.to(log_prob.dtype)
+    log_weights = torch.cat([state.log_weights.unsqueeze(1), later[:, 1:-1]], dim=1)
+    output = MetaOutput(log_weights, (log_weights + log_prob).logsumexp(0))
+    return MetaState(later[:, -1], num_seen, memory), output
 
 
 def _relative_densities(log_prob: Tensor) -> Numbers:
@@ -416,17 +408,3 @@ def _grown_curvature(curvature: Tensor, weights: Tensor, num_new: int, epsilon: 
     mapping = torch.cat([old, weights.expand(num_new, num_experts)])
     learned = mapping @ (curvature - epsilon * old) @ mapping.mT
     return learned + epsilon * torch.diag(torch.ones_like(learned[0]))
-
-
-def _result(state: MetaState, weights: Tensor, memory: Tensor, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
-    """State and output from weights (B + 1, M) before each target and after the last."""
-    log_weights = weights.log().mT.to(log_prob.dtype)
-    before = torch.cat([state.log_weights.unsqueeze(1), log_weights[:, 1:-1]], dim=1)
-    after = MetaState(log_weights[:, -1], state.num_seen + log_prob.shape[1], memory)
-    return after, MetaOutput(before, (before + log_prob).logsumexp(0))
-
-
-def _shapes_only(state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
-    """Output of a block on the meta device, where there are no values to choose a support by."""
-    after = state._replace(num_seen=state.num_seen + log_prob.shape[1])
-    return after, MetaOutput(torch.empty_like(log_prob), log_prob.new_empty(log_prob.shape[1:]))

@@ -59,7 +59,6 @@ class FixedShare(MetaLearner):
         self.form = (0.0, 1 - share, share) if share >= _SMALLEST_SHARE else None
 
     def init(self, num_experts: int, like: Tensor) -> MetaState:
-        """State before any data: equal weights, for any number of experts."""
         return initial_state(None, num_experts, like)
 
     def log_weights(self, state: MetaState) -> Tensor:
@@ -72,7 +71,6 @@ class FixedShare(MetaLearner):
         return run_by_form(form, state, log_prob, keeps=False, gives=self.share > 0, in_numbers=known)
 
     def grow(self, state: MetaState, num_new: int, share: float) -> MetaState:
-        """New experts with weight ``share`` together, for any number of experts."""
         return grown_weights(state, num_new, share)
 
 

@@ -97,11 +97,7 @@ def calibrate_next(state: CalibrationState, mixture: AnyMixture) -> StreamDistri
 
 
 def next_levels(state: CalibrationState, config: StreamConfig, coverage: float) -> tuple[float, float]:
-    """Probabilities at the lower and upper end of the next interval.
-
-    Raises:
-        ValueError: If there are adaptive intervals and none of this coverage, or it is not between 0 and 1.
-    """
+    """Probabilities at the lower and upper end of the next interval."""
     if state.levels is None:
         check_coverages((coverage,))
         return (1 - coverage) / 2, (1 + coverage) / 2

@@ -32,12 +32,7 @@ class IllegalRow(NamedTuple):
 
 
 def check_input_shape(X: Tensor, num_columns: int | None) -> None:
-    """Raise unless X is a floating point matrix (N, D) with a row; D is any number if ``num_columns`` is ``None``.
-
-    Raises:
-        TypeError: If it is no tensor of floating point numbers.
-        ValueError: If its shape is another.
-    """
+    """Raise unless X is a floating point matrix (N, D) with a row; D is any number if ``num_columns`` is ``None``."""
     if not isinstance(X, Tensor) or not X.is_floating_point():
         raise TypeError("X must be a floating point tensor; use torch.as_tensor(X, dtype=torch.float64)")
     if X.ndim != 2 or X.shape[1] == 0 or num_columns not in (None, X.shape[1]):
@@ -47,12 +42,7 @@ def check_input_shape(X: Tensor, num_columns: int | None) -> None:
 
 
 def checked_targets(y: Tensor, X: Tensor, num_outputs: int | None) -> Tensor:
-    """Targets in double precision on the device of X; there must be one, or as many as there are outputs, for each row.
-
-    Raises:
-        TypeError: If it is no tensor of floating point numbers.
-        ValueError: If its shape is another.
-    """
+    """Targets in double precision on the device of X, which must be one, or one for each output, for each row."""
     if not isinstance(y, Tensor) or not y.is_floating_point():
         raise TypeError("y must be a floating point tensor; use torch.as_tensor(y, dtype=torch.float64)")
     num_rows = X.shape[0]

@@ -154,11 +154,7 @@ _LEAST_ROWS = 10  # with a forecast and a target, to say that forecasts are poor
 
 
 def forecast_places(spec: EnsembleSpec, names: Sequence[str]) -> list[int]:
-    """Places of the columns of forecasts among all columns of a table.
-
-    Raises:
-        ValueError: If a name is not among them, or there is no other column.
-    """
+    """Places of the columns of forecasts among all columns of a table."""
     known = list(names)
     for name in spec.forecast_columns:
         if name not in known:

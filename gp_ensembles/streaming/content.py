@@ -52,11 +52,7 @@ def packed(online: OnlineEnsemble) -> dict[str, Tensor]:
 
 
 def unpacked(online: OnlineEnsemble, content: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The ``state_dict`` from what :func:`packed` made of an ensemble that was built alike.
-
-    Raises:
-        RuntimeError: If a factor is of another window.
-    """
+    """The ``state_dict`` from what :func:`packed` made of an ensemble that was built alike."""
     whole = dict(content)
     for name, state in _windows(online):
         saved, num_used = content[name], int(content[name.replace("factor", "num_used")].max())

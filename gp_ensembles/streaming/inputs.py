@@ -217,11 +217,7 @@ class InputPath:
         return scaled.to(config.torch_dtype)
 
     def build_ensemble(self, warm: Standard, y: Tensor, *, is_fitted: bool, progress: bool = False) -> OnlineEnsemble:
-        """The ensemble of the config, built from the rows of a warm-up and y (N,) or (N, O), fitted to them or not.
-
-        Raises:
-            NumericalError: If an expert's evidence cannot be computed where it starts.
-        """
+        """The ensemble of the config, built from the rows of a warm-up and y (N,) or (N, O), fitted to them or not."""
         config, generator = self._config, torch.Generator().manual_seed(self._config.seed)  # on the CPU everywhere
         targets = self.targets(y).to(config.torch_dtype)
         if is_fitted:

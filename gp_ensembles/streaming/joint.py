@@ -23,9 +23,6 @@ def joint_covariance(model: OnlineModel, X: Tensor) -> Tensor:
 
     Returns the covariance of rows X (N, D) in squared units of the target, shape (N, N), or (N, N, O) for O independent
     outputs.
-
-    Raises:
-        TypeError: If targets are not real numbers.
     """
     if not model.config.ensemble.target.is_real:
         raise TypeError(f"rows have a joint covariance for real numbers only, not for {model.config.ensemble.target}")

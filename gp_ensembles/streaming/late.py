@@ -278,11 +278,7 @@ def smoothed_draws(draws: Tensor) -> Mixture:
 
 
 def predictions_to_plain(predicted: StreamDistribution) -> dict[str, Any]:
-    """A distribution as plain containers and tensors, which :func:`predictions_from_plain` reads back.
-
-    Raises:
-        TypeError: If it is one of counts.
-    """
+    """A distribution as plain containers and tensors, which :func:`predictions_from_plain` reads back."""
     if isinstance(predicted, LatentMixture):
         return {"kind": "classes", "probabilities": predicted.class_probabilities.clone().cpu()}
     kind = next(name for name, known in _KINDS.items() if isinstance(predicted, known))

@@ -384,9 +384,10 @@ class OnlineModel:
         X, y = (rows if rows is None else rows.to(model.device) for rows in (content["warm_X"], content["warm_y"]))
         model.warm_X, model.warm_y = X, y
         if X is not None and y is not None and content["ensemble"] is not None:
-            built = build(model.config, X, y, model._names_of(range(X.shape[1])), content=content)
-            model._path, _, model.online, model.point = built
-            model._followed = InputState.unpacked(content["inputs"].to(model.device), len(built.path.columns.kept))
+            names = model._names_of(range(X.shape[1]))
+            path, _, model.online, model.point = build(model.config, X, y, names, content=content)
+            followed = InputState.unpacked(content["inputs"].to(model.device), len(path.columns.kept))
+            model._path, model._followed = path, followed
             model._compile_now()
         return model
 

@@ -6,7 +6,7 @@ the others, for which targets at the point count as missing.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -153,15 +153,6 @@ class PointMass:
         return torch.where(y.isnan(), y, (y == self.at).to(y))
 
 
-class Built(NamedTuple):
-    """What a model has after its warm-up."""
-
-    path: InputPath  # how rows are standardized
-    warm: Standard  # the rows of the warm-up
-    online: OnlineEnsemble  # of the targets, without those at the point
-    point: PointMass | None  # ``None`` where targets have none
-
-
 def build(
     config: StreamConfig,
     X: Tensor,
@@ -170,12 +161,11 @@ def build(
     *,
     content: Mapping[str, Any] | None = None,
     progress: bool = False,
-) -> Built:
+) -> tuple[InputPath, Standard, OnlineEnsemble, PointMass | None]:
     """Build from the rows of a warm-up, X (N, D) and y (N,) or (N, O): fitted to them, or in the state of a file.
 
-    Raises:
-        ValueError: If all inputs or targets are constant, or targets are not of their kind.
-        NumericalError: If an expert's evidence cannot be computed where it starts.
+    Returns: how rows are standardized, those of the warm-up, and what learns targets: all but those at the point, and
+    whether they are at the point, ``None`` where there is none.
     """
     at, is_fitted = find_point(y, config), content is None
     others = without_point(y, at)
@@ -187,7 +177,7 @@ def build(
         restore(online, content)
         if point is not None:
             point.restore(content["point_mass"])
-    return Built(path, warm, online, point)
+    return path, warm, online, point
 
 
 def _shift_to(frequency: FrequencyState, shares: Tensor) -> float:

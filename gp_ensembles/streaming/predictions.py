@@ -100,11 +100,7 @@ class OnlinePredictions(NamedTuple):
 
 
 def coverage_place(coverage: float, coverages: tuple[float, ...]) -> int:
-    """The index of a coverage among those of a config.
-
-    Raises:
-        ValueError: If it is not among them.
-    """
+    """The index of a coverage among those of a config."""
     check_coverages((coverage,))
     if coverage not in coverages:
         named = ", ".join(f"{share:g}" for share in coverages)

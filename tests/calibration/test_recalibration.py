@@ -94,18 +94,19 @@ def test_a_block_is_one_row_after_another_of_one_series_or_of_several():
     for number, pit in enumerate(u):
         after, block = recalibrate_block(start, pit)
         torch.testing.assert_close(RecalibrationState(*(part[number] for part in together)), after)
-        for name, value in block._asdict().items():
-            same = torch.stack([getattr(row, name)[..., number] for row in rows], -1)
+        for value, each in zip(block, zip(*rows, strict=True), strict=True):
+            same = torch.stack([row[..., number] for row in each], -1)
             torch.testing.assert_close(same, value, rtol=1e-12, atol=1e-12, equal_nan=True)
-        components = block.log_weights, *map_components(u)
-        torch.testing.assert_close(block.gain, log_density(pit, *components), rtol=1e-12, atol=1e-12, equal_nan=True)
-        torch.testing.assert_close(block.pit, transform(pit, *components), rtol=1e-12, atol=1e-12, equal_nan=True)
+        weights, gains, moves = block
+        components = weights, *map_components(u)
+        torch.testing.assert_close(gains, log_density(pit, *components), rtol=1e-12, atol=1e-12, equal_nan=True)
+        torch.testing.assert_close(moves, transform(pit, *components), rtol=1e-12, atol=1e-12, equal_nan=True)
         state = start
         for at, value in enumerate(pit.tolist()):
             if not math.isnan(value):
                 state, log_weights, gain, moved = recalibrate_row(state, value)
-                torch.testing.assert_close(torch.from_numpy(log_weights), block.log_weights[:, at])
-                assert (gain, moved) == pytest.approx((float(block.gain[at]), float(block.pit[at])))
+                torch.testing.assert_close(torch.from_numpy(log_weights), weights[:, at])
+                assert (gain, moved) == pytest.approx((float(gains[at]), float(moves[at])))
         torch.testing.assert_close(state, after)
     assert all(torch.equal(part, fresh) for part, fresh in zip(start, init_recalibration(u), strict=True))
 

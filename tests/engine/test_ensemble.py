@@ -1,6 +1,4 @@
-"""The pure ensemble: golden ensembles, causality, blocking, gradients, clear errors."""
-
-import math
+"""The pure ensemble: golden ensembles and clear errors; the plain loop is in ``test_plans``."""
 
 import numpy as np
 import pytest
@@ -11,7 +9,7 @@ from gp_ensembles.engine import Ensemble
 from gp_ensembles.engine.input_checks import check_targets
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import FeatureMap, LinearFeatures, RadialBasisFeatures
-from gp_ensembles.filters import RandomWalk, textbook_filter
+from gp_ensembles.filters import RandomWalk
 from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching
 from gp_ensembles.meta_learners.switching import edoebe_transition
 from gp_ensembles.numerics.cholesky import NumericalError
@@ -31,13 +29,6 @@ def bumps(batch=3, seed=3):
     return RadialBasisFeatures(centers, torch.linspace(0.5, 2.0, batch, dtype=torch.float64).reshape(-1, 1))
 
 
-def walk_of(expert):
-    transition = expert.transition
-    if transition is None:
-        return None
-    return transition.variance.expand(*expert.batch_shape, transition.variance.shape[-1])
-
-
 def build(rule=None):
     shared = bumps()
     experts = [
@@ -46,48 +37,6 @@ def build(rule=None):
         GaussianExpert(LinearFeatures(2, torch.tensor(1.0, dtype=torch.float64))),
     ]
     return Ensemble(experts, rule or BayesianModelAveraging())
-
-
-def switching():
-    return MarkovSwitching(torch.full((7, 7), 0.01, dtype=torch.float64) + 0.93 * torch.eye(7, dtype=torch.float64))
-
-
-RULES = {"averaging": BayesianModelAveraging, "switching": switching}
-
-
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("missing", [(), (0, 5, 39)], ids=str)
-def test_against_a_loop_in_plain_python(rule, missing):
-    X, y = stream()
-    y[list(missing)] = torch.nan
-    ensemble = build(RULES[rule]())
-    with torch.no_grad():
-        _, got = ensemble.update(ensemble.init(), X, y)
-
-    mean, variance, log_prob = [], [], []
-    for expert in ensemble.experts:
-        bound = expert.bind()
-        _, steps = textbook_filter(expert.init(), expert.features(X), y, bound.noise, walk_of(expert))
-        mean.append(steps.mean.reshape(-1, 40))
-        variance.append(steps.variance.reshape(-1, 40))
-        log_prob.append(steps.log_prob.reshape(-1, 40))
-    mean, variance, log_prob = (torch.cat(parts).detach().numpy() for parts in (mean, variance, log_prob))
-    weights = np.full(7, 1 / 7)
-    transition = np.eye(7) if rule == "averaging" else np.full((7, 7), 0.01) + 0.93 * np.eye(7)
-    for t in range(40):
-        weights = transition @ weights
-        np.testing.assert_allclose(got.log_weights.exp()[:, t], weights, rtol=1e-8, atol=1e-12)
-        center = weights @ mean[:, t]
-        assert float(got.mean[t]) == pytest.approx(center, abs=1e-10)
-        assert float(got.variance[t]) == pytest.approx(
-            weights @ (variance[:, t] + (mean[:, t] - center) ** 2), rel=1e-9
-        )
-        if t in missing:
-            assert math.isnan(float(got.log_prob[t]))
-            continue
-        density = weights @ np.exp(log_prob[:, t])
-        assert float(got.log_prob[t]) == pytest.approx(math.log(density), abs=1e-9)
-        weights = weights * np.exp(log_prob[:, t]) / density
 
 
 class Table(FeatureMap):

@@ -1,4 +1,4 @@
-"""External models as experts: regressors, functions, quantiles, and whether they peek."""
+"""External models as experts: regressors, functions, and quantiles."""
 
 import copy
 import pickle
@@ -13,7 +13,6 @@ from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.linear_model import BayesianRidge, LinearRegression
 from sklearn.neighbors import KNeighborsRegressor
 
-from gp_ensembles.engine.causality import check_causal
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.external_models import Boosting, ExternalModel, ForecastColumns
 from gp_ensembles.ensembles.lags import TargetLags
@@ -188,55 +187,6 @@ def test_a_model_with_external_models_is_kept_by_pickling(tmp_path):
     refused(TypeError, "ExternalModel has no name in files", lambda: spec_to_plain(SPEC))
 
 
-class Peeking(ModelAdapter):
-    """Knows the targets of all rows by their memory."""
-
-    def __init__(self, X, y, ahead):
-        self.X, self.y, self.ahead = X, y, ahead
-
-    def fit(self, rows):
-        def forecast(X):
-            places = [int((self.X - x).abs().sum(-1).argmin()) + self.ahead for x in X]
-            return self.y[[min(place, len(self.y) - 1) for place in places]].clone(), torch.ones(len(X)).double()
-
-        return forecast
-
-
-def test_models_that_peek_are_found_and_others_are_not():
-    X, y = rows(120)
-    before = X.clone(), y.clone()
-    by_errors = FunctionAdapter(lambda X, rows: rows.errors[-5:].nan_to_num().mean() + X[:, 0])
-    for adapter in (RegressorAdapter(LinearRegression()), by_errors):
-        check_causal(adapter, X, y)
-    for ahead in (0, 1):
-        words = r"Peeking peeks: its prediction of row .* the row's target or on later rows"
-        with pytest.raises(ValueError, match=words):
-            check_causal(Peeking(X, y, ahead), X, y)
-    with pytest.raises(ValueError, match="depends on the rows that are predicted with it"):
-        check_causal(FunctionAdapter(lambda X, rows: (X[:, 0] - X[:, 0].mean()) * 2), X, y)
-    with pytest.raises(ValueError, match="RegressorAdapter is not reproducible"):
-        check_causal(RegressorAdapter(RandomForestRegressor(3)), X, y)
-    for predicted in (lambda X, rows: X[:, 0].cumsum(0), lambda X, rows: 0.01 * torch.arange(len(X), dtype=X.dtype)):
-        with pytest.raises(ValueError, match="the rows that are predicted with it"):
-            check_causal(FunctionAdapter(predicted), X, y)
-    with pytest.raises(ValueError, match="predicted no row"):
-        check_causal(FunctionAdapter(lambda X, rows: X[:, 0] * torch.nan), X, y)
-    assert torch.equal(X, before[0])
-    assert torch.equal(y, before[1])
-
-
-def test_external_models_of_an_ensemble_are_named():
-    X, y = rows(130)
-    good = SPEC.fit(X[:60], y[:60])
-    state = copy.deepcopy(good.state)
-    check_causal(good, X[60:], y[60:])
-    after, before = good.state.experts[-1], state.experts[-1]
-    assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(after, before, strict=True))
-    X, y = X[60:].clone(), y[60:].clone()
-    bad = replace(SPEC, extra_experts=(NEIGHBORS, ExternalModel(Peeking(X, y, 0), lags=False, name="oracle")))
-    refused(ValueError, "external model 'oracle/0' peeks", lambda: check_causal(bad.fit(*rows(60)), X, y))
-
-
 class Rewriting(LinearRegression):
     """A regressor that writes into what it is given."""
 
@@ -266,8 +216,5 @@ def test_a_regressor_that_writes_into_its_arrays_changes_nothing():
 
 
 def test_the_message_says_what_to_give():
-    X = torch.zeros(9, 1, dtype=torch.float64)
-    with pytest.raises(TypeError, match="check_causal takes a RegressorAdapter"):
-        check_causal(ExternalModel(RegressorAdapter(LinearRegression())), X, X[:, 0])
     with pytest.raises(TypeError, match="columns of ForecastColumns must be names such as 'nwp', got 2"):
         ForecastColumns(2)

@@ -78,14 +78,15 @@ def textbook(transition, Phi, y, noise, prior):
     return stack, torch.stack([mean for mean, _ in finals]), torch.stack([covariance for _, covariance in finals])
 
 
-@pytest.mark.parametrize("name", TRANSITIONS)
+@pytest.mark.parametrize("name", ["static", *TRANSITIONS])
 def test_any_blocking_is_the_textbook(name):
-    for form, missing in itertools.product(FORMS, [(), (0, 3, 4, 28)]):
+    transition = TRANSITIONS.get(name)
+    for form, missing in itertools.product(FORMS, [(), (0, 3, 4, 28), range(N)]):
         Phi, y, noise, prior = problem(missing)
-        want, mean, covariance = textbook(TRANSITIONS[name], Phi, y, noise, prior)
+        want, mean, covariance = textbook(transition, Phi, y, noise, prior)
 
         def learn(state, rows, Phi=Phi, y=y, noise=noise, prior=prior):
-            return update_block(state, Phi[:, rows], y[rows], TRANSITIONS[name], noise, prior_variance=prior)
+            return update_block(state, Phi[:, rows], y[rows], transition, noise, prior_variance=prior)
 
         for sizes in [(29,), (1,) * 29, (7, 1, 21)]:
             state, steps = in_blocks(learn, FORMS[form](prior, F), sizes)

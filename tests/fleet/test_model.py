@@ -85,9 +85,9 @@ def test_every_series_is_an_ensemble_on_rows_standardized_by_hand(is_recalibrate
         log_prob, distribution = predicted.log_prob - np.log(scale), predicted.mixture
         pit = distribution.cdf(targets[WARMUP:])
         if is_recalibrated:
-            _, block = recalibrate_block(init_recalibration(pit), pit)
-            log_prob, pit = log_prob + block.gain, block.pit
-            distribution = Recalibrated(distribution, block.log_weights, *map_components(pit))
+            _, (log_weights, gain, pit) = recalibrate_block(init_recalibration(pit), pit)
+            log_prob = log_prob + gain
+            distribution = Recalibrated(distribution, log_weights, *map_components(pit))
         levels = IntervalLevels((0.9, 0.5))
         _, output = levels.update_block(levels.init(targets), pit)
         lower = distribution.quantile(output.levels[0, 1]) * scale + mean

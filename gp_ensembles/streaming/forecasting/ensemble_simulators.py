@@ -19,21 +19,23 @@ from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.compose import SelectColumns
 from gp_ensembles.features.linear import ConstantFeatures
 from gp_ensembles.filters.states import FilterState, LinearState, RefittedState, StructuralState, WindowState
+from gp_ensembles.filters.window import mean_window, weights_of
 from gp_ensembles.numerics.cholesky import cholesky
 from gp_ensembles.streaming.forecasting.simulators import (
     JOINT,
-    AlongMeans,
     IndependentSimulator,
     LinearModel,
     LinearSimulator,
     PathRows,
     SharedSimulator,
     Simulator,
-    WindowMeans,
     WindowSimulator,
     joint_law,
     linear_models,
 )
+
+# From the mean as a function of a row (1, D + P) to the rows (H, D + P) of the path of means.
+AlongMeans = Callable[[Callable[[Tensor], Tensor]], Tensor]
 
 
 class _Part(NamedTuple):
@@ -151,8 +153,18 @@ def _structural(expert: BoundStructural, state: StructuralState, part: _Part, pl
 
 def _window(expert: BoundWindow, state: WindowState, part: _Part, plan: _Plan) -> None:
     """Exact Gaussian processes of the last rows, each with the law along its path of means."""
-    means = WindowMeans(expert, state, part.features)
-    laws = [means.joint_law(member, plan.along) for member in part.members]
+    window, weights = expert.window_of(state), weights_of(state)
+
+    def means(X: Tensor) -> Tensor:
+        return mean_window(state, part.features(X), window, weights).reshape(-1, X.shape[0])
+
+    def law(member: int) -> tuple[Tensor, Tensor]:
+        """Means (H,), and the factor (H, H) of the covariance of the targets."""
+        rows = plan.along(lambda X: means(X)[member])
+        covariance = expert.joint_covariance(state, part.features(rows)).double()
+        return means(rows)[member], cholesky(covariance.reshape(-1, *covariance.shape[-2:])[member], JOINT)
+
+    laws = [law(member) for member in part.members]
     if part.sees_targets:
         factor = torch.cat([law[1].expand(n, -1, -1) for law, n in zip(laws, part.counts, strict=True)])
         plan.simulators.append(WindowSimulator(part.all_paths, means, part.all_members, factor))

@@ -102,12 +102,7 @@ def with_point(forecast: Forecast, log_share: Tensor, generator: torch.Generator
 
 
 def future_rows(X: Tensor | int, num_inputs: int) -> Tensor:
-    """Rows (H, D): those given, or H rows without a known input.
-
-    Raises:
-        TypeError: If it is neither a tensor nor a whole number.
-        ValueError: If there is no row.
-    """
+    """Rows (H, D): those given, or H rows without a known input."""
     if isinstance(X, bool) or not isinstance(X, int | Tensor):
         raise TypeError(f"give future rows, (H, D), or their number, got {X!r}")
     num_steps = X.shape[0] if isinstance(X, Tensor) and X.ndim else X
@@ -117,12 +112,7 @@ def future_rows(X: Tensor | int, num_inputs: int) -> Tensor:
 
 
 def check_forecast(target: Target, num_steps: int, num_rows: int, num_paths: int) -> None:
-    """Raise unless the numbers of rows and paths are legal for a forecast.
-
-    Raises:
-        TypeError: If targets are not one real number.
-        ValueError: If there are more rows than were learned, or the number of paths is out of range.
-    """
+    """Raise unless the numbers of rows and paths are legal for a forecast."""
     if not target.is_real or target.num_outputs is not None:
         raise TypeError(f"there are forecasts of one real number only, not of {target}; predict the next row instead")
     if num_steps > num_rows:

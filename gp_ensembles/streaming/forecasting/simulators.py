@@ -35,12 +35,10 @@ from torch import Tensor
 
 from gp_ensembles.engine.memory import TargetMemory
 from gp_ensembles.experts.base import BoundExpert
-from gp_ensembles.experts.window import BoundWindow
 from gp_ensembles.features.base import BoundFeatures
 from gp_ensembles.filters.block import joint_moments
-from gp_ensembles.filters.states import FilterState, GaussianState, StudentTPredictions, WindowState
+from gp_ensembles.filters.states import FilterState, GaussianState, StudentTPredictions
 from gp_ensembles.filters.transitions import Transition, is_full
-from gp_ensembles.filters.window import mean_window, weights_of
 from gp_ensembles.numerics.cholesky import cholesky
 
 JOINT = "the joint covariance of the future rows"  # in messages about it
@@ -212,11 +210,7 @@ def linear_models(
 
 
 def joint_law(model: LinearModel, Phi: Tensor) -> tuple[Tensor, Tensor]:
-    """Means (H,) and lower Cholesky factor (H, H) of the covariance of the targets of future rows Phi (H, F).
-
-    Raises:
-        NumericalError: If the covariance is not positive definite.
-    """
+    """Means (H,) and lower Cholesky factor (H, H) of the covariance of the targets of future rows Phi (H, F)."""
     design = Phi if model.row_scale is None else Phi * model.row_scale.unsqueeze(-1)
     _, mean, covariance, _ = joint_moments(GaussianState(model.moments), design, model.noise, model.walk, model.steps)
     return mean, cholesky(covariance + torch.diag_embed(model.noise.expand_as(mean)), JOINT)
@@ -288,41 +282,15 @@ def _ahead(Phi: Tensor, model: LinearModel, step: int) -> Tensor:
     return product
 
 
-_WHAT = "the joint covariance of the future rows"
-# From the mean as a function of a row (1, D + P) to the rows (H, D + P) of the path of means.
-AlongMeans = Callable[[Callable[[Tensor], Tensor]], Tensor]
-
-
-@final
-class WindowMeans:
-    """Means of the windows of one object at any rows, the weights of the window's targets solved for once."""
-
-    def __init__(self, expert: BoundWindow, state: WindowState, features: BoundFeatures) -> None:
-        self._expert, self._state, self._features = expert, state, features
-        self._window, self._weights = expert.window_of(state), weights_of(state)
-
-    def __call__(self, X: Tensor) -> Tensor:
-        """Means at rows X (L, D + P), shape (M, L), double precision."""
-        mean = mean_window(self._state, self._features(X), self._window, self._weights)
-        return mean.reshape(-1, X.shape[0])
-
-    def joint_law(self, member: int, along: AlongMeans) -> tuple[Tensor, Tensor]:
-        """Means (H,) of one expert along its path of means, and the factor (H, H) of the covariance of the targets.
-
-        Raises:
-            NumericalError: If the covariance is not positive definite.
-        """
-        rows = along(lambda X: self(X)[member])
-        covariance = self._expert.joint_covariance(self._state, self._features(rows)).double()
-        covariance = covariance.reshape(-1, *covariance.shape[-2:])[member]
-        return self(rows)[member], cholesky(covariance, _WHAT)
-
-
 @final
 class WindowSimulator(Simulator):
-    """Paths of windows that see past targets; ``members`` (L,) are experts, ``factor`` (L, H, H) Cholesky factors."""
+    """Paths of windows that see past targets.
 
-    def __init__(self, paths: Tensor, means: WindowMeans, members: Tensor, factor: Tensor) -> None:
+    Shapes: ``means``, those of all windows (M, L) at rows (L, D + P); experts ``members`` (L,); Cholesky factors
+    ``factor`` (L, H, H).
+    """
+
+    def __init__(self, paths: Tensor, means: Callable[[Tensor], Tensor], members: Tensor, factor: Tensor) -> None:
         super().__init__(paths, sees_targets=True)
         self._means, self._members = means, members
         self._moved = SharedSimulator(paths, factor.new_zeros(factor.shape[:2]), factor)
