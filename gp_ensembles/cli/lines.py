@@ -236,7 +236,7 @@ def _chunks(file: IO[str], stop: Stop) -> Iterator[str]:
         yield decoder.decode(chunk, final=not chunk)
 
 
-def followed_lines(path: Path, stop: Stop, *, poll: float = _POLL) -> Iterator[str]:
+def followed_lines(path: Path, stop: Stop) -> Iterator[str]:
     """Complete lines of a growing file, until a signal; a replaced or truncated file is read from its start."""
     file: IO[str] | None = None
     rest, place = "", 0
@@ -257,7 +257,7 @@ def followed_lines(path: Path, stop: Stop, *, poll: float = _POLL) -> Iterator[s
                 file.close()
                 file = None
                 continue
-            time.sleep(poll)
+            time.sleep(_POLL)
     finally:
         if file is not None:
             file.close()

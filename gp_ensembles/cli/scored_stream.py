@@ -39,13 +39,7 @@ from gp_ensembles.tables.rows import Rows
 
 _FIRST_ROWS = 1000
 CHUNK_ROWS = 256  # rows predicted, scored and returned at once, about
-_KIND = Kind(
-    "gp_ensembles stream",
-    10,
-    "a stream",
-    "give the checkpoint.pt that stream or resume wrote",
-    ("model/config", "model/warm_X", "model/warm_y"),
-)
+_KIND = Kind("gp_ensembles stream", 10, "a stream", "give the checkpoint.pt that stream or resume wrote")
 
 
 class Timings(NamedTuple):
