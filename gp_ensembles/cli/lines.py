@@ -146,8 +146,6 @@ def _report(num_malformed: int, number: int, problem: str) -> None:
 class Stop:
     """A request to end, made by a signal between lines or while waiting for the next one."""
 
-    is_asked: bool
-
     def __init__(self) -> None:
         self.is_asked = False
         self._wakeup: int | None = None

@@ -166,12 +166,7 @@ class SeriesRun:
 
     @classmethod
     def load(cls, folder: Path, device: str | None = None) -> "SeriesRun":
-        """The run saved in a folder.
-
-        Raises:
-            FileNotFoundError: If there is none.
-            ValueError: If a file is damaged, or the device does not exist.
-        """
+        """The run saved in a folder."""
         notes = Fleet.notes_in(folder / FLEET)
         run = cls(Fleet.load(folder / FLEET, device=notes["device"] if device is None else device))
         run.scores = {name: SeriesScore(int(sums[0]), *sums[1:]) for name, sums in notes["scores"].items()}

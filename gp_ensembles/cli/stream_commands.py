@@ -230,7 +230,7 @@ def _compare(values: Namespace) -> int:
     if values.series is not None:
         raise ValueError("compare takes a table of one series; use stream for --series")
     table = request(values)
-    if not table.can_be_read_again:
+    if table.data == "-" and table.folder is None:
         raise ValueError("compare reads the table once for each config; give a file, not the standard input")
     warmup = values.warmup
     if warmup is None and all(warmup_in(find_config(path)) is None for path in values.configs):
