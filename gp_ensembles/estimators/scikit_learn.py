@@ -66,6 +66,10 @@ class _OnlineEstimator(ABC, BaseEstimator):
         check_is_fitted(self)
         return as_tensor(checked_inputs(self, X, self.columns_, reset=False))
 
+    def _predicted(self, X: Any) -> StreamDistribution:
+        rows = self._rows(X)  # first: it refuses an estimator without a model
+        return self.model_.predict(rows)
+
     def _model_of(self, spec: EnsembleSpec, num_warmup: int, columns: Columns | None) -> OnlineModel:
         seed = _seed(self.random_state)
         config = StreamConfig(spec, warmup=num_warmup, seed=seed, on_bad_row=self.on_bad_row)
@@ -170,7 +174,7 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
 
     def predict_distribution(self, X: Any) -> StreamDistribution:
         """The whole predictive distribution of each row of X (N, D), noise included: densities, quantiles, draws."""
-        return self.model_.predict(self._rows(X))
+        return self._predicted(X)
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> tuple[Array, Array]:
         """Lower and upper ends of intervals, (N,) or (N, O) each.
@@ -205,14 +209,14 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
         Returns:
             Quantiles, shape (K, N), or (K, N, O) for several outputs.
         """
-        distribution = self.model_.predict(self._rows(X))
+        distribution = self._predicted(X)
         levels = torch.as_tensor(np.asarray(quantiles, dtype=np.float64))
         levels = levels.reshape(-1, *[1] * distribution.mean.ndim).to(distribution.mean)
         return as_array(distribution.quantile(levels))
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: int | np.random.RandomState | None = None) -> Array:
         """Independent draws from the predictive mixture of each row, shape (N, n_samples); (N, O, n_samples)."""
-        distribution = self.model_.predict(self._rows(X))
+        distribution = self._predicted(X)
         generator = torch.Generator(distribution.mean.device).manual_seed(_seed(random_state))
         return as_array(distribution.sample(n_samples, generator=generator).movedim(0, -1))
 
@@ -247,7 +251,7 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
 
     def log_prob(self, X: Any, y: Any) -> Array:
         """Log predictive densities of targets (N,) or (N, O), of that shape, in nats; NaN where y is."""
-        distribution = self.model_.predict(self._rows(X))
+        distribution = self._predicted(X)
         targets = as_tensor(_targets(np.asarray(y, dtype=np.float64)))
         if targets.shape != distribution.mean.shape:
             raise ValueError(f"y must have shape {tuple(distribution.mean.shape)}, got {tuple(targets.shape)}")
@@ -351,7 +355,7 @@ class OnlineClassifier(ClassifierMixin, _OnlineEstimator):
 
     def predict_proba(self, X: Any) -> Array:
         """Probabilities of the classes, in the order of ``classes_``, shape (N, C)."""
-        distribution = self.model_.predict(self._rows(X))
+        distribution = self._predicted(X)
         assert isinstance(distribution, LatentMixture)
         return as_array(distribution.class_probabilities)
 
