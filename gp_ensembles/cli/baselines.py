@@ -33,10 +33,7 @@ _BAND = InnovationBank([InnovationModel(degrees_of_freedom=4, rate=0.05, autoreg
 class Baselines(nn.Module):
     """Three simple online predictors of numbers, in standardized units, float64, on the host.
 
-    Args:
-        X: Warm-up inputs, shape (N, D), float64.
-        y: Warm-up targets, shape (N,), float64; NaN where missing.
-        structure_only: Skip the fit; a ``state_dict`` is loaded later.
+    Of warm-up rows X (N, D) and y (N,), NaN where missing; with ``structure_only`` a ``state_dict`` is loaded later.
     """
 
     names = NAMES
@@ -96,14 +93,7 @@ def fill_forward(values: Tensor) -> Tensor:
 
 
 class DiscreteBaselines(nn.Module):
-    """Three simple online predictors of classes, levels or counts, float64, on the host.
-
-    Args:
-        X: Warm-up inputs, shape (N, D), float64.
-        y: Warm-up targets, shape (N,), float64; NaN where missing.
-        target: What kind of target y is.
-        structure_only: Skip the fit; a ``state_dict`` is loaded later.
-    """
+    """As :class:`Baselines`, of classes, levels or counts."""
 
     names = DISCRETE_NAMES
     last: Tensor

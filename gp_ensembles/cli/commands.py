@@ -56,7 +56,7 @@ def stream(rows: RowStream, config: StreamConfig, output: Output) -> dict[str, o
     warm = take_warm_up(config, rows)  # a refused table leaves no folder behind
     config = config.resolved(warm.X)
     folder = OutputFolder(output.out)
-    started = ScoredStream.fit(config, rows, warm, progress=output.progress and sys.stderr.isatty())
+    started = ScoredStream.start(config, rows, warm, progress=output.progress and sys.stderr.isatty())
     return run(started, rows, folder, output)
 
 

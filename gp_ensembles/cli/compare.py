@@ -76,6 +76,7 @@ def compare(
     take_warm_up(first, opened(first))  # a refused table leaves no folder behind
     make_writable(out)
     results: dict[str, dict[str, object]] = {}
+    columns = (*_COLUMNS, "error")
     baselines: dict[str, dict[str, object]] = {}
     for name, config in configs.items():
         try:
@@ -91,7 +92,7 @@ def compare(
         write_json(out / (_FILES[0] + PARTIAL), both)
         write_text(
             out / (_FILES[1] + PARTIAL),
-            as_csv(["name", *_COLUMNS, "error"], [_row(name, found) for name, found in both.items()]),
+            as_csv(["name", *columns], [[name, *map(found.get, columns)] for name, found in both.items()]),
         )
     if any("error" not in result for result in results.values()):  # failures alone replace nothing
         replace_together(out, {name + PARTIAL: name for name in _FILES})
@@ -120,7 +121,3 @@ def _seeded(name: str, seed: int) -> str:
 def _log_score(summary: Mapping[str, object]) -> float:
     value = summary.get("log_score")
     return value if isinstance(value, float) else -float("inf")
-
-
-def _row(name: str, summary: Mapping[str, object]) -> list[object]:
-    return [name, *(summary.get(column) for column in (*_COLUMNS, "error"))]

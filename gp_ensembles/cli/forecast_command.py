@@ -58,7 +58,10 @@ def run_command(name: str, values: Namespace) -> int:
     generator = torch.Generator().manual_seed(values.seed)
     if values.backtest is not None:
         return _backtest(stream, values, generator)
-    rows = _future_rows(stream, values)
+    if values.inputs is None:
+        rows = next_rows(stream.encoder, values.horizon)
+    else:
+        rows = with_rows_between(_all_rows(values.inputs, stream), stream.encoder)
     forecast = stream.newest.forecast(rows.X, num_paths=values.num_paths, generator=generator)
     make_writable(values.out)
     print(_write_forecast(stream, rows, forecast, values))
@@ -69,14 +72,7 @@ def next_rows(encoder: TableEncoder, horizon: int) -> Rows:
     """The next rows of a table as far as known: time and calendar at the usual step, all else missing."""
     if horizon < 1:
         raise ValueError(f"--horizon must be at least one row, got {horizon}")
-    cells, _ = encoder.ahead(horizon)
-    return encoder.encode(RawRows(cells, None), ".", "the future rows", 1)[1]
-
-
-def _future_rows(stream: ScoredStream, values: Namespace) -> Rows:
-    if values.inputs is None:
-        return next_rows(stream.encoder, values.horizon)
-    return with_rows_between(_all_rows(values.inputs, stream), stream.encoder)
+    return encoder.encode(RawRows(encoder.ahead(horizon), None), ".", "the future rows", 1)[1]
 
 
 def with_rows_between(rows: Rows, encoder: TableEncoder) -> Rows:

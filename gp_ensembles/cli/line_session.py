@@ -23,13 +23,7 @@ from gp_ensembles.tables.encoder import TableEncoder, TableError
 from gp_ensembles.tables.frames import cells_of_records
 from gp_ensembles.tables.raw import RawRows
 
-_KIND = Kind(
-    "gp_ensembles lines",
-    4,
-    "a stream of lines",
-    "give the checkpoint.pt that a stream of lines wrote",
-    ("config", "model/warm_X", "model/warm_y"),
-)
+_KIND = Kind("gp_ensembles lines", 4, "a stream of lines", "give the checkpoint.pt that a stream of lines wrote")
 _FARTHEST = 1e100
 WINDOW = 100  # most rows pending without a target
 PATIENCE = 5  # later rows with targets after which a pending row is dropped
@@ -263,7 +257,9 @@ class LineSession:
         answer |= self._answer(predicted)
         if "q05" in answer:
             self._intervals[key] = (answer["q05"], answer["q95"])
-        self._forget_given_up()
+        if len(self._intervals) > 2 * self.window:  # some are of rows that were given up
+            waiting = set(self._late.waiting)
+            self._intervals = {row: ends for row, ends in self._intervals.items() if row in waiting}
         return answer
 
     def _learn(self, key: str, target: Any) -> None:
@@ -400,8 +396,3 @@ class LineSession:
         mean, variance = predicted.moments()
         lower, upper = predicted.quantile(mean.new_tensor([[level] for level in levels])).flatten().tolist()
         return {"mean": float(mean[0]), "std": math.sqrt(float(variance[0])), "q05": lower, "q95": upper}
-
-    def _forget_given_up(self) -> None:
-        if self._late is not None and len(self._intervals) > 2 * self.window:
-            waiting = set(self._late.waiting)
-            self._intervals = {key: ends for key, ends in self._intervals.items() if key in waiting}

@@ -146,8 +146,6 @@ def _report(num_malformed: int, number: int, problem: str) -> None:
 class Stop:
     """A request to end, made by a signal between lines or while waiting for the next one."""
 
-    is_asked: bool
-
     def __init__(self) -> None:
         self.is_asked = False
         self._wakeup: int | None = None
@@ -236,7 +234,7 @@ def _chunks(file: IO[str], stop: Stop) -> Iterator[str]:
         yield decoder.decode(chunk, final=not chunk)
 
 
-def followed_lines(path: Path, stop: Stop, *, poll: float = _POLL) -> Iterator[str]:
+def followed_lines(path: Path, stop: Stop) -> Iterator[str]:
     """Complete lines of a growing file, until a signal; a replaced or truncated file is read from its start."""
     file: IO[str] | None = None
     rest, place = "", 0
@@ -257,7 +255,7 @@ def followed_lines(path: Path, stop: Stop, *, poll: float = _POLL) -> Iterator[s
                 file.close()
                 file = None
                 continue
-            time.sleep(poll)
+            time.sleep(_POLL)
     finally:
         if file is not None:
             file.close()

@@ -16,7 +16,6 @@ from gp_ensembles.likelihoods import MulticlassLikelihood
 from gp_ensembles.likelihoods.predictive import num_classes
 from gp_ensembles.metrics.discrete import (
     ClassScores,
-    init_class_scores,
     ranked_probability_of_counts,
     ranked_probability_of_poisson,
     ranked_probability_score,
@@ -24,7 +23,7 @@ from gp_ensembles.metrics.discrete import (
     update_class_scores,
 )
 from gp_ensembles.metrics.scores import covered, crps_mixture
-from gp_ensembles.metrics.streaming import StreamScores, count_scores, init_scores, summarize
+from gp_ensembles.metrics.streaming import StreamScores, count_scores, summarize
 from gp_ensembles.numerics.reductions import logsumexp_over_experts
 from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution
 
@@ -167,11 +166,6 @@ def rows_of_model(
 
 Scores = dict[str, StreamScores | ClassScores]
 Coverages = dict[float, CoverageState]  # by the share that intervals are to cover
-
-
-def empty_scores(like: Tensor, names: tuple[str, ...], *, is_class: bool = False) -> Scores:
-    """Scores of the model and of each baseline before any row."""
-    return {name: init_class_scores(like) if is_class else init_scores(like) for name in (MODEL, *names)}
 
 
 def score_block(

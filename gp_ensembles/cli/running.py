@@ -136,10 +136,10 @@ def threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def progress_bar(name: str, num_rows: int | None, progress: bool, num_done: int = 0) -> "tqdm[Never]":
+def progress_bar(name: str, num_rows: int | None, progress: bool) -> "tqdm[Never]":
     """A progress bar of rows, a context manager; outside a terminal it prints a line every few seconds."""
     interval = 0.1 if sys.stderr.isatty() else 5.0
-    return tqdm(total=num_rows, initial=num_done, desc=name, unit="row", disable=not progress, mininterval=interval)
+    return tqdm(total=num_rows, desc=name, unit="row", disable=not progress, mininterval=interval)
 
 
 def read_arguments(given: Sequence[str]) -> list[str]:

@@ -15,19 +15,19 @@ from torch import Tensor
 from gp_ensembles.calibration.coverage import CoverageState, init_coverage
 from gp_ensembles.cli.baselines import Baselines, DiscreteBaselines
 from gp_ensembles.cli.predictions import (
+    MODEL,
     Chunk,
     Coverages,
     Scores,
     count_intervals,
-    empty_scores,
     interval_columns,
     score_block,
 )
 from gp_ensembles.cli.report.history import RunHistory
 from gp_ensembles.cli.tables import check_table, check_warm_up_rows
 from gp_ensembles.files.checkpoint import Kind, rebuilt, write_checkpoint
-from gp_ensembles.metrics.discrete import ClassScores
-from gp_ensembles.metrics.streaming import StreamScores
+from gp_ensembles.metrics.discrete import ClassScores, init_class_scores
+from gp_ensembles.metrics.streaming import StreamScores, init_scores
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.bad_rows import clean_arrivals
@@ -39,13 +39,7 @@ from gp_ensembles.tables.rows import Rows
 
 _FIRST_ROWS = 1000
 CHUNK_ROWS = 256  # rows predicted, scored and returned at once, about
-_KIND = Kind(
-    "gp_ensembles stream",
-    10,
-    "a stream",
-    "give the checkpoint.pt that stream or resume wrote",
-    ("model/config", "model/warm_X", "model/warm_y"),
-)
+_KIND = Kind("gp_ensembles stream", 10, "a stream", "give the checkpoint.pt that stream or resume wrote")
 
 
 class Timings(NamedTuple):
@@ -103,13 +97,11 @@ class ScoredStream:
         self.chunk_rows: int = block * max(1, CHUNK_ROWS // block)
 
     @classmethod
-    def start(cls, config: StreamConfig, rows: RowStream, *, progress: bool = False) -> "ScoredStream":
-        """Fit a model to the first ``config.warmup`` rows of a table, which are taken from it."""
-        return cls.fit(config, rows, take_warm_up(config, rows), progress=progress)
-
-    @classmethod
-    def fit(cls, config: StreamConfig, rows: RowStream, warm: Rows, *, progress: bool = False) -> "ScoredStream":
-        """As :meth:`start`, with the warm-up rows that were taken and checked."""
+    def start(
+        cls, config: StreamConfig, rows: RowStream, warm: Rows | None = None, *, progress: bool = False
+    ) -> "ScoredStream":
+        """Fit a model to the first rows of a table, which are taken from it if :func:`take_warm_up` has not yet."""
+        warm = take_warm_up(config, rows) if warm is None else warm
         X, y = warm.X, warm.y
         began = time.perf_counter()
         with warnings.catch_warnings():
@@ -118,7 +110,9 @@ class ScoredStream:
         clock = Timings(time.perf_counter() - began, 0.0)
         baselines = build_baselines(model, is_fitted=True)
         is_class = config.ensemble.target.num_labels is not None
-        scores = empty_scores(y, baselines.names, is_class=is_class)
+        scores: Scores = {
+            name: init_class_scores(y) if is_class else init_scores(y) for name in (MODEL, *baselines.names)
+        }
         coverages = {coverage: init_coverage(y) for coverage in config.coverages} if model.has_intervals else {}
         none = warm.part(slice(warm.num_rows, None))._replace(lines=None)
         where = StreamProgress(config.warmup, scores, coverages, none, torch.cat([X[-1], y[-1:]]))

@@ -24,6 +24,7 @@ from gp_ensembles.cli.seen_rows import NUM_FIRST, as_cells, skip_rows, starts_wi
 from gp_ensembles.cli.summary import device_name
 from gp_ensembles.cli.tables import TableRequest
 from gp_ensembles.cli.text_tables import as_csv, csv_line
+from gp_ensembles.cli.writing import CHECKPOINT, PREDICTIONS, SUMMARY
 from gp_ensembles.files.operations import remove_if_possible
 from gp_ensembles.files.replacing import PARTIAL, GrowingTable, complete, copy_file, staged, write_json, write_text
 from gp_ensembles.fleet import Fleet
@@ -33,7 +34,7 @@ from gp_ensembles.streaming import StreamConfig
 from gp_ensembles.tables import RowStream
 from gp_ensembles.tables.rows import Rows
 
-FLEET, PREDICTIONS, SERIES, SUMMARY = "fleet", "predictions.csv", "series.csv", "summary.json"
+FLEET, SERIES = "fleet", "series.csv"
 BATCH_ROWS = 10_000  # rows learned together
 _WARM_UP = 200  # rows of each series
 
@@ -66,7 +67,7 @@ def check_started(checkpoint: Path) -> None:
     """Raise if a folder holds a run over many series none of which has completed its warm-up."""
     folder = _folder(checkpoint)
     left = (folder / SERIES).exists() or any(folder.glob("predictions.*.csv.partial"))
-    if left and not (folder / "checkpoint.pt").exists():
+    if left and not (folder / CHECKPOINT).exists():
         raise ValueError(
             f"no series of the run in {folder} has completed its warm-up, so there is nothing to continue; run stream "
             f"again"
@@ -94,7 +95,12 @@ def resume_series(
         stopped.num_before, stopped.first, stopped.last = stopped.num_read, [], []
     if not is_unfinished and rows.is_at_end:
         raise ValueError(f"{rows.name} has no rows that the run has not read; there is nothing to add")
-    size = stopped.reopen_table(folder, in_place=in_place, with_new_table=not is_unfinished)
+    size = Fleet.notes_in(folder / FLEET)["size"] if in_place else None  # of the table at the last save
+    if not is_unfinished:
+        stopped.run_id = uuid.uuid4().hex[:12]
+        if in_place:
+            drop_other_partials(folder / PREDICTIONS, stopped.run_id)
+            copy_file(folder / PREDICTIONS, partial_table(folder / PREDICTIONS, stopped.run_id))
     return series_report(stopped.run(rows, output, size=size), output.out)
 
 
@@ -118,7 +124,7 @@ def series_report(summary: dict[str, object], out: Path) -> str:
             f"{sum(bad.values())} rows of {len(bad)} series had an infinite or implausibly large number: "
             f"{', '.join(list(bad)[:5])}"
         )
-    return "\n".join([*parts, scores, *(str(out / name) for name in ("predictions.csv", "series.csv", FLEET))])
+    return "\n".join([*parts, scores, *(str(out / name) for name in (PREDICTIONS, SERIES, FLEET))])
 
 
 def _folder(checkpoint: Path) -> Path:
@@ -160,12 +166,7 @@ class SeriesRun:
 
     @classmethod
     def load(cls, folder: Path, device: str | None = None) -> "SeriesRun":
-        """The run saved in a folder.
-
-        Raises:
-            FileNotFoundError: If there is none.
-            ValueError: If a file is damaged, or the device does not exist.
-        """
+        """The run saved in a folder."""
         notes = Fleet.notes_in(folder / FLEET)
         run = cls(Fleet.load(folder / FLEET, device=notes["device"] if device is None else device))
         run.scores = {name: SeriesScore(int(sums[0]), *sums[1:]) for name, sums in notes["scores"].items()}
@@ -184,23 +185,14 @@ class SeriesRun:
             f"are of another run; run stream again"
         )
 
-    def reopen_table(self, folder: Path, *, in_place: bool, with_new_table: bool) -> int | None:
-        """Prepare the partial table of a folder for appending; returns its size in bytes at the last save, if known."""
-        size: int = Fleet.notes_in(folder / FLEET)["size"]
-        if with_new_table:
-            self.run_id = uuid.uuid4().hex[:12]
-            if in_place:
-                drop_other_partials(folder / PREDICTIONS, self.run_id)
-                copy_file(folder / PREDICTIONS, partial_table(folder / PREDICTIONS, self.run_id))
-        return size if in_place else None
-
     def run(self, rows: RowStream, output: Output, *, size: int | None = None) -> dict[str, object]:
         """Predict and learn all rows, and write all results."""
         make_writable(output.out)
         partial = partial_table(output.out / PREDICTIONS, self.run_id)
         if size is None:
             with staged(output.out) as place:
-                write_text(place / partial.name, self._header())
+                ends = [] if self._coverage is None else ["lower", "upper"]
+                write_text(place / partial.name, csv_line(["row", "series", "mean", "std", *ends, "log_prob", "y"]))
         table = GrowingTable(partial, size)
         try:
             saved = time.monotonic()
@@ -228,10 +220,6 @@ class SeriesRun:
     def _coverage(self) -> float | None:
         coverages = self.fleet.config.coverages
         return coverages[0] if coverages else None
-
-    def _header(self) -> str:
-        ends = [] if self._coverage is None else ["lower", "upper"]
-        return csv_line(["row", "series", "mean", "std", *ends, "log_prob", "y"])
 
     def _learn(self, rows: Rows, source: RowStream) -> str:
         """Predict and learn rows of a table; returns the predictions as text."""

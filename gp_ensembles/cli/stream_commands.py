@@ -33,6 +33,7 @@ _CONFIG = "a config's name (gp-ensembles configs lists them) or a YAML file"
 _DATA = "a CSV file of any dialect or a Parquet file, gzipped or not; - for the standard input; name:SET for a \
 bundled data set, such as name:trump_approval; with --data_folder, the name of a data set in that folder's manifest"
 _STRICT = "exit with code 3 after any warning, for instance if intervals miss their coverage"
+_MISSING = "values treated as missing, besides empty cells and NA: -999,void"
 _TIMEZONE = "zone of times without an offset from UTC, such as Europe/Paris; by default they are taken as they are"
 _BAD_TIME = "rows whose time is missing, unreadable or before that of the row before: skip and count them, or refuse"
 _SKIP = "skip rows that the stream has read already; by default a table that starts with them is refused"
@@ -41,14 +42,14 @@ _SKIP = "skip rows that the stream has read already; by default a table that sta
 def add_options(name: str, command: ArgumentParser) -> None:
     """Add the options of one command to a parser."""
     add = command.add_argument
-    if name == "resume":
+    if name != "demo":
         _add_table(command)
-    if name == "compare":
+    if name in ("stream", "compare"):
         _add_columns(command)
     if name == "stream":
-        add_table_options(command)
+        add("--config", action="config", help=_CONFIG)
+        add_config(command)
     if name == "resume":
-        _add_missing(command)
         add("--checkpoint", type=Path, required=True, help="folder of a run, or its checkpoint.pt")
         add("--skip_seen", type=bool | None, default=None, help=_SKIP)
         add("--device", type=str | None, default=None, help="device to run on; the same as before by default")
@@ -68,37 +69,25 @@ def add_options(name: str, command: ArgumentParser) -> None:
         add("--strict", type=bool, default=False, help=_STRICT)
 
 
-def add_table_options(command: ArgumentParser) -> None:
-    """Add the options of a table, its columns and a config."""
-    _add_columns(command)
-    command.add_argument("--config", action="config", help=_CONFIG)
-    add_config(command)
-
-
 def _add_table(command: ArgumentParser) -> None:
-    command.add_argument("data", type=str, help=_DATA)
-    command.add_argument("--data_folder", type=Path | None, default=None, help="a folder with a manifest.json")
+    """Add the options of a table."""
     add = command.add_argument
+    add("data", type=str, help=_DATA)
+    add("--data_folder", type=Path | None, default=None, help="a folder with a manifest.json")
     add("--delimiter", type=str | None, default=None, help="field separator, tab for tabs; detected by default")
     add("--decimal", type=Literal[".", ","] | None, default=None, help="decimal mark; detected by default")
     add("--encoding", type=str | None, default=None, help="character encoding; detected by default")
     add("--header", type=bool | None, default=None, help="whether the first row holds names; detected by default")
-
-
-def _add_missing(command: ArgumentParser) -> None:
-    text = "values treated as missing, besides empty cells and NA: -999,void"
-    command.add_argument("--missing", type=str | None, default=None, help=text)
+    add("--missing", type=str | None, default=None, help=_MISSING)
 
 
 def _add_columns(command: ArgumentParser) -> None:
-    """Add the options of a table and its columns."""
-    _add_table(command)
+    """Add the options of the columns of a table that is read for the first time."""
     add = command.add_argument
     add("--target", type=str | None, default=None, help="column to predict")
     add("--features", type=str | None, default=None, help="input columns, comma-separated; all others by default")
     kinds = ", ".join(KINDS)
     add("--kinds", type=str | None, default=None, help=f"column types, NAME=KIND,...: {kinds}; detected by default")
-    _add_missing(command)
     add("--time", type=str | None, default=None, help="column that orders the rows; the first date column by default")
     add("--timezone", type=str | None, default=None, help=_TIMEZONE)
     add("--on_bad_time", type=OnBadTime, default="skip", help=_BAD_TIME)
@@ -115,15 +104,20 @@ def run_command(name: str, values: Namespace) -> int:
 def request(values: Namespace) -> TableRequest:
     """The table named on a command line."""
     delimiter = {"tab": "\t", "\\t": "\t", "space": " "}.get(values.delimiter, values.delimiter)
-    dialect = TableOptions(delimiter, values.decimal, values.encoding, values.header)
-    if "missing" in values:
-        dialect = replace(dialect, missing=split_names(values.missing) or ())
+    missing = split_names(values.missing) or ()
+    dialect = TableOptions(delimiter, values.decimal, values.encoding, values.header, missing=missing)
     if "target" not in values:
         return TableRequest(values.data, None, values.data_folder, dialect)
-    features, classes = split_names(values.features), split_names(values.classes)
-    kinds, series = split_kinds(values.kinds), values.series
-    columns = replace(dialect, features=features, kinds=kinds, time=values.time, classes=classes, series=series)
-    columns = replace(columns, timezone=values.timezone, on_bad_time=values.on_bad_time)
+    columns = replace(
+        dialect,
+        features=split_names(values.features),
+        kinds=split_kinds(values.kinds),
+        time=values.time,
+        classes=split_names(values.classes),
+        series=values.series,
+        timezone=values.timezone,
+        on_bad_time=values.on_bad_time,
+    )
     return TableRequest(values.data, values.target, values.data_folder, columns)
 
 
@@ -236,7 +230,7 @@ def _compare(values: Namespace) -> int:
     if values.series is not None:
         raise ValueError("compare takes a table of one series; use stream for --series")
     table = request(values)
-    if not table.can_be_read_again:
+    if table.data == "-" and table.folder is None:
         raise ValueError("compare reads the table once for each config; give a file, not the standard input")
     warmup = values.warmup
     if warmup is None and all(warmup_in(find_config(path)) is None for path in values.configs):

@@ -16,7 +16,7 @@ from gp_ensembles.engine.quarantine import QuarantineReport
 from gp_ensembles.engine.regret import Regret
 from gp_ensembles.ensembles.build import one_class_message, only_label
 from gp_ensembles.streaming.bad_rows import warm_up_outlier_lines
-from gp_ensembles.streaming.health import Finding, HealthLimits, failures, health
+from gp_ensembles.streaming.health import Finding, failures, health
 from gp_ensembles.tables.explain import ColumnSummary
 
 Summary = Mapping[str, Any]
@@ -104,7 +104,8 @@ def format_table(rows: Mapping[str, Mapping[str, object]], columns: Sequence[str
 
 def summary_table(summary: Summary) -> str:
     """The score table of one run with its baselines."""
-    table = format_table({str(summary["model"]): summary, **summary["baselines"]}, score_columns(summary))
+    columns = _CLASS_SCORES if "error_rate" in summary else _SCORES
+    table = format_table({str(summary["model"]): summary, **summary["baselines"]}, columns)
     label = summary.get("only_label_of_warmup")
     notes = [one_class_message(label)] if isinstance(label, int) else []
     if (point := summary.get("point_mass")) is not None:
@@ -114,12 +115,12 @@ def summary_table(summary: Summary) -> str:
     return "\n".join([table, *lines, *notes, *graph_lines(summary), *health_lines(summary)])
 
 
-def look_after(stream: ScoredStream, limits: HealthLimits | None = None) -> tuple[Finding, ...]:
+def look_after(stream: ScoredStream) -> tuple[Finding, ...]:
     """Health of a stream, with its intervals and its speed."""
     clock, slowdown = stream.clock, None
     if clock.last_rows and clock.first > 0:
         slowdown = (clock.last / clock.last_rows) / (clock.first / clock.first_rows)
-    found = health(stream.newest, limits, coverage=stream.coverages.get(0.9), slowdown=slowdown)
+    found = health(stream.newest, coverage=stream.coverages.get(0.9), slowdown=slowdown)
     times = stream.encoder.clock
     if times is None or not times.num_skipped:
         return found
@@ -194,11 +195,6 @@ def interval_lines(summary: Summary) -> list[str]:
             line += f"\nof {WINDOW} targets within {few:g} to {many:g} %"
         lines.append(line)
     return lines
-
-
-def score_columns(summary: Summary) -> tuple[str, ...]:
-    """Scores shown in a table: those of classes or those of numbers."""
-    return _CLASS_SCORES if "error_rate" in summary else _SCORES
 
 
 def _cell(value: object) -> str:

@@ -51,11 +51,6 @@ class TableRequest:
         rows.name = name or rows.name
         return rows
 
-    @property
-    def can_be_read_again(self) -> bool:
-        """Whether it can be opened more than once."""
-        return self.data != "-" or self.folder is not None
-
     def _source(self) -> tuple[str | RawSource, str | None, str | None, TableOptions]:
         """Source, target, name of the table, and options with its inputs."""
         if self.folder is None and not self.data.startswith(_PREFIX):

@@ -37,7 +37,9 @@ class OutputFolder:
         with staged(self.path) as place:
             for name, names in zip((PREDICTIONS, WEIGHTS), columns, strict=True):
                 write_text(place / (name + PARTIAL), csv_line([*first, *names]))
-            keep_previous(self.path, place)
+            checkpoint = self.path / CHECKPOINT
+            if checkpoint.exists() and not (self.path / PREVIOUS).exists():  # else a failed run has kept it
+                copy_file(checkpoint, place / PREVIOUS)  # of complete results
             save_checkpoint(stream, place / CHECKPOINT)
         self._tables, self._last_row = [GrowingTable(partial) for partial in self._partials], stream.num_read
 
@@ -124,12 +126,6 @@ class OutputFolder:
 def is_unfinished(path: Path) -> bool:
     """Whether a folder holds tables of an unfinished run."""
     return all((path / (name + PARTIAL)).exists() for name in (PREDICTIONS, WEIGHTS))
-
-
-def keep_previous(folder: Path, place: Path) -> None:
-    """Copy the checkpoint of complete results before it is replaced, unless a failed run has done so."""
-    if (folder / CHECKPOINT).exists() and not (folder / PREVIOUS).exists():
-        copy_file(folder / CHECKPOINT, place / PREVIOUS)
 
 
 def _end_of_row(path: Path, row: int) -> tuple[int, int]:

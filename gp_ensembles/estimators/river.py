@@ -63,6 +63,22 @@ class _OneRowAtATime(ABC):
     def learn_one(self, x: Row, y: Any) -> None:
         """Learn one row."""
 
+    def learn_many(self, X: "pd.DataFrame", y: "pd.Series") -> None:
+        """Learn rows in order; the same as one at a time, but faster.
+
+        Raises:
+            ValueError: As :meth:`learn_one`; the rows of the warm-up before the one that is wrong have been kept.
+        """
+        if len(X) != len(y):
+            raise ValueError(f"X has {len(X)} rows and y {len(y)}; give a target for each row")
+        rows, targets = list(rows_of(X)), y.tolist()
+        taken = 0
+        while taken < len(rows) and not self.is_fitted:
+            self.learn_one(rows[taken], targets[taken])
+            taken += 1
+        if taken < len(rows):
+            self._learn_rows(rows[taken:], targets[taken:])
+
     @property
     def is_fitted(self) -> bool:
         """Whether the warm-up is over."""
@@ -77,6 +93,10 @@ class _OneRowAtATime(ABC):
     def expert_weights(self) -> dict[str, float]:
         """Weights for the next target, by expert; empty while the warm-up lasts."""
         return {} if self._model is None else self._model.weights
+
+    @abstractmethod
+    def _learn_rows(self, rows: Sequence[Row], targets: Sequence[Any]) -> None:
+        """Learn rows after the warm-up."""
 
     def _config(self, spec: EnsembleSpec) -> StreamConfig:
         return StreamConfig(spec, warmup=self.warmup, seed=self.seed, on_bad_row=self.on_bad_row)
@@ -133,10 +153,10 @@ class RiverRegressor(_OneRowAtATime, MiniBatchRegressor):
         Raises:
             ValueError: If a feature is not a number, or by ``on_bad_row`` if a number is out of all proportion.
         """
-        target = target_of(y)
         if self._model is not None:
-            self._learn_rows([x], [target])
+            self._learn_rows([x], [y])
             return
+        target = target_of(y)
         y_row, config = _column([target]), self._config(self._ensemble)
         wrong = clean_arrivals(y_row.new_zeros(1, 1), y_row, config).refused
         if wrong is not None:
@@ -146,16 +166,6 @@ class RiverRegressor(_OneRowAtATime, MiniBatchRegressor):
             self._model = rows.fit(config, _column(rows.targets))
             rows = _KeptRows(rows.names)
         self._rows = rows
-
-    def learn_many(self, X: "pd.DataFrame", y: "pd.Series") -> None:
-        """Learn rows in order; the same as one at a time, but faster.
-
-        Raises:
-            ValueError: As :meth:`learn_one`; the rows of the warm-up before the one that is wrong have been kept.
-        """
-        rows, targets = _after_warm_up(self, X, y)
-        if rows:
-            self._learn_rows(rows, [target_of(target) for target in targets])
 
     def predict_one(self, x: Row) -> float:
         """Mean of the predictive mixture."""
@@ -175,9 +185,9 @@ class RiverRegressor(_OneRowAtATime, MiniBatchRegressor):
 
         return pd.Series(self._distribution(list(rows_of(X))).mean.cpu().numpy(), index=X.index)
 
-    def _learn_rows(self, rows: Sequence[Row], targets: Sequence[float]) -> None:
+    def _learn_rows(self, rows: Sequence[Row], targets: Sequence[float | None]) -> None:
         assert self._model is not None
-        self._model.observe(matrix_of(rows, self._rows.names), _column(targets))
+        self._model.observe(matrix_of(rows, self._rows.names), _column(list(map(target_of, targets))))
 
     def _distribution(self, rows: Sequence[Row]) -> Distribution:
         if self._model is None:
@@ -241,16 +251,6 @@ class RiverClassifier(_OneRowAtATime, MiniBatchClassifier):
             self._labels, rows = labels, _KeptRows(rows.names)
         self._rows = rows
         self._count([y])
-
-    def learn_many(self, X: "pd.DataFrame", y: "pd.Series") -> None:
-        """Learn rows in order; the same as one at a time, but faster.
-
-        Raises:
-            ValueError: As :meth:`learn_one`; the rows of the warm-up before the one that is wrong have been kept.
-        """
-        rows, labels = _after_warm_up(self, X, y)
-        if rows:
-            self._learn_rows(rows, labels)
 
     def predict_proba_one(self, x: Row, **kwargs: Any) -> dict[Label, float]:
         """Probabilities of the labels so far; empty before the first. As in river, other arguments are ignored."""
@@ -342,19 +342,6 @@ def _number(name: Hashable, value: Any) -> float:
 def rows_of(X: "pd.DataFrame") -> Iterator[dict[Hashable, Any]]:
     columns = list(X.columns)
     return (dict(zip(columns, values, strict=True)) for values in X.itertuples(index=False, name=None))
-
-
-def _after_warm_up(model: _OneRowAtATime, X: "pd.DataFrame", y: "pd.Series") -> tuple[list[Row], list[Any]]:
-    """Give a model the rows that its warm-up takes, one at a time; what is left of rows and targets."""
-    if len(X) != len(y):
-        raise ValueError(f"X has {len(X)} rows and y {len(y)}; give a target for each row")
-    rows: list[Row] = list(rows_of(X))
-    targets = y.tolist()
-    taken = 0
-    while taken < len(rows) and not model.is_fitted:
-        model.learn_one(rows[taken], targets[taken])
-        taken += 1
-    return rows[taken:], targets[taken:]
 
 
 def _codes(labels: Sequence[Label | None], known: Sequence[Label]) -> Tensor:

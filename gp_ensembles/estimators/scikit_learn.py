@@ -1,5 +1,6 @@
 """Online ensembles with scikit-learn's interface: a regressor and a classifier."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,7 +31,52 @@ from gp_ensembles.streaming.predictions import StreamDistribution
 _GAPS = "allow-nan"  # missing inputs are the pipeline's affair
 
 
-class OnlineRegressor(RegressorMixin, BaseEstimator):
+class _OnlineEstimator(ABC, BaseEstimator):
+    """What regressor and classifier have in common: settings, and what they know after the first rows."""
+
+    columns_: Columns | None
+    model_: OnlineModel
+
+    def __init__(
+        self,
+        spec: EnsembleSpec | None = None,
+        warmup: int = 1000,
+        random_state: int | np.random.RandomState | None = None,
+        on_bad_row: OnBadRow = "missing",
+    ) -> None:
+        self.spec = spec
+        self.warmup = warmup
+        self.random_state = random_state
+        self.on_bad_row = on_bad_row
+
+    @abstractmethod
+    def fit(self, X: Any, y: Any) -> Self:
+        """Forget everything, fit to the first rows, and learn all."""
+
+    @property
+    def expert_weights_(self) -> dict[str, float]:
+        """Weights for the next target, by expert; empty while the warm-up lasts."""
+        check_is_fitted(self)
+        return self.model_.weights
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return "model_" in self.__dict__
+
+    def _rows(self, X: Any) -> Tensor:
+        check_is_fitted(self)
+        return as_tensor(checked_inputs(self, X, self.columns_, reset=False))
+
+    def _predicted(self, X: Any) -> StreamDistribution:
+        rows = self._rows(X)  # first: it refuses an estimator without a model
+        return self.model_.predict(rows)
+
+    def _model_of(self, spec: EnsembleSpec, num_warmup: int, columns: Columns | None) -> OnlineModel:
+        seed = _seed(self.random_state)
+        config = StreamConfig(spec, warmup=num_warmup, seed=seed, on_bad_row=self.on_bad_row)
+        return OnlineModel(config, encoded_names(self, columns))
+
+
+class OnlineRegressor(RegressorMixin, _OnlineEstimator):
     """Online ensemble of Bayesian basis expansions with scikit-learn's interface.
 
     Rows are taken in the order of time. The first ``warmup`` rows set scales and hyperparameters; the rest, and every
@@ -63,21 +109,6 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
         >>> bool(np.abs(mean - y[:3]).max() < 0.5), bool((std > 0.05).all())
         (True, True)
     """
-
-    columns_: Columns | None
-    model_: OnlineModel
-
-    def __init__(
-        self,
-        spec: EnsembleSpec | None = None,
-        warmup: int = 1000,
-        random_state: int | np.random.RandomState | None = None,
-        on_bad_row: OnBadRow = "missing",
-    ) -> None:
-        self.spec = spec
-        self.warmup = warmup
-        self.random_state = random_state
-        self.on_bad_row = on_bad_row
 
     def fit(self, X: Any, y: Any) -> Self:
         """Forget everything, fit to the first rows, and learn all.
@@ -143,7 +174,7 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
 
     def predict_distribution(self, X: Any) -> StreamDistribution:
         """The whole predictive distribution of each row of X (N, D), noise included: densities, quantiles, draws."""
-        return self.model_.predict(self._rows(X))
+        return self._predicted(X)
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> tuple[Array, Array]:
         """Lower and upper ends of intervals, (N,) or (N, O) each.
@@ -178,14 +209,14 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
         Returns:
             Quantiles, shape (K, N), or (K, N, O) for several outputs.
         """
-        distribution = self.model_.predict(self._rows(X))
+        distribution = self._predicted(X)
         levels = torch.as_tensor(np.asarray(quantiles, dtype=np.float64))
         levels = levels.reshape(-1, *[1] * distribution.mean.ndim).to(distribution.mean)
         return as_array(distribution.quantile(levels))
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: int | np.random.RandomState | None = None) -> Array:
         """Independent draws from the predictive mixture of each row, shape (N, n_samples); (N, O, n_samples)."""
-        distribution = self.model_.predict(self._rows(X))
+        distribution = self._predicted(X)
         generator = torch.Generator(distribution.mean.device).manual_seed(_seed(random_state))
         return as_array(distribution.sample(n_samples, generator=generator).movedim(0, -1))
 
@@ -220,20 +251,11 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
 
     def log_prob(self, X: Any, y: Any) -> Array:
         """Log predictive densities of targets (N,) or (N, O), of that shape, in nats; NaN where y is."""
-        distribution = self.model_.predict(self._rows(X))
+        distribution = self._predicted(X)
         targets = as_tensor(_targets(np.asarray(y, dtype=np.float64)))
         if targets.shape != distribution.mean.shape:
             raise ValueError(f"y must have shape {tuple(distribution.mean.shape)}, got {tuple(targets.shape)}")
         return as_array(distribution.log_prob(targets.to(distribution.mean)))
-
-    @property
-    def expert_weights_(self) -> dict[str, float]:
-        """Weights for the next target, by expert; empty while the warm-up lasts."""
-        check_is_fitted(self)
-        return self.model_.weights
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return "model_" in self.__dict__
 
     def __sklearn_tags__(self) -> Tags:
         """The tags of scikit-learn: several targets are welcome where noise is Gaussian."""
@@ -242,10 +264,6 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
         target = auto.target if self.spec is None else getattr(self.spec, "target", None)  # fit refuses what is no spec
         tags.target_tags.multi_output = isinstance(target, RealTarget)
         return tags
-
-    def _rows(self, X: Any) -> Tensor:
-        check_is_fitted(self)
-        return as_tensor(checked_inputs(self, X, self.columns_, reset=False))
 
     def _new_model(self, num_outputs: int | None, num_warmup: int, columns: Columns | None) -> OnlineModel:
         spec = auto_for(RealTarget(), one_step=False) if self.spec is None else self.spec
@@ -256,10 +274,10 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
             if not isinstance(spec.target, RealTarget):
                 raise TypeError(f"several targets need spec.target=RealTarget(), got {spec.target}")
             spec = replace(spec, target=RealTarget(num_outputs))
-        return _new_model(self, spec, num_warmup, columns)
+        return self._model_of(spec, num_warmup, columns)
 
 
-class OnlineClassifier(ClassifierMixin, BaseEstimator):
+class OnlineClassifier(ClassifierMixin, _OnlineEstimator):
     r"""Online ensemble of Bayesian classifiers with scikit-learn's interface.
 
     As :class:`OnlineRegressor`, for labels of any kind. Two classes are separated by logistic regression, more by
@@ -289,20 +307,6 @@ class OnlineClassifier(ClassifierMixin, BaseEstimator):
     """
 
     classes_: NDArray[Any]
-    columns_: Columns | None
-    model_: OnlineModel
-
-    def __init__(
-        self,
-        spec: EnsembleSpec | None = None,
-        warmup: int = 1000,
-        random_state: int | np.random.RandomState | None = None,
-        on_bad_row: OnBadRow = "missing",
-    ) -> None:
-        self.spec = spec
-        self.warmup = warmup
-        self.random_state = random_state
-        self.on_bad_row = on_bad_row
 
     def fit(self, X: Any, y: Any) -> Self:
         """Forget everything, fit to the first rows, and learn all.
@@ -351,8 +355,7 @@ class OnlineClassifier(ClassifierMixin, BaseEstimator):
 
     def predict_proba(self, X: Any) -> Array:
         """Probabilities of the classes, in the order of ``classes_``, shape (N, C)."""
-        check_is_fitted(self)
-        distribution = self.model_.predict(as_tensor(checked_inputs(self, X, self.columns_, reset=False)))
+        distribution = self._predicted(X)
         assert isinstance(distribution, LatentMixture)
         return as_array(distribution.class_probabilities)
 
@@ -366,15 +369,6 @@ class OnlineClassifier(ClassifierMixin, BaseEstimator):
         probabilities = self.predict_proba(X)
         result: Array = self.classes_[probabilities.argmax(-1)]
         return result
-
-    @property
-    def expert_weights_(self) -> dict[str, float]:
-        """Weights for the next target, by expert; empty while the warm-up lasts."""
-        check_is_fitted(self)
-        return self.model_.weights
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return "model_" in self.__dict__
 
     def __sklearn_tags__(self) -> Tags:
         """The tags of scikit-learn: ordered levels do not suit unordered classes."""
@@ -391,11 +385,11 @@ class OnlineClassifier(ClassifierMixin, BaseEstimator):
         given = None if self.spec is None else self.spec.target
         target = class_target(len(classes), given)
         spec = auto_for(target) if self.spec is None else replace(self.spec, target=target)
-        return _new_model(self, spec, num_warmup, columns)
+        return self._model_of(spec, num_warmup, columns)
 
 
 @contextmanager
-def _unchanged_by_errors(estimator: OnlineRegressor | OnlineClassifier) -> Iterator[None]:
+def _unchanged_by_errors(estimator: _OnlineEstimator) -> Iterator[None]:
     before = dict(estimator.__dict__)
     try:
         yield
@@ -405,7 +399,7 @@ def _unchanged_by_errors(estimator: OnlineRegressor | OnlineClassifier) -> Itera
         raise
 
 
-def _checked_rows(estimator: OnlineRegressor | OnlineClassifier, X: Any, y: Any, **checks: bool) -> tuple[Array, Array]:
+def _checked_rows(estimator: _OnlineEstimator, X: Any, y: Any, **checks: bool) -> tuple[Array, Array]:
     """Rows of a first fit with scikit-learn's checks; what is made of the columns of a frame is kept."""
     estimator.columns_ = columns = fit_frame(X, _warm_up(estimator.warmup, _num_rows(X)))
     found: tuple[Array, Array]
@@ -437,14 +431,6 @@ def _warm_up(warmup: Any, num_rows: int) -> int:
     if not isinstance(warmup, Integral):
         raise TypeError(f"warmup must be a whole number, got {warmup!r}")
     return min(int(warmup), num_rows)
-
-
-def _new_model(
-    estimator: OnlineRegressor | OnlineClassifier, spec: EnsembleSpec, num_warmup: int, columns: Columns | None
-) -> OnlineModel:
-    seed = _seed(estimator.random_state)
-    config = StreamConfig(spec, warmup=num_warmup, seed=seed, on_bad_row=estimator.on_bad_row)
-    return OnlineModel(config, encoded_names(estimator, columns))
 
 
 def _seed(random_state: int | np.random.RandomState | None) -> int:

@@ -12,7 +12,7 @@ import pickletools
 import platform
 import struct
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
@@ -42,13 +42,12 @@ class Kind(NamedTuple):
     version: int  # the version that is written, and the only one that is read
     name: str  # its name in messages, as in "a stream"
     advice: str  # what to do instead, at the end of a message
-    parts: tuple[str, ...] = ()  # names of parts that get digests of their own in the manifest, as in ``model/config``
 
 
 def write_checkpoint(path: Path, kind: Kind, content: dict[str, Any]) -> None:
     """Write a file in one step: a reader finds the old file or the new one, never half of one."""
     content = solid(content)
-    head = {"format": kind.format, "format_version": kind.version, "manifest": manifest_of(content, kind.parts)}
+    head = {"format": kind.format, "format_version": kind.version, "manifest": manifest_of(content)}
     whole = {**head, **content}
     replace_file(path, lambda file: torch.save(whole, file))
 
@@ -102,17 +101,15 @@ def fingerprint(*tensors: Tensor) -> str:
     return found.hexdigest()[:16]
 
 
-def manifest_of(content: Mapping[str, Any], parts: Sequence[str] = ()) -> dict[str, Any]:
+def manifest_of(content: Mapping[str, Any]) -> dict[str, Any]:
     """The manifest of a checkpoint."""
     tensors = {
         name: [list(value.shape), str(value.dtype).removeprefix("torch.")]
         for name, value in _walk(content)
         if isinstance(value, Tensor)
     }
-    found = {part: _part(content, part) for part in parts}
     return {
         "digest": digest(content),
-        "digests": {part: digest(value) for part, value in found.items() if value is not None},
         "tensors": tensors,
         "libraries": {name: _version(name) for name in _LIBRARIES} | {"python": platform.python_version()},
     }
@@ -163,8 +160,8 @@ def _walk(content: Any) -> Iterator[tuple[str, Any]]:
         num_seen += 1
         if depth > _DEEPEST or num_seen > MOST_PARTS:
             raise ValueError(f"{name} is nested too deeply or holds too much")
-        if isinstance(value, Tensor):
-            _check_tensor(name, value)
+        if isinstance(value, Tensor) and (value.layout != torch.strided or not _is_whole(value)):
+            raise ValueError(f"{name} claims more than it holds")
         inner: list[tuple[Any, Any]] = []
         if isinstance(value, Mapping):
             if not all(isinstance(key, _PLAIN) for key in value):
@@ -178,11 +175,6 @@ def _walk(content: Any) -> Iterator[tuple[str, Any]]:
         waiting.extend((f"{name}/{key}" if name else str(key), part, depth + 1) for key, part in reversed(inner))
 
 
-def _check_tensor(name: str, value: Tensor) -> None:
-    if value.layout != torch.strided or not _is_whole(value):
-        raise ValueError(f"{name} claims more than it holds")
-
-
 def _is_whole(value: Tensor) -> bool:
     return value.numel() * value.element_size() <= value.untyped_storage().nbytes()
 
@@ -190,12 +182,6 @@ def _is_whole(value: Tensor) -> bool:
 def _is_of_numbers(value: list[Any] | tuple[Any, ...]) -> bool:
     """Whether a container counts as one thing: long ones of numbers would cost more than all else."""
     return all(type(part) in _NUMBERS for part in value)
-
-
-def _part(content: Any, name: str) -> Any:
-    for key in name.split("/"):
-        content = content.get(key) if isinstance(content, Mapping) else None
-    return content
 
 
 def _version(name: str) -> str:

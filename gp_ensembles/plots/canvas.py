@@ -11,7 +11,7 @@ import torch
 from matplotlib import dates
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
@@ -27,7 +27,6 @@ ALARM = "#c8553d"
 # Distinct for readers with red-green color blindness, and in grey print by their order of lightness.
 SERIES = ("#0b6e99", "#e09f3e", "#5f7f5a", "#9a5b8f", "#c8553d", "#56b4c9", "#7d6b57", "#3d5a80", "#b5a642")
 REST = "#d5dae0"
-_DECADES = 2.5  # a logarithmic axis with numbers between powers of ten is shorter
 _DATES: Any = dates  # it has no types
 _DAY = 86400.0  # seconds
 _MOST_TICKS = 8
@@ -53,17 +52,6 @@ def label(axis: Axes, title: str, x: str, y: str) -> None:
     axis.set_xlabel(x, fontsize=9, color=INK)
     axis.ticklabel_format(axis="both", style="plain", useOffset=False)
     axis.set_ylabel(y, fontsize=9, color=INK)
-
-
-def logarithmic(axis: Axes) -> None:
-    """A logarithmic vertical axis with plain numbers, of a short one also at twice and five times a power of ten."""
-    axis.set_yscale("log")
-    low, high = axis.get_ylim()
-    axis.yaxis.set_major_formatter("{x:g}")
-    if high < 10**_DECADES * low:
-        axis.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
-        axis.yaxis.set_minor_formatter("{x:g}")
-        axis.tick_params(which="minor", colors=INK, labelsize=9)
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:

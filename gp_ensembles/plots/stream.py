@@ -202,9 +202,29 @@ def plot_weights(
     if wrong.any():
         row = int(wrong.argmax())
         raise ValueError(f"the weights of row {row} sum to {totals[row]:.6g}, not to one; normalize log_weights")
+    num_experts, num_rows = weights.shape
+    runs = bins(num_rows, 1000)
+    order = np.argsort(-weights.mean(axis=1), kind="stable")
+    # One expert left over is as easily named as grouped.
+    num_shown = num_experts if num_experts <= min(num_named + 1, len(SERIES)) else num_named
+    layers = [thin(weights[m], runs, np.mean) for m in order[:num_shown]]
+    labels = [names[m] for m in order[:num_shown]]
+    colors = list(SERIES[:num_shown])
+    if num_shown < num_experts:
+        layers.append(thin(weights[order[num_shown:]].sum(axis=0), runs, np.mean))
+        labels.append(f"{num_experts - num_shown} others")
+        colors.append(REST)
+    numbers = first_row + np.arange(num_rows) if rows is None else as_array(rows, 1, "rows")
+    middles = np.array([numbers[run].mean() for run in runs])
+    if num_rows == 1:  # a single row has no width: give it one
+        middles = middles + np.array([-0.5, 0.5])
+        layers = [np.repeat(layer, 2) for layer in layers]
     figure, (axis,) = new_figure(1, 1, 9.0, 3.6)
-    numbers = None if rows is None else as_array(rows, 1, "rows")
-    draw_weights(axis, weights, names, num_named=num_named, first_row=first_row, rows=numbers)
+    axis.stackplot(middles, layers, labels=labels, colors=colors, linewidth=0.3, edgecolor="white")
+    axis.set_xlim(middles[0], middles[-1])
+    axis.set_ylim(0.0, 1.0)
+    axis.grid(False)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     label(axis, "weights before each target", "row", "weight")
     figure.legend(loc="outside right upper", frameon=False, fontsize=9, labelcolor=INK)
     return figure
@@ -247,40 +267,6 @@ def plot_forecast(
     else:
         label(axis, f"{target_name}, {bands.shape[1]} rows ahead", x_name, target_name)
     return figure
-
-
-def draw_weights(
-    axis: Axes,
-    weights: Array,
-    names: Sequence[str],
-    *,
-    num_named: int = 8,
-    first_row: int = 0,
-    rows: Array | None = None,
-) -> None:
-    """Weights (M, N) stacked to one, the heaviest on average at the bottom; experts without a color left are one."""
-    num_experts, num_rows = weights.shape
-    runs = bins(num_rows, 1000)
-    order = np.argsort(-weights.mean(axis=1), kind="stable")
-    # One expert left over is as easily named as grouped.
-    num_shown = num_experts if num_experts <= min(num_named + 1, len(SERIES)) else num_named
-    layers = [thin(weights[m], runs, np.mean) for m in order[:num_shown]]
-    labels = [names[m] for m in order[:num_shown]]
-    colors = list(SERIES[:num_shown])
-    if num_shown < num_experts:
-        layers.append(thin(weights[order[num_shown:]].sum(axis=0), runs, np.mean))
-        labels.append(f"{num_experts - num_shown} others")
-        colors.append(REST)
-    numbers = first_row + np.arange(num_rows) if rows is None else rows
-    rows = np.array([numbers[run].mean() for run in runs])
-    if num_rows == 1:  # a single row has no width: give it one
-        rows = rows + np.array([-0.5, 0.5])
-        layers = [np.repeat(layer, 2) for layer in layers]
-    axis.stackplot(rows, layers, labels=labels, colors=colors, linewidth=0.3, edgecolor="white")
-    axis.set_xlim(rows[0], rows[-1])
-    axis.set_ylim(0.0, 1.0)
-    axis.grid(False)
-    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _draw_rows(axis: Axes, arrays: dict[str, Array], last_row: int) -> None:

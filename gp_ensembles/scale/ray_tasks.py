@@ -22,27 +22,17 @@ class Score(NamedTuple):
     rmse: float  # root mean squared error, in units of the target
 
 
-class FleetColumns(NamedTuple):
-    """The columns of a data set.
-
-    Attributes:
-        series: The name of the series of each row.
-        inputs: Numeric columns, at least one.
-        target: A numeric column.
-    """
-
-    series: str
-    inputs: tuple[str, ...]
-    target: str
-
-
-def observe_dataset(fleet: Fleet | RayFleet, dataset: Any, columns: FleetColumns, *, batch_size: int = 10_000) -> Any:
+def observe_dataset(
+    fleet: Fleet | RayFleet, dataset: Any, series: str, inputs: Sequence[str], target: str, *, batch_size: int = 10_000
+) -> Any:
     """Stream a data set of Ray through a fleet, in its order.
 
     Args:
         fleet: The fleet, which learns.
         dataset: A ``ray.data.Dataset`` whose rows of one series are in the order of time.
-        columns: What its columns are; NaN where a number is missing.
+        series: Its column with the name of the series of each row.
+        inputs: Its numeric columns that are inputs, at least one; NaN where a number is missing.
+        target: Its numeric column to predict; NaN where missing.
         batch_size: Rows at a time.
 
     Returns:
@@ -54,11 +44,11 @@ def observe_dataset(fleet: Fleet | RayFleet, dataset: Any, columns: FleetColumns
         ValueError: If a column does not exist, or rows are malformed; earlier batches are learned.
 
     Example:
-        >>> columns = FleetColumns(series="meter", inputs=("hour",), target="load")
-        >>> observe_dataset(fleet, ray.data.read_parquet("/shared/march"), columns)  # doctest: +SKIP
+        >>> dataset = ray.data.read_parquet("/shared/march")  # doctest: +SKIP
+        >>> observe_dataset(fleet, dataset, series="meter", inputs=["hour"], target="load")  # doctest: +SKIP
     """
     ray, arrow = import_ray(), _import_arrow()
-    missing = {columns.series, *columns.inputs, columns.target} - set(dataset.schema().names)
+    missing = {series, *inputs, target} - set(dataset.schema().names)
     if missing:
         raise ValueError(f"the data set has no columns {sorted(missing)}; it has {list(dataset.schema().names)}")
     options = ray.data.DataContext.get_current().execution_options
@@ -66,15 +56,14 @@ def observe_dataset(fleet: Fleet | RayFleet, dataset: Any, columns: FleetColumns
     parts = []
     try:
         for batch in dataset.iter_batches(batch_size=batch_size, batch_format="numpy"):
-            X = torch.stack([_numbers(batch, name) for name in columns.inputs], dim=-1)
-            names, y = batch[columns.series].tolist(), _numbers(batch, columns.target)
+            X = torch.stack([_numbers(batch, name) for name in inputs], dim=-1)
+            names, y = batch[series].tolist(), _numbers(batch, target)
             predicted = fleet.observe(names, X, y)
             lower, upper = predicted.interval(predicted.coverages[0])
             mean, variance = predicted.moments()
             found = {"mean": mean, "std": variance.sqrt(), "lower": lower, "upper": upper}
             found |= {"log_prob": predicted.log_prob, "target": y}
-            own = {columns.series: batch[columns.series]}
-            parts.append(arrow.table({**own, **{name: value.numpy() for name, value in found.items()}}))
+            parts.append(arrow.table({series: batch[series], **{name: value.numpy() for name, value in found.items()}}))
     finally:
         options.preserve_order = before
     return ray.data.from_arrow(parts)

@@ -119,11 +119,8 @@ class Clock:
     ) -> tuple["Clock", tuple[Times, Times, NDArray[np.bool_] | None]]:
         """The clock after rows at these times (B,), NaN where there is none; rows at wrong times are skipped, or raise.
 
-        A time before that of the row before is right where the clock was put back an hour at night, and after a long
-        step to a time which so proves to be the wrong one.
-
-        Returns: the clock; times, of skipped rows those of the rows before; the usual steps before each, 1 for the very
-        first row and 0 for skipped ones; and which were skipped, ``None`` for none.
+        Besides it times, of skipped rows those of the rows before; the usual steps before each, 1 for the very first
+        row and 0 for skipped ones; and which were skipped, ``None`` for none.
         """
         clock, last, jumped_from, num_since = self, self.last, self.jumped_from, self.num_since
         found, before, skipped = times.copy(), np.full_like(times, np.nan), np.zeros(len(times), dtype=bool)
@@ -132,11 +129,11 @@ class Clock:
             num_since += 1
             if time - start > _JUMP * self.step:
                 jumped_from, num_since = start, 0
-            elif not time >= start:
+            elif not time >= start:  # it may be right all the same
                 if clock._is_put_back(time, start):
                     clock = replace(clock, num_put_back=clock.num_put_back + 1, put_back_at=time)
                     start -= _HOUR
-                elif time >= jumped_from and num_since <= _MOST_AHEAD:
+                elif time >= jumped_from and num_since <= _MOST_AHEAD:  # the long step was to a wrong time
                     clock = replace(clock, num_ahead=clock.num_ahead + num_since)
                     start, jumped_from = jumped_from, math.nan
                 elif skips:

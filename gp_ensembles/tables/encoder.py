@@ -132,7 +132,8 @@ class TableEncoder:
         X = np.concatenate(parts, axis=1) if parts else np.zeros((raw.num_rows, len(self.feature_names)))
         if np.isinf(X).any():
             row, place = np.argwhere(np.isinf(X))[0]
-            with _named(path, self._column_of(int(place)), raw, first_row):
+            owners = [column.name for column in self.columns for _ in column.names]
+            with _named(path, owners[place], raw, first_row):
                 raise CellError(int(row), "the input is infinite; leave the cell empty", is_odd=True)
         y = np.full(raw.num_rows, np.nan)
         if self.target.name in raw.columns:
@@ -159,14 +160,10 @@ class TableEncoder:
         times = rows.time if rows.is_skipped is None else rows.time.masked_fill(rows.is_skipped, torch.nan)
         return replace(self, clock=self.clock.after(times.numpy(), skips=True)[0])
 
-    def ahead(self, num_steps: int) -> tuple[dict[str, Cells], Times | None]:
+    def ahead(self, num_steps: int) -> dict[str, Cells]:
         """Cells of the next rows as far as known: times at the usual step, all else missing."""
-        empty = np.full(num_steps, np.nan)
-        cells: dict[str, Cells] = dict.fromkeys(self.input_columns, empty)
-        if self.clock is None:
-            return cells, None
-        times = self.clock.ahead(num_steps)
-        return cells | self.clock.cells(times), times
+        cells: dict[str, Cells] = dict.fromkeys(self.input_columns, np.full(num_steps, np.nan))
+        return cells if self.clock is None else cells | self.clock.cells(self.clock.ahead(num_steps))
 
     def to_plain(self) -> dict[str, Any]:
         """Plain containers, which :meth:`from_plain` reads back."""
@@ -195,14 +192,6 @@ class TableEncoder:
             plain["series"],
             plain.get("skips", False),  # not in files of earlier versions
         )
-
-    def _column_of(self, place: int) -> str:
-        """The column of an input."""
-        for column in self.columns:
-            if place < len(column.names):
-                return column.name
-            place -= len(column.names)
-        raise IndexError(place)
 
 
 @contextmanager

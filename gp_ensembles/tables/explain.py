@@ -19,25 +19,18 @@ class ColumnSummary(NamedTuple):
 
 def column_summaries(encoder: TableEncoder, header: Sequence[str], notes: Sequence[str]) -> tuple[ColumnSummary, ...]:
     """Summaries of all columns of a table that are read, in its order."""
-    clock = None if encoder.clock is None else encoder.clock.name
-    found = {}
+    found, clock, target = dict[str, ColumnSummary](), encoder.clock, encoder.target
+    if clock is not None:
+        kind = "date" if clock.is_date else "number"
+        found[clock.name] = ColumnSummary(clock.name, "time", kind, "orders the rows", 0, 0.0)
     for column in encoder.columns:
-        role = "time and input" if column.name == clock else "input"
-        found[column.name] = ColumnSummary(
-            column.name, role, column.kind, column.describe(), len(column.names), encoder.missing.get(column.name, 0.0)
-        )
-    target = encoder.target
-    kind = "classes" if target.classes else "number"
-    made = (
-        "as it is"
-        if target.classes is None
-        else f"classes 0 to {len(target.classes) - 1}: " + ", ".join(target.classes)
-    )
+        role, missing = "time and input" if column.name in found else "input", encoder.missing.get(column.name, 0.0)
+        made = column.describe()
+        found[column.name] = ColumnSummary(column.name, role, column.kind, made, len(column.names), missing)
+    kind, made = "number", "as it is"
+    if target.classes:
+        kind, made = "classes", f"classes 0 to {len(target.classes) - 1}: {', '.join(target.classes)}"
     found[target.name] = ColumnSummary(target.name, "target", kind, made, 0, 0.0)
-    if clock is not None and clock not in found and encoder.clock is not None:
-        found[clock] = ColumnSummary(
-            clock, "time", "date" if encoder.clock.is_date else "number", "orders the rows", 0, 0.0
-        )
     reports = []
     for name in header:
         if name in found:

@@ -26,7 +26,7 @@ def array_source(columns: Mapping[str, Cells], name: str) -> RawSource:
     return RawSource(name, name, tuple(columns), rows, num_rows)
 
 
-def frame_source(frame: Any, name: str = "table") -> RawSource:
+def frame_source(frame: Any) -> RawSource:
     """A frame of pandas, polars, pyarrow or any other that narwhals supports; a TypeError where it is none."""
     nw = _narwhals()
     given = _names_of(frame)
@@ -43,7 +43,7 @@ def frame_source(frame: Any, name: str = "table") -> RawSource:
             part = whole[start : start + _BATCH]
             yield RawRows({column: _cells(part[names[column]]) for column in columns}, None)
 
-    return RawSource(name, name, header, rows, whole.shape[0], notes, kinds)
+    return RawSource("table", "table", header, rows, whole.shape[0], notes, kinds)
 
 
 def parquet_source(path: str) -> RawSource:

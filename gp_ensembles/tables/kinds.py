@@ -98,7 +98,7 @@ def _dates(name: str, dates: Dates, style: str, zone: tuple[float, ...], timezon
     days = np.unique(wall // _DAY)
     has_days = wall.max() >= 366 * _DAY or wall.min() >= 366 * _DAY  # times without dates are in 1900 or 1970
     periods = ["day"] if len(within_day) > 1 else []
-    if has_days and len(np.unique(days % 7)) > 1 and len(days) >= 7 and _median_step(days) < 7:
+    if has_days and len(np.unique(days % 7)) > 1 and len(days) >= 7 and np.median(np.diff(days)) < 7:
         periods.append("week")
     if has_days and days.max() - days.min() >= 60:
         periods.append("year")
@@ -113,10 +113,6 @@ def _advice(wrong: int, texts: list[str]) -> str:
     if wrong == 0:
         return "remove the row if it holds units, or leave the cell empty"
     return f"fix it, leave the cell empty, or give --missing {texts[wrong].strip()} if that means a missing value"
-
-
-def _median_step(days: Cells) -> float:
-    return float(np.median(np.diff(days))) if len(days) > 1 else 0.0
 
 
 def _is_numeric(found: list[str], decimal: str, share: float = 0.5) -> bool:

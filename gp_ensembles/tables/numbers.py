@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "none", "nil", "-", "--", "?", "missing"})
-_GROUPS = {".": re.compile(r"[+-]?\d{1,3}(?:[,'\u00a0\u202f ]\d{3})+(?:\.\d+)?$"), ",": re.compile(
-    r"[+-]?\d{1,3}(?:[.'\u00a0\u202f ]\d{3})+(?:,\d+)?$"
-)}  # fmt: skip
-_MARKS = {".": ",'\u00a0\u202f ", ",": ".'\u00a0\u202f "}
+_MARKS = {".": ",'\u00a0\u202f ", ",": ".'\u00a0\u202f "}  # between thousands, by the decimal mark
+_GROUPS = {
+    decimal: re.compile(rf"[+-]?\d{{1,3}}(?:[{marks}]\d{{3}})+(?:[{decimal}]\d+)?$")
+    for decimal, marks in _MARKS.items()
+}
 _UNITS = "%$€£¥ "  # ignored around a number
 _WITH_COMMA = re.compile(r"[+-]?\d+,(\d+)(?:[eE][+-]?\d+)?$")
 _WITH_POINT = re.compile(r"[+-]?\d*\.(\d+)(?:[eE][+-]?\d+)?$")

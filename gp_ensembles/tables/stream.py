@@ -211,14 +211,11 @@ class RowStream:
                 return
             self._ready += [part] if part.num_rows else []
 
-    def _encode(self, raw: RawRows) -> tuple[TableEncoder, Rows]:
-        return self.encoder.encode(raw, self._source.decimal, self.path, self.num_given + 1)
-
     def _encode_sound(self, raw: RawRows) -> tuple[TableEncoder, Rows]:
         """The rows before the first malformed one; an error where that is the first of all."""
         while True:
             try:
-                return self._encode(raw)
+                return self.encoder.encode(raw, self._source.decimal, self.path, self.num_given + 1)
             except TableError as error:
                 num_sound = 0 if error.row is None else error.row - self.num_given - 1
                 if not num_sound:

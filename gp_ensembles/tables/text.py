@@ -187,7 +187,7 @@ class _TextReader:
     def __init__(self, path: str, place: str, options: TableOptions) -> None:
         self.path = place
         binary = open_binary(path)
-        weakref.finalize(self, _close, binary)
+        weakref.finalize(self, binary.close)
         try:
             start = binary.read(PEEK_BYTES)
             while len(start) % PEEK_BYTES == 0 and len(start) < _MOST and 0 < start.count(b"\n") + 1 < _LINES:
@@ -345,11 +345,6 @@ def table_name(path: str) -> str:
     """Name of a table: its file without endings."""
     name = Path(path).name.removesuffix(".gz")
     return name.rpartition(".")[0] or name
-
-
-def _close(binary: BinaryIO) -> None:
-    if not binary.closed:
-        binary.close()
 
 
 def _rejoined(start: bytes, rest: BinaryIO) -> BinaryIO:

@@ -3,7 +3,9 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+_DECADES = 2.5  # a logarithmic axis with numbers between powers of ten is shorter
 
 
 class Curve(NamedTuple):
@@ -69,7 +71,7 @@ def save_panels(
         ImportError: If matplotlib is not installed.
     """
     from gp_ensembles.plots import save_figure
-    from gp_ensembles.plots.canvas import INK, SERIES, label, logarithmic, new_figure
+    from gp_ensembles.plots.canvas import INK, SERIES, label, new_figure
 
     num_columns = min(2, len(panels))
     num_rows = -(-len(panels) // num_columns)
@@ -88,7 +90,7 @@ def save_panels(
             if curve.low != curve.high:
                 axis.fill_between(curve.x, curve.low, curve.high, color=color, alpha=0.15, linewidth=0)
         if linear_within == 0:
-            logarithmic(axis)
+            _make_logarithmic(axis)
         elif max(abs(height) for curve in panel.curves for height in curve.middle) > 2 * linear_within:
             axis.axhline(0.0, color=INK, linewidth=0.6)
             axis.set_yscale("symlog", linthresh=linear_within)
@@ -97,3 +99,16 @@ def save_panels(
     shown, names = list(handles.values()), list(handles)
     figure.legend(shown, names, loc="outside lower center", ncols=ncols, frameon=False, fontsize=9)
     save_figure(figure, path)
+
+
+def _make_logarithmic(axis: Any) -> None:
+    """A logarithmic vertical axis with plain numbers, of a short one also at twice and five times a power of ten."""
+    from matplotlib.ticker import LogLocator
+
+    axis.set_yscale("log")
+    low, high = axis.get_ylim()
+    axis.yaxis.set_major_formatter("{x:g}")
+    if high < 10**_DECADES * low:
+        axis.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+        axis.yaxis.set_minor_formatter("{x:g}")
+        axis.tick_params(which="minor", labelsize=9)

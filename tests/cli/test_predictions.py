@@ -4,8 +4,9 @@ import numpy as np
 import torch
 from scipy import integrate, optimize, stats
 
-from gp_ensembles.cli.predictions import MODEL, empty_scores, rows_of_numbers, score_block, score_table
+from gp_ensembles.cli.predictions import MODEL, rows_of_numbers, score_block, score_table
 from gp_ensembles.distributions import StudentTMixture
+from gp_ensembles.metrics.streaming import init_scores
 from gp_ensembles.streaming.columns import Standardizer
 from gp_ensembles.streaming.predictions import OnlinePredictions
 
@@ -22,7 +23,7 @@ def test_student_t_mixtures_have_their_own_quantiles_and_densities():
     mixture = StudentTMixture(log_weights, draws, variance, df).rescale(scales.y_mean, scales.y_scale)
     flat = StudentTMixture(y.new_zeros(1), y.new_zeros(1, 5), y.new_full((1, 5), 2.0), y.new_full((1, 5), 4.0))
     baseline = {"flat": rows_of_numbers(flat.rescale(scales.y_mean, scales.y_scale), y, 5.0)}
-    before = empty_scores(y, ("flat",), is_class=False)
+    before = {MODEL: init_scores(y), "flat": init_scores(y)}
     predictions = OnlinePredictions(mixture, mixture.log_prob(y), mixture.log_weights, 0)
     scores, chunk = score_block(before, 1, y, predictions, baseline, 5.0, 5)
 

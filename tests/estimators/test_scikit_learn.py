@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -254,3 +255,9 @@ def test_classes_are_named_before_the_first_rows():
     refused(ValueError, "at least two classes", lambda: OnlineClassifier(light).fit(X, np.full(150, "one")))
     with pytest.raises(TypeError, match="use OnlineClassifier"):
         OnlineRegressor(replace(light, target=targets.BinaryTarget())).fit(X, y > 50)
+
+
+@pytest.mark.parametrize("method", ["predict_distribution", "sample_y", "predict_interval"])
+def test_a_regressor_without_a_model_says_that_it_is_not_fitted(method):
+    with pytest.raises(NotFittedError, match="not fitted yet"):
+        getattr(OnlineRegressor(), method)(np.zeros((2, 1)))

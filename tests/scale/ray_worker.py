@@ -18,7 +18,7 @@ from torch import Tensor
 from gp_ensembles import Fleet
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.scale.ray_fleet import RayFleet, ShardLostError, divide_fleet, shard_of
-from gp_ensembles.scale.ray_tasks import FleetColumns, observe_dataset, score, sweep
+from gp_ensembles.scale.ray_tasks import observe_dataset, score, sweep
 from gp_ensembles.streaming.config import StreamConfig
 
 NUM_SERIES = 6
@@ -231,9 +231,9 @@ def tasks(ray, cluster, folder: Path) -> object:
         {"who": name, "a": float(a), "b": float(b), "target": float(target)}
         for name, (a, b), target in zip(names, X.tolist(), y.tolist(), strict=True)
     ]
-    columns = FleetColumns("who", ("a", "b"), "target")
     items = ray.data.from_items(table, override_num_blocks=4)
-    done, predicted = observe_dataset(prepared(), items, columns, batch_size=50).take_all(), prepared()
+    given = {"series": "who", "inputs": ("a", "b"), "target": "target"}
+    done, predicted = observe_dataset(prepared(), items, **given, batch_size=50).take_all(), prepared()
     parts = (slice(0, 50), slice(50, 100), slice(100, 120))
     expected = [predicted.observe(names[part], X[part], y[part]) for part in parts]
     configs = {name: StreamConfig(oebe, warmup=num) for name, num in (("short", 50), ("long", 80))}

@@ -211,7 +211,7 @@ def test_the_next_times_follow_the_calendar(frequency, following):
     times = pd.date_range("2024-01-01", periods=60, freq=frequency)
     rows = open_rows(pd.DataFrame({"day": times, "load": LOAD}), "load", num_warm_up=60)
     rows.take(60)
-    cells, moments = rows.encoder.ahead(2)
+    cells, moments = rows.encoder.ahead(2), rows.encoder.clock.ahead(2)
     assert [text[:10] for text in rows.encoder.clock.format(moments)] == following
     ahead = reopen_rows(pd.DataFrame({"day": pd.to_datetime(following)}), rows.to_plain()).take(2)
     assert torch.equal(torch.from_numpy(moments), ahead.time)

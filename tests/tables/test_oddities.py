@@ -74,8 +74,7 @@ def test_offsets(style):
     assert taken.time.tolist() == [first + 3600 * k for k in range(90)]
     midnight = torch.ones(4, dtype=torch.float64)  # of the clock on the wall
     torch.testing.assert_close(taken.X[::24, 2], midnight)
-    cells, _ = rows.encoder.ahead(1)
-    ahead = rows.encoder.columns[0].encode(cells["time"], ".")
+    ahead = rows.encoder.columns[0].encode(rows.encoder.ahead(1)["time"], ".")
     angle = 2 * np.pi * (90 % 24) / 24
     np.testing.assert_allclose(ahead[0, 1:], [np.sin(angle), np.cos(angle)], atol=1e-12)
 
@@ -113,7 +112,7 @@ def test_dates_and_hours_in_two_columns(hour):
     again = reopen_rows([records[0] | {"Date": "04/01/2024", "Time": hour.format(t=HOURS[-6])}], rows.to_plain())
     with pytest.raises(ValueError, match=r"column Date: the time 2024-01-04T12:00:00 is before"):
         again.take(1)
-    cells, times = rows.encoder.ahead(7)
+    cells, times = rows.encoder.ahead(7), rows.encoder.clock.ahead(7)
     assert rows.encoder.clock.format(times)[-1] == "2024-01-05T00:00:00"
     np.testing.assert_array_equal(rows.encoder.clock.read(cells, "."), times)
 
