@@ -21,6 +21,7 @@ from gp_ensembles.numerics.draws import categorical_draws, normal_draws
 from gp_ensembles.numerics.gpytorch_types import Likelihood
 
 _CERTAIN = 1e-12  # latent variance of what is hardly uncertain
+_LIGHT, _DWARFED = 0.05, 30.0  # weight of experts that are left out if their counts are so many times the others'
 
 
 class Response(NamedTuple):
@@ -99,6 +100,8 @@ class LatentMixture(NamedTuple):
         mean, variance = (_stack([part[k] for part in parts], own) for k in range(2))
         weights = self._column_weights().exp()
         weights = weights if mean.ndim == 2 else weights.unsqueeze(-1)
+        if all(count_parameters(response.likelihood, mean) is not None for response in self.responses):
+            weights = _without_runaways(weights.expand_as(mean), (variance + mean.square()).sqrt())
         center = mixtures.weighted(weights, mean).sum(0)
         return center, mixtures.weighted(weights, variance + (mean - center).square()).sum(0)
 
@@ -267,6 +270,21 @@ class LatentMixture(NamedTuple):
             parts.append((response, mean, variance))
             start += response.num_experts
         return parts
+
+
+def _without_runaways(weights: Tensor, sizes: Tensor) -> Tensor:
+    """Weights (M, N) without light experts whose counts are of sizes (M, N) that dwarf those of all others.
+
+    A rate is the exponential of a latent value: an expert that is off there, and long lost its weight but for what the
+    rule redistributes, would carry the mean.
+    """
+    order = sizes.argsort(0, descending=True)
+    is_light = weights.gather(0, order).cumsum(0) <= _LIGHT
+    is_light = torch.zeros_like(is_light).scatter(0, order, is_light)
+    others = weights.masked_fill(is_light, 0.0)
+    rest = mixtures.weighted(others, sizes).sum(0) / others.sum(0)
+    kept = weights.masked_fill(is_light & (sizes > _DWARFED * rest), 0.0)
+    return kept / kept.sum(0)
 
 
 def certain_classes(log_prob: Tensor, *, is_binary: bool) -> LatentMixture:

@@ -71,7 +71,8 @@ class WithPointMass(NamedTuple):
         .. math:: \pi |y - a| + (1 - \pi)\, C(y) - \pi (1 - \pi)\, C(a)
         """
         share = self.log_share[0].exp()
-        return share * (y - self.at[0]).abs() + (1 - share) * (at_y - share * at_point)
+        mixed = share * (y - self.at[0]).abs() + (1 - share) * (at_y - share * at_point)
+        return torch.where(self.at[0].isnan(), at_y, mixed)
 
     def log_prob(self, y: Tensor) -> Tensor:
         """Log probability at the point, log density of other targets (..., N), shape (..., N); NaN where y is."""

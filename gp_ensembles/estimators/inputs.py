@@ -46,9 +46,12 @@ def fit_frame(X: Any, num_rows: int) -> Columns | None:
 
 
 def checked_inputs(estimator: Any, X: Any, columns: Columns | None, *, reset: bool) -> Array:
-    """Inputs as numbers, shape (N, D), with scikit-learn's checks of names and numbers; NaN where missing."""
+    """Inputs as numbers, shape (N, D), with scikit-learn's checks of names and numbers; NaN where missing.
+
+    Infinite numbers are the model's, see ``StreamConfig.on_bad_row``.
+    """
     if columns is None:
-        checked: Array = validate_data(estimator, X, dtype=np.float64, reset=reset, ensure_all_finite="allow-nan")
+        checked: Array = validate_data(estimator, X, dtype=np.float64, reset=reset, ensure_all_finite=False)
         return checked
     if not is_frame(X):
         raise ValueError(
@@ -62,10 +65,7 @@ def checked_inputs(estimator: Any, X: Any, columns: Columns | None, *, reset: bo
             parts.append(column.encode(raw.columns[column.name], "."))
         except CellError as error:
             raise ValueError(f"column {column.name} of X, row {error.place + 1}: {error.problem}") from None
-    encoded = np.concatenate(parts, axis=1)
-    if np.isinf(encoded).any():
-        raise ValueError("Input X contains infinity; leave such cells empty")
-    return encoded
+    return np.concatenate(parts, axis=1)
 
 
 def encoded_names(estimator: Any, columns: Columns | None) -> list[str] | None:

@@ -13,6 +13,7 @@ from gp_ensembles.streaming.config import MIN_WARM_UP
 
 FARTHEST = 1e6  # warm-up deviations beyond which a number is taken for a mistake
 LARGEST = 1e150  # larger numbers cannot be squared
+_DOMINANT = 0.8  # share of the targets of a warm-up at one value from which others are waited for
 
 
 class IllegalRow(NamedTuple):
@@ -84,7 +85,21 @@ def num_warm_up_rows(y: Tensor, warmup: int, target: Target) -> int | None:
     enough = ((varies | target.may_be_constant) & (seen.all(-1).cumsum(0) >= MIN_WARM_UP)).nonzero().flatten()
     if y.shape[0] < warmup or enough.numel() == 0:
         return None
-    return max(warmup, int(enough[0]) + 1)
+    num = max(warmup, int(enough[0]) + 1)
+    return with_others(y, num) if target.is_real and y.ndim == 1 else num
+
+
+def with_others(y: Tensor, num: int) -> int | None:
+    """The length of a warm-up of ``num`` rows with targets y (N,), longer where most of these are one value.
+
+    It lasts until ten others have come, from which one can learn what they are; ``None`` while it continues.
+    """
+    values, counts = y[:num][~y[:num].isnan()].unique(return_counts=True)
+    if len(values) < 2 or int(counts.max()) < _DOMINANT * int(counts.sum()):
+        return num
+    is_other = ~y.isnan() & (y != values[counts.argmax()])
+    enough = (is_other.cumsum(0) >= MIN_WARM_UP).nonzero().flatten()
+    return None if enough.numel() == 0 else max(num, int(enough[0]) + 1)
 
 
 def warn_of_waiting(num_before: int, num_rows: int, warmup: int) -> None:

@@ -45,8 +45,8 @@ class StreamConfig:
             targets have a point mass, intervals are those of the distribution.
         on_bad_row: What becomes of a number that is infinite or more than 1e6 warm-up standard deviations from the
             warm-up mean, such as an overflow code: it counts as ``missing``, its row teaches nothing (``skip``), an
-            input is moved to the edge of the range seen so far (``limit``; a target counts as missing), or the call is
-            refused (``refuse``). Rows are counted in ``OnlineModel.anomaly_counts``.
+            input is moved to the edge of the range that inputs may have by now (``limit``; a target counts as missing),
+            or the call is refused (``refuse``). Rows are counted in ``OnlineModel.anomaly_counts``.
 
     Raises:
         TypeError: If ``ensemble`` is not a record, or a number is of another type.

@@ -428,7 +428,9 @@ class OnlineModel:
         followed, targets, times = standard.state, self.targets(y), {"steps": steps, "extra": standard.extra}
         undo = None if point is None else snapshot(online.state, len(y))
         predictions = online.observe(standard.inputs, targets.to(self.config.torch_dtype), **times)
-        log_share = None if point is None else point.observe(standard.inputs, rows.y, steps, undo)
+        log_share = None
+        if point is not None and undo is not None:
+            log_share = point.observe(standard.inputs, rows.y, steps, undo)
         num_imputed = int(followed.gaps.num_imputed.sum())
         with uninterrupted():  # the layers around the ensemble learn the rows too
             self._followed = followed

@@ -18,6 +18,7 @@ from gp_ensembles.distributions.latent_mixture import certain_classes
 from gp_ensembles.distributions.point_mass import WithPointMass
 from gp_ensembles.engine.access_lock import uninterrupted
 from gp_ensembles.engine.online import OnlineEnsemble
+from gp_ensembles.engine.state import snapshot
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
 from gp_ensembles.ensembles.presets import auto_for
 from gp_ensembles.ensembles.targets import BinaryTarget
@@ -35,7 +36,7 @@ from gp_ensembles.streaming.inputs import InputPath, Standard
 from gp_ensembles.streaming.predictions import StreamDistribution
 
 _LEAST, _TIMES = 0.05, 3  # share of the commonest target, and how many times as common as any other it is
-_LEAST_SHARE, _FARTHEST = 1e-6, 10.0
+_LEAST_SHARE, _FARTHEST, _ROUND_OFF = 1e-6, 10.0, 1e-6
 # On fourteen made streams as good as more bases, for half of their time.
 _OCCURRENCE = replace(auto_for(BinaryTarget()), bases=(FourierBasis(), LinearBasis()))
 
@@ -82,7 +83,7 @@ class PointMass:
         self._config = replace(config, ensemble=_OCCURRENCE)
         scales = path.columns.scales
         plain = scales._replace(y_mean=torch.zeros_like(scales.y_mean), y_scale=torch.ones_like(scales.y_scale))
-        self._num_inputs = warm.scaled.shape[-1]
+        self._num_inputs, self._at_standard = warm.scaled.shape[-1], float((at - scales.y_mean) / scales.y_scale)
         known = InputPath(self._config, path.columns._replace(scales=plain))
         rows = warm._replace(inputs=self._seen(warm.inputs))
         self.online: OnlineEnsemble = known.build_ensemble(rows, self._labels(y), is_fitted=is_fitted)
@@ -93,26 +94,26 @@ class PointMass:
             self._shift = _shift_to(self._frequency, _share(self.online.predict(rows.inputs)))
 
     @torch.no_grad()
-    def observe(self, inputs: Tensor, y: Tensor, steps: Tensor | None, undo: Callable[[], None] | None) -> Tensor:
+    def observe(self, inputs: Tensor, y: Tensor, steps: Tensor | None, undo: Callable[[], None]) -> Tensor:
         """Learn rows as the ensemble takes them, (N, ...), and targets (N,): log probabilities before each, (N,).
 
         If this fails, what ``undo`` takes back is taken back, too.
         """
-        labels = self._labels(y)
+        labels, restore_own, frequency = self._labels(y), snapshot(self.online.state, len(y)), self._frequency
         try:
             predictions = self.online.observe(self._seen(inputs), labels.to(inputs), steps=steps)
+            mixture, shares = self._shifted(predictions.mixture), list[Tensor]()
+            known = self._calibration, self._config, mixture, labels, self.online.block_size
+            calibration, predicted, _, _ = calibrate_block(*known)
+            for share, label in zip(_share(predicted).unbind(), labels.unbind(), strict=True):
+                shares.append(mix_frequency(frequency, share))
+                frequency = update_frequency(frequency, share, label)
         except BaseException:
             with uninterrupted():
-                if undo is not None:
-                    undo()
+                restore_own()
+                undo()
             raise
-        mixture = self._shifted(predictions.mixture)
-        known = self._calibration, self._config, mixture, labels, self.online.block_size
-        self._calibration, predicted, _, _ = calibrate_block(*known)
-        shares = list[Tensor]()
-        for share, label in zip(_share(predicted).unbind(), labels.unbind(), strict=True):
-            shares.append(mix_frequency(self._frequency, share))
-            self._frequency = update_frequency(self._frequency, share, label)
+        self._calibration, self._frequency = calibration, frequency
         return torch.stack(shares).log()
 
     def predict(self, inputs: Tensor, steps: Tensor | None = None) -> Tensor:
@@ -146,8 +147,9 @@ class PointMass:
         return certain_classes(logsigmoid(torch.stack([-odds, odds], dim=-1)), is_binary=True)
 
     def _seen(self, inputs: Tensor) -> Tensor:
-        """Inputs without the columns of forecasts."""
-        return inputs[..., : self._num_inputs]
+        """Inputs and forecasts, a missing one at its mean, and whether each forecast is at the point."""
+        is_at = (inputs[..., self._num_inputs :] - self._at_standard).abs() < _ROUND_OFF
+        return torch.cat([inputs.nan_to_num(0.0), is_at.to(inputs)], dim=-1)
 
     def _labels(self, y: Tensor) -> Tensor:
         return torch.where(y.isnan(), y, (y == self.at).to(y))

@@ -105,3 +105,19 @@ def test_real_targets_have_no_distribution_function():
             call()
     with pytest.raises(TypeError, match="LogisticLikelihood"):
         make(LogisticLikelihood()).counts()
+
+
+def test_a_light_expert_whose_rate_runs_away_does_not_carry_the_moments():
+    weights = torch.tensor([0.6, 0.37, 0.03], dtype=F64)
+    latent = torch.tensor([[1.0], [1.5], [26.0]], dtype=F64)
+    response = Response(LogPoissonLikelihood(), GaussHermite(), 3, torch.Size([3]))
+    found = LatentMixture(weights.log(), latent, torch.full_like(latent, 0.1), (response,))
+    others = found._replace(
+        log_weights=(weights[:2] / 0.97).log(),
+        latent_mean=latent[:2],
+        latent_variance=found.latent_variance[:2],
+        responses=(response._replace(num_experts=2, batch_shape=torch.Size([2])),),
+    )
+    torch.testing.assert_close(found.moments(), others.moments())
+    heavy = found._replace(log_weights=torch.tensor([0.5, 0.2, 0.3], dtype=F64).log())
+    assert float(heavy.mean) > 1e10  # three tenths are not for us to leave out

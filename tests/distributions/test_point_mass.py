@@ -65,6 +65,9 @@ def test_a_row_without_a_point_has_the_base():
         got, want = (one[0] if name == "moments" else one for one in (got, want))
         assert float(got[0]) == pytest.approx(float(want[0]))
 
+    scores = crps_mixture(*found.base, y)
+    assert float(found.crps(y, scores, scores)[0]) == pytest.approx(float(scores[0]))
+
 
 def test_probabilities_out_of_range_are_refused():
     with pytest.raises(ValueError, match="between 0 and 1"):

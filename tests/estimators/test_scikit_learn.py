@@ -120,13 +120,16 @@ def test_bad_input_changes_nothing():
     infinite = X.copy()
     infinite[3, 1] = np.inf
     for learn, bad, words in (
-        (model.partial_fit, (infinite, y), "infinity"),
+        (model.partial_fit, (infinite, y), "infinite"),
         (model.partial_fit, (X[:, :2], y), "features"),
         (model.partial_fit, (X, y + np.inf), "inf"),
         (model.log_prob, (X[:5], y[:1]), "shape"),
     ):
         with pytest.raises(ValueError, match=words):
             learn(*bad)
+    missing = np.where(np.isinf(infinite), np.nan, infinite)
+    lenient, same = (OnlineRegressor(small, warmup=60, random_state=0).fit(rows, y) for rows in (infinite, missing))
+    np.testing.assert_array_equal(lenient.predict(infinite), same.predict(missing))
     with pytest.warns(UserWarning, match="has not ended"), pytest.raises(ValueError, match="the target is constant"):
         model.fit(X[:, :1], np.ones(150))
     np.testing.assert_array_equal(model.predict(X), before)

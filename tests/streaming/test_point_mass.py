@@ -9,6 +9,7 @@ import torch
 from gp_ensembles.distributions import WithPointMass
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.ensembles.bases import LinearBasis
+from gp_ensembles.ensembles.external_models import ForecastColumns
 from gp_ensembles.ensembles.presets import auto, light
 from gp_ensembles.ensembles.targets import BinaryTarget
 from gp_ensembles.estimators.scikit_learn import OnlineRegressor
@@ -194,6 +195,32 @@ def test_series_of_a_fleet_have_points_of_their_own(tmp_path):
     torch.testing.assert_close(ahead.mean, again.mean, rtol=0, atol=0)
     torch.testing.assert_close(ahead.levels, again.levels, rtol=0, atol=0)
     assert float(ahead.levels[1, 0, 0]) == pytest.approx(0.95)
+
+
+def test_a_forecast_of_the_point_is_believed():
+    r, n = np.random.default_rng(0), 800
+    other, wet = r.normal(size=n), r.random(n) < 0.4
+    y = np.where(wet, r.gamma(3, 2, n), 0)
+    forecast = np.where(wet, y + 0.3 * r.normal(size=n), 0)
+    spec = replace(light, extra_experts=(ForecastColumns("nwp"),))
+    model = OnlineModel(StreamConfig(spec, warmup=300), ("other", "nwp"))
+    predicted = model.observe(tensor(np.c_[other, forecast]), tensor(y))
+    error = (predicted.mean - tensor(y)[300:]).square().mean().sqrt()
+    assert float(error) < 1.3 * float(np.sqrt(np.mean((forecast - y)[300:] ** 2)))
+
+
+def test_a_warm_up_at_one_value_goes_on_until_there_are_ten_others():
+    X, y, _ = sales(600)
+    y[:300] = torch.where(torch.arange(300) % 50 == 7, 4.0 + torch.arange(300) / 100, 0.0)
+    places = (y != 0).nonzero().flatten()
+    whole, parts = OnlineModel(QUICK), OnlineModel(QUICK)
+    assert whole.observe(X, y).first_row == int(places[9]) + 1
+    for X_part, y_part in zip(X.split(70), y.split(70), strict=True):
+        parts.observe(X_part, y_part)
+    torch.testing.assert_close(whole.predict(X[-1:]).mean, parts.predict(X[-1:]).mean)
+    fleet = Fleet(QUICK.ensemble, warmup=200)
+    first = fleet.observe(["shop"] * 600, X, y).mean.isfinite().nonzero()[0]
+    assert int(first) == int(places[9]) + 1
 
 
 def test_many_rows_beyond_the_threshold_are_learned_and_health_says_how_many_were_not():
