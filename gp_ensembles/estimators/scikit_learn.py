@@ -28,7 +28,7 @@ from gp_ensembles.streaming.forecasting.forecast import Forecast
 from gp_ensembles.streaming.joint import joint_covariance
 from gp_ensembles.streaming.predictions import StreamDistribution
 
-_GAPS = "allow-nan"  # missing inputs are the pipeline's affair
+_ANY = False  # missing and infinite inputs are the pipeline's affair
 
 
 class _OnlineEstimator(ABC, BaseEstimator):
@@ -345,7 +345,7 @@ class OnlineClassifier(ClassifierMixin, _OnlineEstimator):
         if classes is not None and not np.array_equal(np.unique(column_or_1d(classes)), labels):
             raise ValueError(f"classes were {labels.tolist()} in the first call to partial_fit, now they are others")
         columns = fit_frame(X, _num_rows(X)) if first else self.columns_
-        X, y = check_X_y(checked_inputs(self, X, columns, reset=first), y, ensure_all_finite=_GAPS)
+        X, y = check_X_y(checked_inputs(self, X, columns, reset=first), y, ensure_all_finite=_ANY)
         check_classification_targets(y)
         codes = _codes(y, labels)
         model = self._new_model(labels, self.warmup, columns) if first else self.model_
@@ -405,11 +405,11 @@ def _checked_rows(estimator: _OnlineEstimator, X: Any, y: Any, **checks: bool) -
     found: tuple[Array, Array]
     if columns is None:
         found = validate_data(
-            estimator, X, y, dtype=np.float64, ensure_min_samples=2, ensure_all_finite=_GAPS, **checks
+            estimator, X, y, dtype=np.float64, ensure_min_samples=2, ensure_all_finite=_ANY, **checks
         )
     else:
         X = checked_inputs(estimator, X, columns, reset=True)
-        found = check_X_y(X, y, ensure_all_finite=_GAPS, **checks)
+        found = check_X_y(X, y, ensure_all_finite=_ANY, **checks)
     return found
 
 
