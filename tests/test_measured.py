@@ -3,10 +3,7 @@
 import ast
 import importlib.util
 import re
-import sys
 from pathlib import Path
-
-import pytest
 
 from benchmarks import measured
 
@@ -81,20 +78,6 @@ def test_each_table_says_what_writes_it_again():
         assert table.rows, table.command
         assert all(len(row) == len(table.columns) for row in table.rows), table.command
         assert re.fullmatch(r"\d{4}-\d\d-\d\d", table.date), table.command
-
-
-def test_a_table_is_written_whole_and_read_back(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(measured, "FOLDER", tmp_path)
-    monkeypatch.setattr(sys, "argv", ["benchmarks/one.py", "--data", "somewhere", "--rows", "9"])
-    kept = measured.keep("one", ["", "goal", "found"], [["a", None, 1234.56], ["b", 2, 0.5]])
-    assert measured.read("one", tmp_path) == kept
-    printed = capsys.readouterr().out
-    assert "| a |  | 1\N{NO-BREAK SPACE}235 |\n| b | 2 | 0.5 |\n" in printed
-    assert printed.splitlines()[1] == "|---|---:|---:|"
-    assert "`python -m benchmarks.one --data FOLDER --rows 9`, " in printed
-    with pytest.raises(ValueError, match="3 cells"):
-        measured.keep("one", ["", "goal", "found"], [["a", 1.0]])
-    assert measured.read("one", tmp_path) == kept
 
 
 def test_numbers_have_three_digits():

@@ -47,18 +47,6 @@ def column(rows, name):
     return torch.tensor([float(row[name]) if row[name] else math.nan for row in rows], dtype=torch.float64)
 
 
-def test_a_stream_leaves_everything_it_should(workplace, small):
-    names = {path.name for path in (workplace / "full").iterdir()}
-    pictures = {"bands.png", "weights.png", "calibration.png", "score.png"}
-    assert names == {"predictions.csv", "weights.csv", "summary.json", "checkpoint.pt", "report.html", *pictures}
-    summary = summary_of(workplace / "full")
-    wanted = "model rows num_experts nmse log_score log_score_gaussian log_score_standardized crps coverage_90 "
-    wanted += "fit_seconds stream_seconds microseconds_per_row device dtype seed versions baselines"
-    assert set(wanted.split()) <= set(summary)
-    assert (summary["model"], summary["rows"], summary["num_experts"]) == ("e_doebe", 220, 4)
-    assert set(summary["baselines"]) == {"previous value", "warm-up mean", "recursive linear regression"}
-
-
 def test_the_summary_agrees_with_the_predictions(workplace, small):
     rows = small.read(workplace / "full" / "predictions.csv")
     summary = summary_of(workplace / "full")

@@ -25,27 +25,6 @@ def rows(num_rows=30):
     return X, (9 * X.squeeze(-1)).sin()
 
 
-def test_an_ensemble_says_its_experts_weights_and_rule_in_ten_lines(online):
-    online.observe(*rows())
-    lines = repr(online).splitlines()
-    assert lines[0] == "OnlineEnsemble of 9 experts under FixedShare"
-    assert len(lines) <= 10
-    assert lines[-1].strip() == "and 3 more"
-    shown = [float(line.split()[0]) for line in lines[1:-1]]
-    heaviest = online.log_weights.exp().sort(descending=True).values[:6].tolist()
-    assert shown == [pytest.approx(weight, abs=5e-4) for weight in heaviest]
-    assert repr(online.ensemble).splitlines()[0] == "Ensemble of 9 experts under FixedShare"
-
-
-def test_predictions_say_their_shapes_and_score(online):
-    X, y = rows()
-    y[3] = torch.nan
-    predictions = online.observe(X, y)
-    score = f"{float(predictions.log_prob.nanmean()):.3f}"
-    head = f"EnsemblePredictions of 30 rows by 9 experts, mean log score {score} nats per row"
-    assert repr(predictions).splitlines()[0] == head
-
-
 def test_pictures_for_notebooks_are_well_formed_and_escape_names(online):
     predictions = online.observe(*rows())
     table = ElementTree.fromstring(online._repr_html_())

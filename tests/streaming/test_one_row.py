@@ -15,10 +15,9 @@ from gp_ensembles.engine.bound import RowEnsemble
 from gp_ensembles.ensembles.bases import FourierBasis, HilbertBasis, RadialBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.external_models import Boosting
-from gp_ensembles.ensembles.extra_experts import Refitted, WideFeatures, WindowGP
+from gp_ensembles.ensembles.extra_experts import WideFeatures, WindowGP
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import light
-from gp_ensembles.meta_learners import BayesianModelAveraging
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.inputs import InputState
 from gp_ensembles.streaming.predictions import OnlinePredictions
@@ -244,20 +243,6 @@ def test_a_refused_row_changes_nothing(column: int | None, value: float, message
         with pytest.raises(ValueError, match=message):
             model.predict(row)
     assert_same_state(model, other, 0.0)
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        replace(SMALL, extra_experts=(Refitted(),)),
-        replace(SMALL, innovations=()),
-        replace(SMALL, rule=BayesianModelAveraging()),
-    ],
-)
-def test_other_ensembles_go_by_blocks(spec) -> None:
-    X, y = stream()
-    assert OnlineModel(StreamConfig(spec, warmup=WARMUP)).fit(X[:WARMUP], y[:WARMUP]).online.one_row is None
-    assert fitted("no lags", dtype="float32").online.one_row is None
 
 
 @pytest.mark.parametrize("read", ["state", "state_dict", "predict", "copy", "pickle", "to", "load"])

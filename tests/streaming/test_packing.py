@@ -1,4 +1,4 @@
-"""Files hold the rows of a window that are in use and the state of inputs; a model goes on from them to the bit."""
+"""Files hold the rows of a window that are in use; a model goes on from them to the bit."""
 
 from dataclasses import replace
 
@@ -9,11 +9,8 @@ from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.extra_experts import WindowGP
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.streaming import OnlineModel, StreamConfig
-from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.content import packed, unpacked
-from gp_ensembles.streaming.inputs import InputPath, InputState
 
-WARMUP, INPUTS = 40, 4
 WINDOWS = (WindowGP(num_rows=40), WindowGP(num_rows=30, refit_every=50, name="refitted"))
 SPEC = replace(oebe, bases=(LinearBasis(),), extra_experts=WINDOWS)
 
@@ -57,31 +54,3 @@ def test_a_factor_of_another_form_is_kept_whole_and_one_that_does_not_fit_refuse
     saved = packed(one.online)
     assert torch.equal(saved[name], window.factor)
     assert torch.equal(unpacked(one.online, saved)[name], window.factor)
-
-
-def gappy() -> tuple[torch.Tensor, torch.Tensor]:
-    """Gaps, a column without any value in the warm-up, and one that persists."""
-    generator = torch.Generator().manual_seed(3)
-    X = torch.randn(WARMUP, INPUTS, generator=generator, dtype=torch.float64)
-    X[torch.rand(WARMUP, INPUTS, generator=generator) < 0.1] = torch.nan
-    X[:, 1], X[:, 2] = X[:, 0].nan_to_num().cumsum(0), torch.nan
-    return X, X[:, 0].nan_to_num() + torch.randn(WARMUP, generator=generator, dtype=torch.float64)
-
-
-def test_columns_and_states_are_read_back_as_they_were_packed():
-    X, y = gappy()
-    for config in (StreamConfig(oebe), StreamConfig(oebe, limit_inputs=False)):
-        columns = Columns.of(config, X[:WARMUP], y[:WARMUP], [f"column {j}" for j in range(INPUTS)])
-        state = InputPath(config, columns).warm_up(X[:WARMUP]).state
-        again = InputState.unpacked(state.packed(), INPUTS)
-        for one, other in zip(
-            (state.num_rows, *state.gaps, *state.inactive_columns),
-            (again.num_rows, *again.gaps, *again.inactive_columns),
-            strict=True,
-        ):
-            assert torch.equal(one.nan_to_num(7.0), other.nan_to_num(7.0))
-        assert all(map(torch.equal, (state.effect, *state.within), (again.effect, *again.within)))
-        numbers = Columns.unpacked(columns.packed())
-        assert all(map(torch.equal, numbers.scales, columns.scales))
-        assert torch.equal(numbers.inactive, columns.inactive)
-        assert torch.equal(numbers.imputation.used, columns.imputation.used)

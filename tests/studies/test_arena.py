@@ -15,22 +15,19 @@ from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
 from gp_ensembles.ensembles.presets import PRESETS
 from gp_ensembles.ensembles.targets import BinaryTarget
 from gp_ensembles.streaming.predictions import OnlinePredictions
-from studies.__main__ import main
-from studies.arena import boosting, contenders, river_models, series
+from studies.arena import boosting, river_models, series
 from studies.arena import study as arena
 from studies.arena.bands import FollowingBand, Points, RecentBand, ScaleModelBand, fitted_student, followed_squares
 from studies.arena.baselines import Lagged, RecursiveLinear, SeasonalNaive, found_season
 from studies.arena.classes import PreviousLabel
-from studies.arena.contenders import METHODS, Whole
+from studies.arena.contenders import METHODS
 from studies.arena.distributional import OnlineRegression
 from studies.arena.learners import Distributional, Learner, run_learner
 from studies.arena.optional import is_installed, missing
 from studies.arena.ours import OurClasses, Ours, Predicted, Variant
-from studies.arena.running import Arena
 from studies.arena.scores import (
     WINDOW,
     LocationScale,
-    Rows,
     lattice_unit,
     score_classes,
     score_rows,
@@ -38,11 +35,9 @@ from studies.arena.scores import (
     with_repeats,
 )
 from studies.arena.sets import Task, entries, load_task
-from studies.arena.storage import load_densities, load_rows
 from studies.arena.tables import ArenaPlan, arena_table, summarize_methods
 from studies.arena.window_gp import WindowGP
 from studies.harness.parts import Record, Results
-from tests.studies.sets import read_rows
 
 LINEAR = replace(PRESETS["oebe"], bases=(LinearBasis(), FourierBasis(num_features=10)))
 NUM_WARM, NUM_ROWS = 80, 60
@@ -356,46 +351,6 @@ def test_sets_are_chosen_and_standardized_by_the_warm_up(folder):
     assert load_task(found["wave"], 100).warm_X.shape == (160, 1)
     sides = load_task(found["sides"], 100)
     assert (sides.num_classes, set(sides.y)) == (2, {0.0, 1.0})
-
-
-METHOD_NAMES = ["previous", "linear", "previous_label"]
-
-
-def test_rows_are_kept_and_tables_agree_with_them(folder, tmp_path):
-    words = ["arena", "--data", str(folder), "--methods", *METHOD_NAMES, "--rows", "200", "--out", str(tmp_path)]
-    assert main(words) == 0
-    lines = {(line["set"], line["method"]): line for line in read_rows(tmp_path / "arena.csv")}
-    assert set(lines) == {*product(("sum", "wave"), ("previous", "linear")), ("sides", "previous_label")}
-    rows = load_rows(tmp_path / "arena_parts" / "sum-linear-0-200.npz")
-    assert isinstance(rows, Rows)
-    for kind, value in summarize(rows).items():
-        assert float(lines["sum", "linear"][kind]) == pytest.approx(value, rel=1e-4)
-    text = (tmp_path / "arena.txt").read_text()
-    assert "| linear | 2 | 1.50 |" in text  # first on the sum, second on the wave
-    assert "| previous | 2 | 1.50 |" in text
-
-
-def test_experts_densities_are_kept_and_make_the_mixture(folder, tmp_path, monkeypatch):
-    made: list[Ours] = []
-
-    def make(seed: int) -> Ours:
-        made.append(Ours(Variant("linear", LINEAR), seed))
-        return made[-1]
-
-    monkeypatch.setitem(contenders.METHODS, "oebe", METHODS["oebe"]._replace(made_of=Whole(make)))
-    options = arena.Options(sets=["wave"], methods=["oebe"], rows=100, experts=True)
-    arena.run(folder, tmp_path, options)
-    found = load_densities(tmp_path / "arena_parts" / "wave-oebe-0-100-experts.npz")
-    assert found.mean.shape == found.log_weights.shape == (len(found.names), 100)
-    task = load_task({entry.name: entry for entry in entries(folder)}["wave"], 100)
-    again = Ours(Variant("linear", LINEAR), 0)
-    again.warm_up(task.warm_X, task.warm_y)
-    online = again.model.online
-    expected = online.observe(torch.from_numpy(task.X), torch.from_numpy(task.y)).log_prob.numpy()
-    # Stored in single precision.
-    assert np.logaddexp.reduce(found.log_weights + found.log_prob, 0) == pytest.approx(expected, abs=1e-3)
-    monkeypatch.setattr(Arena, "run", None)
-    arena.run(folder, tmp_path, options._replace(experts=False))
 
 
 def test_marks_are_taken_from_the_best_baseline_of_each_set():

@@ -9,8 +9,6 @@ import torch
 from botorch.fit import fit_gpytorch_mll
 from scipy.stats import norm
 
-from gp_ensembles.papers.fusion import HMC, LaplaceApproximation
-from gp_ensembles.papers.fusion.chees import HMCSettings
 from studies.fusion import generating
 from studies.fusion import study as fusion
 from studies.fusion.methods import METHODS, FusionTask, Sampling, sampling_of
@@ -40,17 +38,6 @@ def small(monkeypatch):
     """Two settings and no picture, where neither is what is tested."""
     monkeypatch.setattr(fusion, "draw_boxes", lambda *arguments: None)
     monkeypatch.setitem(fusion.FIGURES, "3a", fusion.FIGURES["3a"]._replace(experts=(2, 3)))
-
-
-@pytest.fixture
-def quick(monkeypatch):
-    """Inferences that are good enough for tests of everything around them."""
-    settings = HMCSettings(num_draws=6, num_warmup=6, max_steps=4)
-    made = {
-        "laplace": lambda: LaplaceApproximation(num_restarts=2, max_iterations=40, num_draws=20),
-        "hmc": lambda: HMC(num_chains=4, settings=settings, start_iterations=5),
-    }
-    monkeypatch.setattr(Sampling, "method", lambda self: made[self.inference]())
 
 
 @pytest.fixture
@@ -127,17 +114,6 @@ def test_rules_are_those_of_their_names(split, experts):
     grid = np.linspace(0, 1, 1001)
     best = grid[np.argmax([np.log(w * stacked[0] + (1 - w) * stacked[1]).sum() for w in grid])]
     np.testing.assert_allclose(found["stacking"], np.log(best * density[0] + (1 - best) * density[1]), atol=2e-3)
-
-
-@pytest.mark.parametrize("name", ["MoGPE", "PoGPE", "HetGP", "P-BHS", "BHS"])
-@pytest.mark.parametrize("inference", ["laplace", "hmc"])
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_every_model_predicts_the_test_rows_by_every_inference(name, inference, split, experts, quick):
-    found = METHODS[name].run(task(split, experts, inference))
-    assert found.log_prob.shape == split.test_y.shape
-    assert bool(found.log_prob.isfinite().all())
-    checks = {"rhat", "high_pareto_k", "divergences", "chains_with_weight"}
-    assert set(found.checks) == (checks if inference == "hmc" else set())
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -1,6 +1,5 @@
 """AdaRaker against a plain list of intervals, the logistic loss, and figures of classes."""
 
-import json
 import math
 
 import numpy as np
@@ -10,9 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gp_ensembles.data import Table
-from studies.harness.experiment import Choices
-from studies.harness.sources import Sources
-from studies.ie_gp import classes, study
+from studies.ie_gp import classes
 from studies.ie_gp.adaraker import AdaRakerSettings, init_adaraker, run_adaraker, tuned_adaraker
 from studies.ie_gp.methods import MethodSettings, run_method
 from studies.ie_gp.raker import LOGISTIC, PENALTIES, SQUARED, RakerSettings, init_raker, run_raker
@@ -139,20 +136,3 @@ def test_a_method_of_classes_predicts_chances_before_it_sees(name):
     assert not torch.equal(other.mean[31:], run.mean[31:])
     if name in ("IE-GP", "SIE-GP", "DIE-GP"):
         assert float(((run.mean > 0.5) != (stream.y > 0.5)).double().mean()) < 0.2
-
-
-def test_figures_of_classes_are_written(tmp_path):
-    table = rings()
-    lines = [f"{a!r},{b!r},{int(label)}" for (a, b), label in zip(table.X.tolist(), table.y.tolist(), strict=True)]
-    (tmp_path / "rings.csv").write_text("\n".join(["a,b,ring", *lines]) + "\n")
-    sources = Sources(None, [f"banana={tmp_path / 'rings.csv'}:ring"])
-    chosen = Choices(sources, tmp_path / "out", 2, methods=["AdaRaker", "Raker"])
-    text = study.run_figure(classes.TASK._replace(settings=MethodSettings(num_features=20)), classes.FIGURES[0], chosen)
-    assert "figure 5: error rates of classes, 2 trial(s)" in text
-    found = json.loads((tmp_path / "out" / "figure_5.json").read_text())["runs"]["banana"]["Raker"]
-    stream = classes.shuffled_stream(table, 1)
-    run = run_method(classes.METHODS["Raker"], stream, MethodSettings(num_features=20), 1)
-    wrong = ((run.mean > 0.5).double() != stream.y).double().mean()
-    assert found[1]["error_rate"] == pytest.approx(float(wrong))
-    study.run_figure(classes.TASK._replace(settings=MethodSettings(num_features=20)), classes.FIGURES[1], chosen)
-    assert (tmp_path / "out" / "figure_6.png").stat().st_size > 5000

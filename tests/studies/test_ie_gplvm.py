@@ -1,6 +1,5 @@
 """Figure 7: its error against other code, its rows by their definition, parts that are not made again, clear errors."""
 
-import csv
 import json
 import math
 from functools import partial
@@ -28,7 +27,6 @@ from tests.studies.sets import read_rows
 
 FAST = ["ie_gplvm", "ie_gplvm_one_space", "pca", "incremental_pca", "kernel_pca"]
 OPTIONS = Choices(Sources(None), Path("out"), 2, 60, ["digits"], FAST)
-NUM_FREQUENCIES = methods.NUM_FREQUENCIES  # before tests take fewer
 EFFORT = methods.Effort(block_size=27)
 
 
@@ -62,19 +60,6 @@ def quick(monkeypatch):
 def plain(monkeypatch):
     """No picture, where it is not what is tested."""
     monkeypatch.setattr(gplvm, "draw_embeddings", lambda *arguments, **options: None)
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """A data folder with one of the sets."""
-    table = made_up(60)
-    with (tmp_path / "oil.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow([*table.feature_names, "label"])
-        writer.writerows([*y, int(k)] for y, k in zip(table.X.tolist(), table.y.tolist(), strict=True))
-    entry = {"name": "oil_flow", "file": "oil.csv", "features": list(table.feature_names), "target": "label"}
-    (tmp_path / "manifest.json").write_text(json.dumps({"datasets": [entry, {"name": "another"}]}))
-    return tmp_path
 
 
 @settings(max_examples=40)
@@ -117,10 +102,6 @@ def test_columns_that_are_constant_at_the_start_are_left_out():
     table.X[:, 0] = 1.0
     with pytest.raises(ValueError, match="fewer than two columns vary in the first 10 rows of seed 0"):
         shuffled_rows(table, 0.1, 0)
-
-
-def sets(folder=None, names=None, own=()):
-    return latent_sets(OPTIONS._replace(sources=Sources(folder, own), sets=names))
 
 
 def test_gamma_is_by_the_median_squared_distance(rows):

@@ -25,7 +25,6 @@ from tests.studies.sets import write_set
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden"
-MAX_KNOTS = 6
 BOSTON = ["crim", "rm", "ptratio", "lstat", "medv"]
 
 
@@ -38,15 +37,6 @@ def folder(tmp_path_factory):
     y[:5] = 50.0
     rows = np.column_stack([X, y]).tolist()
     return write_set(tmp_path_factory.mktemp("sets"), "boston_raw", BOSTON, rows)
-
-
-@pytest.fixture
-def choices(folder, tmp_path):
-    return Choices(Sources(folder), tmp_path, trials=2)
-
-
-def run(choices, max_knots=MAX_KNOTS):
-    return knots.run("boston", choices, max_knots)
 
 
 @pytest.fixture

@@ -23,24 +23,7 @@ from studies.maskerade.methods import METHODS, PUBLISHED
 from studies.maskerade.predictions import scored
 from studies.maskerade.problems import likelihood_of
 from studies.maskerade.tables import LAYOUTS
-from tests.studies.sets import read_rows, write_set
-
-SERIES = LAYOUTS["table-5"]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A short series under the airline's name, and a series without a target in a row."""
-    path = tmp_path_factory.mktemp("sets")
-    rows = [[1949 + t / 12, 100 + t + 20 * math.sin(t / 2)] for t in range(50)]
-    write_set(path, "airline_passengers", ["year", "y"], rows)
-    return write_set(path, "co2_mauna_loa_monthly", ["year", "y"], [*rows[:3], [1960.0, math.nan]])
-
-
-def choices_of(folder: Path | None, out: Path, **changes) -> Choices:
-    """Two splits of the short series by three methods, unless changed."""
-    options = {"trials": 2, "sets": ["airline"], "methods": ["maskerade-r", "sobol", "rbf"]}
-    return Choices(sources=Sources(folder), out=out, **options | changes)
+from tests.studies.sets import write_set
 
 
 def sample_of(folder: Path, name: str) -> sets.Sample:
@@ -199,23 +182,9 @@ def test_a_single_kernel_predicts_as_scikit_learn_does():
     torch.testing.assert_close(answer.posterior.mean.squeeze(-1), mean, atol=0.03, rtol=0)
 
 
-def test_a_table_is_written(folder, tmp_path):
-    choices = choices_of(folder, tmp_path)
-    text = maskerade.run(SERIES, choices, 8)
-    for words in ("paper's RMSE is rmse_standardized", "printed in the paper", "0.162", "airline: 90/10", "paired t"):
-        assert words in text
-    files = sorted(path.name for path in tmp_path.iterdir())
-    assert files == ["maskerade_parts"] + [f"maskerade_table-5.{kind}" for kind in ("csv", "json", "png", "txt")]
-    rows = read_rows(tmp_path / "maskerade_table-5.csv")
-    assert [(row["method"], row["part"]) for row in rows] == [(m, str(p)) for p in range(2) for m in choices.methods]
-    content = json.loads((tmp_path / "maskerade_table-5.json").read_text())
-    mean = sum(float(row["rmse"]) for row in rows if row["method"] == "sobol") / 2
-    assert next(r for r in content["rows"] if r["method"] == "sobol")["mean"]["rmse"] == pytest.approx(mean)
-
-
 @pytest.mark.slow
 def test_a_real_table(tmp_path, shared):
-    choices = choices_of(shared / "data", tmp_path, trials=1, sets=["yacht"], methods=["maskerade-r", "sm"])
+    choices = Choices(Sources(shared / "data"), tmp_path, 1, sets=["yacht"], methods=["maskerade-r", "sm"])
     assert "47.2" in maskerade.run(LAYOUTS["table-2"], choices, 20)
     content = json.loads((tmp_path / "maskerade_table-2.json").read_text())
     assert content["rows"][0]["mean"]["rmse"] < 6  # predicting the mean gives 15

@@ -6,14 +6,11 @@ import pytest
 import torch
 from scipy import stats
 
-from studies.__main__ import main
 from studies.optimization import rivals, tables
 from studies.optimization.drawn import draw
 from studies.optimization.methods import METHODS, initial_design
 from studies.optimization.problems import Problem, cross_validated, drifting, height_at, make_problem, peak_at
 from studies.optimization.runs import Runs, Trace, run_one
-
-OPTIONS = ["--trials", "2", "--iterations", "3", "--progress", "false"]
 
 
 def numbers(*values):
@@ -184,13 +181,6 @@ def test_every_method_starts_alike_and_can_be_repeated(name, monkeypatch):
     by_hand = torch.cat([drifting(x.unsqueeze(0), t) for t, x in enumerate(trace.X)]).squeeze(-1)
     torch.testing.assert_close(trace.value, by_hand)
     assert trace.optimum.tolist() == [height_at(t) for t in range(6)]
-
-
-def regret(out, *words, problems="branin", methods=("random", "sobol")):
-    return main(
-        ["optimization", "regret", f"--problems=[{problems}]", "--methods", *methods, *OPTIONS, *words]
-        + ["--out", str(out)]
-    )
 
 
 # Draw on the device itself: a GPU has random numbers of its own.

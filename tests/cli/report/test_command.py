@@ -1,7 +1,5 @@
 """What the command line does about the report: written beside the summary, left out, or told in one line."""
 
-import shutil
-
 import pytest
 
 from gp_ensembles.cli import commands
@@ -12,9 +10,7 @@ from gp_ensembles.cli.__main__ import main
 def folder(tmp_path_factory, small):
     folder = tmp_path_factory.mktemp("command")
     small.write(folder / "data.csv", small.rows(200))
-    small.write(folder / "more.csv", small.rows(260)[200:])
     (folder / "small.yaml").write_text(small.config)
-    assert stream(folder, "whole") == 0
     return folder
 
 
@@ -36,15 +32,3 @@ def test_a_run_whose_report_cannot_be_drawn_is_not_lost(folder, capsys, monkeypa
         path.name for path in (folder / "failing").iterdir()
     }
     assert "report.html" not in reported.out
-
-
-def test_a_run_that_goes_on_in_its_folder_has_one_history(folder):
-    shutil.copytree(folder / "whole", folder / "again")
-    checkpoint = folder / "again" / "checkpoint.pt"
-    arguments = ["resume", str(folder / "more.csv"), "--checkpoint", str(checkpoint), "--pictures=false"]
-    assert main([*arguments, "--progress=false", "--out", str(folder / "again")]) == 0
-    assert "rows 61 to 260 of the stream" in (folder / "again" / "report.html").read_text(encoding="utf-8")
-    elsewhere = [*arguments, "--progress=false", "--out", str(folder / "elsewhere")]
-    elsewhere[elsewhere.index(str(checkpoint))] = str(folder / "whole" / "checkpoint.pt")
-    assert main(elsewhere) == 0
-    assert "rows 201 to 260 of the stream" in (folder / "elsewhere" / "report.html").read_text(encoding="utf-8")

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from gp_ensembles.calibration.coverage import count_coverage, init_coverage
-from gp_ensembles.cli.commands import family_of
 from gp_ensembles.cli.predictions import Chunk
 from gp_ensembles.cli.report.history import RECENT, WINDOW_SERIES, Bins, RunHistory
 
@@ -144,21 +143,3 @@ def test_a_record_that_is_interrupted_stays_whole():
     assert (bins.num_rows, bins.width) == (6, 2)
     assert bins["sum y"].tolist() == [1.0, 5.0, 9.0]
     assert bins["greatest y"].tolist() == [1.0, 3.0, 5.0]
-
-
-@pytest.mark.parametrize(
-    ("name", "family"),
-    [
-        ("rff/static/1", "Fourier features"),
-        ("rbf kernel/dynamic 0.001/14", "Gaussian kernel, medium random walk"),
-        ("hsgp/dynamic 0.0001/0", "Hilbert features, slow random walk"),
-        ("rbf/dynamic 0.01/0", "radial functions, fast random walk"),
-        ("rff nu=1.5 with lags/static/0", "Fourier features nu=1.5 with lags"),
-        ("trend and season/0", "trend and season"),
-        ("rffs/2", "rffs"),
-        ("my <b>/name/3", "my <b>/name"),
-        ("", ""),
-    ],
-)
-def test_names_become_readable(name, family):
-    assert family_of(name) == family

@@ -213,12 +213,3 @@ def test_poor_runs_have_a_page(run, case):
     text = report_html(summary, history)
     checked(text)
     assert "NaN" not in json.dumps(figures_of(text))
-
-
-def test_columns_are_shown_as_the_summary_has_them(run, history):
-    columns = [
-        {"column": "day", "kind": "date", "made of it": ["hour", "weekday"]},
-        {"column": "load", "kind": "target"},
-    ]
-    found = checked(report_html(run.summary(columns=columns), history))
-    assert {"hour, weekday", "made of it", "day"} <= set(found.texts)
