@@ -12,7 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from gp_ensembles.papers.gplvm import IEGPLVM, LatentSettings, die_gplvm, dsie_gplvm, sie_gplvm
+from gp_ensembles.papers.gplvm import IEGPLVM, LatentSettings
 from gp_ensembles.papers.gplvm.presets import rbf_features
 from gp_ensembles.papers.gplvm.transformer import EnsembleGPLVM
 
@@ -93,18 +93,6 @@ def test_equals_the_model_behind_it():
     assert np.all(std[:, 2] == 0.0)
     assert np.abs(mean - X).max() < 0.2
     np.testing.assert_allclose(model.expert_weights_.sum(), 1.0)
-
-
-@pytest.mark.parametrize(
-    "preset", [*(pytest.param(one, marks=pytest.mark.slow) for one in (sie_gplvm, die_gplvm)), dsie_gplvm]
-)
-def test_the_papers_variants_are_presets(preset):
-    X = table()
-    model = door(preset=preset, num_frequencies=5).fit(X)
-    rows, behind = model_behind(preset, X, 0, 5)
-    assert model.expert_ == behind.best_expert
-    np.testing.assert_array_equal(model.transform(X), behind.transform(rows).by_expert[behind.best_expert])
-    np.testing.assert_array_equal(model.expert_weights_, behind.log_weights.exp())
 
 
 def test_gaps_are_embedded_from_the_rest_and_filled():

@@ -1,4 +1,4 @@
-"""What ensembles and predictions say of themselves is short, true and safe to show."""
+"""Pictures of ensembles and predictions for notebooks are true and safe to show."""
 
 import re
 from xml.etree import ElementTree

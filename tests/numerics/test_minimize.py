@@ -200,12 +200,3 @@ def test_adam_is_that_of_torch_and_the_best_point_on_its_way_is_kept():
         torch.testing.assert_close(found.point[number], point, rtol=1e-7, atol=1e-9)
     torch.testing.assert_close(valley(found.point), found.value)
     assert (found.num_iterations.tolist(), found.num_evaluations, bool(found.converged.any())) == ([60] * 3, 60, False)
-
-
-def test_a_bar_shows_progress_if_it_is_named(capsys):
-    start = torch.zeros(2, 3, dtype=torch.float64)
-    for search, steps in ((minimize, {"max_iterations": 4}), (descend, {"num_steps": 4})):
-        quiet = search(with_gradient(valley), start, **steps)
-        assert capsys.readouterr().err == ""
-        assert torch.equal(search(with_gradient(valley), start, progress="valley", **steps).point, quiet.point)
-        assert "valley" in capsys.readouterr().err

@@ -391,16 +391,6 @@ def test_copies_pickles_and_damaged_files(tmp_path):
     refused(TypeError, "ensemble", lambda: StreamConfig(oebe.bases))
 
 
-def test_models_and_predictions_are_shown_in_notebooks():
-    waiting = OnlineModel(StreamConfig(SMALL, warmup=40))
-    assert repr(waiting) == waiting._repr_html_() == "OnlineModel(e_doebe, 0 of 40 warm-up rows)"
-    model, X, y = fitted()
-    assert "<svg" in model.observe(X[40:], y[40:])._repr_html_()
-    assert "<table>" in model._repr_html_()
-    both, X, y = fitted(RealTarget(2))
-    assert "50 rows and 2 outputs by" in both.observe(X[40:], y[40:])._repr_html_()
-
-
 def test_the_callers_memory_may_change():
     X, y = rows()
     model, other = (OnlineModel(StreamConfig(SMALL, warmup=40)) for _ in range(2))

@@ -1,4 +1,4 @@
-"""The arena: scores by closed forms, no rival sees a target too early, finished parts are not run again."""
+"""The arena: scores by closed forms, no rival sees a target too early."""
 
 import json
 import math
@@ -16,7 +16,6 @@ from gp_ensembles.ensembles.presets import PRESETS
 from gp_ensembles.ensembles.targets import BinaryTarget
 from gp_ensembles.streaming.predictions import OnlinePredictions
 from studies.arena import boosting, river_models, series
-from studies.arena import study as arena
 from studies.arena.bands import FollowingBand, Points, RecentBand, ScaleModelBand, fitted_student, followed_squares
 from studies.arena.baselines import Lagged, RecursiveLinear, SeasonalNaive, found_season
 from studies.arena.classes import PreviousLabel
@@ -228,7 +227,6 @@ def quick(monkeypatch):
     """Few trees and steps: what is tested does not hang on how good a model is."""
     monkeypatch.setattr(boosting, "TREES", 5)
     monkeypatch.setattr("studies.arena.window_gp.FIRST_STEPS", 3)
-    monkeypatch.setattr(arena, "draw_arena", lambda *arguments: None)
 
 
 @pytest.mark.parametrize(("kind", "package", "make"), CASES)

@@ -1,4 +1,4 @@
-"""The fusion figure: rows, splits and experts by their definitions; finished parts are not run again."""
+"""The fusion figure: rows, splits and experts by their definitions."""
 
 import json
 import math
@@ -9,7 +9,6 @@ import torch
 from botorch.fit import fit_gpytorch_mll
 from scipy.stats import norm
 
-from studies.fusion import generating
 from studies.fusion import study as fusion
 from studies.fusion.methods import METHODS, FusionTask, Sampling, sampling_of
 from studies.fusion.sets import expert_source, made_up_mixture, make_priors, split_rows, train_experts
@@ -122,26 +121,6 @@ def test_numpyro_and_our_chains_agree(split, experts):
     samplings = [Sampling(name, 4, 150, False) for name in ("hmc", "nuts")]
     found = [METHODS["BHS"].run(task(split, experts)._replace(sampling=one)).log_prob.mean() for one in samplings]
     assert float(found[0] - found[1]) == pytest.approx(0, abs=0.01)
-
-
-def test_the_generating_model_is_shown_with_all_predictions(tmp_path, choices):
-    choices = choices._replace(methods=["BHS", "PoE"])
-    text = generating.run(choices, LAPLACE, 200)
-    assert "PoE: " not in text
-    assert "figure 2: the generating model and point predictions; 200 rows" in text
-    assert (tmp_path / "fusion_figure_2.png").exists()
-    rows = read_rows(tmp_path / "fusion_figure_2.csv")
-    assert [float(rows[0]["x"]), float(rows[-1]["x"])] == [-1, 1]
-    for row in rows:
-        weights = [float(row[f"weight {k}"]) for k in (1, 2, 3)]
-        assert sum(weights) == pytest.approx(1)
-        mean = sum(weight * float(row[f"mean {k}"]) for k, weight in enumerate(weights, 1))
-        assert float(row["mixture"]) == pytest.approx(mean)
-    distance = math.sqrt(np.mean([(float(row["PoE"]) - float(row["mixture"])) ** 2 for row in rows]))
-    shown = next(line.split() for line in text.splitlines() if line.startswith("PoE"))
-    assert float(shown[1]) == pytest.approx(distance, rel=1e-3)
-    assert distance < 1  # of a function of amplitude one
-    assert len(list((tmp_path / "fusion_figure_2_parts").iterdir())) == 2
 
 
 def test_means_are_of_the_splits_and_chains_have_parts_of_their_own(tmp_path, choices, small):

@@ -1,4 +1,4 @@
-"""AdaRaker against a plain list of intervals, the logistic loss, and figures of classes."""
+"""AdaRaker against a plain list of intervals, the logistic loss, and methods of classes."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The knot-selection table: splits, starts and scores by their definitions; finished parts are not run again."""
+"""The knot-selection table: splits, starts and scores by their definitions."""
 
 import json
 import math

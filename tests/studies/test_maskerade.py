@@ -1,4 +1,4 @@
-"""The MASKERADE paper's tables: splits, units and scores by their definitions; finished parts are not run again."""
+"""The MASKERADE paper's tables: splits, units and scores by their definitions."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Bayesian optimization of the study: regrets by hand, drift, runs that last, mistakes in one sentence."""
+"""Bayesian optimization of the study: regrets by hand, drift, drawn functions, runs that can be repeated."""
 
 import math
 
