@@ -377,6 +377,7 @@ def test_copies_pickles_and_damaged_files(tmp_path):
     model, X, y = fitted()
     again = pickle.loads(pickle.dumps(model))
     copied = copy.deepcopy(model)
+    assert "<table>" in model._repr_html_()
     wanted = model.observe(X[40:], y[40:]).mean
     for other in (again, copied):
         assert torch.equal(other.observe(X[40:], y[40:]).mean, wanted)
