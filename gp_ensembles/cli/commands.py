@@ -26,7 +26,7 @@ from gp_ensembles.tables import RowStream, explain, open_rows
 
 REPORT = "report.html"
 _ANOMALIES = {
-    "inputs_moved": "inputs far outside the range seen before, clipped",
+    "inputs_moved": "inputs far outside the range seen before, moved into it",
     "targets_discounted": "targets far outside all predictions, down-weighted",
     "targets_left_out": "outliers among the warm-up targets, treated as missing",
     "inputs_imputed": "imputed inputs",

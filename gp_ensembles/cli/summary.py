@@ -172,7 +172,7 @@ def bad_row_lines(summary: Summary) -> list[str]:
         lines.append(f"{rows} had an infinite or implausibly large number, {taken}; the first: {bad['first']}")
     lines += summary.get("time_remarks") or []
     if summary.get("inputs_moved"):
-        lines.append(f"{summary['inputs_moved']} inputs far outside the range seen before were clipped")
+        lines.append(f"{summary['inputs_moved']} inputs far outside the range seen before were moved into it")
     if summary.get("targets_discounted"):
         lines.append(f"{summary['targets_discounted']} targets far outside all predictions were down-weighted")
     return lines

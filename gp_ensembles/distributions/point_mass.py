@@ -9,6 +9,7 @@ from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.distributions.recalibrated import Recalibrated
 from gp_ensembles.distributions.student_t_mixture import StudentTMixture
 from gp_ensembles.distributions.table import distribution_text, num_rows
+from gp_ensembles.numerics.display import counted
 from gp_ensembles.numerics.draws import uniform_draws
 
 
@@ -32,8 +33,8 @@ class WithPointMass(NamedTuple):
         >>> row = torch.zeros(1, 1, dtype=torch.float64)
         >>> sales = Mixture(row[0], row + 7, row + 4)
         >>> demand = WithPointMass(sales, row, row + torch.tensor(0.9).log())
-        >>> demand.mean.round(decimals=2), demand.quantile(0.5), demand.quantile(0.95)
-        (tensor([0.7000], dtype=torch.float64), tensor([0.], dtype=torch.float64), tensor([7.], dtype=torch.float64))
+        >>> demand.mean.round(decimals=2), demand.quantile(0.99).round(decimals=2)
+        (tensor([0.7000], dtype=torch.float64), tensor([9.5600], dtype=torch.float64))
     """
 
     base: Mixture | StudentTMixture | Recalibrated
@@ -113,7 +114,7 @@ class WithPointMass(NamedTuple):
 
     def __repr__(self) -> str:
         kind = "Recalibrated" if isinstance(self.base, Recalibrated) else type(self.base).__name__
-        head = f"{kind} with a point mass at {float(self.at[0, :1].mean()):g}, {num_rows(self)} rows"
+        head = f"{kind} with a point mass at {float(self.at[0, :1].mean()):g}, {counted((num_rows(self), 'row'))}"
         return distribution_text(head, self)
 
     def _log_rest(self) -> Tensor:

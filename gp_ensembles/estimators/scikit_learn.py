@@ -404,9 +404,7 @@ def _checked_rows(estimator: _OnlineEstimator, X: Any, y: Any, **checks: bool) -
     estimator.columns_ = columns = fit_frame(X, _warm_up(estimator.warmup, _num_rows(X)))
     found: tuple[Array, Array]
     if columns is None:
-        found = validate_data(
-            estimator, X, y, dtype=np.float64, ensure_min_samples=2, ensure_all_finite=_ANY, **checks
-        )
+        found = validate_data(estimator, X, y, dtype=np.float64, ensure_min_samples=2, ensure_all_finite=_ANY, **checks)
     else:
         X = checked_inputs(estimator, X, columns, reset=True)
         found = check_X_y(X, y, ensure_all_finite=_ANY, **checks)

@@ -262,7 +262,7 @@ def test_defects_are_told_apart(place, capsys, monkeypatch):
     def broken(*arguments, progress):
         raise RuntimeError("surprise")
 
-    monkeypatch.setattr(scored_stream.ScoredStream, "fit", broken)
+    monkeypatch.setattr(scored_stream.ScoredStream, "start", broken)
     assert stream(place, "data.csv", "never") == 1
     assert "RuntimeError: surprise (--traceback" in capsys.readouterr().err
 

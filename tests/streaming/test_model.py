@@ -29,6 +29,7 @@ from gp_ensembles.filters.update import predict_joint
 from gp_ensembles.meta_learners import FixedShare
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.columns import Standardizer
+from gp_ensembles.streaming.content import KIND
 from gp_ensembles.streaming.joint import joint_covariance
 from tests.refusals import refused
 
@@ -242,7 +243,7 @@ def test_the_warm_up_waits_until_targets_differ():
     X, y = rows()
     flat = torch.cat([0 * y[:60], y[60:]])
     model = OnlineModel(StreamConfig(SMALL, warmup=40))
-    assert model.observe(X, flat).first_row == 61
+    assert model.observe(X, flat).first_row == 70  # ten of them
     both = torch.stack([y, flat], dim=-1)
     both[::2, 0] = NAN  # a row counts when all its outputs were observed
     model = OnlineModel(StreamConfig(replace(SMALL, target=RealTarget(2)), warmup=40))
@@ -385,7 +386,7 @@ def test_copies_pickles_and_damaged_files(tmp_path):
     refused(ValueError, "not a readable checkpoint", lambda: OnlineModel.load(tmp_path / "text.pt"))
     content = model.content()
     del content["ensemble"]["meta_log_weights"]
-    write_checkpoint(tmp_path / "other.pt", Kind("gp_ensembles model", 8, "a model", ""), content)
+    write_checkpoint(tmp_path / "other.pt", Kind("gp_ensembles model", KIND.version, "a model", ""), content)
     refused(ValueError, "does not fit this version", lambda: OnlineModel.load(tmp_path / "other.pt"))
     with pytest.raises(ValueError, match="warm-up is not over: 0 of 1000"):
         OnlineModel().scales  # noqa: B018
