@@ -30,19 +30,22 @@ def init_frequency(labels: Tensor) -> FrequencyState:
 
 def mix_frequency(state: FrequencyState, probability: Tensor) -> Tensor:
     """The probabilities of the next rows, (N, ...), mixed; the state has the axes (...)."""
-    return _parts(state, probability).mul(_weights(state)).sum(-1)
+    return (_parts(state, probability) * _weights(state)).sum(-1)
 
 
 @torch.no_grad()
-def update_frequency(state: FrequencyState, probability: Tensor, label: Tensor) -> FrequencyState:
-    """Learn the labels (...) of one row, of which the given probabilities (...) were predicted; NaN where missing."""
-    parts, is_seen, event = _parts(state, probability), ~label.isnan(), label.nan_to_num(0.0).unsqueeze(-1)
-    weights = _weights(state) * torch.where(event > 0, parts, 1 - parts)
+def update_frequency(state: FrequencyState, probability: Tensor, label: Tensor) -> tuple[FrequencyState, Tensor]:
+    """Learn the labels (...) of one row, NaN where missing, of which the given probabilities (...) were predicted.
+
+    Returns the state after it and the mixed probabilities before it, (...).
+    """
+    parts, before = _parts(state, probability), _weights(state)
+    is_seen, event = ~label.isnan(), label.nan_to_num(0.0).unsqueeze(-1)
+    weights = before * torch.where(event > 0, parts, 1 - parts)
     counts = state.counts + torch.cat([1 - event, event], dim=-1)
     after = FrequencyState(counts, weights / weights.sum(-1, keepdim=True))
-    return FrequencyState(
-        *(torch.where(is_seen.unsqueeze(-1), new, old) for new, old in zip(after, state, strict=True))
-    )
+    kept = (torch.where(is_seen.unsqueeze(-1), new, old) for new, old in zip(after, state, strict=True))
+    return FrequencyState(*kept), (parts * before).sum(-1)
 
 
 def _parts(state: FrequencyState, probability: Tensor) -> Tensor:

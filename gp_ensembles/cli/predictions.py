@@ -264,7 +264,7 @@ def _moments_and_crps(distribution: NumberDistribution, y: Tensor, tolerance: fl
     if isinstance(distribution, WithPointMass):
         mean, variance, at_y = _moments_and_crps(distribution.base, y, tolerance)
         crps = distribution.crps(y, at_y, _moments_and_crps(distribution.base, distribution.at[0], tolerance)[2])
-        return *distribution.with_point(mean, variance), crps
+        return *distribution.mixed_moments(mean, variance), crps
     if isinstance(distribution, Recalibrated):
         base = distribution.base
         exact = crps_mixture(*base, y, tolerance=tolerance) if isinstance(base, Mixture) else None

@@ -101,7 +101,7 @@ class LatentMixture(NamedTuple):
         weights = self._column_weights().exp()
         weights = weights if mean.ndim == 2 else weights.unsqueeze(-1)
         if all(count_parameters(response.likelihood, mean) is not None for response in self.responses):
-            weights = _without_runaways(weights.expand_as(mean), (variance + mean.square()).sqrt())
+            weights = _without_runaway_rates(weights.expand_as(mean), (variance + mean.square()).sqrt())
         center = mixtures.weighted(weights, mean).sum(0)
         return center, mixtures.weighted(weights, variance + (mean - center).square()).sum(0)
 
@@ -272,11 +272,11 @@ class LatentMixture(NamedTuple):
         return parts
 
 
-def _without_runaways(weights: Tensor, sizes: Tensor) -> Tensor:
+def _without_runaway_rates(weights: Tensor, sizes: Tensor) -> Tensor:
     """Weights (M, N) without light experts whose counts are of sizes (M, N) that dwarf those of all others.
 
-    A rate is the exponential of a latent value: an expert that is off there, and long lost its weight but for what the
-    rule redistributes, would carry the mean.
+    An expert whose latent value is far off keeps the little weight that the rule redistributes; its rate, which is an
+    exponential, would dominate the mean.
     """
     order = sizes.argsort(0, descending=True)
     is_light = weights.gather(0, order).cumsum(0) <= _LIGHT

@@ -58,9 +58,9 @@ class WithPointMass(NamedTuple):
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance of each row, each (N,)."""
-        return self.with_point(*self.base.moments())
+        return self.mixed_moments(*self.base.moments())
 
-    def with_point(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    def mixed_moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of each row, from those of the other targets, (N,) each."""
         share = self.log_share[0].exp()
         at = torch.where(self.at[0].isnan(), mean, self.at[0])
@@ -77,9 +77,9 @@ class WithPointMass(NamedTuple):
 
     def log_prob(self, y: Tensor) -> Tensor:
         """Log probability at the point, log density of other targets (..., N), shape (..., N); NaN where y is."""
-        return self.with_point_log_prob(y, self.base.log_prob(y))
+        return self.mixed_log_prob(y, self.base.log_prob(y))
 
-    def with_point_log_prob(self, y: Tensor, others: Tensor) -> Tensor:
+    def mixed_log_prob(self, y: Tensor, others: Tensor) -> Tensor:
         """The same from log densities of the base at these targets."""
         return torch.where(y == self.at[0], self.log_share[0], self._log_rest() + others)
 

@@ -29,7 +29,6 @@ from gp_ensembles.fleet.notes import (
     predict_rows,
     unpack_calibration,
 )
-from gp_ensembles.fleet.point_mass import other_targets
 from gp_ensembles.fleet.predictions import FleetPredictions, empty_predictions
 from gp_ensembles.fleet.store import new_folder, next_folder
 from gp_ensembles.fleet.warm_up import (
@@ -49,6 +48,7 @@ from gp_ensembles.streaming.after_mixture import in_units
 from gp_ensembles.streaming.bad_rows import warn_of_outliers
 from gp_ensembles.streaming.config import MIN_WARM_UP, Impute, OnBadRow, StreamConfig
 from gp_ensembles.streaming.inputs import InputState
+from gp_ensembles.streaming.point_mass import without_point
 
 _Counts = dict[Hashable, int]  # rows of series
 
@@ -426,7 +426,7 @@ class Fleet:
         each = path_of(config, columns[codes])
         standard, clean = each.cleaned(lambda X: follow_rows(config, columns, state, X, codes), X, y)
         refuse(clean.refused, names, rows)
-        targets, scales = each.targets(other_targets(points[codes], clean.y)).to(self.dtype), each.columns.scales
+        targets, scales = each.targets(without_point(clean.y, points[codes, 0])).to(self.dtype), each.columns.scales
         try:
             predictions = series.observe(names, standard.inputs, targets, extra=standard.extra)
         except AllSetAsideError:

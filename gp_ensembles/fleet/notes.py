@@ -15,7 +15,6 @@ from gp_ensembles.fleet.point_mass import (
     learn_points,
     next_shares,
     no_point,
-    other_targets,
     with_central_levels,
     with_points,
 )
@@ -24,6 +23,7 @@ from gp_ensembles.streaming.after_mixture import CalibrationState, calibrate_nex
 from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.inputs import InputPath, InputState, Standard
+from gp_ensembles.streaming.point_mass import without_point
 from gp_ensembles.streaming.predictions import Intervals
 
 NOTES = ("columns", "inputs", "calibration", "point")  # what is kept for each series
@@ -100,7 +100,8 @@ def calibrate_rows(
     """
     assert isinstance(mixture, Mixture | StudentTMixture)
     state, intervals, num = unpack_calibration(config, numbers), IntervalLevels(config.coverages), len(config.coverages)
-    pit = cdf_by_pieces(mixture, other_targets(points[series], y))
+    own = points[series]
+    pit = cdf_by_pieces(mixture, without_point(y, own[:, 0]))
     (shift, scale), gain = map_components(pit), torch.zeros_like(pit)
     log_weights = pit.new_empty(len(shift) if config.recalibrate else 0, len(y))
     levels, covered = pit.new_empty(2, num, len(y)), pit.new_empty(num, len(y))
@@ -119,10 +120,10 @@ def calibrate_rows(
             for old, new in zip(state.levels, ends, strict=True):
                 old[here] = new
     others = mixture if state.recalibration is None else Recalibrated(mixture, log_weights, shift, scale)
-    distribution = with_points(others, points[series], learn_points(points, y, series))
+    distribution = with_points(others, own, learn_points(points, y, series))
     log_prob, ends_of_all = log_prob + gain, Intervals(config.coverages, levels, covered)
     if isinstance(distribution, WithPointMass):
-        log_prob = distribution.with_point_log_prob(y, log_prob)
+        log_prob = distribution.mixed_log_prob(y, log_prob)
     return distribution, log_prob, with_central_levels(distribution, ends_of_all, y)
 
 

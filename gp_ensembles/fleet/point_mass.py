@@ -12,7 +12,7 @@ from gp_ensembles.distributions import WithPointMass
 from gp_ensembles.fleet.arrivals import batches
 from gp_ensembles.fleet.predictions import SeriesDistribution
 from gp_ensembles.streaming.config import StreamConfig
-from gp_ensembles.streaming.point_mass import find_point, without_point
+from gp_ensembles.streaming.point_mass import find_point, point_labels, without_point
 from gp_ensembles.streaming.predictions import Intervals
 
 # The point, NaN for none; the chain's four counts, the probabilities of its last label, whether it was seen; counts and
@@ -30,14 +30,9 @@ def point_of(y: Tensor, config: StreamConfig) -> tuple[Tensor, Tensor]:
     at = find_point(y, config)
     if at is None:
         return no_point(y[:0]), y
-    marks = _labels(y, y.new_tensor(at))
-    labels, _ = update_labels(init_labels(2, y.new_zeros(())), marks)
-    return torch.cat([y.new_tensor([at]), _packed(labels, init_frequency(marks))]), without_point(y, at)
-
-
-def other_targets(points: Tensor, y: Tensor) -> Tensor:
-    """Targets (N,) without those at the point of their series, packed (N, 12)."""
-    return torch.where(y == points[:, 0], torch.nan, y)
+    labels = point_labels(y, at)
+    chain, _ = update_labels(init_labels(2, y.new_zeros(())), labels)
+    return torch.cat([y.new_tensor([at]), _packed(chain, init_frequency(labels))]), without_point(y, at)
 
 
 def learn_points(points: Tensor, y: Tensor, series: Tensor) -> Tensor:
@@ -49,11 +44,12 @@ def learn_points(points: Tensor, y: Tensor, series: Tensor) -> Tensor:
     has_point = (~points[series, 0].isnan()).nonzero().flatten()
     for places, numbers in batches(series[has_point], lengths=(1,)):
         rows = has_point[numbers.squeeze(-1)]
-        own, marks = points[places], _labels(y[rows], points[places, 0])
-        labels, found = step_labels(_chain(own), marks)
-        share, frequency = found[:, 1].exp(), _frequency(own)
-        log_share[rows] = mix_frequency(frequency, share).log()
-        points[places, 1:] = _packed(labels, update_frequency(frequency, share, marks))
+        own = points[places]
+        labels = point_labels(y[rows], own[:, 0])
+        chain, found = step_labels(_chain(own), labels)
+        frequency, share = update_frequency(_frequency(own), found[:, 1].exp(), labels)
+        log_share[rows] = share.log()
+        points[places, 1:] = _packed(chain, frequency)
     return log_share
 
 
@@ -87,10 +83,6 @@ def with_central_levels(distribution: SeriesDistribution, intervals: Intervals, 
     return intervals._replace(levels=levels, covered=torch.where(at.isnan(), intervals.covered, covered))
 
 
-def _labels(y: Tensor, at: Tensor) -> Tensor:
-    return torch.where(y.isnan(), y, (y == at).to(y))
-
-
 def _chain(points: Tensor) -> LabelState:
     return LabelState(points[:, 1:5].unflatten(-1, (2, 2)), points[:, 5:7], points[:, 7])
 
@@ -99,6 +91,6 @@ def _frequency(points: Tensor) -> FrequencyState:
     return FrequencyState(points[:, 8:10], points[:, 10:])
 
 
-def _packed(labels: LabelState, frequency: FrequencyState) -> Tensor:
+def _packed(chain: LabelState, frequency: FrequencyState) -> Tensor:
     """The numbers of series side by side, (..., 11)."""
-    return torch.cat([labels.counts.flatten(-2), labels.last, labels.is_seen.unsqueeze(-1), *frequency], dim=-1)
+    return torch.cat([chain.counts.flatten(-2), chain.last, chain.is_seen.unsqueeze(-1), *frequency], dim=-1)

@@ -3,6 +3,7 @@
 import copy
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -316,8 +317,7 @@ class Slots:
         if known:
             raise ValueError(f"series {_few(known)} are in the fleet already; retire them first, or leave them out")
         if len(set(names)) < len(names):
-            seen: set[Hashable] = set()
-            twice = [name for name in names if name in seen or seen.add(name)]  # type: ignore[func-returns-value]
+            twice = [name for name, count in Counter(names).items() if count > 1]
             raise ValueError(f"series {_few(twice)} are named twice; every series is added once")
 
     def add(self, names: Sequence[Hashable]) -> Tensor:

@@ -19,7 +19,7 @@ from gp_ensembles.fleet.notes import path_of
 from gp_ensembles.fleet.point_mass import point_of
 from gp_ensembles.numerics.lag_selection import find_lags
 from gp_ensembles.streaming.bad_rows import clean_warm_up
-from gp_ensembles.streaming.checks import with_others
+from gp_ensembles.streaming.checks import extended_warm_up
 from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.config import MIN_WARM_UP, StreamConfig
 from gp_ensembles.streaming.inputs import InputState
@@ -78,7 +78,7 @@ def length_of_warm_up(y: Tensor, warmup: int) -> int | None:
     """How many of the first rows of a series are its warm-up; ``None`` while there are too few rows or targets."""
     num_seen = (~y.isnan()).cumsum(0)
     least = max(warmup, int((num_seen < MIN_WARM_UP).sum()) + 1)
-    return with_others(y, least) if least <= len(y) else None
+    return extended_warm_up(y, least) if least <= len(y) else None
 
 
 def without_outliers(

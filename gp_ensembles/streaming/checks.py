@@ -86,10 +86,10 @@ def num_warm_up_rows(y: Tensor, warmup: int, target: Target) -> int | None:
     if y.shape[0] < warmup or enough.numel() == 0:
         return None
     num = max(warmup, int(enough[0]) + 1)
-    return with_others(y, num) if target.is_real and y.ndim == 1 else num
+    return extended_warm_up(y, num) if target.is_real and y.ndim == 1 else num
 
 
-def with_others(y: Tensor, num: int) -> int | None:
+def extended_warm_up(y: Tensor, num: int) -> int | None:
     """The length of a warm-up of ``num`` rows with targets y (N,), longer where most of these are one value.
 
     It lasts until ten others have come, from which one can learn what they are; ``None`` while it continues.

@@ -442,7 +442,7 @@ class OnlineModel:
         log_weights = online.ensemble.layers.by_expert(predictions.log_weights.double())
         if point is not None and log_share is not None:
             distribution = point.mixed(distribution, log_share)
-            log_prob = distribution.with_point_log_prob(rows.y, log_prob)
+            log_prob = distribution.mixed_log_prob(rows.y, log_prob)
         return OnlinePredictions(distribution, log_prob, log_weights, 0, intervals)
 
     def _pipeline(self, X: object, y: object = None) -> RowPipeline | None:

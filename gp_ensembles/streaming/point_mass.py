@@ -1,7 +1,7 @@
-"""Targets with a point mass, such as zeros of sales and rain: whether a target is at the point, by an ensemble of two.
+"""Targets with a point mass, such as zeros of sales and rain: a hurdle model of two ensembles.
 
-A hurdle model (Cragg 1971): one ensemble learns whether a target equals the point, the ensemble of the stream learns
-the others, for which targets at the point count as missing.
+One learns whether a target equals the point, the ensemble of the stream learns the others, and counts targets at the
+point as missing (Cragg 1971).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -59,9 +59,14 @@ def find_point(y: Tensor, config: StreamConfig) -> float | None:
     return float(values[place])
 
 
-def without_point(y: Tensor, at: float | None) -> Tensor:
-    """Targets (N,) of which those at the point, if there is one, count as missing."""
+def without_point(y: Tensor, at: float | Tensor | None) -> Tensor:
+    """Targets (N,) of which those at the point, one for all or each its own (N,), count as missing."""
     return y if at is None else torch.where(y == at, torch.nan, y)
+
+
+def point_labels(y: Tensor, at: float | Tensor) -> Tensor:
+    """Whether targets (N,) are at the point, one or zero; NaN where missing."""
+    return torch.where(y.isnan(), y, (y == at).to(y))
 
 
 class PointMass:
@@ -86,9 +91,9 @@ class PointMass:
         self._num_inputs, self._at_standard = warm.scaled.shape[-1], float((at - scales.y_mean) / scales.y_scale)
         known = InputPath(self._config, path.columns._replace(scales=plain))
         rows = warm._replace(inputs=self._seen(warm.inputs))
-        self.online: OnlineEnsemble = known.build_ensemble(rows, self._labels(y), is_fitted=is_fitted)
-        self._calibration: CalibrationState = init_calibration(self._config, self._labels(y))
-        self._frequency: FrequencyState = init_frequency(self._labels(y))
+        self.online: OnlineEnsemble = known.build_ensemble(rows, point_labels(y, self.at), is_fitted=is_fitted)
+        self._calibration: CalibrationState = init_calibration(self._config, point_labels(y, self.at))
+        self._frequency: FrequencyState = init_frequency(point_labels(y, self.at))
         self._shift = 0.0
         if is_fitted:
             self._shift = _shift_to(self._frequency, _share(self.online.predict(rows.inputs)))
@@ -99,15 +104,15 @@ class PointMass:
 
         If this fails, what ``undo`` takes back is taken back, too.
         """
-        labels, restore_own, frequency = self._labels(y), snapshot(self.online.state, len(y)), self._frequency
+        labels, restore_own, frequency = point_labels(y, self.at), snapshot(self.online.state, len(y)), self._frequency
         try:
             predictions = self.online.observe(self._seen(inputs), labels.to(inputs), steps=steps)
             mixture, shares = self._shifted(predictions.mixture), list[Tensor]()
             known = self._calibration, self._config, mixture, labels, self.online.block_size
             calibration, predicted, _, _ = calibrate_block(*known)
             for share, label in zip(_share(predicted).unbind(), labels.unbind(), strict=True):
-                shares.append(mix_frequency(frequency, share))
-                frequency = update_frequency(frequency, share, label)
+                frequency, mixed = update_frequency(frequency, share, label)
+                shares.append(mixed)
         except BaseException:
             with uninterrupted():
                 restore_own()
@@ -150,9 +155,6 @@ class PointMass:
         """Inputs and forecasts, a missing one at its mean, and whether each forecast is at the point."""
         is_at = (inputs[..., self._num_inputs :] - self._at_standard).abs() < _ROUND_OFF
         return torch.cat([inputs.nan_to_num(0.0), is_at.to(inputs)], dim=-1)
-
-    def _labels(self, y: Tensor) -> Tensor:
-        return torch.where(y.isnan(), y, (y == self.at).to(y))
 
 
 def build(

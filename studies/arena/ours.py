@@ -115,7 +115,7 @@ class Predicted:
         """Means, shape (N,)."""
         mean = self._tabulated().mean() if isinstance(self._others, Recalibrated) else self._others.mean
         found = self.distribution
-        return _array(found.with_point(mean, mean)[0] if isinstance(found, WithPointMass) else mean)
+        return _array(found.mixed_moments(mean, mean)[0] if isinstance(found, WithPointMass) else mean)
 
     def log_prob(self, y: Array) -> Array:
         """See :meth:`~studies.arena.scores.Predictive.log_prob`."""

@@ -35,8 +35,11 @@ def test_it_is_a_plain_loop_for_one_series_and_for_many():
     many = type(many)(*(part.expand(3, 2) for part in many))
     found = []
     for given, label in zip(p, labels, strict=True):
-        found.append(float(mix_frequency(one, given)))
-        one, many = update_frequency(one, given, label), update_frequency(many, given.expand(3), label.expand(3))
+        ahead = mix_frequency(one, given)
+        one, mixed = update_frequency(one, given, label)
+        many, _ = update_frequency(many, given.expand(3), label.expand(3))
+        torch.testing.assert_close(mixed, ahead)
+        found.append(float(mixed))
         for alone, part in zip(one, many, strict=True):
             torch.testing.assert_close(part, alone.expand(3, 2))
     assert found == pytest.approx(plain(p, labels, before.tolist()))
