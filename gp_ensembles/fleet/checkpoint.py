@@ -79,9 +79,9 @@ def read_about_units(folder: Path) -> dict[str, Any]:
 
 def settings_in(about: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a fleet with units."""
-    names = ("warmup", "coverages", "recalibrate", "impute", "clip", "seed", "own_variances", "own_length_scales")
-    later = {"on_bad_row": about.get("on_bad_row", "missing")}  # not in files of earlier versions
-    return {**{name: about[name] for name in names}, **later, "dtype": getattr(torch, about["dtype"])}
+    names = ("warmup", "coverages", "recalibrate", "impute", "clip", "on_bad_row", "seed")
+    own = ("own_variances", "own_length_scales")
+    return {**{name: about[name] for name in (*names, *own)}, "dtype": getattr(torch, about["dtype"])}
 
 
 def read_shard(folder: Path, shard: Mapping[str, Any]) -> tuple[list[Name], dict[str, Tensor]]:

@@ -394,7 +394,7 @@ class Fleet:
         fleet._template = WarmUpRows(**about["template"]).to(fleet.device)
         fleet.series = fleet._empty(shared_ensemble(fleet.config, fleet._template))
         fleet.series.load(folder)
-        fleet.bad_rows = Counter(dict(about.get("bad_rows", [])))
+        fleet.bad_rows = Counter(dict(about["bad_rows"]))
         fleet._waiting = {row["name"]: WarmUpRows(row["X"], row["y"]).to(fleet.device) for row in about["waiting"]}
         return fleet
 

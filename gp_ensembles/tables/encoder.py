@@ -190,7 +190,7 @@ class TableEncoder:
             tuple(plain["notes"]),
             tuple(plain["words"]),
             plain["series"],
-            plain.get("skips", False),  # not in files of earlier versions
+            plain["skips"],
         )
 
 
