@@ -20,6 +20,7 @@ from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.features.batch import stack_kernels
 from gp_ensembles.filters import gaussian_state
+from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.stream import BlockStream, choose_block_size
 from gp_ensembles.meta_learners import (
     BayesianModelAveraging,
@@ -125,7 +126,8 @@ class Filter:
     def run(self) -> None:
         """Learn all rows."""
         for Phi, y in self._blocks:
-            self._stream.stage(Phi, y, False)
+            self._stream.look(Phi, y, False)
+            self._stream.condition(Rows(y))
             self._stream.commit()
 
 
@@ -191,7 +193,8 @@ def experts(Phi: Tensor, y: Tensor) -> tuple[Callable[[], object], Tensor]:
         stream = BlockStream(moments, noise, None, BLOCK)
         log_prob = []
         for rows, targets in blocks:
-            log_prob.append(stream.stage(rows, targets, False).log_prob.clone())
+            stream.look(rows, targets, False)
+            log_prob.append(stream.condition(Rows(targets)).log_prob.clone())
             stream.commit()
         return log_prob
 

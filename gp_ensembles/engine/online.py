@@ -340,8 +340,13 @@ class OnlineEnsemble(nn.Module):
         alive: Tensor | None = None,
         first_row: int = 0,
     ) -> EnsemblePredictions:
+        known: list[Tensor] = []
+
         def stage(inputs: Tensor, rows: Rows) -> Predictions:
-            return batches.stage(bound.latent_group, evaluate(bound.experts, inputs), rows, has_gaps)
+            if not known or known[-1] is not inputs:  # an outlier changes lagged targets, or nothing
+                batches.look(evaluate(bound.experts, inputs), rows, has_gaps)
+                known[:] = [inputs]
+            return batches.condition(bound.latent_group, rows)
 
         missing = missing_rows(rows.y) if has_gaps else None
         try:

@@ -15,7 +15,7 @@ from gp_ensembles.engine.input_checks import missing_rows
 from gp_ensembles.engine.predictions import flatten
 from gp_ensembles.experts.base import BoundExpert, Expert, Runner, StagedRunner
 from gp_ensembles.experts.gaussian import BoundGaussian, GaussianExpert
-from gp_ensembles.experts.laplace import LatentGroup, LatentRunner, stage_latent
+from gp_ensembles.experts.laplace import LatentGroup, LatentRunner, condition_latent
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import FilterState, GaussianState, Predictions
 from gp_ensembles.filters.transitions import RandomWalk
@@ -53,10 +53,16 @@ class CompactRunner(Runner):
         self._silent = silent_runner(bound, state)
         self._runner = bound.take(alive).runner(self._parts) if alive.numel() else None
 
-    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
+    def look(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> None:
         if self._runner is None:
-            return self._silent.stage(Phi, rows, has_gaps)
-        living = self._runner.stage(Phi.reshape(self._num_experts, *Phi.shape[-2:])[self._alive], rows, has_gaps)
+            self._silent.look(Phi, rows, has_gaps)
+        else:
+            self._runner.look(Phi.reshape(self._num_experts, *Phi.shape[-2:])[self._alive], rows, has_gaps)
+
+    def condition(self, rows: Rows) -> Predictions:
+        if self._runner is None:
+            return self._silent.condition(rows)
+        living = self._runner.condition(rows)
         parts = living._asdict()
         full = {name: self._scattered(value, torch.nan) for name, value in parts.items()}
         full["log_prob"] = impossible(rows.y, self._num_experts).index_copy(0, self._alive, living.log_prob)
@@ -200,17 +206,18 @@ class RunnerBatches:
                 batches += [((place,), runners.get(place) or self.single(place)) for place in places]
         return RunnerBatches(self._bound, self._states, batches)
 
-    def stage(self, group: LatentGroup | None, features: Sequence[Tensor], rows: Rows, has_gaps: bool) -> Predictions:
-        r"""Predictions (M, B) of a block by all expert objects, each (\*batch, B, F); states are not touched."""
-        latent = [runner for _, runner in self.batches if isinstance(runner, LatentRunner)]
-        if group is not None and len(latent) == len(self.batches):
-            return stage_latent(group, latent, features, rows)
-        parts = []
+    def look(self, features: Sequence[Tensor], rows: Rows, has_gaps: bool) -> None:
+        r"""Take the features of a block, (\*batch, B, F) of each expert object; states are not touched."""
         for places, runner in self.batches:
             Phi = features[places[0]]
-            Phi = Phi if len(places) == 1 else Phi.expand(len(places), *Phi.shape)
-            parts.append(runner.stage(Phi, rows, has_gaps))
-        steps = flatten(parts)
+            runner.look(Phi if len(places) == 1 else Phi.expand(len(places), *Phi.shape), rows, has_gaps)
+
+    def condition(self, group: LatentGroup | None, rows: Rows) -> Predictions:
+        """Predictions (M, B) of the block by all expert objects; states are not touched."""
+        latent = [runner for _, runner in self.batches if isinstance(runner, LatentRunner)]
+        if group is not None and len(latent) == len(self.batches):
+            return condition_latent(group, latent, rows)
+        steps = flatten([runner.condition(rows) for _, runner in self.batches])
         return steps if self._order is None else type(steps)(*(field[self._order] for field in steps))
 
     def commit(self) -> None:

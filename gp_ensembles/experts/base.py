@@ -36,12 +36,21 @@ class Runner(ABC):
     """Runs one expert object block by block on a state that it changes in place."""
 
     @abstractmethod
-    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
-        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
+    def look(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> None:
+        r"""Take a block of features (\*batch, B, F); the state is not touched."""
+
+    @abstractmethod
+    def condition(self, rows: Rows) -> Predictions:
+        """Predict the block, and once more where an outlier among its targets counts less; the state is not touched."""
 
     @abstractmethod
     def commit(self) -> None:
-        """Learn the staged block."""
+        """Learn the block as it was predicted last."""
+
+    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
+        """:meth:`look` and :meth:`condition`."""
+        self.look(Phi, rows, has_gaps)
+        return self.condition(rows)
 
 
 def of_length(prepared: dict[int, P], num_rows: int, prepare: Callable[[int], P]) -> P:
@@ -106,10 +115,15 @@ class StagedRunner(Runner):
 
     def __init__(self, run: Callable[[Tensor, Rows, bool], tuple[Predictions, Callable[[], object]]]) -> None:
         self._run = run
+        self._block: tuple[Tensor, bool] | None = None
         self._learn: Callable[[], object] | None = None
 
-    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
-        self._learn = None
+    def look(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> None:
+        self._block, self._learn = (Phi, has_gaps), None
+
+    def condition(self, rows: Rows) -> Predictions:
+        assert self._block is not None
+        Phi, has_gaps = self._block
         predictions, self._learn = self._run(Phi, rows, has_gaps)
         return predictions
 

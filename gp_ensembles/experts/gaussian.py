@@ -18,7 +18,6 @@ from gp_ensembles.experts.base import (
     Plans,
     Runner,
     SeriesBatch,
-    StagedRunner,
     Variances,
     of_length,
     pure_runner,
@@ -63,11 +62,39 @@ _NOISE_FLOOR, _NOISE_START = 1e-6, 0.5
 _SERIES_BYTES = 256_000_000  # of rows of series at once
 
 
-def covariance_runner(bound: "BoundGaussian", state: GaussianState) -> StagedRunner:
-    """Covariance form, with scratch memory kept between blocks of one length."""
-    moments, prepared = state.moments, dict[int, tuple[Schedule, BlockStream, Tensor | None]]()
+_Prepared = tuple[Schedule, BlockStream, Tensor | None]  # for blocks of one length; factors of the state after each
 
-    def prepare(num_rows: int, ages: Tensor | None = None) -> tuple[Schedule, BlockStream, Tensor | None]:
+
+@final
+class CovarianceRunner(Runner):
+    """Covariance form, with scratch memory kept between blocks of one length."""
+
+    def __init__(self, bound: "BoundGaussian", state: GaussianState) -> None:
+        self._bound, self._moments = bound, state.moments
+        self._prepared = dict[int, _Prepared]()
+        self._block: _Prepared | None = None
+
+    def look(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> None:
+        ages, num_rows = rows.ages, Phi.shape[-2]
+        block = of_length(self._prepared, num_rows, self._prepare) if ages is None else self._prepare(num_rows, ages)
+        self._block, (schedule, stream, _) = block, block
+        stream.look(scale_features(Phi, schedule), scale_targets(rows.y, schedule), has_gaps)
+
+    def condition(self, rows: Rows) -> StepPredictions:
+        assert self._block is not None
+        schedule, stream, _ = self._block
+        steps = stream.condition(rows._replace(y=scale_targets(rows.y, schedule)))
+        return unscale_steps(steps, rows.y, schedule)
+
+    def commit(self) -> None:
+        assert self._block is not None
+        _, stream, scales = self._block
+        stream.commit()
+        if scales is not None:
+            self._moments.mul_(scales)
+
+    def _prepare(self, num_rows: int, ages: Tensor | None = None) -> _Prepared:
+        bound, moments = self._bound, self._moments
         schedule = make_schedule(bound.transition, num_rows, bound.prior_variance.detach(), ages)
         stream = BlockStream(moments, bound.noise, schedule.walk, num_rows, schedule.steps)
         if schedule.mean_scale is None and schedule.covariance_scale is None:
@@ -76,21 +103,6 @@ def covariance_runner(bound: "BoundGaussian", state: GaussianState) -> StagedRun
         mean_scale = one if schedule.mean_scale is None else schedule.mean_scale
         covariance_scale = one if schedule.covariance_scale is None else schedule.covariance_scale
         return schedule, stream, moment_scales(moments, mean_scale, covariance_scale)
-
-    def run(Phi: Tensor, rows: Rows, has_gaps: bool) -> tuple[Predictions, Callable[[], object]]:
-        num_rows = Phi.shape[-2]
-        known = of_length(prepared, num_rows, prepare) if rows.steps is None else prepare(num_rows, rows.ages)
-        schedule, stream, scales = known
-        design, scaled = scale_features(Phi, schedule), rows._replace(y=scale_targets(rows.y, schedule))
-
-        def learn() -> None:
-            stream.commit()
-            if scales is not None:
-                moments.mul_(scales)
-
-        return unscale_steps(stream.stage(design, scaled, has_gaps), rows.y, schedule), learn
-
-    return StagedRunner(run)
 
 
 def gain_update(bound: "BoundGaussian", state: GaussianState) -> FixedUpdate:
@@ -168,7 +180,7 @@ def _fixed(bound: "BoundGaussian", state: FilterState) -> FixedUpdate:
 
 
 def _runner(bound: "BoundGaussian", state: FilterState) -> Runner:
-    return covariance_runner(bound, state) if isinstance(state, GaussianState) else pure_runner(bound, state)
+    return CovarianceRunner(bound, state) if isinstance(state, GaussianState) else pure_runner(bound, state)
 
 
 def _row(bound: "BoundGaussian", state: FilterState, features: FeatureMap) -> LinearRow | None:

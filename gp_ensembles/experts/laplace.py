@@ -52,13 +52,19 @@ class LatentRunner(Runner):
         self._schedules: dict[int, Schedule] = {}
         self._schedule: Schedule | None = None
         self._staged: BlockGain | None = None
+        self._Phi: Tensor | None = None
 
-    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> LatentPredictions:
-        steps = stage_latent(self._alone, [self], [Phi], rows)
+    def look(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> None:
+        self._Phi = Phi
+
+    def condition(self, rows: Rows) -> LatentPredictions:
+        steps = condition_latent(self._alone, [self], rows)
         return LatentPredictions(*(part.reshape(*self._batch_shape, *part.shape[1:]) for part in steps))
 
-    def look(self, Phi: Tensor, ages: Tensor | None) -> LatentBlock:
-        r"""Moments of the latent values of a block of features (\*batch, B, F), the batch as one axis."""
+    def latent(self, ages: Tensor | None) -> LatentBlock:
+        """Moments of the latent values of the block, the batch as one axis."""
+        Phi = self._Phi
+        assert Phi is not None
         transition, prior_variance = self._bound.transition, self._bound.prior_variance.detach()
         self._staged = None
         if ages is not None:
@@ -92,14 +98,9 @@ class LatentRunner(Runner):
         self._staged = None
 
 
-def stage_latent(
-    group: LatentGroup, runners: Sequence[LatentRunner], features: Sequence[Tensor], rows: Rows
-) -> LatentPredictions:
-    r"""Predict a block with all objects of a group; states are not touched.
-
-    Shapes: ``features`` (\*batch, B, F); returns (M, B).
-    """
-    blocks = [runner.look(Phi, rows.ages) for runner, Phi in zip(runners, features, strict=True)]
+def condition_latent(group: LatentGroup, runners: Sequence[LatentRunner], rows: Rows) -> LatentPredictions:
+    """Predict a block (M, B) with all objects of a group, which have its features; states are not touched."""
+    blocks = [runner.latent(rows.ages) for runner in runners]
     mean, covariance = torch.cat([block.mean for block in blocks]), torch.cat([block.covariance for block in blocks])
     scale = None
     if any(block.target_scale is not None for block in blocks):

@@ -84,7 +84,8 @@ def _runner(bound: "BoundRefitted", state: RefittedState) -> StagedRunner:
             return predictions, lambda: overwrite_(state, after)
         block = bound.block(state, Phi, rows)
         stream = stream_of(num_rows, block.ages)
-        steps = stream.stage(block.design, block.rows, has_gaps)
+        stream.look(block.design, block.rows.y, has_gaps)
+        steps = stream.condition(block.rows)
 
         def learn() -> None:
             stream.commit()

@@ -1,7 +1,8 @@
 r"""The block filter in place, on memory set aside once: for long streams, and for blocks of many series.
 
-A block is staged first: its predictions and its gain are computed without touching the state. Only
-:meth:`BlockStream.commit` changes the state, and it cannot fail; so several experts stage a block, all are checked,
+A block is predicted without touching the state: :meth:`BlockStream.look` computes its moments once, and
+:meth:`BlockStream.condition` factors them, again where an outlier among its targets turns out to count less. Only
+:meth:`BlockStream.commit` changes the state, and it cannot fail; so several experts predict a block, all are checked,
 and then all commit or none does. No gradient flows here: use :func:`gp_ensembles.filters.update_block` for that.
 
 Of S series of M experts each, every series costs two reads and one write of its state, so states are processed a few at
@@ -17,9 +18,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from gp_ensembles.filters.block import BlockGain, condition_block, condition_joint, joint_covariance
+from gp_ensembles.filters.block import BlockGain, condition_joint, joint_covariance
 from gp_ensembles.filters.rows import Rows
-from gp_ensembles.filters.states import GaussianState, StepPredictions
+from gp_ensembles.filters.states import StepPredictions
 from gp_ensembles.filters.transitions import is_full
 from gp_ensembles.numerics import normal
 from gp_ensembles.numerics.cholesky import cholesky
@@ -46,23 +47,22 @@ class BlockStream:
     ) -> None:
         batch_shape, num_features = moments.shape[:-2], moments.shape[-2]
         num_experts = batch_shape.numel()
-        self._given = (moments, noise.detach(), random_walk_variance, steps)
         self._design_shape = torch.Size([num_experts, num_rows, num_features])
         self._prediction_shape = (*batch_shape, num_rows)
         self._state = moments.view(num_experts, num_features, num_features + 1)
-        self._joint = moments.new_empty(num_experts, num_rows, num_features + 1)  # [C | Φ μ - y], then [W | -e]
+        self._joint = moments.new_empty(num_experts, num_rows, num_features + 1)  # [C | Φ μ - y]
         self._cross, self._last = self._joint[..., :num_features], self._joint[..., num_features]
         self._cross_transposed = self._cross.mT
         # Many features: the inverse of the small factor and a product beat a triangular solve in place.
         self._identity: Tensor | None = None
-        self._whitened = self._joint
         if num_rows > 1 and num_features >= _MANY_FEATURES:
             self._identity = torch.diag_embed(moments.new_ones(num_experts, num_rows))
-            self._whitened = torch.empty_like(self._joint)
-        self._whitened_transposed = self._whitened[..., :num_features].mT
-        self._error = self._whitened[..., num_features]
         self._covariance = moments.new_empty(num_experts, num_rows, num_rows)
         self._noisy = self._covariance.diagonal(dim1=-2, dim2=-1)
+        self._latent = moments.new_empty(num_experts, num_rows)  # variances of the latent values
+        self._has_gaps = False
+        self._factor: Tensor | None = None  # L, of the block that was predicted
+        self._right: Tensor | None = None  # [W | -e], if it is known
         self._noise = noise.detach().reshape(num_experts, 1)
         self._walk: Tensor | None = None  # steps times the diagonal of Q
         self._full_walk: Tensor | None = None  # Q, if it is a matrix
@@ -83,63 +83,69 @@ class BlockStream:
         covariance = self._state[..., :num_features]
         self._drifting = covariance if self._full_walk is not None else covariance.diagonal(dim1=-2, dim2=-1)
 
-    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> StepPredictions:
-        r"""Predict a block one step ahead and keep what it teaches; the state is not touched.
-
-        Shapes: ``Phi`` (\*batch, B, F), targets (B,) or (\*batch, B); returns (\*batch, B).
-        """
-        if has_gaps or not rows.is_plain:
-            return self._stage_weighted(Phi, rows)
-        y = rows.y
+    def look(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> None:
+        r"""Take a block of features (\*batch, B, F) and targets, (B,) or (\*batch, B); the state is not touched."""
         design = Phi if Phi.shape == self._design_shape else Phi.reshape(self._design_shape)
-        joint = torch.bmm(design, self._state, out=self._joint)
+        torch.bmm(design, self._state, out=self._joint)
         if self._walk is not None:
             self._cross.addcmul_(design, self._walk)
         elif self._full_walk is not None and self._steps is not None:
             self._cross.addcmul_(design @ self._full_walk, self._steps)
-        target = y if y.ndim == 1 else y.reshape(self._last.shape)
-        self._last -= target
         # Φ Cᵀ carries min(s, t) Q on and below its diagonal, the only part that the factorization reads.
-        covariance = torch.bmm(design, self._cross_transposed, out=self._covariance)
-        self._noisy += self._noise
-        if y.shape[-1] == 1:
-            variance = covariance.squeeze(-1)
-            if not bool((variance > 0).all()):
-                cholesky(covariance, _WHAT)
-            scale = variance.sqrt()
-            joint.div_(scale.unsqueeze(-1))
+        torch.bmm(design, self._cross_transposed, out=self._covariance)
+        self._latent.copy_(self._noisy)
+        self._has_gaps = has_gaps
+        if not has_gaps:
+            self._last -= y if y.ndim == 1 else y.reshape(self._last.shape)
+
+    def condition(self, rows: Rows) -> StepPredictions:
+        """Predict the block one step ahead, and keep what it teaches, given what counts of its targets."""
+        target, own = rows.y if rows.y.ndim == 1 else rows.y.reshape(self._last.shape), self._noise
+        self._factor = self._right = None
+        if self._has_gaps:
+            lower = self._covariance.tril()
+            known = self._cross, self._last, lower + lower.tril(-1).mT, None
+            gain, steps = condition_joint(*known, rows._replace(y=target), own.squeeze(-1))
+            self._right = gain.right
+            return StepPredictions(*(part.reshape(self._prediction_shape) for part in steps))
+        own = own if rows.extra is None else own + rows.extra
+        torch.add(self._latent, own if rows.share is None else own / rows.share, out=self._noisy)
+        if len(self._covariance[0]) == 1:
+            if not bool((self._noisy > 0).all()):
+                cholesky(self._covariance, _WHAT)
+            factor = self._covariance.sqrt()
+            scale, error = factor.squeeze(-1), self._last / factor.squeeze(-1)
         else:
-            lower = cholesky(covariance, _WHAT)
-            scale = lower.diagonal(dim1=-2, dim2=-1)
+            factor = cholesky(self._covariance, _WHAT)
+            scale = factor.diagonal(dim1=-2, dim2=-1)
+            error = torch.linalg.solve_triangular(factor, self._last.unsqueeze(-1), upper=False).squeeze(-1)
+        self._factor, mean = factor, torch.addcmul(target, scale, error)
+        if rows.share is None:
             variance = scale.square()
-            self._whiten(lower)
-        error = self._error
-        mean = torch.addcmul(target, scale, error)
-        log_prob = torch.rsub(scale.log(), -_HALF_LOG_TWO_PI).addcmul_(error, error, value=-0.5)
+            log_prob = torch.rsub(scale.log(), -_HALF_LOG_TWO_PI).addcmul_(error, error, value=-0.5)
+        else:
+            variance = self._latent + own - factor.tril(-1).square().sum(-1)
+            log_prob = normal.log_prob(target, mean, variance)
         if len(self._prediction_shape) == 2:
-            return StepPredictions(mean, variance.clone() if y.shape[-1] == 1 else variance, log_prob)
-        shape = self._prediction_shape
-        return StepPredictions(mean.reshape(shape), variance.clone().reshape(shape), log_prob.reshape(shape))
+            return StepPredictions(mean, variance, log_prob)
+        return StepPredictions(*(part.reshape(self._prediction_shape) for part in (mean, variance, log_prob)))
 
     def commit(self) -> None:
-        """Apply the staged block to the state."""
-        self._state.baddbmm_(self._whitened_transposed, self._whitened, alpha=-1.0)
+        """Apply the block that was predicted to the state."""
+        right = self._whitened() if self._right is None else self._right
+        self._state.baddbmm_(right[..., :-1].mT, right, alpha=-1.0)
         if self._drift is not None:
             self._drifting += self._drift
 
-    def _whiten(self, lower: Tensor) -> None:
+    def _whitened(self) -> Tensor:
+        """[W | -e], in the memory of [C | Φ μ - y] where there are few features."""
+        factor, joint = self._factor, self._joint
+        assert factor is not None
+        if factor.shape[-1] == 1:
+            return joint.div_(factor)
         if self._identity is None:
-            torch.linalg.solve_triangular(lower, self._joint, upper=False, out=self._whitened)
-        else:
-            inverse = torch.linalg.solve_triangular(lower, self._identity, upper=False)
-            torch.bmm(inverse, self._joint, out=self._whitened)
-
-    def _stage_weighted(self, Phi: Tensor, rows: Rows) -> StepPredictions:
-        """Blocks with targets that are missing or count in part are rare: take the pure path and keep its gain."""
-        moments, noise, walk, steps = self._given
-        gain, predictions = condition_block(GaussianState(moments), Phi, rows, noise, walk, steps)
-        self._whitened.copy_(gain.right.reshape(self._whitened.shape))
-        return predictions
+            return torch.linalg.solve_triangular(factor, joint, upper=False, out=joint)
+        return torch.bmm(torch.linalg.solve_triangular(factor, self._identity, upper=False), joint)
 
 
 def choose_block_size(num_features: int, num_experts: int) -> int:

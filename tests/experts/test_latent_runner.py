@@ -120,13 +120,13 @@ def oracle(name, expert, m, X, y):
 def test_together_they_are_plain_loops(name, monkeypatch):
     X, y = stream(name)
     online, run = build(name), []
-    stage = RunnerBatches.stage
+    condition = RunnerBatches.condition
 
-    def staged(batches, group, *arguments):
+    def conditioned(batches, group, rows):
         run.append((group, [type(runner) for _, runner in batches.batches]))
-        return stage(batches, group, *arguments)
+        return condition(batches, group, rows)
 
-    monkeypatch.setattr(RunnerBatches, "stage", staged)
+    monkeypatch.setattr(RunnerBatches, "condition", conditioned)
     steps = online.observe(X, y).experts
     assert all(group is not None and set(runners) == {LatentRunner} for group, runners in run)
     assert run
