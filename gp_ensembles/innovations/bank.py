@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gp_ensembles.innovations import recursions
 from gp_ensembles.innovations.recursions import Models
-from gp_ensembles.numerics.backends import as_arrays, rows_of
+from gp_ensembles.numerics.backends import arrays_of, as_arrays, rows_of
 from gp_ensembles.numerics.display import prints_fields
 from gp_ensembles.numerics.reductions import readable_flags
 
@@ -201,33 +201,28 @@ class InnovationBank:
         Returns:
             State after the block, and the predictions made before each target.
         """
-        if mean.shape[1] == 1 and share is None and missing is None and dead is None:
-            found = self._row(state, mean[:, 0], variance[:, 0], y)
-            if found is not None:
-                return found
-        mean, variance, models = mean.mT, variance.mT, self.constants(mean)
+        mean, variance = mean.mT, variance.mT
         if dead is not None:
             mean, variance = mean.masked_fill(dead, 0.0), variance.masked_fill(dead, 1.0)
-        errors = y.unsqueeze(-1) - mean
-        if missing is not None:
-            errors = errors.masked_fill(missing.unsqueeze(-1), 0.0)
-        counted = errors if share is None else errors * share.unsqueeze(-1)
-        previous, ages, is_pair = recursions.neighbors(state.last_error, state.age, counted, missing)
-        sums = recursions.sums_of_block(state.products, (previous, ages, is_pair), counted, variance)
-        drift = recursions.predict_error(sums[0, :-1], sums[1, :-1], previous[:-1], ages[:-1])
-        plain, drifted = recursions.squared_errors(models, errors, variance, drift)
-        scale, scales = self._follow(state.scale, recursions.ratios(models, plain, drifted), missing)
-        moments = recursions.moments(models, scales, mean, variance, drift)
-        log_prob = recursions.log_densities(models, scales, variance, plain, drifted)
+        given: Sequence[Any] = (*state, mean, variance, y, torch.ones_like(y) if share is None else share)
+        newest = None if missing is None else recursions.newest_of(missing)
+        known = None if missing is None else readable_flags(missing)
+        arrays = as_arrays(*given)
+        if arrays is None:
+            found = self._of_block(recursions, self.constants(mean), given, newest, known)
+        else:
+            rows = None if newest is None else newest.numpy()
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                found = self._of_block(arrays_of(recursions), self.row_constants, arrays, rows, known)
+        scale, products, last_error, age, means, variances, log_prob = map(torch.as_tensor, found)
         if missing is not None:
             log_prob = log_prob.masked_fill(missing[:, None, None], torch.nan)
-        predictions = self._packed(moments[0], moments[1], log_prob)
-        products, last_error = sums[:, -1], previous[-1]
+        predictions = self._packed(means, variances, log_prob)
         if dead is not None:
             scale, products = torch.where(dead, state.scale, scale), torch.where(dead, state.products, products)
             last_error = last_error.masked_fill(dead, 0.0)
             predictions = _without(predictions, dead[:, None, None])
-        return InnovationState(scale, products, last_error, ages[-1, 0]), predictions
+        return InnovationState(scale, products, last_error, age), predictions
 
     def predict(self, state: InnovationState, mean: Tensor, variance: Tensor) -> InnovationPredictions:
         """Predict rows that all come next, from the experts' moments (M, N); log densities are NaN."""
@@ -241,50 +236,31 @@ class InnovationBank:
         scale, products, errors = (torch.cat([old, more], -1) for old, more in zip(state[:3], new[:3], strict=True))
         return InnovationState(scale, products, errors, state.age)
 
-    def _row(
-        self, state: InnovationState, mean: Tensor, variance: Tensor, y: Tensor
-    ) -> tuple[InnovationState, InnovationPredictions] | None:
-        """One target of M experts on arrays, where a call of torch costs more than its numbers."""
-        arrays = as_arrays(*state, mean, variance, y)
-        if arrays is None:
-            return None
-        scale, (product, square), last, age, center, spread, target = arrays
-        models, formulas, errors = self.row_constants, rows_of(recursions), target - center
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            drift = formulas.predict_error(product, square, last, age.reshape(1))
-            moments = formulas.moments(models, scale, center, spread, drift)
-            log_prob, scale, product, square = formulas.learn(
-                models, scale, product, square, last, age.reshape(1), errors, spread, drift
-            )
-        after = state._replace(
-            scale=torch.from_numpy(scale),
-            products=torch.from_numpy(np.stack([product, square])),
-            last_error=torch.from_numpy(errors),
-            age=torch.zeros_like(state.age),
-        )
-        means, variances, densities = (torch.from_numpy(part).unsqueeze(0) for part in (*moments, log_prob))
-        return after, self._packed(means, variances, densities)
-
-    def _follow(self, scale: Tensor, ratios: Tensor, missing: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Scales after a block of ratios (B, V, M), some of whose targets are missing, and before each, (B, V, M)."""
-        models, known = self.constants(scale), None if missing is None else readable_flags(missing)
-        arrays = as_arrays(scale, ratios)
-        if arrays is not None:
-            now, rows = arrays
-            befores, step, models = np.empty_like(rows), rows_of(recursions).next_scale, self.row_constants
-            for row, ratio in enumerate(rows):
-                befores[row] = now
-                if known is None or not known[row]:
-                    now = step(models.keep, models.gain, now, ratio)
-            return torch.from_numpy(now).clone(), torch.from_numpy(befores)
-        before = []
-        for row, ratio in enumerate(ratios.unbind(0)):
-            before.append(scale)
-            if known is not None and known[row]:
-                continue
-            after = recursions.next_scale(models.keep, models.gain, scale, ratio)
-            scale = after if missing is None or known is not None else torch.where(missing[row], scale, after)
-        return scale, torch.stack(before) if before else torch.zeros_like(ratios)
+    def _of_block(
+        self, formulas: Any, models: Models, given: Sequence[Any], newest: Any, known: Sequence[bool] | None
+    ) -> tuple[Any, ...]:
+        """The state after a block (B, M), means, variances and log densities (B, K, M), on tensors or on arrays."""
+        scale, start, last, age, mean, variance, y, counts = given
+        xp, where, errors = formulas.xp, formulas.where, y[:, None] - mean
+        seen = None if newest is None else (newest[1:] > newest[:-1])[:, None]
+        if seen is not None:
+            errors = where(seen, errors, 0.0)
+        counted = errors * counts[:, None]
+        previous, ages, is_pair = formulas.neighbors(last, age, counted, newest)
+        sums = formulas.sums_of_block(start, (previous, ages, is_pair), counted, variance)
+        drift = formulas.predict_error(sums[0, :-1], sums[1, :-1], previous[:-1], ages[:-1])
+        plain, drifted = formulas.squared_errors(models, errors, variance, drift)
+        ratios, scales = formulas.ratios(models, plain, drifted), []
+        step = (recursions if xp is torch else rows_of(recursions)).next_scale
+        for row, ratio in enumerate(ratios):
+            scales.append(scale)
+            if known is None or not known[row]:
+                after = step(models.keep, models.gain, scale, ratio)
+                scale = after if seen is None or known is not None else where(seen[row], after, scale)
+        befores = xp.stack(scales) if scales else xp.zeros_like(ratios)
+        moments = formulas.moments(models, befores, mean, variance, drift)
+        log_prob = formulas.log_densities(models, befores, variance, plain, drifted)
+        return scale, sums[:, -1], previous[-1], ages[-1, 0], *moments, log_prob
 
     def _packed(self, mean: Tensor, variance: Tensor, log_prob: Tensor) -> InnovationPredictions:
         """Predictions (M, K, B) from parts (B, K, M)."""

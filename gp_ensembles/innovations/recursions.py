@@ -28,6 +28,7 @@ most by the factor :math:`1 + \lambda \nu`. As :math:`\nu \to \infty` it is the 
 :math:`z`.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -36,6 +37,7 @@ from torch import Tensor
 from gp_ensembles.numerics.backends import backend_of
 
 MEMORY = 0.99  # a pair that is n pairs old counts this to the power of n
+_LOG_MEMORY = math.log(MEMORY)
 NOISE = (1 - MEMORY) / (1 + MEMORY)  # variance of a coefficient of errors that are not correlated
 LOWEST, HIGHEST = -0.2, 1.0
 # Squared errors in the experts' variances: a scale of nothing could not grow again, and a gross error not be squared.
@@ -130,24 +132,28 @@ def learn(
     return log_prob, after, product, square
 
 
-def neighbors(last: Tensor, age: Tensor, errors: Tensor, missing: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """The neighbors of the errors (B, M) of a block, of which some are missing (B,).
+def neighbors(last: Any, age: Any, errors: Any, newest: Any) -> tuple[Any, Any, Any]:
+    """The neighbors of the errors (B, M) of a block; ``newest`` as in :func:`newest_of`, ``None`` without gaps.
 
     Returns: the last error that was observed before each row and before the row after the block, (B + 1, M); rows
     since then, (B + 1, 1); and whether a row and the one before it were both observed, (B, 1).
     """
-    known = torch.cat([last.unsqueeze(0), errors])
-    if missing is None:
-        ages = torch.cat([age.reshape(1), known.new_zeros(len(errors))]).unsqueeze(-1)
+    known = xp.concatenate([last[None], errors])
+    if newest is None:
+        ages = xp.concatenate([age.reshape(1), xp.zeros_like(errors[:, 0])])[:, None]
         return known, ages, ages[:-1] == 0
-    rows = torch.arange(len(known), device=known.device)
-    seen = torch.cat([missing.new_zeros(1), ~missing])
-    newest = torch.where(seen, rows, 0).cummax(0).values  # place in ``known`` of the last one up to each row
-    ages = torch.where(newest == 0, rows + age, rows - newest).to(known.dtype).unsqueeze(-1)
-    return known[newest], ages, (ages[:-1] == 0) & ~missing.unsqueeze(-1)
+    rows = xp.cumsum(xp.ones_like(newest), 0) - 1
+    ages = where(newest == 0, rows + age, rows - newest + 0 * age)[:, None]
+    return known[newest], ages, (ages[:-1] == 0) & (newest == rows)[1:, None]
 
 
-def sums_of_block(start: Tensor, pairs: tuple[Tensor, Tensor, Tensor], errors: Tensor, variance: Tensor) -> Tensor:
+def newest_of(missing: Tensor) -> Tensor:
+    """The last row up to each that is not missing (B,), one for the first, (B + 1,): zero where it is of the past."""
+    rows = torch.arange(1 + len(missing), device=missing.device)
+    return torch.where(torch.cat([missing.new_zeros(1), missing]), 0, rows).cummax(0).values
+
+
+def sums_of_block(start: Any, pairs: tuple[Any, Any, Any], errors: Any, variance: Any) -> Any:
     """Both sums before each row of a block and after the last, (2, B + 1, M): :func:`next_sums`, all at once.
 
     Shapes: ``start`` (2, M), ``errors`` and ``variance`` (B, M); ``pairs`` are those of :func:`neighbors`.
@@ -156,12 +162,10 @@ def sums_of_block(start: Tensor, pairs: tuple[Tensor, Tensor, Tensor], errors: T
     previous = before[:-1]
     if len(errors) == 1:
         after = next_sums(start[0], start[1], previous[0], ages[0], errors[0], variance[0])
-        return torch.stack([start, torch.where(is_pair[0], torch.stack(after), start)], dim=1)
-    weighted = torch.where(is_pair, previous / variance, 0.0)
-    counts = is_pair.squeeze(-1).to(errors.dtype)
-    num_before = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-    between = num_before.unsqueeze(-1) - num_before[1:]  # (B + 1, B), negative for terms that are not before a row
-    powers = MEMORY ** torch.arange(len(num_before), dtype=counts.dtype, device=counts.device)
-    decay = torch.where(between >= 0, powers[between.clamp_min(0.0).long()], 0.0).tril(-1)
-    faded = start.unsqueeze(-2) * powers[num_before.long()].unsqueeze(-1)
-    return decay @ torch.stack([errors * weighted, previous * weighted]) + faded
+        return xp.stack([start, where(is_pair[0], xp.stack(after), start)], 1)
+    weighted = where(is_pair, previous / variance, 0.0)
+    counts = is_pair[:, 0] + 0.0 * ages[1:, 0]
+    num_before = xp.concatenate([0.0 * counts[:1], xp.cumsum(counts, 0)])
+    decay = xp.tril(xp.exp(_LOG_MEMORY * (num_before[:, None] - num_before[1:])), -1)
+    faded = start[:, None] * xp.exp(_LOG_MEMORY * num_before)[:, None]
+    return decay @ xp.stack([errors * weighted, previous * weighted]) + faded
