@@ -270,7 +270,7 @@ class OnlineEnsemble(nn.Module):
         check_inputs(X, self.ensemble.num_inputs, bound.like, bound.bounded, self.ensemble.forecasts)
         layers, state = self.ensemble.layers, bound.state
         if not self.is_ranked and int(state.meta.num_seen) == 0:
-            warnings.warn(_UNRANKED, UserWarning, stacklevel=3)
+            warnings.warn(_UNRANKED, UserWarning, stacklevel=4)  # of a guarded method without gradients
         rows = checked_rows(X, X[:, 0], steps, extra, self.ensemble.is_real)
         parts: list[AnyMixture] = []
         for here in rows.equal_steps(_PREDICT_ROWS):

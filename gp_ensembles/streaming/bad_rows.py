@@ -9,7 +9,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.streaming.checks import FARTHEST, LARGEST, IllegalRow, illegal_target, too_large
+from gp_ensembles.streaming.checks import (
+    FARTHEST,
+    LARGEST,
+    IllegalRow,
+    earliest,
+    illegal_input,
+    illegal_target,
+    too_large,
+)
 from gp_ensembles.streaming.config import OnBadRow, StreamConfig
 
 # Ranges beyond which a number is a mistake, and typical sizes where most numbers are one and the same.
@@ -84,7 +92,7 @@ def warm_up_outlier_lines(num_missing: int, num_kept: int) -> list[str]:
 def warn_of_outliers(num_missing: int, num_kept: int) -> None:
     """A ``UserWarning`` for each line of :func:`warm_up_outlier_lines`."""
     for line in warm_up_outlier_lines(num_missing, num_kept):
-        warnings.warn(line, UserWarning, stacklevel=4)
+        warnings.warn(line, UserWarning, stacklevel=5)  # the caller of a guarded method
 
 
 def _most(num_observed: int) -> int:
@@ -143,9 +151,9 @@ def clean_rows(
 
 def clean_arrivals(X: Tensor, y: Tensor, config: StreamConfig) -> CleanRows:
     """Rows of a warm-up as they arrive, before there is a scale: only numbers too large to be squared are wrong."""
-    first, target, on_bad_row = too_large(X, y), config.ensemble.target, config.on_bad_row
+    first, target, on_bad_row = earliest(illegal_input(X), too_large(X, y)), config.ensemble.target, config.on_bad_row
     if first is None or on_bad_row == "refuse":
-        return CleanRows(X, y, refused=illegal_target(target, y) if first is None else first)
+        return CleanRows(X, y, refused=earliest(first, illegal_target(target, y)))
     wrong = torch.cat([X, y.reshape(len(y), -1)], dim=-1).abs() > LARGEST
     limited = X.clamp(-LARGEST, LARGEST) if on_bad_row == "limit" else None
     rows = clean_rows(X, y, wrong, first, on_bad_row, limited)

@@ -60,7 +60,12 @@ def illegal_input(X: Tensor) -> IllegalRow | None:
     if not bool(infinite.any()):
         return None
     row, column = divmod(int(infinite.flatten().int().argmax()), X.shape[1])
-    return IllegalRow(row, column, "infinite in row {row} of this call; inputs must be finite, or NaN if missing")
+    return IllegalRow(row, column, "infinite in row {row}; inputs must be finite, or NaN if missing")
+
+
+def earliest(*found: IllegalRow | None) -> IllegalRow | None:
+    """That of the lowest row, the first of several; ``None`` if there is none."""
+    return min((one for one in found if one is not None), key=lambda one: one.row, default=None)
 
 
 def too_large(X: Tensor, y: Tensor) -> IllegalRow | None:
@@ -109,7 +114,7 @@ def warn_of_waiting(num_before: int, num_rows: int, warmup: int) -> None:
             f"the warm-up of {warmup} rows has not ended after {num_rows}: fewer than {MIN_WARM_UP} targets were "
             f"observed, or fewer than that differ from the commonest; all rows are kept until then",
             UserWarning,
-            stacklevel=3,
+            stacklevel=4,  # the caller of a guarded method
         )
 
 

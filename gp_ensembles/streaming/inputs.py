@@ -14,6 +14,7 @@ from gp_ensembles.streaming.bad_rows import CleanRows, clean_rows
 from gp_ensembles.streaming.checks import (
     FARTHEST,
     IllegalRow,
+    earliest,
     illegal_input,
     illegal_target,
     outlying_number,
@@ -169,9 +170,8 @@ class InputPath:
         """
         config, kept = self._config, self.columns.kept
         y = self._no_targets(X) if y is None else y
-        wrong = illegal_target(config.ensemble.target, y)
         outlier = outlying_number(X, y, scaled[:, : len(kept)], self.targets(y), kept, config.torch_dtype)
-        return wrong if wrong is not None and (outlier is None or wrong.row <= outlier.row) else outlier
+        return earliest(illegal_input(X), illegal_target(config.ensemble.target, y), outlier)
 
     def cleaned(
         self, follow: Callable[[Tensor], Standard], X: Tensor, y: Tensor | None = None
@@ -183,7 +183,7 @@ class InputPath:
         y = self._no_targets(X) if y is None else y
         standard, rows = follow(X), CleanRows(X, y)
         refused = self.illegal(standard.scaled, X, y)
-        if self._config.on_bad_row != "refuse" and (refused is not None or bool(X.isinf().any())):
+        if self._config.on_bad_row != "refuse" and refused is not None:
             rows = self._without_bad(standard.scaled, X, y)
             standard = follow(rows.X)
             refused = self.illegal(standard.scaled, rows.X, rows.y)
@@ -201,7 +201,7 @@ class InputPath:
             near = columns.of_table(X).clamp(mean - reach, mean + reach)
             limited = torch.full_like(X, torch.nan)
             limited[:, kept] = torch.where(columns.inactive, torch.nan, near)
-        return clean_rows(X, y, wrong, outlying_number(*numbers) or illegal_input(X), on_bad_row, limited)
+        return clean_rows(X, y, wrong, earliest(illegal_input(X), outlying_number(*numbers)), on_bad_row, limited)
 
     def _no_targets(self, X: Tensor) -> Tensor:
         """Missing targets of rows X (N, D)."""

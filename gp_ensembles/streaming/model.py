@@ -24,7 +24,6 @@ from gp_ensembles.streaming.checks import (
     IllegalRow,
     check_input_shape,
     checked_targets,
-    illegal_input,
     num_warm_up_rows,
     warn_of_waiting,
 )
@@ -477,10 +476,7 @@ class OnlineModel:
     def _checked_inputs(self, X: Tensor) -> Tensor:
         known = self.warm_X.shape[1] if self.warm_X is not None else None
         check_input_shape(X, known if self.feature_names is None else len(self.feature_names))
-        X = X.detach().to(self.device, torch.float64)
-        if self.config.on_bad_row == "refuse":
-            self._refuse(illegal_input(X), 1)
-        return X
+        return X.detach().to(self.device, torch.float64)
 
     def _checked_warm_up(
         self, X: Tensor, y: Tensor, first_row: int, counts: AnomalyCounts

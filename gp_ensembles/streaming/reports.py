@@ -20,6 +20,7 @@ class AnomalyCounts(NamedTuple):
         inputs_imputed: Imputed inputs, see :mod:`~gp_ensembles.streaming.input_states`.
         bad_rows: Rows with a number that cannot be learned, see ``StreamConfig.on_bad_row``.
         first_bad_row: What was wrong with the first of them.
+        number_of_first: The number of that row, from 1; zero without one.
     """
 
     inputs_moved: int = 0
@@ -29,6 +30,7 @@ class AnomalyCounts(NamedTuple):
     bad_rows: int = 0
     first_bad_row: str = ""
     targets_far: int = 0
+    number_of_first: int = 0
 
     def after(self, num_moved: int, targets_discounted: int, inputs_imputed: int) -> "AnomalyCounts":
         """The counts after a block, and how many targets were discounted and inputs imputed in all."""
@@ -39,8 +41,10 @@ class AnomalyCounts(NamedTuple):
         """The counts with rows, the first of which has this number, that held what cannot be learned."""
         if rows.first is None:
             return self
-        first = self.first_bad_row or rows.first.message(first_row, names)
-        return self._replace(bad_rows=self.bad_rows + len(rows.bad), first_bad_row=first)
+        counts, number = self._replace(bad_rows=self.bad_rows + len(rows.bad)), first_row + rows.first.row
+        if 0 < self.number_of_first <= number:
+            return counts
+        return counts._replace(first_bad_row=rows.first.message(first_row, names), number_of_first=number)
 
 
 class ColumnReport(NamedTuple):

@@ -1,5 +1,7 @@
 """Numbers that cannot be learned, such as overflow codes: every interface goes on, and says what it did."""
 
+import itertools
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -95,6 +97,23 @@ def test_a_code_in_many_rows_of_a_warm_up_does_not_set_the_scale(share):
     assert error < 0.08  # the noise is 0.05
     limited = (run(spoiled, y, "limit")[1] - y[WARM:])[~is_bad[WARM:]].square().mean().sqrt()
     assert limited < 0.8 * y.std()
+
+
+@pytest.mark.parametrize("first_row", [0, WARM])
+def test_the_first_bad_row_is_named_whatever_is_wrong_with_it(first_row):
+    """A number that is far from the others, an infinite one or a target, in each order, in one call or in two."""
+    X, y = (part[:120] for part in rows())
+    for order in itertools.permutations(range(3)):
+        spoiled, targets, places = X.clone(), y.clone(), [first_row + 5 + 8 * k for k in order]
+        spoiled[places[0], 1], spoiled[places[1], 2], targets[places[2]] = 1e9, torch.inf, torch.inf
+        named = ("'b' is 1e+09", "'c' is inf", "the target of row {} is inf")[order.index(0)].format(first_row + 6)
+        for size in (NUM_ROWS, 16):
+            counts = run(spoiled, targets, size=size)[0].anomaly_counts
+            assert counts.first_bad_row.startswith(named), (order, counts.first_bad_row)
+            assert str(first_row + 6) in counts.first_bad_row
+        if first_row:  # before there is a scale, an input far from the others is no error
+            with pytest.raises(ValueError, match=re.escape(named)):
+                run(spoiled, targets, "refuse", WARM)
 
 
 def test_what_was_counted_is_saved_and_several_outputs_lose_what_is_wrong(tmp_path):

@@ -410,8 +410,9 @@ def test_a_warm_up_that_does_not_end_is_said_once():
     X, y = torch.randn(60, 2, dtype=torch.float64), torch.full((60,), 3.0, dtype=torch.float64)
     model = OnlineModel(StreamConfig(oebe, warmup=20))
     model.observe(X[:39], y[:39])
-    with pytest.warns(UserWarning, match="the warm-up of 20 rows has not ended after 45"):
+    with pytest.warns(UserWarning, match="the warm-up of 20 rows has not ended after 45") as found:
         model.observe(X[39:45], y[39:45])
+    assert [warning.filename for warning in found] == [__file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.observe(X[45:], y[45:])

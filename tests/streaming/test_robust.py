@@ -87,8 +87,9 @@ def test_a_wild_target_of_the_warm_up_counts_as_missing(value, tmp_path):
     missing = OnlineModel(CONFIG).observe(X, y)
     y[40] = value
     model = OnlineModel(CONFIG)
-    with pytest.warns(UserWarning, match=r"1 target\(s\) of the warm-up are outliers"):
+    with pytest.warns(UserWarning, match=r"1 target\(s\) of the warm-up are outliers") as warned:
         found = model.observe(X, y)
+    assert [warning.filename for warning in warned] == [__file__]
     assert torch.equal(found.log_prob, missing.log_prob)
     assert model.anomaly_counts.targets_left_out == 1
     model.save(tmp_path / "model.pt")
