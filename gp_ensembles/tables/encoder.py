@@ -1,7 +1,7 @@
 """Encoder of a table: all columns together, fitted on its warm-up rows."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -126,7 +126,8 @@ class TableEncoder:
             with _named(path, clock.name, raw, first_row):
                 later = None
                 if following is not None and following.num_rows:
-                    later = clock.read(without(following, self.words).columns, decimal, skips=True)
+                    with suppress(CellError):  # of a row that comes later
+                        later = clock.read(without(following, self.words).columns, decimal, skips=True)
                 clock, (times, steps, skipped) = clock.after(read, skips=self.skips, following=later)
             raw = raw if skipped is None else blank(raw, clock.names, skipped)
         parts = []
