@@ -51,8 +51,8 @@ class ExternalReport(NamedTuple):
             most = "" if bound is None else f" (at most {bound:.1f} behind, whatever the targets)"
             lines.append(
                 f"{self.name}: log score {self.log_score:.4f}, the ensemble's on the same {self.num_targets} targets "
-                f"{self.ensemble_log_score:.4f}: it is {abs(ahead):.1f} nats {side}{most}; weight {self.weight:.3f} "
-                f"now, {self.mean_weight:.3f} on average"
+                f"{self.ensemble_log_score:.4f}: in total the ensemble is {abs(ahead):.1f} nats {side}{most}; "
+                f"weight {self.weight:.3f} now, {self.mean_weight:.3f} on average"
             )
         if self.reason or not lines:
             answered = f"{self.name}: predicted {self.num_answered} of {self.num_answered + self.num_absent} rows"

@@ -103,7 +103,7 @@ def _checked(value: Tensor | None, name: str, X: Tensor) -> Tensor | None:
     wrong = ~((value >= 0) & torch.isfinite(value))
     if bool(wrong.any()):
         row = int(wrong.int().argmax())
-        raise ValueError(f"{name} must be finite and at least zero, got {float(value[row]):g} in row {row}")
+        raise ValueError(f"{name} must be finite and at least zero, but {name}[{row}] is {float(value[row]):g}")
     return value.detach().to(X.device)
 
 

@@ -13,6 +13,7 @@ from gp_ensembles.engine.external_counts import after_warm_up
 from gp_ensembles.engine.input_checks import check_made, check_real_numbers, check_rows
 from gp_ensembles.engine.memory import TargetMemory
 from gp_ensembles.engine.online import OnlineEnsemble
+from gp_ensembles.engine.predictions import EnsemblePredictions
 from gp_ensembles.engine.quarantine import rebased
 from gp_ensembles.ensembles.spec_checks import check_count, check_positive
 from gp_ensembles.ensembles.targets import RealTarget, Target
@@ -202,20 +203,25 @@ def group_size(group: Sequence[NamedExpert]) -> int:
     return sum(expert.num_experts for _, expert in group)
 
 
-def conditioned(ensemble: Ensemble, X: Tensor, y: Tensor, *, keep_weights: bool = False) -> OnlineEnsemble:
-    """An ensemble conditioned on the warm-up rows, with the rule's initial weights unless ``keep_weights``."""
+def conditioned(
+    ensemble: Ensemble, X: Tensor, y: Tensor, *, keep_weights: bool = False
+) -> tuple[OnlineEnsemble, EnsemblePredictions]:
+    """An ensemble conditioned on the warm-up rows, with the rule's initial weights unless ``keep_weights``.
+
+    Besides it, its predictions of these rows, each made before its target was learned.
+    """
     online = OnlineEnsemble(ensemble)
-    online.observe(X, y)
+    predictions = online.observe(X, y)
     external_models = online.state.external_models
     if external_models is not None:
         external_models.copy_(after_warm_up(external_models, keep_weights=keep_weights))
     if keep_weights:
-        return online
+        return online, predictions
     state = online.state
     quarantine = rebased(state.quarantine, int(state.meta.num_seen))
     fresh = OnlineEnsemble(ensemble, state._replace(meta=ensemble.init().meta, quarantine=quarantine))
     fresh.is_ranked = len(fresh.names) == 1
-    return fresh
+    return fresh, predictions
 
 
 def assemble(

@@ -10,6 +10,7 @@ from torch import Tensor
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.input_checks import check_made
 from gp_ensembles.engine.online import OnlineEnsemble
+from gp_ensembles.engine.predictions import EnsemblePredictions
 from gp_ensembles.ensembles.bases import Basis, FourierBasis, HilbertBasis, RadialBasis, recurring_columns
 from gp_ensembles.ensembles.build import (
     FitSettings,
@@ -265,6 +266,12 @@ class EnsembleSpec:
             TypeError: If a dtype is wrong.
             NumericalError: If an expert's evidence cannot be computed where it starts.
         """
+        return self.fit_and_predict(X, y, generator=generator, progress=progress)[0]
+
+    def fit_and_predict(
+        self, X: Tensor, y: Tensor, *, generator: torch.Generator | None = None, progress: bool = False
+    ) -> tuple[OnlineEnsemble, EnsemblePredictions]:
+        """As :meth:`fit`, and predictions of the warm-up rows, each made before its target was learned."""
         ensemble = self._assembled(X, y, self.fit_settings, generator, progress)
         return conditioned(ensemble, X, y, keep_weights=self.rank_on_warm_up)
 

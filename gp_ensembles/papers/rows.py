@@ -28,5 +28,5 @@ def check_finite(name: str, values: Tensor) -> None:
     if bad.numel():
         row, column = bad[0].tolist()
         raise ValueError(
-            f"{name} must be finite, but row {row}, column {column} is {float(values[row, column])}; leave the row out"
+            f"{name} must be finite, but {name}[{row}, {column}] is {float(values[row, column])}; leave the row out"
         )

@@ -172,5 +172,5 @@ def _not_of_kind(error: IllegalTargetError, target: Target) -> str:
     rule = error.rule if num is None else f"the classes are {'0 and 1' if num == 2 else f'0 to {num - 1}'}"
     return (
         f"{error.value:.10g}, but {rule} ({type(target).__name__}); {error.remedy}, or leave the cell empty if it is "
-        f"missing"
+        f"missing (NaN, or --missing {error.value:.10g} of the command line)"
     )

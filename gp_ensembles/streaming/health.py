@@ -7,6 +7,7 @@ import torch
 
 from gp_ensembles.calibration.coverage import CoverageState
 from gp_ensembles.engine.quarantine import QuarantineReport
+from gp_ensembles.streaming.missed_structure import missed_text
 from gp_ensembles.streaming.model import OnlineModel
 
 _FEWEST_ROWS = 100  # of which a share says something
@@ -25,6 +26,7 @@ class HealthLimits:
         inputs_imputed: Largest share of missing inputs.
         targets_discounted: Largest share of targets that were taken for outliers.
         bad_rows: Largest share of rows with a number that cannot be learned, see ``StreamConfig.on_bad_row``.
+        share_missed: Largest share of the variance of the warm-up's targets that the fit misses.
         slowdown: Largest ratio of the time per row to that of the first thousand rows.
 
     Raises:
@@ -38,6 +40,7 @@ class HealthLimits:
     inputs_imputed: float = 0.2
     targets_discounted: float = 0.01
     bad_rows: float = 0.01
+    share_missed: float = 0.0
     slowdown: float = 3.0
 
     def __post_init__(self) -> None:
@@ -121,6 +124,9 @@ def health(
     bad = model.anomaly_counts.bad_rows / max(model.num_rows, 1)
     meaning = f"{100 * bad:.3g} % of the rows held an infinite or implausibly large number"
     found.append(_at_most("bad rows", bad, limits.bad_rows, meaning))
+    missed = model.anomaly_counts.share_missed
+    meaning = missed_text(missed) if missed > 0 else "the fit misses no structure of the warm-up that neighbors show"
+    found.append(_at_most("share missed", missed, limits.share_missed, meaning))
     if slowdown is not None:
         meaning = f"a row takes {slowdown:.3g} times as long as one of the first thousand"
         found.append(_at_most("slowdown", slowdown, limits.slowdown, meaning))

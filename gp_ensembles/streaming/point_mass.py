@@ -33,6 +33,7 @@ from gp_ensembles.streaming.after_mixture import (
 from gp_ensembles.streaming.config import MIN_WARM_UP, StreamConfig
 from gp_ensembles.streaming.content import restore, saved
 from gp_ensembles.streaming.inputs import InputPath, Standard
+from gp_ensembles.streaming.missed_structure import warn_of_missed
 from gp_ensembles.streaming.predictions import StreamDistribution
 
 _LEAST, _TIMES = 0.05, 3  # share of the commonest target, and how many times as common as any other it is
@@ -91,7 +92,7 @@ class PointMass:
         self._num_inputs, self._at_standard = warm.scaled.shape[-1], float((at - scales.y_mean) / scales.y_scale)
         known = InputPath(self._config, path.columns._replace(scales=plain))
         rows = warm._replace(inputs=self._seen(warm.inputs))
-        self.online: OnlineEnsemble = known.build_ensemble(rows, point_labels(y, self.at), is_fitted=is_fitted)
+        self.online, _ = known.build_ensemble(rows, point_labels(y, self.at), is_fitted=is_fitted)
         self._calibration: CalibrationState = init_calibration(self._config, point_labels(y, self.at))
         self._frequency: FrequencyState = init_frequency(point_labels(y, self.at))
         self._shift = 0.0
@@ -165,23 +166,24 @@ def build(
     *,
     content: Mapping[str, Any] | None = None,
     progress: bool = False,
-) -> tuple[InputPath, Standard, OnlineEnsemble, PointMass | None]:
+) -> tuple[InputPath, Standard, OnlineEnsemble, PointMass | None, float]:
     """Build from the rows of a warm-up, X (N, D) and y (N,) or (N, O): fitted to them, or in the state of a file.
 
     Returns: how rows are standardized, those of the warm-up, and what learns targets: all but those at the point, and
-    whether they are at the point, ``None`` where there is none.
+    whether they are at the point, ``None`` where there is none; and what the fit missed.
     """
     at, is_fitted = find_point(y, config), content is None
     others = without_point(y, at)
     path = InputPath.of(config, X, others, names)
     warm = path.warm_up(X)
-    online = path.build_ensemble(warm, others, is_fitted=is_fitted, progress=progress)
+    online, missed = path.build_ensemble(warm, others, is_fitted=is_fitted, progress=progress)
     point = None if at is None else PointMass(at, config, path, warm, y, is_fitted=is_fitted)
+    warn_of_missed(missed)
     if content is not None:
         restore(online, content)
         if point is not None:
             point.restore(content["point_mass"])
-    return path, warm, online, point
+    return path, warm, online, point, missed
 
 
 def _shift_to(frequency: FrequencyState, shares: Tensor) -> float:

@@ -21,6 +21,8 @@ class AnomalyCounts(NamedTuple):
         bad_rows: Rows with a number that cannot be learned, see ``StreamConfig.on_bad_row``.
         first_bad_row: What was wrong with the first of them.
         number_of_first: The number of that row, from 1; zero without one.
+        share_missed: Share of the variance of the warm-up's targets that the fit missed, zero for none, see
+            :mod:`~gp_ensembles.streaming.missed_structure`.
     """
 
     inputs_moved: int = 0
@@ -31,6 +33,7 @@ class AnomalyCounts(NamedTuple):
     first_bad_row: str = ""
     targets_far: int = 0
     number_of_first: int = 0
+    share_missed: float = 0.0
 
     def after(self, num_moved: int, targets_discounted: int, inputs_imputed: int) -> "AnomalyCounts":
         """The counts after a block, and how many targets were discounted and inputs imputed in all."""

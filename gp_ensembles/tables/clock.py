@@ -23,6 +23,7 @@ _NIGHT = (3600.0, 5 * 3600.0)  # clocks are put back between 23 and 4
 _SEASON = 100 * 86400.0  # at most once in so many seconds
 _JUMP = 5.0  # usual steps from which on a step may prove to be a mistyped time
 _MOST_AHEAD = 1000  # rows after it
+MOST_KNOWN = 64  # rows that are looked at, with those after them, to tell
 _FEW_WRONG = 0.05  # share of the first rows that may be skipped
 _HOURS_A_DAY = 20  # distinct values at least in a column that counts hours
 
@@ -46,7 +47,7 @@ class Clock:
     hour: str | None = None  # a second column with the time of day, if the first has dates only
     hour_style: str | None = None  # the format of the second; ``None`` if it counts hours
     timezone: str | None = None  # the zone of dates without an offset, if it is known
-    num_skipped: int = 0  # rows whose time was missing, unreadable or before that of the row before
+    num_skipped: int = 0  # rows whose time was missing, unreadable, before that of the row before or ahead of the next
     first_skipped: float = math.nan  # time before the first of them
     num_put_back: int = 0  # how often the clock was put back an hour, without an offset or a zone that says so
     put_back_at: float = math.nan  # when it was, the last time
@@ -115,20 +116,25 @@ class Clock:
         return {self.name: dates.astype("datetime64[D]").astype("datetime64[ns]"), self.hour: of_day}
 
     def after(
-        self, times: Times, *, skips: bool = False
+        self, times: Times, *, skips: bool = False, following: Times | None = None
     ) -> tuple["Clock", tuple[Times, Times, NDArray[np.bool_] | None]]:
         """The clock after rows at these times (B,), NaN where there is none; rows at wrong times are skipped, or raise.
 
-        Besides it times, of skipped rows those of the rows before; the usual steps before each, 1 for the very first
-        row and 0 for skipped ones; and which were skipped, ``None`` for none.
+        ``following`` are the times of rows behind them that are known already. Besides the clock times, of skipped rows
+        those of the rows before; the usual steps before each, 1 for the very first row and 0 for skipped ones; and
+        which were skipped, ``None`` for none.
         """
         clock, last, jumped_from, num_since = self, self.last, self.jumped_from, self.num_since
+        known = times if following is None else np.concatenate([times, following])
         found, before, skipped = times.copy(), np.full_like(times, np.nan), np.zeros(len(times), dtype=bool)
         for place, time in enumerate(times.tolist()):
-            start = time - self.step if math.isnan(last) else last
+            start, problem = time - self.step if math.isnan(last) else last, None
             num_since += 1
             if time - start > _JUMP * self.step:
-                jumped_from, num_since = start, 0
+                if is_taken_back(known[place : place + MOST_KNOWN], start):
+                    problem = self._too_late
+                else:
+                    jumped_from, num_since = start, 0
             elif not time >= start:  # it may be right all the same
                 if clock._is_put_back(time, start):
                     clock = replace(clock, num_put_back=clock.num_put_back + 1, put_back_at=time)
@@ -136,13 +142,15 @@ class Clock:
                 elif time >= jumped_from and num_since <= _MOST_AHEAD:  # the long step was to a wrong time
                     clock = replace(clock, num_ahead=clock.num_ahead + num_since)
                     start, jumped_from = jumped_from, math.nan
-                elif skips:
-                    found[place], skipped[place] = last, True
-                    first = clock.first_skipped if clock.num_skipped else last
-                    clock = replace(clock, num_skipped=clock.num_skipped + 1, first_skipped=first)
-                    continue
                 else:
-                    raise CellError(place, self._out_of_order(time, start))
+                    problem = self._out_of_order
+            if problem is not None and not skips:
+                raise CellError(place, problem(time, start))
+            if problem is not None:
+                found[place], skipped[place] = last, True
+                first = clock.first_skipped if clock.num_skipped else last
+                clock = replace(clock, num_skipped=clock.num_skipped + 1, first_skipped=first)
+                continue
             before[place], last = start, time
         steps = np.where(skipped, 0.0, (found - before) / self.step)
         gaps = steps > _LONG
@@ -179,6 +187,10 @@ class Clock:
                 "02:00+01:00)"
             )
         return f"the time {here} is before that of the previous row, {there}; sort the rows by time{winter}"
+
+    def _too_late(self, time: float, before: float) -> str:
+        here, there = self.format([time, before])
+        return f"the time {here} is after those of the next rows, which go on from {there}; correct it"
 
     def ahead(self, num_steps: int) -> Times:
         """The next times at the usual step, shape (H,)."""
@@ -241,11 +253,22 @@ class Clock:
         after = self.format([self.first_skipped])[0] if self.num_skipped else ""
         numbers = {
             "time(s) the clock was put back an hour": self.num_put_back,
-            f"row(s) skipped, whose time was missing or before that of the row before (the first after {after})":
+            f"row(s) skipped, whose time was missing or out of order (the first after {after})":
                 self.num_skipped,
             "row(s) taken at a time that proved to be ahead": self.num_ahead,
         }  # fmt: skip
         return [f"{number} {text}" for text, number in numbers.items() if number]
+
+
+def is_taken_back(times: Times, before: float) -> bool:
+    """Whether the first of some times (B,) is too late: as many as there are of this kind are followed by earlier ones.
+
+    These lie between the time before all of them and the first.
+    """
+    times = times[~np.isnan(times)]
+    is_back = (times >= before) & (times < times[0])
+    num_late = int(is_back.argmax())
+    return bool(is_back[num_late : 2 * num_late].all()) and num_late > 0
 
 
 def find_clock(

@@ -1,7 +1,7 @@
 """Encoder of a table: all columns together, fitted on its warm-up rows."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -116,13 +116,19 @@ class TableEncoder:
             notes += notes_of_target(target, y)
         return cls(tuple(columns), target_column, clock, missing, notes, options.missing, skips=skips)
 
-    def encode(self, raw: RawRows, decimal: str, path: str, first_row: int) -> tuple["TableEncoder", Rows]:
-        """Rows as numbers, and the encoder after them."""
+    def encode(
+        self, raw: RawRows, decimal: str, path: str, first_row: int, following: RawRows | None = None
+    ) -> tuple["TableEncoder", Rows]:
+        """Rows as numbers, and the encoder after them; ``following`` rows tell which times are too late."""
         raw = without(raw, self.words)
         clock, times, steps, skipped = self.clock, None, None, None
         if clock is not None and (read := self.times(raw, decimal, path, first_row)) is not None:
             with _named(path, clock.name, raw, first_row):
-                clock, (times, steps, skipped) = clock.after(read, skips=self.skips)
+                later = None
+                if following is not None and following.num_rows:
+                    with suppress(CellError):  # of a row that comes later
+                        later = clock.read(without(following, self.words).columns, decimal, skips=True)
+                clock, (times, steps, skipped) = clock.after(read, skips=self.skips, following=later)
             raw = raw if skipped is None else blank(raw, clock.names, skipped)
         parts = []
         for column in self.columns if raw.num_rows else ():

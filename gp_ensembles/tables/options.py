@@ -29,8 +29,8 @@ class TableOptions:
         gaps: Columns that are read besides ``features``: forecasts of others.
         timezone: The zone of times without an offset from UTC, such as ``Europe/Paris``. The two
             readings of the hour that comes twice in autumn are then distinguished by the order of the rows.
-        on_bad_time: What becomes of a row whose time is missing, unreadable, or before that of the row before:
-            ``skip`` learns nothing from it and counts it, ``refuse`` is an error.
+        on_bad_time: What becomes of a row whose time is missing, unreadable, before that of the row before, or far
+            ahead of the next rows: ``skip`` learns nothing from it and counts it, ``refuse`` is an error.
 
     Raises:
         ValueError: If a type or zone is unknown, or a delimiter or decimal mark is invalid.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gp_ensembles.tables.clock import Times
+from gp_ensembles.tables.clock import MOST_KNOWN, Times
 from gp_ensembles.tables.encoder import TableEncoder, TableError
 from gp_ensembles.tables.explain import ColumnSummary, column_summaries
 from gp_ensembles.tables.frames import (
@@ -116,11 +116,11 @@ class RowStream:
             ValueError: If the next row has a malformed cell, is earlier than the previous one, or cannot be read; it
                 is not taken.
         """
-        self._fill(num_rows)
+        self._fill(num_rows + (0 if self.encoder.clock is None or self._source.is_pipe else MOST_KNOWN))
         if not self._ready and self._problem is not None:
             raise self._problem
         whole = join(self._ready) if self._ready else self._empty()
-        encoder, rows = self._encode_sound(whole.part(slice(0, num_rows)))
+        encoder, rows = self._encode_sound(whole, num_rows)
         rest = whole.part(slice(rows.num_rows, None))
         self._ready = [rest] if rest.num_rows else []
         self.encoder, self.num_given = encoder, self.num_given + rows.num_rows
@@ -211,16 +211,17 @@ class RowStream:
                 return
             self._ready += [part] if part.num_rows else []
 
-    def _encode_sound(self, raw: RawRows) -> tuple[TableEncoder, Rows]:
-        """The rows before the first malformed one; an error where that is the first of all."""
+    def _encode_sound(self, raw: RawRows, num_rows: int) -> tuple[TableEncoder, Rows]:
+        """At most so many rows, before the first malformed one; an error where that is the first of all."""
         while True:
+            part, following = raw.part(slice(0, num_rows)), raw.part(slice(num_rows, num_rows + MOST_KNOWN))
             try:
-                return self.encoder.encode(raw, self._source.decimal, self.path, self.num_given + 1)
+                return self.encoder.encode(part, self._source.decimal, self.path, self.num_given + 1, following)
             except TableError as error:
                 num_sound = 0 if error.row is None else error.row - self.num_given - 1
                 if not num_sound:
                     raise
-                raw = raw.part(slice(0, num_sound))  # other columns may have an earlier one
+                num_rows = num_sound  # other columns may have an earlier one
 
     def _times(self, raw: RawRows) -> Times | None:
         return self.encoder.times(raw, self._source.decimal, self.path, self.num_given + 1)

@@ -191,7 +191,7 @@ def test_rows_at_mistyped_times_are_skipped_and_resumed(place, small, capsys):
     rows[120][0] = ""
     small.write(place / "wrong.csv", rows, ("when", "a", "b", "y"))
     assert stream(place, "wrong.csv", "wrong", "--timezone", "UTC") == 0
-    words = "when: 4 row(s) skipped, whose time was missing or before that of the row before (the first after 2024-"
+    words = "when: 4 row(s) skipped, whose time was missing or out of order (the first after 2024-"
     assert words in capsys.readouterr().out
     time = summary_of(place / "wrong")["time"]
     assert (time["skipped"], time["timezone"]) == (4, "UTC")

@@ -238,7 +238,7 @@ def test_memory_does_not_depend_on_the_rows(tmp_path):
         return found
 
     peak(2_100)  # what is imported on the way
-    few, many = peak(8_000), peak(24_000)
+    few, many = peak(12_000), peak(28_000)
     assert many < 1.2 * few
 
 

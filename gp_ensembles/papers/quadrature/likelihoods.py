@@ -226,7 +226,7 @@ def check_data(X: Tensor, y: Tensor) -> None:
         if bad.numel():
             row, column = bad[0].tolist()
             raise ValueError(
-                f"{name} must be finite, but row {row}, column {column} is {float(values[row, column])}; leave out "
+                f"{name} must be finite, but {name}[{row}, {column}] is {float(values[row, column])}; leave out "
                 f"rows with missing values"
             )
 

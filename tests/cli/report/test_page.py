@@ -85,7 +85,9 @@ def test_numbers_are_those_of_the_summary(run, history):
         assert row["log score"] == escaped(entry["log_score"])
         assert list(row.values())[2] == escaped(entry["crps"])
         assert list(row.values())[4] == escaped(entry["nmse"])
-    line = "trees/0: log score -1.7000, the ensemble&#x27;s on the same 3800 targets -1.4200: it is 1064.0 nats"
+    line = (
+        "trees/0: log score -1.7000, the ensemble&#x27;s on the same 3800 targets -1.4200: in total the ensemble is 1"
+    )
     assert line in text
     assert json.loads(re.search(r'id="summary">([^<]*)<', text)[1]) == json.loads(json.dumps(summary))
 

@@ -185,7 +185,7 @@ def refusals():
     joint = HetGP(X, y, prior, prior)
     return [
         (lambda: HetGP(X, y[:4], prior, prior), ValueError, "do not fit"),
-        (lambda: HetGP(X, endless, prior, prior), ValueError, "targets must be finite, but row 3"),
+        (lambda: HetGP(X, endless, prior, prior), ValueError, r"targets must be finite, but targets\[3, 0\]"),
         (lambda: HetGP(X.float(), y.float(), prior, prior), TypeError, "same dtype and device"),
         (lambda: HetGP(torch.cat([X, X], -1), y, prior, prior), ValueError, r"1 column\(s\)"),
         (lambda: MoGPE(X, y, 0, prior, prior, prior), ValueError, "num_experts must be at least 1"),

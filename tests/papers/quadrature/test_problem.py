@@ -196,9 +196,9 @@ BAD_DATA = {
     "complex": (X4 + 0j, Y4 + 0j, "real numbers"),
     "no row": (X4[:0], Y4[:0], "no rows"),
     "one row": (X4[:1], Y4[:1], "one row"),
-    "a missing input": (with_entry(X4, (2, 1), torch.nan), Y4, "inputs must be finite, but row 2, column 1 is nan"),
-    "an infinite input": (with_entry(X4, (1, 0), -torch.inf), Y4, "row 1, column 0 is -inf"),
-    "a missing target": (X4, with_entry(Y4, 3, torch.nan), "targets must be finite, but row 3"),
+    "a missing input": (with_entry(X4, (2, 1), torch.nan), Y4, "inputs must be finite, but inputs[2, 1] is nan"),
+    "an infinite input": (with_entry(X4, (1, 0), -torch.inf), Y4, "inputs[1, 0] is -inf"),
+    "a missing target": (X4, with_entry(Y4, 3, torch.nan), "targets must be finite, but targets[3, 0]"),
 }
 
 

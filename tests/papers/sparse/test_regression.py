@@ -356,8 +356,8 @@ BAD = [
     ((X0[:0], Y0[:0], X0[:2]), "do not fit"),
     ((X0.long(), Y0.long(), X0[:2]), "share a real dtype"),
     ((X0, Y0.float(), X0[:2]), "share a real dtype"),
-    ((X0.index_fill(0, torch.tensor([3]), torch.nan), Y0, X0[:2]), "inputs must be finite, but row 3, column 0"),
-    ((X0, Y0.index_fill(0, torch.tensor([4]), torch.inf), X0[:2]), "targets must be finite, but row 4"),
+    ((X0.index_fill(0, torch.tensor([3]), torch.nan), Y0, X0[:2]), r"inputs must be finite, but inputs\[3, 0\]"),
+    ((X0, Y0.index_fill(0, torch.tensor([4]), torch.inf), X0[:2]), r"targets must be finite, but targets\[4, 0\]"),
     ((X0[:1].repeat(5, 1), Y0[:5], X0[:2]), r"2 knots are more than the 1 distinct row\(s\)"),
 ]
 

@@ -162,7 +162,7 @@ def test_bad_input_is_refused():
     for arguments, message in [
         ((X[:1], y[:1]), "there is one row with a target; give at least two"),
         ((X, 0.0 * y + 3.0), "the targets are constant"),
-        ((X, y.index_fill(0, torch.tensor([4]), torch.inf)), "targets must be finite, but row 4"),
+        ((X, y.index_fill(0, torch.tensor([4]), torch.inf)), r"targets must be finite, but targets\[4, 0\]"),
     ]:
         with pytest.raises(ValueError, match=message):
             greedy(*arguments)

@@ -1,0 +1,66 @@
+"""Structure that a fit misses: one-step errors of a warm-up that are alike where inputs are alike.
+
+A fit of hyperparameters may end where all is noise although there is a function, one that changes fast, say. Errors of
+the warm-up, each made before its target was learned, are then targets again, and neighbors' errors agree. Their rank
+correlation needs no model (Moran 1950, for one neighbor and normal scores).
+"""
+
+import math
+import warnings
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.numerics.normal_scores import normal_score
+
+_LITTLE = 0.1  # share of the variance that a fit explains which is next to nothing
+_SURE = 4.0  # deviations of the correlation without structure
+_MOST_ROWS, _FIRST = 1000, 0.1  # the last rows that are looked at, without this share of them: little was learned then
+
+
+@torch.no_grad()
+def missed_share(X: Tensor, y: Tensor, predicted: Tensor) -> float:
+    """The share of the variance of targets y (N,) that neighbors in X (N, D) have in common and predictions (N,) miss.
+
+    Zero unless this is certain and predictions, each made before its target was learned, explain next to nothing.
+    """
+    seen = (~y.isnan()).nonzero().flatten()
+    seen = seen[int(_FIRST * len(seen)) :][-_MOST_ROWS:]
+    rows, targets, errors = X[seen].double(), y[seen].double(), (y - predicted)[seen].double()
+    half = len(seen) // 2
+    if half < 2 or not float(errors[half:].square().mean()) > (1 - _LITTLE) * float(targets[half:].var()):
+        return 0.0
+    scores, best = normal_score((errors.argsort().argsort().double() + 0.5) / len(errors)), 0.0
+    for neighbor in _neighbors(rows):
+        common = float((scores * scores[neighbor]).sum())
+        is_mutual = neighbor[neighbor] == torch.arange(len(neighbor), device=neighbor.device)
+        if common > _SURE * math.sqrt(len(scores) + int(is_mutual.sum())):
+            best = max(best, common / float(scores.square().sum()))
+    return best
+
+
+def _neighbors(rows: Tensor) -> list[Tensor]:
+    """The nearest row of each of some rows (N, D) by all columns, and by each column that has many values, (N,)."""
+    span = rows.amax(0) - rows.amin(0)
+    columns = (rows / span)[:, span > 0]
+    parts = [columns, *(column.unsqueeze(-1) for column in columns.mT if 2 * len(column.unique()) > len(column))]
+    return [_nearest(part) for part in parts[len(parts) == 2 :] if part.shape[1]]
+
+
+def _nearest(rows: Tensor) -> Tensor:
+    return torch.cdist(rows, rows).fill_diagonal_(torch.inf).argmin(1)
+
+
+def missed_text(share: float) -> str:
+    """A sentence about a share that a fit misses, for reports."""
+    return (
+        f"the fit takes nearly all for noise, yet {share:.0%} or more of the variance of the targets is common to rows "
+        f"with similar inputs: it missed a function; take a longer warm-up, leave out inputs that do not matter, or "
+        f"add WindowGP(starts=(0.05,)) to extra_experts"
+    )
+
+
+def warn_of_missed(share: float) -> None:
+    """A ``UserWarning`` if a fit misses something."""
+    if share > 0:
+        warnings.warn(missed_text(share), UserWarning, stacklevel=4)
