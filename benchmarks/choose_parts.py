@@ -39,8 +39,7 @@ SETS = (
     "air_quality,energy,road3d_5k,cadata,trump_approval"
 )
 BLOCK = 500
-WINDOW, TREES = auto.extra_experts
-WIDE = WideFeatures(num_features=500, noises=(0.01,))
+WINDOW, WIDE, TREES = auto.extra_experts
 STARTS = (0.05, 0.2, 0.5, 1.0, 2.0, 5.0)  # of the searches to the end, as shares of the range
 
 
@@ -51,7 +50,7 @@ def with_extra(*records: ExpertRecord) -> EnsembleSpec:
 
 def window(num_rows: int, nu: float | None = None) -> EnsembleSpec:
     """``auto`` with another window."""
-    return with_extra(WindowGP(num_rows=num_rows, nu=nu, lags=True), TREES)
+    return with_extra(WindowGP(num_rows=num_rows, nu=nu, lags=True), WIDE, TREES)
 
 
 def wide(num_features: int, *noises: float) -> EnsembleSpec:
@@ -61,7 +60,7 @@ def wide(num_features: int, *noises: float) -> EnsembleSpec:
 
 def trees(num_trees: int, rate: float, every: int) -> EnsembleSpec:
     """``auto`` with other boosted trees."""
-    return with_extra(WINDOW, Boosting(num_trees=num_trees, learning_rate=rate, every=every))
+    return with_extra(WINDOW, WIDE, Boosting(num_trees=num_trees, learning_rate=rate, every=every))
 
 
 def few(fourier: FourierBasis, *records: ExpertRecord) -> EnsembleSpec:
@@ -72,18 +71,18 @@ def few(fourier: FourierBasis, *records: ExpertRecord) -> EnsembleSpec:
 ONE_START = FourierBasis(starts=(0.7,))
 CHOICES = {
     "auto": auto,
-    "wide features": with_extra(WINDOW, WIDE, TREES),
     **{f"window {rows}": window(rows) for rows in (500, 750, 1000, 1500)},
     "window 1250, Matern-3/2": window(1250, 1.5),
     "window 1250, Matern-5/2": window(1250, 2.5),
-    "no window": with_extra(TREES),
+    "no window": with_extra(WIDE, TREES),
     "wide 500, noises .003 and .03": wide(500, 0.003, 0.03),
     "wide 1000, noise .01": wide(1000, 0.01),
+    "no wide features": with_extra(WINDOW, TREES),
     "100 trees at .1": trees(100, 0.1, 2000),
     "60 trees at .15": trees(60, 0.15, 2000),
     "40 trees at .2": trees(40, 0.2, 2000),
     "trees every 1 000 rows": trees(80, 0.125, 1000),
-    "no trees": with_extra(WINDOW),
+    "no trees": with_extra(WINDOW, WIDE),
     "no Hilbert basis": replace(auto, bases=auto.bases[1:]),
     "no Fourier basis": replace(auto, bases=auto.bases[:1]),
     "static bases, too": replace(auto, static=True),

@@ -57,8 +57,6 @@ class FitSettings:
             (logarithms); weak, so that only what the data do not determine stays near its start.
         prior_precision: Floor of the curvature of the Laplace approximation in the same space; directions that
             the data do not determine spread with a variance of one over it.
-        first_rows: Rows of a first, short search from every start; the best one goes on with all rows. ``None`` for a
-            search with all rows from every start.
         perturbation: Draws by independent noise on every hyperparameter in place of the Laplace approximation, whose
             Hessian is out of reach where centers or frequencies are fitted.
 
@@ -75,7 +73,6 @@ class FitSettings:
     num_samples: int = 3
     start_precision: float = 0.5
     prior_precision: float = 4.0
-    first_rows: int | None = None
     perturbation: GaussianPerturbation | None = None
 
     def __repr__(self) -> str:
@@ -86,8 +83,6 @@ class FitSettings:
         if self.start_precision != 0:
             check_positive(self, "start_precision", self.start_precision)
         check_positive(self, "prior_precision", self.prior_precision)
-        if self.first_rows is not None:
-            check_count(self, "first_rows", self.first_rows, least=60)
         if self.perturbation is not None:
             check_made("perturbation", self.perturbation, GaussianPerturbation, "GaussianPerturbation()")
             check_positive(self.perturbation, "variance", self.perturbation.variance)
@@ -169,7 +164,6 @@ def _fit(
             start_precision=fit.start_precision,
             progress=progress,
             length_scales=() if short is None else (short,),
-            first_rows=fit.first_rows,
         )
     if fit.num_samples == 1:
         return expert

@@ -37,6 +37,10 @@ from gp_ensembles.numerics.lag_selection import carried_forward
 from gp_ensembles.spectral import OrthogonalDraws
 
 _MOST_ROWS = 500  # of the exact process of wide features: O(N^3) per step of the optimizer
+_FIRST_ROWS, _LAST_STEPS = (
+    300,
+    30,
+)  # of the first searches of exact processes, and steps with all rows from the best end
 _SMOOTHER, _WORTH = 2.5, 10.0  # the other smoothness of a search, and the nats that it must be ahead
 _NUM_FEATURES = 1000
 _SIZES = (100, 250, 500, 1000, 2000, 4000)  # among which a price chooses
@@ -81,21 +85,28 @@ class WarmUp(NamedTuple):
         """
         kinds = (1.5, _SMOOTHER) if nu is None else (nu,)
         best, *others = (WindowExpert(scaled_kernel(X, kind, _HALF), X.shape[1], num_rows) for kind in kinds)
-        method, first_rows = self.fit.method, self.fit.first_rows
+        method = self.fit.method
         if method is None:
             return best
-        fit = partial(fit_empirical_bayes, start_precision=self.fit.start_precision, progress=self.progress)
+        precision, progress = self.fit.start_precision, self.progress
+        fit = partial(fit_empirical_bayes, start_precision=precision, progress=progress, first_rows=_FIRST_ROWS)
         half = best.kernel.base_kernel.lengthscale.detach().flatten()
         starts = [0.5 * len(half) ** 0.5 * half, *([] if self.short is None else [self.short])]
-        if isinstance(method, LBFGS) and others:
-            rough = method._replace(max_iterations=0) if first_rows is not None and len(y) > first_rows else method
-            fit(best, X, y, rough, length_scales=starts, first_rows=first_rows)
-            set_vectors_(others[0], get_vectors(best))
-            fit(others[0], X, y, rough, first_rows=first_rows)
-            with torch.no_grad():
-                ahead = others[0].log_evidence(X, y) - best.log_evidence(X, y)
-            best, starts, first_rows = (others[0] if bool(ahead > _WORTH) else best), [], None
-        fit(best, X, y, method, length_scales=starts, first_rows=first_rows)
+        if isinstance(method, LBFGS):
+            is_done = len(y) <= _FIRST_ROWS
+            method = method._replace(max_iterations=_LAST_STEPS)
+            first = method if is_done else method._replace(max_iterations=0)
+            fit(best, X, y, first, length_scales=starts)
+            for other in others:
+                set_vectors_(other, get_vectors(best))
+                fit(other, X, y, first)
+                with torch.no_grad():
+                    is_ahead = other.log_evidence(X, y) > best.log_evidence(X, y) + _WORTH
+                best = other if bool(is_ahead) else best
+            if is_done:
+                return best
+            fit, starts = partial(fit, first_rows=None), []
+        fit(best, X, y, method, length_scales=starts)
         return best
 
 

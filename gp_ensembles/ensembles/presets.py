@@ -61,7 +61,6 @@ INNOVATIONS = (
 _OPTIMUM_ONLY = FitSettings(num_samples=1)
 # Per row 1e-6 nats a step: on thirty tables the evidence is the same to 0.3 nats, scores to 0.001.
 _QUICK = FitSettings(LBFGS(loss_tolerance=1e-6), num_samples=1)
-_FROM_FEW = FitSettings(LBFGS(max_iterations=30, loss_tolerance=1e-6), num_samples=1, first_rows=300)
 
 oebe: EnsembleSpec = EnsembleSpec("oebe")
 doebe: EnsembleSpec = EnsembleSpec("doebe", static=False, random_walk_variances=SPEEDS)
@@ -98,10 +97,10 @@ auto: EnsembleSpec = EnsembleSpec(
     static=False,
     random_walk_variances=_FASTEST,
     rule=default_rule(),
-    fit_settings=_FROM_FEW,
+    fit_settings=_QUICK,
     innovations=INNOVATIONS,
     lags=TargetLags(bases=(LinearBasis(), _FOURIER)),
-    extra_experts=(WindowGP(num_rows=1250, lags=True), Boosting()),
+    extra_experts=(WindowGP(num_rows=1250, lags=True), WideFeatures(num_features=500, noises=_ONE_NOISE), Boosting()),
     outlier_threshold=8.0,
     rank_on_warm_up=True,
 )
@@ -183,7 +182,7 @@ def auto_for(target: Target, *, one_step: bool = True) -> EnsembleSpec:
             lags=None,
             extra_experts=(WindowGP(),),
         )
-    others = replace(auto, target=target, static=True, fit_settings=_QUICK)
+    others = replace(auto, target=target, static=True)
     if target.is_real and target.num_outputs is not None:
         return replace(others, bases=_ALL, random_walk_variances=SPEEDS)
     if target.is_real:

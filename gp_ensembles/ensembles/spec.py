@@ -101,8 +101,8 @@ class EnsembleSpec:
     Attributes:
         name: Its name in tables and files.
         bases: Records that make the experts' features.
-        static: Whether there are static experts of all bases; those that are linear in past targets are always static,
-            too.
+        static: Whether there are static experts of all bases; those that are linear in inputs and past targets are
+            always static, too.
         random_walk_variances: The speeds of dynamic experts: the variance that a step of the walk adds to the function,
             on average over the warm-up rows, in squared units of the standardized target. For random Fourier features
             this is the variance of each weight's step, as in the papers.

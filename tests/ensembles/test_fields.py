@@ -28,7 +28,6 @@ BAD = {
     "num_features": ("must be a whole number", (2.0, "2", True), "must be an even number of at least 2", (0, -3, 7)),
     **dict.fromkeys(("num_frequencies", "num_centers", "num_intervals", "num_trees", "num_rows"), COUNT),
     **dict.fromkeys(("every", "refit_every", "num_outputs", "num_samples", "most", "longest"), COUNT),
-    "first_rows": ("must be a whole number", (300.0, "300", True), "must be at least 60", (59, 0)),
     **dict.fromkeys(("num_classes", "num_levels"), FEW),
     **dict.fromkeys(("learning_rate", "noise_discount"), SHARE),
     **dict.fromkeys(("threshold", "price", "prior_precision"), NUMBER),
