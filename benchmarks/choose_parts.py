@@ -2,11 +2,15 @@
 
     python -m benchmarks.choose_parts --data FOLDER --choices auto "window 1000" "no wide features"
     python -m benchmarks.choose_parts --data FOLDER --choices light "light, one start"
+    python -m benchmarks.choose_parts --data FOLDER --window
 
 Every choice meets every table as in the arena, rows in blocks of 500 after a warm-up of 1 000 or a quarter. Printed per
 choice: the mean, the worst and the best difference of its log score from that of the first choice (nats per row), the
 mean and the largest ratio of their CRPS, and the mean ratio of CPU times, of one thread and without the warm-up.
 ``--each`` prints the tables, too. The models learn their blocks in turns, so that other work on the machine slows all.
+
+``--window`` compares a window of 2 000 rows alone, its hyperparameters found as in ``auto``, with the same at the most
+evidence of twelve searches to the end, six starts of each smoothness.
 """
 
 import argparse
@@ -18,13 +22,17 @@ import numpy as np
 import torch
 
 from benchmarks.presets import load
-from gp_ensembles.ensembles.bases import FourierBasis
+from gp_ensembles.ensembles.bases import FourierBasis, scaled_kernel
 from gp_ensembles.ensembles.external_models import Boosting
-from gp_ensembles.ensembles.extra_experts import ExpertRecord, WideFeatures, WindowGP
+from gp_ensembles.ensembles.extra_experts import ExpertRecord, WarmUp, WideFeatures, WindowGP
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import auto, light
 from gp_ensembles.ensembles.spec import EnsembleSpec
+from gp_ensembles.experts.empirical_bayes import LBFGS, fit_empirical_bayes
+from gp_ensembles.experts.window import WindowExpert
+from gp_ensembles.numerics.short_length_scales import short_length_scales
 from studies.arena.ours import Ours, Variant
+from studies.arena.sets import Task, entries, load_task
 
 SETS = (
     "kin8nm,ccpp,sml,bike,bike_hourly,water_flow,airfoil,concrete,elevators,cpusmall,pol,naval,sarcos_thin10,"
@@ -32,6 +40,7 @@ SETS = (
 )
 BLOCK = 500
 WINDOW, WIDE, TREES = auto.extra_experts
+STARTS = (0.05, 0.2, 0.5, 1.0, 2.0, 5.0)  # of the searches to the end, as shares of the range
 
 
 def with_extra(*records: ExpertRecord) -> EnsembleSpec:
@@ -39,7 +48,7 @@ def with_extra(*records: ExpertRecord) -> EnsembleSpec:
     return replace(auto, extra_experts=records)
 
 
-def window(num_rows: int, nu: float = 1.5) -> EnsembleSpec:
+def window(num_rows: int, nu: float | None = None) -> EnsembleSpec:
     """``auto`` with another window."""
     return with_extra(WindowGP(num_rows=num_rows, nu=nu, lags=True), WIDE, TREES)
 
@@ -63,6 +72,7 @@ ONE_START = FourierBasis(starts=(0.7,))
 CHOICES = {
     "auto": auto,
     **{f"window {rows}": window(rows) for rows in (500, 750, 1000, 1500)},
+    "window 1250, Matern-3/2": window(1250, 1.5),
     "window 1250, Matern-5/2": window(1250, 2.5),
     "no window": with_extra(WIDE, TREES),
     "wide 500, noises .003 and .03": wide(500, 0.003, 0.03),
@@ -75,7 +85,8 @@ CHOICES = {
     "no trees": with_extra(WINDOW, WIDE),
     "no Hilbert basis": replace(auto, bases=auto.bases[1:]),
     "no Fourier basis": replace(auto, bases=auto.bases[:1]),
-    "static bases only": replace(auto, random_walk_variances=()),
+    "static bases, too": replace(auto, static=True),
+    "static bases only": replace(auto, static=True, random_walk_variances=()),
     "light": light,
     "light, two noises": few(FourierBasis(), WideFeatures(num_features=250, noises=(0.003, 0.03))),
     "light, one start, two noises": few(ONE_START, WideFeatures(num_features=250, noises=(0.003, 0.03))),
@@ -106,6 +117,33 @@ def run(folder: Path, title: str, names: list[str], most: int) -> dict[str, tupl
     return {name: tuple((total / count).tolist()) for name, total in sums.items()}
 
 
+def compare_windows(task: Task) -> None:
+    """Print the log score of a window of 2 000 rows at the hyperparameters of ``auto`` and at the best ones."""
+    warm_X, warm_y, later_X, later_y = (torch.from_numpy(part) for part in (task.warm_X, task.warm_y, task.X, task.y))
+    X, y, num_warm = torch.cat([warm_X, later_X]), torch.cat([warm_y, later_y]), len(warm_y)
+    assert auto.lags is not None
+    lagged = auto.lags.build(warm_X, warm_y, [])
+    if lagged is not None:
+        X = torch.cat([X, lagged.memory.columns(lagged.memory.init(y), y)[1]], dim=-1)
+    inputs, short = X[:num_warm], short_length_scales(warm_X, warm_y)
+    warm_up = WarmUp(warm_X, warm_y, inputs, auto.fit_settings, short=short)
+    (_, found), best = WindowGP(num_rows=2000, lags=True).build(warm_up)[0], -torch.inf
+    for nu in (1.5, 2.5):
+        expert = WindowExpert(scaled_kernel(inputs, nu, STARTS), X.shape[1], 2000)
+        fit = fit_empirical_bayes(expert, inputs, warm_y, LBFGS(500, 1e-7, 1e-9))
+        if float(fit.log_evidence.max()) > best:
+            best, honest = float(fit.log_evidence.max()), expert.take(fit.log_evidence.argmax().reshape(1))
+    scores = []
+    for process in (found, honest):
+        state, sums = process.init(), []
+        for rows, targets in zip(X.split(BLOCK), y.split(BLOCK), strict=True):
+            with torch.no_grad():
+                state, steps = process.update(state, rows, targets)
+            sums.append(torch.distributions.Normal(steps.mean[0], steps.variance[0].sqrt()).log_prob(targets))
+        scores.append(float(torch.cat(sums)[num_warm:].nanmean()))
+    print(f"{task.name}: {scores[0]:.3f} nats as in auto, {scores[1]:.3f} at the best, {scores[0] - scores[1]:+.3f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
@@ -114,8 +152,14 @@ def main() -> None:
     parser.add_argument("--choices", nargs="+", default=autos, choices=list(CHOICES), metavar="CHOICE")
     parser.add_argument("--rows", type=int, default=4000)
     parser.add_argument("--each", action="store_true", help="a line for each table and choice, too")
+    parser.add_argument("--window", action="store_true", help="compare the search of the window with one to the end")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.window:
+        for entry in entries(options.data.resolve()):
+            if entry.kind != "classes" and entry.name in options.sets.split(","):
+                compare_windows(load_task(entry, options.rows))
+        return
     names = list(dict.fromkeys(options.choices))
     found = []
     for title in options.sets.split(","):

@@ -43,12 +43,12 @@ def fit_experts(ensemble: Ensemble, rows: Observations, progress: bool = False) 
     """Maximize evidence plus log priors, in place; experts that share a feature map are fitted through the first."""
     first = {id(expert.features): expert for expert in reversed(ensemble.experts)}
     found = [short for y in rows.Y.unbind(-1) if (short := short_length_scales(rows.X, y)) is not None]
-    scales = torch.stack(found).amin(0) if found else None
+    starts = (torch.stack(found).amin(0),) if found else ()
     for expert in first.values():
-        if scales is not None:
+        for scales in starts:
             allow_length_scales_(expert, scales)
         evidence = _SequentialEvidence(expert, rows.noise)
-        fit_empirical_bayes(evidence, rows.X, _targets(rows), _METHOD, progress=progress, length_scales=scales)
+        fit_empirical_bayes(evidence, rows.X, _targets(rows), _METHOD, progress=progress, length_scales=starts)
 
 
 def log_evidences(ensemble: Ensemble, rows: Observations) -> Tensor:

@@ -158,7 +158,13 @@ def _fit(
         fit_fixed_kernels(expert, X, y)
     elif fit.method is not None:
         fit_empirical_bayes(
-            expert, X, y, fit.method, start_precision=fit.start_precision, progress=progress, length_scales=short
+            expert,
+            X,
+            y,
+            fit.method,
+            start_precision=fit.start_precision,
+            progress=progress,
+            length_scales=() if short is None else (short,),
         )
     if fit.num_samples == 1:
         return expert

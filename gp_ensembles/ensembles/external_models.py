@@ -14,7 +14,7 @@ from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.features.linear import InputFeatures
 
 _FIRST, _RENEWED = 10, 50  # rows until the size of errors of forecasts is first computed, and between updates of it
-_TRAININGS = 8  # the first is after an eighth of the warm-up rows, so that errors are known at their end
+_TRAININGS = 4  # the first is after a quarter of the warm-up rows, so that errors are known at their end
 
 
 @final
@@ -23,7 +23,7 @@ class Boosting(ExpertRecord):
     """Histogram gradient boosting, retrained as rows come: best where the function has steps.
 
     A second model learns the scale of the errors, see :class:`~gp_ensembles.experts.adapters.HistogramBoosting`. Both
-    are trained after an eighth, a quarter, a half and all of the warm-up rows, and so on, see
+    are trained after a quarter, a half and all of the warm-up rows, and so on, see
     :class:`~gp_ensembles.experts.external.ExternalExpert`.
 
     Attributes:

@@ -11,6 +11,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple, final
 
@@ -23,7 +24,7 @@ from gp_ensembles.ensembles.build import FitSettings, NamedExpert
 from gp_ensembles.ensembles.price import largest_size, price_of_features
 from gp_ensembles.ensembles.spec_checks import check_fields
 from gp_ensembles.experts.adapters import ModelAdapter, as_adapter, spelled
-from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, fit_empirical_bayes, get_vectors
+from gp_ensembles.experts.empirical_bayes import LBFGS, fit_empirical_bayes, get_vectors, set_vectors_
 from gp_ensembles.experts.gaussian import GaussianExpert, default_likelihood
 from gp_ensembles.experts.refitted import InitialFit, RefittedExpert, lagged_columns, lags_of
 from gp_ensembles.experts.window import Refit, WindowExpert
@@ -35,14 +36,15 @@ from gp_ensembles.features.linear import LinearFeatures
 from gp_ensembles.numerics.lag_selection import carried_forward
 from gp_ensembles.spectral import OrthogonalDraws
 
-# Compared with a fit to all of a thousand rows to 1e-7, on sixteen tables: a sixth of the time, log scores between 0.03
-# nats per row below and 0.04 above, and less than 0.01 below if their scale follows their errors.
-_FEW, _LAST_STEPS = 500, 8
-_COARSE_TOLERANCE, _TOLERANCE = 1e-4, 1e-5
-_MOST_ROWS = 500  # of the exact process: O(N^3) per step of the optimizer
+_MOST_ROWS = 500  # of the exact process of wide features: O(N^3) per step of the optimizer
+_FIRST_ROWS, _LAST_STEPS = (
+    300,
+    30,
+)  # of the first searches of exact processes, and steps with all rows from the best end
+_SMOOTHER, _WORTH = 2.5, 10.0  # the other smoothness of a search, and the nats that it must be ahead
 _NUM_FEATURES = 1000
 _SIZES = (100, 250, 500, 1000, 2000, 4000)  # among which a price chooses
-_WIDE_START = 0.5  # starting length scale as a share of each column's range
+_HALF = (0.5,)  # starting length scale of exact processes as a share of each column's range
 # Two experts of 200 random features predict better than four of 100 from two starting length scales, and vary less
 # between draws if frequencies are orthogonal (``benchmarks/README.md``).
 _START, _SHORT = 1.0, 0.2  # starting length scales as shares of each column's range
@@ -74,12 +76,38 @@ class WarmUp(NamedTuple):
         num_seen, num_columns = features.num_inputs, self.inputs.shape[1]
         return features if num_seen == num_columns else SelectColumns(features, range(num_seen), num_columns)
 
-    def fit_to(self, expert: WindowExpert, X: Tensor, y: Tensor, method: LBFGS | Adam) -> None:
-        """Fit an expert's hyperparameters to some of the rows, X (n, D') and y (n,), in place."""
+    def exact(self, X: Tensor, y: Tensor, nu: float | None, num_rows: int) -> WindowExpert:
+        """An exact process of some of the rows, X (n, D') and y (n,), with hyperparameters of much evidence.
+
+        The search starts at half of each column's range, at a quarter of it times the root of the number of columns,
+        as distances of rows grow with it, and at :attr:`short`. Without ``nu`` it is 3/2, or 5/2 if that has ten nats
+        more evidence where the first searches end.
+        """
+        kinds = (1.5, _SMOOTHER) if nu is None else (nu,)
+        best, *others = (WindowExpert(scaled_kernel(X, kind, _HALF), X.shape[1], num_rows) for kind in kinds)
+        method = self.fit.method
+        if method is None:
+            return best
         precision, progress = self.fit.start_precision, self.progress
-        fit_empirical_bayes(
-            expert, X, y, method, start_precision=precision, progress=progress, length_scales=self.short
-        )
+        fit = partial(fit_empirical_bayes, start_precision=precision, progress=progress, first_rows=_FIRST_ROWS)
+        half = best.kernel.base_kernel.lengthscale.detach().flatten()
+        starts = [0.5 * len(half) ** 0.5 * half, *([] if self.short is None else [self.short])]
+        if isinstance(method, LBFGS):
+            is_done = len(y) <= _FIRST_ROWS
+            method = method._replace(max_iterations=_LAST_STEPS)
+            first = method if is_done else method._replace(max_iterations=0)
+            fit(best, X, y, first, length_scales=starts)
+            for other in others:
+                set_vectors_(other, get_vectors(best))
+                fit(other, X, y, first)
+                with torch.no_grad():
+                    is_ahead = other.log_evidence(X, y) > best.log_evidence(X, y) + _WORTH
+                best = other if bool(is_ahead) else best
+            if is_done:
+                return best
+            fit, starts = partial(fit, first_rows=None), []
+        fit(best, X, y, method, length_scales=starts)
+        return best
 
 
 class ExpertRecord(ABC):
@@ -153,14 +181,14 @@ def _given(value: object) -> str:
 class WindowGP(ExpertRecord):
     """An exact Gaussian process of the last rows, with an ARD Matern or RBF kernel: best where rows are few or smooth.
 
-    Its hyperparameters are fitted to some of the warm-up rows and then, for a few more steps of the optimizer, to the
-    last ``num_rows`` of them, at a cost of O(W³) per step; afterwards a row costs O(W²). They may be refitted later on.
+    Its hyperparameters are fitted to the last ``num_rows`` of the warm-up rows, at a cost of O(W³) per step of the
+    optimizer; afterwards a row costs O(W²). They may be refitted later on.
     With more columns, including past targets, than rows it is omitted, with a warning.
 
     Attributes:
         num_rows: Least number of rows W in the window, once there have been so many.
-        nu: Smoothness 0.5, 1.5 or 2.5 of a Matern kernel; infinity for the RBF kernel.
-        starts: Starting length scales, as shares of each column's range; an expert for each.
+        nu: Smoothness 0.5, 1.5 or 2.5 of a Matern kernel; infinity for the RBF kernel; ``None`` for 1.5, or 2.5 where
+            it has more evidence, see :meth:`WarmUp.exact`.
         lags: Whether inputs include the past targets of the ensemble, if it has any.
         refit_every: Rows between refits of the hyperparameters to the last rows; the first comes after as many rows as
             the warm-up has, if these are fewer; see :class:`~gp_ensembles.experts.window.Refit`. ``None`` for none.
@@ -185,43 +213,22 @@ class WindowGP(ExpertRecord):
     """
 
     num_rows: int = 1000
-    nu: float = 1.5
-    starts: tuple[float, ...] = (0.5,)
+    nu: float | None = None
     lags: bool = False
     refit_every: int | None = None
     name: str = "window"
 
     def build(self, warm_up: WarmUp) -> list[NamedExpert]:
-        """See :meth:`ExpertRecord.build`; one expert for each start, whatever ``fit.num_samples``."""
-        X, y, fit = warm_up.seen(self.lags), warm_up.y, warm_up.fit
+        """See :meth:`ExpertRecord.build`; one expert, whatever ``fit.num_samples``."""
+        X, y = warm_up.seen(self.lags), warm_up.y
         if _has_too_many(X.shape[1], self.name, self.num_rows):
             return []
-        kernel = scaled_kernel(X, self.nu, self.starts)
-        expert = WindowExpert(kernel, X.shape[1], self.num_rows)
         seen = (~torch.isnan(y)).nonzero().flatten()[-self.num_rows :]
-        if fit.method is not None:
-            for rows, method in _stages(seen, fit.method, is_fast=warm_up.short is not None):
-                warm_up.fit_to(expert, X[rows], y[rows], method)
+        expert = warm_up.exact(X[seen], y[seen], self.nu, self.num_rows)
         features = warm_up.on_all(expert.features)
         every, n = self.refit_every, y.shape[0]
         refit = None if every is None else Refit(every, first=n + min(n, every))
-        return [(self.name, WindowExpert(kernel, features, self.num_rows, expert.likelihood, refit=refit))]
-
-
-def _stages(rows: Tensor, method: LBFGS | Adam, is_fast: bool) -> list[tuple[Tensor, LBFGS | Adam]]:
-    """Rows and settings of the fits: most steps on few of the last rows, unless that misses a function that is fast."""
-    if isinstance(method, Adam):
-        return [(rows, method)]
-    fine = method._replace(loss_tolerance=max(method.loss_tolerance, _TOLERANCE))
-    if is_fast or len(rows) <= _FEW:
-        return [(rows, fine)]
-    later = rows[len(rows) // 4 :]
-    few = torch.linspace(0, len(later) - 1, min(_FEW, len(later)), dtype=torch.float64, device=rows.device)
-    coarse = method._replace(loss_tolerance=max(method.loss_tolerance, _COARSE_TOLERANCE))
-    return [
-        (later[few.round().long()], coarse),
-        (rows, fine._replace(max_iterations=min(method.max_iterations, _LAST_STEPS))),
-    ]
+        return [(self.name, WindowExpert(expert.kernel, features, self.num_rows, expert.likelihood, refit=refit))]
 
 
 @final
@@ -307,22 +314,14 @@ class WideFeatures(ExpertRecord):
         if _has_too_many(X.shape[1], self.name, _MOST_ROWS):
             return []
         num_features = self.resolved(X).num_features or _NUM_FEATURES
-        kernel = scaled_kernel(X, self.nu, (_WIDE_START,))
-        exact = WindowExpert(kernel, X.shape[1], _MOST_ROWS)
-        rows = fitting_rows(y)
-        if warm_up.fit.method is not None:
-            warm_up.fit_to(exact, X[rows], y[rows], warm_up.fit.method)
+        seen = (~torch.isnan(y)).nonzero().flatten()[-_MOST_ROWS:]
+        kernel = warm_up.exact(X[seen], y[seen], self.nu, _MOST_ROWS).kernel
         copies = torch.zeros(len(self.noises), dtype=torch.long, device="cpu")
         repeated = take_experts(kernel, kernel.batch_shape, copies)
         features = RandomFourierFeatures.from_kernel(repeated, X.shape[1], num_features, generator=warm_up.generator)
         likelihood = default_likelihood(features)
         likelihood.noise = X.new_tensor(self.noises).unsqueeze(-1)
         return [(self.name, GaussianExpert(warm_up.on_all(features), likelihood))]
-
-
-def fitting_rows(y: Tensor) -> Tensor:
-    """Indices of the last 500 observed targets of y (N,), all where there are fewer."""
-    return (~torch.isnan(y)).nonzero().flatten()[-_MOST_ROWS:]
 
 
 @final
@@ -376,8 +375,6 @@ class Refitted(ExpertRecord):
         start = get_vectors(short)[0]
         if fit.method is not None:
             method, precision, progress = fit.method, fit.start_precision, warm_up.progress
-            if isinstance(method, LBFGS):
-                method = method._replace(loss_tolerance=max(method.loss_tolerance, _TOLERANCE))
             fits = [
                 fit_empirical_bayes(one, columns[seen], y[seen], method, start_precision=precision, progress=progress)
                 for one in (model, short)

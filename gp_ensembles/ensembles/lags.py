@@ -35,6 +35,7 @@ class Lagged(NamedTuple):
     inputs: Tensor  # warm-up inputs with these columns behind them, shape (N, D + P)
     # Feature maps by name, on D + P columns: those of the inputs only, then those of the lags
     maps: list[tuple[str, FeatureMap]]
+    linear: frozenset[str]  # names of the maps that are linear in inputs and lags: static, too, in every ensemble
     # By name, experts for the previous value, for the value one season ago, if there is a season, and for level,
     # trend and season
     plain: list[tuple[str, Expert]]
@@ -45,12 +46,13 @@ class Lagged(NamedTuple):
 class TargetLags:
     """Experts with past targets as inputs, for streams whose rows are equally spaced in time.
 
-    They are static and at every speed of the ensemble: one is linear in the lagged targets only, others have bases of
-    the inputs and the lagged targets together. One more predicts the previous value, as the level of a random walk
-    (Durbin and Koopman 2012, section 2) whose steps have the mean square of the warm-up's. Nothing is added if past
-    targets do not predict the next one. If the autocorrelation of the warm-up has a peak, one more regresses on the
-    value at that lag, see :func:`~gp_ensembles.engine.memory.find_season`: a season may be longer than the longest lag.
-    One or more are basic structural models, :class:`~gp_ensembles.experts.structural.StructuralExpert`.
+    They are at every speed of the ensemble, and static if its bases are. One is linear in the lagged targets only,
+    others have bases of the inputs and the lagged targets together; of these a linear one is always static, too. One
+    more predicts the previous value, as the level of a random walk (Durbin and Koopman 2012, section 2) whose steps
+    have the mean square of the warm-up's. Nothing is added if past targets do not predict the next one. If the
+    autocorrelation of the warm-up has a peak, one more regresses on the value at that lag, see
+    :func:`~gp_ensembles.engine.memory.find_season`: a season may be longer than the longest lag. One or more are basic
+    structural models, :class:`~gp_ensembles.experts.structural.StructuralExpert`.
 
     Attributes:
         lags: Distinct and ascending; selected on the warm-up rows by forward selection on the partial correlation if
@@ -125,6 +127,7 @@ class TargetLags:
         seeing = [(name, SelectColumns(features, own, num_all)) for name, features in maps]
         seen = own + past
         both = [pair for basis in self.bases for pair in basis.build(inputs[:, seen], generator=generator)]
+        linear = frozenset(f"{name} with lags" for name, features in both if type(features) is LinearFeatures)
         if len(seen) < num_all:
             both = [(name, SelectColumns(features, seen, num_all)) for name, features in both]
         named = [(f"{name} with lags", features) for name, features in both]
@@ -136,7 +139,7 @@ class TargetLags:
             plain += fit_trends(y, season, num_all)
         elif season is not None:
             plain.append(("trend and season", fit_structural(y, season, num_all)))
-        return Lagged(memory, inputs, [*seeing, ("lags", lagged), *named], plain)
+        return Lagged(memory, inputs, [*seeing, ("lags", lagged), *named], linear, plain)
 
 
 def _is_whole(value: object) -> bool:

@@ -94,6 +94,7 @@ _ONE_NOISE = (0.01,)
 auto: EnsembleSpec = EnsembleSpec(
     "auto",
     (HilbertBasis(starts=_ONE_START, name="hsgp"), _FOURIER),
+    static=False,
     random_walk_variances=_FASTEST,
     rule=default_rule(),
     fit_settings=_QUICK,
@@ -110,18 +111,20 @@ light: EnsembleSpec = replace(
     auto,
     name="light",
     bases=(FourierBasis(),),
-    lags=TargetLags(bases=(FourierBasis(),)),
+    static=True,
+    lags=TargetLags(bases=(_FOURIER,)),
     extra_experts=(WideFeatures(num_features=250, noises=_ONE_NOISE),),
 )
 deep: EnsembleSpec = replace(
     auto,
     name="deep",
     bases=(HilbertBasis(), FourierBasis(), RadialBasis()),
+    static=True,
     random_walk_variances=_FAST,
     lags=TargetLags(),
     extra_experts=(
         WindowGP(num_rows=2000, lags=True, refit_every=1000),
-        WindowGP(num_rows=1000, nu=2.5, refit_every=1000, name="window of inputs"),
+        WindowGP(num_rows=1000, refit_every=1000, name="window of inputs"),
         WideFeatures(num_features=2000, noises=_WIDE_NOISES),
         Boosting(num_trees=300, learning_rate=0.05, every=500),
         Boosting(num_trees=300, learning_rate=0.05, every=500, lags=False, name="boosting of inputs"),
@@ -172,19 +175,21 @@ def auto_for(target: Target, *, one_step: bool = True) -> EnsembleSpec:
             auto,
             target=target,
             bases=_ALL,
+            static=True,
             random_walk_variances=SPEEDS,
             rule=_slow_rule(),
             innovations=_TAILS,
             lags=None,
             extra_experts=(WindowGP(),),
         )
+    others = replace(auto, target=target, static=True)
     if target.is_real and target.num_outputs is not None:
-        return replace(auto, target=target, bases=_ALL, random_walk_variances=SPEEDS)
+        return replace(others, bases=_ALL, random_walk_variances=SPEEDS)
     if target.is_real:
         return replace(auto, target=target)
     if target.num_labels is None:
-        return replace(auto, target=target, bases=_FOR_COUNTS, random_walk_variances=SPEEDS)
-    return replace(auto, target=target, bases=_FEW, random_walk_variances=_FASTEST)
+        return replace(others, bases=_FOR_COUNTS, random_walk_variances=SPEEDS)
+    return replace(others, bases=_FEW, random_walk_variances=_FASTEST)
 
 
 PRESETS = {

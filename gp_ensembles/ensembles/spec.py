@@ -102,7 +102,8 @@ class EnsembleSpec:
     Attributes:
         name: Its name in tables and files.
         bases: Records that make the experts' features.
-        static: Whether there are static experts.
+        static: Whether there are static experts of all bases; those that are linear in inputs and past targets are
+            always static, too.
         random_walk_variances: The speeds of dynamic experts: the variance that a step of the walk adds to the function,
             on average over the warm-up rows, in squared units of the standardized target. For random Fourier features
             this is the variance of each weight's step, as in the papers.
@@ -238,6 +239,20 @@ class EnsembleSpec:
         )
         return self if extra_experts == self.extra_experts else replace(self, extra_experts=extra_experts)
 
+    def _records(self, has_lags: bool) -> list[ExpertRecord]:
+        """The extra experts; once those that are the same where there are no past targets."""
+        if has_lags:
+            return list(self.extra_experts)
+        kept: list[ExpertRecord] = []
+        for record in self.extra_experts:
+            alike = {"name": "same", "lags": False}
+            changes = {field.name: alike[field.name] for field in fields(record) if field.name in alike}
+            if all(
+                replace(record, **changes) != replace(other, **changes) for other in kept if type(other) is type(record)
+            ):
+                kept.append(record)
+        return kept
+
     @property
     def forecast_columns(self) -> tuple[str, ...]:
         """Names of the columns of forecasts, which come after the inputs in the rows of the ensemble."""
@@ -302,7 +317,9 @@ class EnsembleSpec:
         if settings.method is not None and y.ndim == 1 and self.target.is_ordered and may_be_fast:
             short = short_length_scales(X, y)
         experts = fitted_experts(maps, inputs, y, settings, generator, progress, self.target, short)
-        groups = [static_group(experts)] if self.static else []
+        linear = frozenset() if lagged is None else lagged.linear
+        static = [named for named in experts if self.static or named[0] in linear]
+        groups = [static_group(static)] if static else []
         groups += [dynamic_group(experts, inputs, [speed]) for speed in self.random_walk_variances]
         rule = copy.deepcopy(self.rule)
         if isinstance(rule, GroupedRule):
@@ -315,7 +332,7 @@ class EnsembleSpec:
         if has_layers:
             places = {name: X.shape[1] + number for number, name in enumerate(forecasts)}
             warm_up = WarmUp(X, y, inputs, settings, generator, progress, places, short)
-            groups += [record.build(warm_up) for record in self.extra_experts]
+            groups += [record.build(warm_up) for record in self._records(lagged is not None)]
         return assemble(
             groups,
             rule.to(X.device),

@@ -4,7 +4,7 @@ Trainable hyperparameters of a batch of experts are one matrix in the unconstrai
 each optimum more experts are sampled: by a Laplace approximation of the evidence, or by Gaussian perturbation.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
 import torch
@@ -21,7 +21,8 @@ from gp_ensembles.numerics.draws import generator_device
 from gp_ensembles.numerics.minimize import descend, minimize
 from gp_ensembles.numerics.profiled_evidence import best_variances, profile
 
-_WORTH = 0.1  # nats per row that the end of a second start must gain: where a first one finds something, it stays
+_WORTH = 0.1  # nats per row that the end of a further start must gain: where a first one finds something, it stays
+_BLOCKS = 6  # blocks of neighbors that the first rows are: they tell of short length scales, and of all of the warm-up
 _SHRINK = 0.7  # share of experts still running below which the others are no longer evaluated
 _ABOVE = 1.2  # least length scales to start from, in their bound: at the bound itself nothing moves
 _TRAINED = frozenset({"features.kernel.raw_outputscale", "likelihood.noise_covar.raw_noise"})  # of fixed kernels
@@ -39,6 +40,9 @@ class LBFGS(NamedTuple):
     max_iterations: int = 200
     gradient_tolerance: float = 1e-5
     loss_tolerance: float = 1e-7
+
+
+_FIRST_SEARCH = LBFGS(max_iterations=60, loss_tolerance=1e-4)
 
 
 class Adam(NamedTuple):
@@ -129,7 +133,8 @@ def fit_empirical_bayes(
     *,
     start_precision: float = 0.0,
     progress: bool = False,
-    length_scales: Tensor | None = None,
+    length_scales: Sequence[Tensor] = (),
+    first_rows: int | None = None,
 ) -> EvidenceFit:
     """Fit the hyperparameters of every expert in a batch, each on its own, in place.
 
@@ -145,9 +150,10 @@ def fit_empirical_bayes(
         start_precision: Precision of a Gaussian prior around the starting values in the unconstrained space. A
             small one keeps hyperparameters that the data do not determine from running away, and starts apart.
         progress: Show a progress bar with the mean log evidence per row.
-        length_scales: Length scales of the first inputs, shape (D,), to start from a second time, see
-            :func:`~gp_ensembles.numerics.short_length_scales.short_length_scales`; the end with more evidence counts,
-            by a tenth of a nat per row.
+        length_scales: Length scales of the first inputs, shape (D,) each, to start from, too; the end with most
+            evidence counts, without ``first_rows`` by a tenth of a nat per row.
+        first_rows: Where there are more rows and the method is L-BFGS, the search from every start is on so many of
+            them, in six blocks of neighbors, and ends soon; the end with most evidence of all rows goes on with them.
 
     Returns:
         The log evidence reached, iterations and convergence, per expert.
@@ -169,25 +175,52 @@ def fit_empirical_bayes(
         (True, 0.1)
     """
     _check(expert, X, y)
-    start = get_vectors(expert)
-    first = _fit(expert, X, y, method, start_precision, progress)
-    if length_scales is None:
-        return first
-    reached = get_vectors(expert)
-    missing = torch.nan * X.new_empty(X.shape[1] - len(length_scales))
+    X, y, start = X[_seen(y)], y[_seen(y)], get_vectors(expert)
+    is_staged = first_rows is not None and len(y) > first_rows and isinstance(method, LBFGS)
+    rows = _neighbors(y, first_rows or 1) if is_staged else torch.arange(len(y), device=y.device)
+    search, worth = (_FIRST_SEARCH if is_staged else method), (_WORTH * len(y) if first_rows is None else 0.0)
+    missing = torch.nan * X.new_empty(X.shape[1])
+    best, found = start, None
+    reached = _posterior(expert, X, y) if is_staged else torch.full_like(start[:, 0], -torch.inf)
     try:
-        set_vectors_(expert, start)
-        _set_length_scales_(expert, torch.cat([length_scales, missing]))
-        is_new = not torch.equal(get_vectors(expert), start)
-        second = _fit(expert, X, y, method, start_precision, progress) if is_new else first
-    except NumericalError:
-        second = first
+        for scales in (missing, *length_scales):
+            set_vectors_(expert, start)
+            _set_length_scales_(expert, torch.cat([scales, missing[len(scales) :]]))
+            if found is not None and torch.equal(get_vectors(expert), start):
+                continue
+            try:
+                fit = _fit(expert, X[rows], y[rows], search, start_precision, progress)
+            except NumericalError:
+                if found is None:
+                    raise
+                continue
+            if is_staged:
+                fit = fit._replace(log_evidence=_posterior(expert, X, y))
+            is_better = fit.log_evidence > reached + worth
+            best = torch.where(is_better.unsqueeze(-1), get_vectors(expert), best)
+            reached = torch.where(is_better, fit.log_evidence, reached)
+            found = EvidenceFit(*(torch.where(is_better, *pair) for pair in zip(fit, found or fit, strict=True)))
+        set_vectors_(expert, best)
+        assert found is not None
+        is_done = not is_staged or method == method._replace(max_iterations=0)
+        return found if is_done else _fit(expert, X, y, method, start_precision, progress)
     except BaseException:
         set_vectors_(expert, start)
         raise
-    is_better = second.log_evidence > first.log_evidence + _WORTH * int(_seen(y).sum())
-    set_vectors_(expert, torch.where(is_better.unsqueeze(-1), get_vectors(expert), reached))
-    return EvidenceFit(*(torch.where(is_better, two, one) for one, two in zip(first, second, strict=True)))
+
+
+def _neighbors(y: Tensor, num_rows: int) -> Tensor:
+    """Numbers of so many rows of y (N,), in blocks of neighbors from all of them."""
+    size = num_rows // _BLOCKS
+    starts = torch.linspace(0, len(y) - size, _BLOCKS, dtype=torch.float64, device=y.device).round().long()
+    return (starts.unsqueeze(-1) + torch.arange(size, device=y.device)).flatten()
+
+
+@torch.no_grad()
+def _posterior(expert: Expert, X: Tensor, y: Tensor) -> Tensor:
+    """Log posterior of all rows, (M,); minus infinity where it cannot be computed."""
+    value = log_posterior(expert, X, y)
+    return torch.where(value.isfinite(), value, -torch.inf)
 
 
 def _set_length_scales_(module: nn.Module, scales: Tensor) -> None:
@@ -238,18 +271,12 @@ def _fit(
         found = search(
             evaluate, start.double().cpu(), **method._asdict(), progress="empirical Bayes" if progress else None
         )
-        vectors = found.point.to(start)
-        set_vectors_(expert, vectors)
-        with torch.no_grad():
-            away = (get_vectors(expert) - start).square().sum(-1)
-            final = log_posterior(expert, X, y) - 0.5 * start_precision * away
-        better = final >= initial
-        set_vectors_(expert, torch.where(better.unsqueeze(-1), vectors, start))
+        set_vectors_(expert, found.point.to(start))
     except BaseException:
         set_vectors_(expert, start)
         raise
-    iterations, converged = found.num_iterations.to(start.device), found.converged.to(start.device)
-    return EvidenceFit(torch.where(better, final, initial), iterations, converged)
+    log_evidence = (-num_rows * found.value).to(start)
+    return EvidenceFit(log_evidence, found.num_iterations.to(start.device), found.converged.to(start.device))
 
 
 def gradient_ascent(

@@ -7,6 +7,7 @@ from typing import TypeVar, final
 
 import numpy as np
 import torch
+from gpytorch.kernels import MaternKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from gp_ensembles.experts.gaussian import check_single_output, checked_likelihoo
 from gp_ensembles.experts.linear_rows import passed_columns
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.batch import take_experts
-from gp_ensembles.features.covariance import bind_covariance, bind_mean
+from gp_ensembles.features.covariance import bind_covariance, bind_mean, evidence
 from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.filters.rows import Rows, as_rows
 from gp_ensembles.filters.states import (
@@ -43,7 +44,7 @@ from gp_ensembles.filters.window import (
     window_state,
 )
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.numerics.exact_gp import log_density, log_marginal
+from gp_ensembles.numerics.exact_gp import log_density
 from gp_ensembles.numerics.gpytorch_types import GPyTorchModule, Kernel, Mean
 
 Numbers = NDArray[np.float64]
@@ -347,6 +348,15 @@ class WindowExpert(Expert):
         if refit is not None:
             trainable(self)
 
+    def get_extra_state(self) -> Tensor:
+        """Smoothness of the Matern kernels, which a search may have chosen, for ``state_dict``; shape (K,)."""
+        return torch.tensor([part.nu for part in _materns(self.kernel)], dtype=torch.float64, device="cpu")
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Take over what :meth:`get_extra_state` gave."""
+        for part, nu in zip(_materns(self.kernel), state.tolist(), strict=True):
+            part.nu = nu
+
     def init(self) -> WindowState:
         room = 2 * self.num_rows
         state = window_state(self.batch_shape, self.features.num_features - 1, room, self.features.prior_variance)
@@ -364,7 +374,7 @@ class WindowExpert(Expert):
         """The filter's view of the hyperparameters, in double precision: sums of a thousand rows need the digits."""
         mean = None if self.mean is None else bind_mean(_double(self.mean))
         noise = self.likelihood.noise.squeeze(-1).double()
-        kernel = bind_covariance(_double(self.kernel), backward_only=not torch.is_grad_enabled())
+        kernel = bind_covariance(_double(self.kernel), is_constant=not torch.is_grad_enabled())
         return Window(kernel, noise, self.num_rows, mean)
 
     def check_targets(self, y: Tensor) -> None:
@@ -387,9 +397,8 @@ class WindowExpert(Expert):
             In nats, in double precision, shape (\*batch); NaN where the covariance is not positive definite.
         """
         noise = (self.likelihood.noise * noise_scale).expand(rows.shape[:-1])
-        matrix = bind_covariance(self.kernel, backward_only=True).of_targets(rows, noise).double()
         errors = targets if self.mean is None else targets - self.mean(rows)
-        return log_marginal(matrix, errors.double())
+        return evidence(self.kernel, rows, noise, errors.double())
 
     def take(self, index: Tensor) -> "WindowExpert":
         shape = self.batch_shape
@@ -411,6 +420,11 @@ class WindowExpert(Expert):
         if transition is not None:
             raise ValueError("a window expert has no weights that change; it forgets by a shorter window (num_rows)")
         return WindowExpert(self.kernel, self.features, self.num_rows, self.likelihood, self.mean, self.refit)
+
+
+def _materns(kernel: Kernel) -> list[MaternKernel]:
+    """The Matern kernels among the parts of a kernel, itself included."""
+    return [part for part in kernel.modules() if isinstance(part, MaternKernel)]
 
 
 def _double(module: M) -> M:

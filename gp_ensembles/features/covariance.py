@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -23,7 +23,7 @@ from gpytorch.settings import trace_mode
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from gp_ensembles.numerics.exact_gp import Covariance, Stationary
+from gp_ensembles.numerics.exact_gp import Covariance, Stationary, log_density, log_marginal
 from gp_ensembles.numerics.gpytorch_types import Kernel, Mean
 
 # Squared distances in length scales below which a Matern kernel is its parabola: the next term, a cube of the distance,
@@ -32,15 +32,15 @@ PARABOLA = 1e-10
 _AT_ONCE = 60_000  # numbers of a block, half a megabyte
 
 
-def bind_covariance(kernel: Kernel, *, backward_only: bool = False) -> Covariance:
-    """Read a kernel's hyperparameters once."""
-    bind = partial(bind_covariance, backward_only=backward_only)
+def bind_covariance(kernel: Kernel, *, is_constant: bool = False) -> Covariance:
+    """Read a kernel's hyperparameters once; faster where nothing is differentiated."""
+    bind = partial(bind_covariance, is_constant=is_constant)
     kind = type(kernel)  # a subclass may compute another kernel
     bound: Covariance
     if kind is RBFKernel:
         bound = _stationary(kernel, lambda squared: (-0.5 * squared).exp())
     elif kind is MaternKernel:
-        bound = _matern(kernel, backward_only)
+        bound = _matern(kernel, is_constant)
     elif kind is RQKernel:
         alpha = kernel.alpha.unsqueeze(-1)
         bound = _stationary(kernel, lambda squared: (1.0 + squared / (2.0 * alpha)).pow(-alpha))
@@ -100,7 +100,7 @@ def _one(like: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda X: torch.ones_like(X[..., 0] * like[..., 0])
 
 
-def _matern(kernel: MaternKernel, backward_only: bool) -> Covariance:
+def _matern(kernel: MaternKernel, is_constant: bool) -> Covariance:
     nu = float(kernel.nu)
     rate = math.sqrt(2.0 * nu)
     if nu == 0.5:  # linear in the distance, which a matrix product knows to half of the digits only
@@ -119,17 +119,10 @@ def _matern(kernel: MaternKernel, backward_only: bool) -> Covariance:
         return torch.where(apart, polynomial * (-distance).exp(), 1.0 - curvature * squared)
 
     bound = _stationary(kernel, profile)
-    if not backward_only:
+    if not is_constant:
         return bound
     inverse = kernel.lengthscale.reciprocal()
-
-    def between(first: Tensor, second: Tensor) -> Tensor:
-        left, right = _scaled_rows(first, second, inverse)
-        shape = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
-        left, right = (rows.expand(*shape, *rows.shape[-2:]) for rows in (left, right))
-        return matern_covariance(left, right, nu)
-
-    return bound._replace(between=between)
+    return bound._replace(between=lambda first, second: matern_covariance(*_scaled_rows(first, second, inverse), nu))
 
 
 def _periodic(kernel: PeriodicKernel) -> Covariance:
@@ -220,69 +213,42 @@ def _as_it_is(kernel: Kernel) -> Covariance:
     return Covariance(between, diagonal)
 
 
-class _Matern(torch.autograd.Function):
+def matern_covariance(first: Tensor, second: Tensor, nu: float) -> Tensor:
     r"""Matern covariances of rows a (..., K, D) and b (..., N, D), in length scales, from the same origin.
 
     .. math:: k(s) = (1 + d)\, e^{-d} \quad (\nu = 3/2), \qquad
               k(s) = (1 + d + d^2 / 3)\, e^{-d} \quad (\nu = 5/2), \qquad d = \sqrt{2 \nu s}
 
-    of the squared distance s (Rasmussen and Williams 2006, equation 4.17). A covariance of a thousand rows is made by
-    six passes over eight megabytes, and its derivative by as many again: in blocks that stay in the cache these cost a
-    third. The derivative is that of the rows, by recomputing a block,
-
-    .. math:: \partial_{a_i} = 2 \Bigl( a_i \sum_j W_{ij} - \sum_j W_{ij} b_j \Bigr), \qquad W = G \circ k'(s)
-
-    with the gradient G, and no matrix is kept for it.
+    of the squared distance s (Rasmussen and Williams 2006, equation 4.17), by blocks that stay in the cache; without
+    derivatives. Returns (..., K, N).
     """
-
-    @staticmethod
-    def forward(ctx: Any, first: Tensor, second: Tensor, nu: float) -> Tensor:
-        ctx.save_for_backward(first, second)
-        ctx.nu = nu
-        return _covariance(first, second, nu)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        first, second = ctx.saved_tensors
-        if torch.is_grad_enabled():  # to be differentiated again
-            wanted = [rows for rows, needs in zip((first, second), ctx.needs_input_grad[:2], strict=True) if needs]
-            found = iter(torch.autograd.grad(_plain(first, second, ctx.nu), wanted, gradient, create_graph=True))
-            of_first, of_second = (next(found) if needs else None for needs in ctx.needs_input_grad[:2])
-            return of_first, of_second, None
-        parts, of_second = [], torch.zeros_like(second)
-        for rows, grads in zip(*(part.split(_size(second), dim=-2) for part in (first, gradient)), strict=True):
-            squared = _squared(rows, second)
-            distance = squared.mul_(2.0 * ctx.nu).sqrt_()
-            slope = distance.neg().exp_()
-            if ctx.nu == 2.5:
-                slope.mul_(distance.add_(1.0)).mul_(-5.0 / 6.0)
-            else:
-                slope.mul_(-1.5)
-            weights = slope.mul_(grads)
-            parts.append(2.0 * (weights.sum(-1, keepdim=True) * rows - weights @ second))
-            of_second += 2.0 * (weights.sum(-2).unsqueeze(-1) * second - weights.mT @ rows)
-        return torch.cat(parts, dim=-2), of_second, None
-
-
-def matern_covariance(first: Tensor, second: Tensor, nu: float) -> Tensor:
-    r"""Covariances (\*batch, K, N) of rows (\*batch, K, D) and (\*batch, N, D) in length scales, from one origin."""
-    values: Tensor = _Matern.apply(first, second, nu)  # type: ignore[no-untyped-call]
-    return values
-
-
-def _covariance(first: Tensor, second: Tensor, nu: float) -> Tensor:
-    out = first.new_empty(*first.shape[:-1], second.shape[-2])
-    start = 0
+    shape = torch.broadcast_shapes(first.shape[:-2], second.shape[:-2])
+    first, second = (rows.expand(*shape, *rows.shape[-2:]) for rows in (first, second))
+    out, start = first.new_empty(*shape, first.shape[-2], second.shape[-2]), 0
     for rows in first.split(_size(second), dim=-2):
         block = out.narrow(-2, start, rows.shape[-2])
         start += rows.shape[-2]
-        distance = _squared(rows, second).mul_(2.0 * nu).sqrt_()
-        decay = distance.neg().exp_()
-        if nu == 2.5:
-            torch.mul(decay, distance.square().div_(3.0).add_(distance).add_(1.0), out=block)
-        else:
-            torch.mul(decay, distance.add_(1.0), out=block)
+        _profile(_squared(rows, second), nu, block)
     return out
+
+
+def _profile(squared: Tensor, nu: float, out: Tensor, slope: Tensor | None = None) -> None:
+    """Covariances of squared distances, which are overwritten, into ``out`` and their derivatives into ``slope``."""
+    if math.isinf(nu):
+        torch.exp(squared.mul_(-0.5), out=out)
+        if slope is not None:
+            torch.mul(out, -0.5, out=slope)
+        return
+    distance = squared.mul_(2.0 * nu).sqrt_()
+    decay = distance.neg().exp_()
+    if nu == 2.5:
+        torch.mul(decay, distance.square().div_(3.0).add_(distance).add_(1.0), out=out)
+        if slope is not None:
+            torch.mul(decay, distance.add_(1.0).mul_(-5.0 / 6.0), out=slope)
+        return
+    if slope is not None:
+        torch.mul(decay, -1.5, out=slope)
+    torch.mul(decay, distance.add_(1.0), out=out)
 
 
 def _squared(first: Tensor, second: Tensor) -> Tensor:
@@ -298,15 +264,79 @@ def _size(second: Tensor) -> int:
     return max(1, _AT_ONCE // max(1, second[..., 0].numel()))
 
 
-def _plain(first: Tensor, second: Tensor, nu: float) -> Tensor:
-    """The same by plain algebra, twice differentiable where rows coincide, too."""
-    norms = first.square().sum(-1).unsqueeze(-1) + second.square().sum(-1).unsqueeze(-2)
-    squared = norms - 2.0 * first @ second.mT  # a clamp would take the derivatives away
-    apart = squared > PARABOLA
-    distance = (2.0 * nu * torch.where(apart, squared, PARABOLA)).sqrt()
-    polynomial = 1.0 + distance if nu == 1.5 else 1.0 + distance + distance.square() / 3.0
-    curvature = nu / (2.0 * (nu - 1.0))
-    return torch.where(apart, polynomial * (-distance).exp(), 1.0 - curvature * squared)
+class _Evidence(torch.autograd.Function):
+    r"""Log density of targets y (N,) of an exact process, its derivatives by hand.
+
+    With the gradient :math:`G = \tfrac12 (a a^\top - (s K + D)^{-1})` of the covariance and
+    :math:`W = G \circ k'(s_{ij})` of the squared distances,
+
+    .. math:: \partial_{a_i} = 4 s \Bigl( a_i \sum_j W_{ij} - \sum_j W_{ij} a_j \Bigr)
+
+    Only the lower half is computed, in blocks that stay in the cache.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, scale: Tensor, noise: Tensor, y: Tensor, nu: float) -> Tensor:
+        num_rows, size = len(y), max(1, _AT_ONCE // len(y))
+        matrix, slopes = rows.new_empty(2, num_rows, num_rows)
+        blocks = [(start, min(start + size, num_rows)) for start in range(0, num_rows, size)]
+        for start, stop in blocks:
+            here = (slice(start, stop), slice(stop))
+            _profile(_squared(rows[start:stop], rows[:stop]), nu, matrix[here], slopes[here])
+        matrix.mul_(scale).diagonal().copy_(scale + noise)
+        factor, info = torch.linalg.cholesky_ex(matrix)
+        white = torch.linalg.solve_triangular(factor, y.unsqueeze(-1), upper=False)
+        value = log_density(factor, white.squeeze(-1))
+        ctx.nu, ctx.good = nu, bool((info == 0) & value.isfinite())
+        if not ctx.good:
+            ctx.save_for_backward(rows, scale, noise, y, *map(torch.zeros_like, (rows, scale, noise, y)))
+            return torch.full_like(value, torch.nan)
+        if not any(ctx.needs_input_grad):
+            return value
+        a = torch.linalg.solve_triangular(factor.mT, white, upper=True)
+        inverse, of_rows = torch.cholesky_inverse(factor), torch.zeros_like(rows)
+        of_noise = 0.5 * (a.squeeze(-1).square() - inverse.diagonal())
+        of_scale = (0.5 * ((y @ a).sum() - num_rows) - (of_noise * noise).sum()) / scale
+        for start, stop in blocks:
+            part = inverse[start:stop, :stop].addr_(a[start:stop, 0], a[:stop, 0], beta=-1.0)
+            weights = part.mul_(slopes[start:stop, :stop])
+            weights[:, start:].tril_(-1)
+            here, above = rows[start:stop], rows[:stop]
+            of_rows[start:stop] += weights.sum(1, keepdim=True) * here - weights @ above
+            of_rows[:stop] += weights.sum(0).unsqueeze(-1) * above - weights.mT @ here
+        ctx.save_for_backward(rows, scale, noise, y, 2.0 * scale * of_rows, of_scale, of_noise, -a.squeeze(-1))
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        *inputs, of_rows, of_scale, of_noise, of_y = ctx.saved_tensors
+        slopes: Sequence[Tensor] = (of_rows, of_scale, of_noise, of_y)
+        if torch.is_grad_enabled() and ctx.good:  # to be differentiated again
+            rows, scale, noise, y = (part.requires_grad_() for part in inputs)
+            kernel = RBFKernel() if math.isinf(ctx.nu) else MaternKernel(nu=ctx.nu)
+            kernel.lengthscale = 1.0
+            plain = bind_covariance(kernel.to(rows).requires_grad_(False))
+            matrix = scale * plain.between(rows, rows)
+            value = log_marginal(torch.diagonal_scatter(matrix, scale + noise), y)
+            slopes = torch.autograd.grad(value, inputs, create_graph=True)
+        return (*(gradient * part for part in slopes), None)
+
+
+def evidence(kernel: Kernel, rows: Tensor, noise: Tensor, y: Tensor) -> Tensor:
+    r"""Log density of targets y (\*batch, N) at rows (\*batch, N, D) with noise variances (\*batch, N), (\*batch).
+
+    NaN where a covariance is not positive definite.
+    """
+    inner = kernel.base_kernel if type(kernel) is ScaleKernel else kernel
+    nu = {RBFKernel: math.inf, MaternKernel: getattr(inner, "nu", 0.5)}.get(type(inner), 0.5)
+    if inner is kernel or nu == 0.5 or kernel.active_dims is not None or inner.active_dims is not None:
+        return log_marginal(bind_covariance(kernel).of_targets(rows, noise).double(), y)
+    scaled, _ = _scaled_rows(rows, rows, inner.lengthscale.reciprocal())
+    shape = scaled.shape[:-2]
+    parts = (scaled.double(), kernel.outputscale.double().expand(shape), noise.double(), y.expand(noise.shape))
+    flat = (part.reshape(-1, *part.shape[len(shape) :]) for part in parts)
+    values: list[Tensor] = [_Evidence.apply(*some, nu) for some in zip(*flat, strict=True)]  # type: ignore[no-untyped-call]
+    return torch.stack(values).reshape(shape)
 
 
 def with_differences(kernel: Kernel) -> Kernel:

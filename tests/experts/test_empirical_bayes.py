@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+from gpytorch.kernels import MaternKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.priors import GammaPrior, LogNormalPrior
 
 from gp_ensembles.experts import LBFGS, Adam, GaussianExpert, fit_empirical_bayes, sample_hyperparameters
 from gp_ensembles.experts.empirical_bayes import get_vectors, log_posterior, negative_hessian, set_vectors_
+from gp_ensembles.experts.window import WindowExpert
 from gp_ensembles.features import LinearFeatures, RadialBasisFeatures
 from gp_ensembles.filters import RandomWalk
 from gp_ensembles.numerics.kmeans import kmeans
@@ -35,6 +37,32 @@ def test_batched_fit_equals_one_by_one():
         alone = bumps([start])
         single = fit_empirical_bayes(alone, X, y)
         torch.testing.assert_close(single.log_evidence[0], fit.log_evidence[m], rtol=0, atol=1e-3)
+
+
+def test_a_search_that_begins_on_few_rows_ends_where_the_one_on_all_rows_does():
+    X, y = data(400)
+    whole, staged, rough = (GaussianExpert(LinearFeatures(2, torch.ones((), dtype=torch.float64))) for _ in range(3))
+    before = log_posterior(rough, X, y).detach()
+    first, found = fit_empirical_bayes(whole, X, y), fit_empirical_bayes(staged, X, y, first_rows=120)
+    torch.testing.assert_close(found.log_evidence, first.log_evidence, rtol=0, atol=1e-3)
+    early = fit_empirical_bayes(rough, X, y, LBFGS(max_iterations=0), first_rows=120)  # the end of the first search
+    torch.testing.assert_close(log_posterior(rough, X, y).detach(), early.log_evidence)
+    assert float(before) < float(early.log_evidence) < float(found.log_evidence)
+
+
+def test_of_several_starts_the_end_with_most_evidence_counts():
+    X = torch.linspace(0, 1, 300, dtype=torch.float64).unsqueeze(-1)
+    y = (80 * X.squeeze(-1)).sin()
+
+    def fitted(**options):
+        expert = WindowExpert(ScaleKernel(MaternKernel(nu=2.5, ard_num_dims=1)).double(), 1, 300)
+        return float(fit_empirical_bayes(expert, X, y, LBFGS(), **options).log_evidence)
+
+    short, long = (torch.tensor([scale], dtype=torch.float64) for scale in (0.02, 0.7))
+    assert fitted(length_scales=(short,)) > fitted() + 300
+    assert fitted(length_scales=(long, short, long), first_rows=60) == pytest.approx(
+        fitted(length_scales=(short,)), abs=0.1
+    )
 
 
 def test_the_gradient_vanishes_at_the_optimum():

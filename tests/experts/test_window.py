@@ -69,7 +69,7 @@ SPEC = replace(
     auto_for(RealTarget(), one_step=False),
     bases=(LinearBasis(),),
     random_walk_variances=(1e-3,),
-    extra_experts=(WindowGP(num_rows=30), WindowGP(num_rows=60, nu=2.5, starts=(0.3, 1.0), name="long")),
+    extra_experts=(WindowGP(num_rows=30), WindowGP(num_rows=60, nu=2.5, name="long")),
 )
 
 

@@ -1,6 +1,7 @@
 """Windows of any kernel and prior mean against GPyTorch's exact Gaussian process of the same rows."""
 
 import copy
+from dataclasses import replace
 
 import gpytorch
 import pytest
@@ -8,6 +9,7 @@ import torch
 from gpytorch.kernels import LinearKernel, MaternKernel, PeriodicKernel, RBFKernel, RQKernel, ScaleKernel
 from gpytorch.means import ConstantMean, LinearMean
 
+from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.extra_experts import WarmUp, WindowGP
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.experts import WindowExpert, fit_empirical_bayes
@@ -204,3 +206,19 @@ def test_windows_shorter_than_their_inputs_are_refused():
     wide = X.repeat(1, 4) + 0.01 * torch.arange(8, dtype=torch.float64) * X[:, :1]
     with pytest.warns(UserWarning, match="its 6 rows are fewer than its 8 columns"):
         assert WindowGP(num_rows=6).build(WarmUp(wide, y, wide, oebe.fit_settings)) == []
+
+
+@pytest.mark.parametrize("nu", [1.5, 2.5])
+def test_smoothness_is_found_by_evidence_and_kept_with_the_state(nu):
+    g = torch.Generator().manual_seed(0)
+    X = torch.rand(90, 1, generator=g, dtype=torch.float64)
+    kernel = MaternKernel(nu=nu).double()
+    kernel.lengthscale = 0.3
+    root = torch.linalg.cholesky(kernel(X).to_dense().detach() + 1e-6 * torch.eye(90))
+    y = root @ torch.randn(90, generator=g, dtype=torch.float64)
+    spec = replace(oebe, bases=(LinearBasis(),), extra_experts=(WindowGP(),), rank_on_warm_up=True)
+    online, empty = spec.fit(X, y), spec.unfitted(X, y)
+    window = online.ensemble.experts[-1]
+    assert window.kernel.base_kernel.nu == nu
+    empty.load_state_dict(online.state_dict())
+    torch.testing.assert_close(empty.predict(X[:9]).mean, online.predict(X[:9]).mean, rtol=0, atol=0)

@@ -37,7 +37,7 @@ WHOLE = replace(
     bases=(HilbertBasis(num_frequencies=6), RadialBasis(num_centers=12)),
     extra_experts=(
         WindowGP(num_rows=100, lags=True, refit_every=80),
-        WindowGP(num_rows=60, nu=2.5, starts=(0.5, 1.0), name="windows"),
+        WindowGP(num_rows=60, nu=2.5, name="windows"),
         WideFeatures(num_features=40),
         Boosting(num_trees=10, every=110),
     ),
