@@ -58,7 +58,7 @@ def _table(folder: Path, name: str, drop: tuple[str, ...] = ()) -> tuple[Array, 
 
 def _usps(folder: Path) -> tuple[Array, Array]:
     found = np.load(folder / "usps_0to4.npz")
-    return found["X"].reshape(-1, 8, 2, 8, 2).mean((2, 4)), found["y"]  # 8 x 8 points
+    return found["X"].reshape(-1, 8, 2, 8, 2).mean((2, 4)).reshape(-1, 64), found["y"]  # 8 x 8 points
 
 
 def _made(num_classes: int, num_inputs: int, seed: int, num_rows: int = 4000) -> tuple[Array, Array]:

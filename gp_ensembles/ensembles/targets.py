@@ -27,7 +27,7 @@ from gp_ensembles.filters.sites import LatentUpdate
 from gp_ensembles.likelihoods import CountLikelihood, LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
 from gp_ensembles.likelihoods.classification import LogisticLikelihood, Probit
 from gp_ensembles.likelihoods.counts import FAMILIES
-from gp_ensembles.likelihoods.predictive import GaussHermite
+from gp_ensembles.likelihoods.predictive import GaussHermite, ProbitApproximation
 from gp_ensembles.likelihoods.response import check_support
 from gp_ensembles.numerics.gpytorch_types import Likelihood
 
@@ -193,7 +193,10 @@ class ClassTarget(Target):
         object.__setattr__(self, "num_labels", self.num_classes)
 
     def expert(self, features: FeatureMap, y: Tensor) -> Expert:
-        return LaplaceExpert(features, MulticlassLikelihood(self.num_classes), latent_update=self.latent_update)
+        likelihood = MulticlassLikelihood(self.num_classes)
+        return LaplaceExpert(
+            features, likelihood, latent_update=self.latent_update, predictive=ProbitApproximation()
+        )
 
     def check(self, y: Tensor) -> None:
         check_support(_kept(MulticlassLikelihood, self.num_classes), y)
