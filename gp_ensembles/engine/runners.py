@@ -202,11 +202,10 @@ class RunnerBatches:
 
     def stage(self, group: LatentGroup | None, features: Sequence[Tensor], rows: Rows, has_gaps: bool) -> Predictions:
         r"""Predictions (M, B) of a block by all expert objects, each (\*batch, B, F); states are not touched."""
-        latent = [runner for _, runner in self.batches if isinstance(runner, LatentRunner)]
-        if group is not None and len(latent) == len(self.batches):
-            return stage_latent(group, latent, features, rows)
-        parts = []
-        for places, runner in self.batches:
+        latent, parts, others = [runner for _, runner in self.batches if isinstance(runner, LatentRunner)], [], self.batches
+        if group is not None and len(latent) == group.num_objects:
+            parts, others = [stage_latent(group, latent, features[: len(latent)], rows)], self.batches[len(latent) :]
+        for places, runner in others:
             Phi = features[places[0]]
             Phi = Phi if len(places) == 1 else Phi.expand(len(places), *Phi.shape)
             parts.append(runner.stage(Phi, rows, has_gaps))

@@ -59,6 +59,10 @@ class Target(ABC):
     def expert(self, features: FeatureMap, y: Tensor) -> Expert:
         """A batch of static experts on warm-up targets (N,) or (N, O), not yet fitted."""
 
+    def classes(self) -> Likelihood | None:
+        """Likelihood of the log probabilities of external models; ``None`` where targets are no classes, or ordered."""
+        return None
+
     @abstractmethod
     def check(self, y: Tensor) -> None:
         """Raise unless an expert can be fitted to warm-up targets (N,) or (N, O), NaN where missing.
@@ -164,6 +168,9 @@ class BinaryTarget(Target):
         likelihood = BernoulliLikelihood() if self.is_probit else LogisticLikelihood()
         return LaplaceExpert(features, likelihood, latent_update=self.latent_update)
 
+    def classes(self) -> Likelihood:
+        return LogisticLikelihood()
+
     def check(self, y: Tensor) -> None:
         check_support(_kept(LogisticLikelihood), y)
 
@@ -193,10 +200,12 @@ class ClassTarget(Target):
         object.__setattr__(self, "num_labels", self.num_classes)
 
     def expert(self, features: FeatureMap, y: Tensor) -> Expert:
-        likelihood = MulticlassLikelihood(self.num_classes)
         return LaplaceExpert(
-            features, likelihood, latent_update=self.latent_update, predictive=ProbitApproximation()
+            features, self.classes(), latent_update=self.latent_update, predictive=ProbitApproximation()
         )
+
+    def classes(self) -> Likelihood:
+        return MulticlassLikelihood(self.num_classes)
 
     def check(self, y: Tensor) -> None:
         check_support(_kept(MulticlassLikelihood, self.num_classes), y)

@@ -38,6 +38,7 @@ _WHAT = "the curvature of the posterior of the weights"
 class LatentGroup(NamedTuple):
     """Experts of one or more objects that share a likelihood."""
 
+    num_objects: int  # how many objects, the first ones of an ensemble
     likelihood: Likelihood  # the likelihood, of batch shape (M,) or none
     rule: SiteRule  # gives the site of each target
     predictive: Predictive  # computes predictions of targets
@@ -301,16 +302,20 @@ def take_likelihood(likelihood: Likelihood, batch_shape: torch.Size, index: Tens
 
 
 def join_latent(bound: Sequence[BoundExpert]) -> LatentGroup | None:
-    """All experts of an ensemble as one group; ``None`` unless they share a likelihood and the kind of update."""
+    """All Laplace experts of an ensemble as one group.
+
+    ``None`` unless they come before all others, and share a likelihood and the kind of update.
+    """
     members = [b for b in bound if isinstance(b, BoundLaplace)]
-    if len(members) < len(bound):
+    if not members or list(bound[: len(members)]) != members:
         return None
     first = members[0]
     likelihood = join_likelihoods([b.likelihood for b in members], [b.prior_variance.shape for b in members])
     same = all(b.latent_update == first.latent_update and _same(b.predictive, first.predictive) for b in members)
     if likelihood is None or not same:
         return None
-    return LatentGroup(likelihood, LikelihoodRule(latent_density(likelihood), first.latent_update), first.predictive)
+    rule = LikelihoodRule(latent_density(likelihood), first.latent_update)
+    return LatentGroup(len(members), likelihood, rule, first.predictive)
 
 
 def join_likelihoods(likelihoods: Sequence[Likelihood], batch_shapes: Sequence[torch.Size]) -> Likelihood | None:

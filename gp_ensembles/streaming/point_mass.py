@@ -38,7 +38,7 @@ from gp_ensembles.streaming.predictions import StreamDistribution
 _LEAST, _TIMES = 0.05, 3  # share of the commonest target, and how many times as common as any other it is
 _LEAST_SHARE, _FARTHEST, _ROUND_OFF = 1e-6, 10.0, 1e-6
 # On fourteen made streams as good as more bases, for half of their time.
-_OCCURRENCE = replace(auto_for(BinaryTarget()), bases=(FourierBasis(), LinearBasis()))
+_OCCURRENCE = replace(auto_for(BinaryTarget()), bases=(FourierBasis(), LinearBasis()), extra_experts=())
 
 
 def find_point(y: Tensor, config: StreamConfig) -> float | None:
