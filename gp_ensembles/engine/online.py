@@ -104,6 +104,8 @@ class OnlineEnsemble(nn.Module):
         True
     """
 
+    warm_up: EnsemblePredictions | None = None  # of classes: predictions of the rows of the fit, until they are used
+
     def __init__(self, ensemble: Ensemble, state: EnsembleState | None = None, block_size: int | None = None) -> None:
         super().__init__()
         self.access: AccessLock = AccessLock()

@@ -205,16 +205,18 @@ def group_size(group: Sequence[NamedExpert]) -> int:
 def conditioned(ensemble: Ensemble, X: Tensor, y: Tensor, *, keep_weights: bool = False) -> OnlineEnsemble:
     """An ensemble conditioned on the warm-up rows, with the rule's initial weights unless ``keep_weights``."""
     online = OnlineEnsemble(ensemble)
-    online.observe(X, y)
+    predictions = online.observe(X, y)
     external_models = online.state.external_models
     if external_models is not None:
         external_models.copy_(after_warm_up(external_models, keep_weights=keep_weights))
+    warm_up = predictions if predictions.responses else None
     if keep_weights:
+        online.warm_up = warm_up
         return online
     state = online.state
     quarantine = rebased(state.quarantine, int(state.meta.num_seen))
     fresh = OnlineEnsemble(ensemble, state._replace(meta=ensemble.init().meta, quarantine=quarantine))
-    fresh.is_ranked = len(fresh.names) == 1
+    fresh.is_ranked, fresh.warm_up = len(fresh.names) == 1, warm_up
     return fresh
 
 

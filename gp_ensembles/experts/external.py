@@ -182,7 +182,7 @@ class BoundExternal(BoundExpert):
         assert isinstance(state, ExternalState)
         X = self._rows(Phi)
         predicted = self._ask(state, int(state.digest), None, X)
-        return self._steps(predicted.mean, predicted.variance, torch.full_like(predicted.mean, torch.nan), Phi)
+        return self._steps(predicted.mean, predicted.variance, X.new_full(X.shape[:1], torch.nan), Phi)
 
     def condition(self, state: ExternalState, Phi: Tensor, y: Tensor | Rows) -> tuple[ExternalRows, Predictions]:
         """Predict a block, and what :func:`append_` writes to the state; models are trained when they are due."""

@@ -13,10 +13,10 @@ those before the block times the inverse of a unit lower triangle,
 and the F weights are updated once at the end, as in the Gaussian block filter. Experts that share a likelihood find
 their sites together, whatever their features (:func:`find_sites`).
 
-Of C unordered classes a target informs a vector of C latent values. Each class has weights of its own, and what one
-knows of those of another is left out after each target, so that a row costs C times as much as one latent value: of the
-site's curvature the diagonal is kept, which leaves each variance as it is (assumed-density filtering). States have an
-axis for the classes behind that of the batch.
+Of C unordered classes a target informs a vector of C latent values. Each class has weights of its own, which are
+independent of those of the others given the targets so far, so that a row costs C times as much as one latent value: of
+the precision of each site the diagonal is kept (mean field). States have an axis for the classes behind that of the
+batch.
 """
 
 from typing import Any, NamedTuple
@@ -188,7 +188,7 @@ def _find_sites(mean: Any, covariance: Any, target_scale: Any, y: Any, rule: Sit
         target = target if known else xp.nan_to_num(target)
         if has_classes:
             site = rule.solve(center[..., None, :], diagonal_matrix(own)[..., None, :, :], target)
-            gradient, curvature = site.gradient[..., 0, :], xp.diagonal(site.curvature, 0, -2, -1)[..., 0, :]
+            gradient, curvature = site.gradient[..., 0, :], _independent(site.curvature[..., 0, :, :], own)
         elif isinstance(center, Tensor):  # parameters of experts have an axis for rows
             gradient, curvature = (part[..., 0] for part in rule.solve(center[..., None], own[..., None], target))
         else:  # numbers next to one another, without an axis of length one: a third of the time
@@ -208,6 +208,14 @@ def _find_sites(mean: Any, covariance: Any, target_scale: Any, y: Any, rule: Sit
     else:
         latent = centers, variances
     return latent, gradients, curvatures, lower
+
+
+def _independent(curvature: Any, variance: Any) -> Any:
+    """Reductions of variances (*batch, C) by the diagonal of a site's precision, from its curvature (*batch, C, C)."""
+    xp = library_of(curvature)
+    system = diagonal_matrix(xp.ones_like(variance)) - curvature * variance[..., None, :]
+    precision = xp.diagonal(xp.linalg.solve(system, curvature), 0, -2, -1)
+    return precision / (1 + precision * variance)
 
 
 def latent_gain(block: LatentBlock, sites: BlockSites) -> BlockGain:

@@ -410,7 +410,7 @@ class OnlineModel:
         followed = path.with_effects(warm, lambda rows: online.predict(rows).mean)
         with uninterrupted():
             self.warm_X, self.warm_y, self.online, self.point = X.clone(), y.clone(), online, point
-            self._calibration = after_mixture.init_calibration(self.config, y, has_point=point is not None)
+            self._calibration = after_mixture.init_calibration(self.config, y, online, has_point=point is not None)
             self._path, self._followed = path, followed
             counts = counts.after(num_moved, 0, int(followed.gaps.num_imputed.sum()))
             num_kept = num_far(y) if self.config.ensemble.target.is_real else 0
