@@ -287,13 +287,15 @@ class BoundEnsemble:
         self.like: Tensor = state.meta.log_weights
         self.bounded: tuple[FeatureMap, ...] = ensemble.bounded_features()
         self.experts: tuple[BoundExpert, ...] = ensemble.bind()
-        self.latent_group: LatentGroup | None = join_latent(self.experts)  # None unless all experts share a likelihood
-        if self.latent_group is None:
-            self.responses: tuple[Response, ...] = tuple(response.frozen() for response in responses_of(self.experts))
-        else:
-            group, shape = self.latent_group, torch.Size([ensemble.num_experts])
-            self.responses = (Response(group.likelihood, group.predictive, ensemble.num_experts, shape),)
-        self.checkers: tuple[Expert, ...] = ensemble.experts[:1] if self.latent_group is not None else ensemble.experts
+        self.latent_group: LatentGroup | None = join_latent(self.experts)  # None unless they share a likelihood
+        self.responses: tuple[Response, ...] = tuple(response.frozen() for response in responses_of(self.experts))
+        self.checkers: tuple[Expert, ...] = ensemble.experts
+        if self.latent_group is not None:
+            group, first = self.latent_group, self.responses[: self.latent_group.num_objects]
+            num = sum(response.num_experts for response in first)
+            joined = Response(group.likelihood, group.predictive, num, torch.Size([num]))
+            self.responses = (joined, *self.responses[len(first) :])
+            self.checkers = ensemble.experts[:1]
         limits = (e.transition.max_rows for e in ensemble.experts if e.transition is not None)
         self.limits: list[int] = [limit for limit in limits if limit is not None]  # longest blocks of transitions
         self.recording: Recording | None = None  # made on first use

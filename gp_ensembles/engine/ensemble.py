@@ -28,7 +28,6 @@ from gp_ensembles.engine.weighing import Layers, append_copies, awake_weights, f
 from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.experts.gaussian import GaussianExpert
-from gp_ensembles.experts.laplace import BoundLaplace
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.filters.rows import Rows, add_extra_noise
@@ -357,6 +356,9 @@ def next_inputs(layers: Layers, state: EnsembleState, X: Tensor) -> Tensor:
 
 def responses_of(bound: Sequence[BoundExpert]) -> tuple[Response, ...]:
     """The likelihoods of experts that have one, which turn latent values into targets."""
-    found = [b for b in bound if isinstance(b, BoundLaplace)]
-    shapes = [b.prior_variance.shape for b in found]
-    return tuple(Response(b.likelihood, b.predictive, s.numel(), s) for b, s in zip(found, shapes, strict=True))
+    found = [(b.likelihood, b.predictive, b.prior_variance.shape) for b in bound]
+    return tuple(
+        Response(likelihood, predictive, shape.numel(), shape)
+        for likelihood, predictive, shape in found
+        if likelihood is not None and predictive is not None
+    )

@@ -52,6 +52,7 @@ def count_block(
     own = torch.stack([predictions.experts.log_prob[place] for place in places]).double()
     weights = torch.stack([predictions.log_weights[place : place + num_copies].exp().sum(0) for place in places])
     is_absent = torch.isnan(torch.stack([predictions.experts.mean[place] for place in places]))
+    is_absent = is_absent.any(-1) if is_absent.ndim > own.ndim else is_absent  # of classes
     mixed, one = predictions.log_prob.double().expand_as(own), torch.ones_like(own)
     ahead = own - mixed if share is None else (own - mixed) * share
     scored = torch.stack([ahead, own, mixed, one]).masked_fill(torch.isnan(own), 0.0).sum(-1)

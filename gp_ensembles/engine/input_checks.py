@@ -6,9 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.experts.base import Expert
+from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.external import ExternalExpert
-from gp_ensembles.experts.laplace import BoundLaplace
 from gp_ensembles.experts.refitted import RefittedExpert
 from gp_ensembles.experts.window import WindowExpert
 from gp_ensembles.features.base import FeatureMap, check_matrix
@@ -190,14 +189,14 @@ def _difference(one: _Kind, other: _Kind) -> str | None:
 
 def _kind(expert: Expert) -> _Kind:
     bound = expert.bind()
-    if isinstance(bound, BoundLaplace):
+    if bound.likelihood is not None:
         name, classes = type(bound.likelihood).__name__, num_classes(bound.likelihood)
-        return _Kind(name, None, classes, bound.num_latent, _support(bound.likelihood, bound))
+        return _Kind(name, None, classes, latent_dim(bound.likelihood), _support(bound.likelihood, bound))
     return _Kind(None, expert.traits.num_outputs, None, 1, None)
 
 
 @torch.no_grad()
-def _support(likelihood: Likelihood, bound: BoundLaplace) -> tuple[bool, float, float] | None:
+def _support(likelihood: Likelihood, bound: BoundExpert) -> tuple[bool, float, float] | None:
     """Kind and ends of the support of the likelihood's distribution, at latent values of zero."""
     dim = latent_dim(likelihood)
     if bound.prior_variance.is_meta:

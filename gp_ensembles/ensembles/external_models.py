@@ -9,7 +9,14 @@ from torch import Tensor
 from gp_ensembles.ensembles.build import NamedExpert
 from gp_ensembles.ensembles.extra_experts import ExpertRecord, WarmUp, check_adapter
 from gp_ensembles.ensembles.spec_checks import check_fields
-from gp_ensembles.experts.adapters import LAST_ERRORS, ColumnsAdapter, HistogramBoosting, ModelAdapter, check_levels
+from gp_ensembles.experts.adapters import (
+    LAST_ERRORS,
+    ClassifierAdapter,
+    ColumnsAdapter,
+    HistogramBoosting,
+    ModelAdapter,
+    check_levels,
+)
 from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.features.linear import InputFeatures
 
@@ -22,8 +29,9 @@ _TRAININGS = 4  # the first is after a quarter of the warm-up rows, so that erro
 class Boosting(ExpertRecord):
     """Histogram gradient boosting, retrained as rows come: best where the function has steps.
 
-    A second model learns the scale of the errors, see :class:`~gp_ensembles.experts.adapters.HistogramBoosting`. Both
-    are trained after a quarter, a half and all of the warm-up rows, and so on, see
+    A second model learns the scale of the errors, see :class:`~gp_ensembles.experts.adapters.HistogramBoosting`; of
+    classes it learns calibrated probabilities, see :class:`~gp_ensembles.experts.adapters.ClassifierAdapter`. Both are
+    trained after a quarter, a half and all of the warm-up rows, and so on, see
     :class:`~gp_ensembles.experts.external.ExternalExpert`.
 
     Attributes:
@@ -52,6 +60,7 @@ class Boosting(ExpertRecord):
         'boosting/0'
     """
 
+    for_classes = True
     num_trees: int = 80
     learning_rate: float = 0.125
     every: int = 2000
@@ -60,7 +69,12 @@ class Boosting(ExpertRecord):
     name: str = "boosting"
 
     def build(self, warm_up: WarmUp) -> list[NamedExpert]:
-        adapter = HistogramBoosting(self.num_trees, self.learning_rate)
+        adapter: ModelAdapter = HistogramBoosting(self.num_trees, self.learning_rate)
+        if warm_up.classes is not None:
+            from sklearn.ensemble import HistGradientBoostingClassifier
+
+            sizes = {"max_iter": self.num_trees, "learning_rate": self.learning_rate}
+            adapter = ClassifierAdapter(HistGradientBoostingClassifier(**sizes, early_stopping=False, random_state=0))
         return [(self.name, _external(adapter, warm_up, self))]
 
 
@@ -97,6 +111,7 @@ class ExternalModel(ExpertRecord):
         'external/0'
     """
 
+    for_classes = True
     adapter: ModelAdapter
     every: int = 1000
     num_rows: int = 20_000
@@ -183,7 +198,8 @@ def _external(adapter: ModelAdapter, warm_up: WarmUp, record: Boosting | Externa
     """An expert on the inputs, and on past targets if its record says so."""
     X = warm_up.seen(record.lags)
     features = warm_up.on_all(InputFeatures(X.shape[1], X.new_ones(())))
-    return ExternalExpert(adapter, features, -(-X.shape[0] // _TRAININGS), record.every, record.num_rows)
+    counts = -(-X.shape[0] // _TRAININGS), record.every, record.num_rows
+    return ExternalExpert(adapter, features, *counts, likelihood=warm_up.classes)
 
 
 def without_forecasts(X: Tensor, forecasts: Sequence[str]) -> Tensor:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple, final
+from typing import ClassVar, NamedTuple, final
 
 import torch
 from gpytorch.kernels import RBFKernel
@@ -33,6 +33,7 @@ from gp_ensembles.features.batch import take_experts
 from gp_ensembles.features.compose import Concatenate, SelectColumns
 from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.features.linear import LinearFeatures
+from gp_ensembles.numerics.gpytorch_types import Likelihood
 from gp_ensembles.numerics.lag_selection import carried_forward
 from gp_ensembles.spectral import OrthogonalDraws
 
@@ -66,6 +67,7 @@ class WarmUp(NamedTuple):
     forecasts: Mapping[str, int] = MappingProxyType({})
     # Length scales (D,) of a function that changes fast, to start from a second time; ``None`` for none
     short: Tensor | None = None
+    classes: Likelihood | None = None  # of targets that are classes; ``None`` for real numbers
 
     def seen(self, lags: bool) -> Tensor:
         """Inputs of an expert: all, or those without past targets."""
@@ -114,9 +116,13 @@ class ExpertRecord(ABC):
     """Record of extra experts to build from warm-up rows, for targets of one real number.
 
     They have no copies on random walks.
+
+    Attributes:
+        for_classes: Whether it is for classes, too: two, or several without an order.
     """
 
     name: str
+    for_classes: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -141,8 +141,10 @@ forecaster: EnsembleSpec = replace(
     lags=TargetLags(bases=_RECURRING, changing_trend=True),
     extra_experts=(),
 )
-# Likelihoods that are not Gaussian cost more per row: of all bases only those that won most often.
+# Likelihoods that are not Gaussian cost more per row: of all bases only those that won most often, and of classes fewer
+# next to boosted trees (benchmarks/classes.py).
 _FEW = (FourierBasis(), RadialBasis(), LinearBasis())
+_FOR_CLASSES = (_FOURIER, LinearBasis())
 # Counts have experts of three families each: of the slowest basis one start, which hardly costs a thing.
 _FOR_COUNTS = (FourierBasis(), RadialBasis(starts=_ONE_START, name="radial"), LinearBasis())
 # If errors are independent: a slow scale with heavy tails, and a narrow peak on them.
@@ -153,17 +155,17 @@ _TAILS = (
 
 
 def auto_for(target: Target, *, one_step: bool = True) -> EnsembleSpec:
-    """The default ensemble for a kind of target: extra experts for one real number, only bases for others.
+    """The default ensemble for a kind of target: extra experts for one real number and classes, bases for all.
 
     Args:
         target: The kind of target.
         one_step: Whether each prediction is of the next row, one step later. If not, as for a table that is predicted
             with a model of another, targets are not predicted from previous ones: there are no lags, innovation models
             only for the scale and the tails of errors, a rule that shifts weights more slowly, and the exact Gaussian
-            process of the last thousand rows.
+            process of the last thousand rows. Of classes without an order the rule is the same.
 
     Classes and levels have static experts and the fastest walk: on eleven streams the two slower ones were no better,
-    on counts they were. The page "Benchmarks" has the alternatives that were tried.
+    on counts they were. Classes have boosted trees, too. The page "Benchmarks" has the alternatives that were tried.
 
     Example:
         >>> from gp_ensembles.ensembles.targets import CountTarget, RealTarget
@@ -189,7 +191,10 @@ def auto_for(target: Target, *, one_step: bool = True) -> EnsembleSpec:
         return replace(auto, target=target)
     if target.num_labels is None:
         return replace(others, bases=_FOR_COUNTS, random_walk_variances=SPEEDS)
-    return replace(others, bases=_FEW, random_walk_variances=_FASTEST)
+    if target.classes() is None:
+        return replace(others, bases=_FEW, random_walk_variances=_FASTEST)
+    rule = default_rule() if one_step else _slow_rule()
+    return replace(others, bases=_FOR_CLASSES, rule=rule, extra_experts=(Boosting(every=1000),))
 
 
 PRESETS = {

@@ -120,7 +120,8 @@ class EnsembleSpec:
         rank_on_warm_up: Whether the rule weighs the experts on the warm-up rows, where their one-step log densities sum
             to the evidence of the fit; far better with few rows than equal weights, as in Waxman and Djuric (2024).
 
-    Innovations, lags, extra experts and the threshold apply to targets of one real number only.
+    Innovations, lags, extra experts and the threshold apply to targets of one real number only, and such extra experts
+    as :class:`~gp_ensembles.ensembles.external_models.Boosting` to classes without an order, too.
 
     Raises:
         TypeError: If a part is not of its kind.
@@ -204,12 +205,13 @@ class EnsembleSpec:
                 f"{type(self.rule).__name__} is for experts that differ in speed only; use a rule such as FixedShare() "
                 f"with innovations, lags or extra experts"
             )
-        if not self.target.is_real or self.target.num_outputs is not None:
-            own = next((one for one in self.extra_experts if isinstance(one, ExternalModel | ForecastColumns)), None)
-            if own is not None:
-                raise ValueError(
-                    f"{own.name!r} predicts one real number, the target is {type(self.target).__name__}; leave it out"
-                )
+        has_classes, is_single = self.target.classes() is not None, self.target.num_outputs is None
+        for own in self.extra_experts:
+            of_classes = isinstance(own, ExternalModel) and own.adapter.for_classes
+            is_foreign = of_classes != has_classes or not (of_classes or (self.target.is_real and is_single))
+            if isinstance(own, ExternalModel | ForecastColumns) and is_foreign:
+                kind = "classes without an order" if of_classes else "one real number"
+                raise ValueError(f"{own.name!r} predicts {kind}, the target is {self.target}; leave it out")
         names = [record.name for record in self.extra_experts]
         if len(set(names)) < len(names):
             raise ValueError(f"extra experts must have distinct names, got {names}; give each another name=")
@@ -329,10 +331,12 @@ class EnsembleSpec:
             first = copies * sum(group_size(group) for group in groups)
             rule = ReferenceAveraging(rule, range(first, first + copies * group_size(lagged.plain)))
             groups.append(lagged.plain)
-        if has_layers:
+        likelihood = self.target.classes()
+        if has_layers or likelihood is not None:
             places = {name: X.shape[1] + number for number, name in enumerate(forecasts)}
-            warm_up = WarmUp(X, y, inputs, settings, generator, progress, places, short)
-            groups += [record.build(warm_up) for record in self._records(lagged is not None)]
+            warm_up = WarmUp(X, y, inputs, settings, generator, progress, places, short, likelihood)
+            records = self._records(lagged is not None)
+            groups += [record.build(warm_up) for record in records if has_layers or record.for_classes]
         return assemble(
             groups,
             rule.to(X.device),

@@ -27,7 +27,7 @@ from gp_ensembles.filters.sites import LatentUpdate
 from gp_ensembles.likelihoods import CountLikelihood, LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
 from gp_ensembles.likelihoods.classification import LogisticLikelihood, Probit
 from gp_ensembles.likelihoods.counts import FAMILIES
-from gp_ensembles.likelihoods.predictive import GaussHermite
+from gp_ensembles.likelihoods.predictive import GaussHermite, ProbitApproximation
 from gp_ensembles.likelihoods.response import check_support
 from gp_ensembles.numerics.gpytorch_types import Likelihood
 
@@ -58,6 +58,10 @@ class Target(ABC):
     @abstractmethod
     def expert(self, features: FeatureMap, y: Tensor) -> Expert:
         """A batch of static experts on warm-up targets (N,) or (N, O), not yet fitted."""
+
+    def classes(self) -> Likelihood | None:
+        """Likelihood of the log probabilities of external models; ``None`` where targets are no classes, or ordered."""
+        return None
 
     @abstractmethod
     def check(self, y: Tensor) -> None:
@@ -164,6 +168,9 @@ class BinaryTarget(Target):
         likelihood = BernoulliLikelihood() if self.is_probit else LogisticLikelihood()
         return LaplaceExpert(features, likelihood, latent_update=self.latent_update)
 
+    def classes(self) -> Likelihood:
+        return LogisticLikelihood()
+
     def check(self, y: Tensor) -> None:
         check_support(_kept(LogisticLikelihood), y)
 
@@ -193,7 +200,12 @@ class ClassTarget(Target):
         object.__setattr__(self, "num_labels", self.num_classes)
 
     def expert(self, features: FeatureMap, y: Tensor) -> Expert:
-        return LaplaceExpert(features, MulticlassLikelihood(self.num_classes), latent_update=self.latent_update)
+        return LaplaceExpert(
+            features, self.classes(), latent_update=self.latent_update, predictive=ProbitApproximation()
+        )
+
+    def classes(self) -> Likelihood:
+        return MulticlassLikelihood(self.num_classes)
 
     def check(self, y: Tensor) -> None:
         check_support(_kept(MulticlassLikelihood, self.num_classes), y)

@@ -284,8 +284,8 @@ class OnlineClassifier(ClassifierMixin, _OnlineEstimator):
     softmax regression; ``spec`` may say otherwise (probit, levels with an order).
 
     Args:
-        spec: What the ensemble is made of; :func:`~gp_ensembles.ensembles.presets.auto_for` the classes if ``None``. A
-            target that is not one of classes is replaced by one.
+        spec: What the ensemble is made of; if ``None``, :func:`~gp_ensembles.ensembles.presets.auto_for` the classes
+            with ``one_step=False``. A target that is not one of classes is replaced by one.
         warmup: Rows for scales and hyperparameters. With ``partial_fit`` alone, rows are kept until that many have
             come, and meanwhile probabilities are the frequencies of the labels so far.
         random_state: Seed, random state or ``None``, as in scikit-learn.
@@ -384,7 +384,7 @@ class OnlineClassifier(ClassifierMixin, _OnlineEstimator):
             check_made("spec", self.spec, EnsembleSpec, "gpe.auto or gpe.e_doebe")
         given = None if self.spec is None else self.spec.target
         target = class_target(len(classes), given)
-        spec = auto_for(target) if self.spec is None else replace(self.spec, target=target)
+        spec = auto_for(target, one_step=False) if self.spec is None else replace(self.spec, target=target)
         return self._model_of(spec, num_warmup, columns)
 
 

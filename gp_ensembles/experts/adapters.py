@@ -1,7 +1,8 @@
 """Adapters of external models, trained on rows, that predict the mean and the standard deviation of targets.
 
-For regressors with ``fit`` and ``predict``, regressors of river, functions, and columns of forecasts; and the reasons
-for missing predictions: numbers in a state, messages for the user.
+For regressors with ``fit`` and ``predict``, regressors of river, functions, and columns of forecasts; for classifiers
+with ``predict_proba``, which give probabilities of classes; and the reasons for missing predictions: numbers in a
+state, messages for the user.
 """
 
 import copy
@@ -28,6 +29,8 @@ _LEAST_ERRORS = 10
 _SCALE_ERRORS, _LEAST_SCALE_ERRORS = 4000, 100  # that a second model learns the scale from
 _SMALLEST = 1e-3  # error, in root mean squares of all: its logarithm tells no more of the scale
 _LOG_NORMAL = 0.5 * (math.log(2) + 0.5772156649015329)  # minus the mean logarithm of a standard normal number's size
+_HELD_SHARE, _EXPONENTS = 5, (-1.0, 0.2, 25)  # one row in so many calibrates; logarithms of the grid's ends, its size
+_REST, _LEAST_SHARE = 1e-3, 1e-9  # share of the frequencies, and least probability before calibration
 SILENT, ILLEGAL_MEAN, ILLEGAL_DEVIATION, WRONG_LENGTH, FAILED_PREDICTION, FAILED_TRAINING, UNTRAINED = range(1, 8)
 _NUM_BYTES = 200
 
@@ -38,12 +41,14 @@ class TrainingRows(NamedTuple):
     Attributes:
         inputs: Shape (N, D).
         targets: Shape (N,).
-        errors: Target minus the prediction made before it, shape (N,); NaN without a prediction.
+        errors: Target minus the prediction made before it, shape (N,); NaN without a prediction, and for classes.
+        num_labels: Number of classes C; ``None`` where targets are numbers.
     """
 
     inputs: Tensor
     targets: Tensor
     errors: Tensor
+    num_labels: int | None = None
 
 
 class ModelAdapter(ABC):
@@ -51,9 +56,11 @@ class ModelAdapter(ABC):
 
     Attributes:
         initial: Its forecast before the first training; ``None`` if it has to be trained.
+        for_classes: Whether its targets are classes, of which it gives log probabilities (N, C) in place of means.
     """
 
     initial: PredictFunction | None = None
+    for_classes: bool = False
 
     @abstractmethod
     def fit(self, rows: TrainingRows) -> PredictFunction:
@@ -172,6 +179,60 @@ class RegressorAdapter(ModelAdapter):
 
 
 @final
+class ClassifierAdapter(ModelAdapter):
+    r"""A classifier with ``fit(X, y)`` and ``predict_proba(X)`` on NumPy arrays, calibrated out of sample.
+
+    .. math:: p_c \propto q_c^a
+
+    The exponent a is the best one of a grid for the last fifth of the rows, predicted by a copy that is trained on those
+    before. A thousandth of each probability is that of the frequencies of the classes.
+
+    Args:
+        classifier: The untrained classifier, copied for each training.
+
+    Raises:
+        TypeError: If it is a class, or has no ``fit`` and ``predict_proba``.
+    """
+
+    for_classes = True
+
+    def __init__(self, classifier: Any) -> None:
+        _check_methods(classifier, "ClassifierAdapter", "fit", "predict_proba")
+        self.classifier = classifier
+
+    def fit(self, rows: TrainingRows) -> PredictFunction:
+        """Train two copies of the classifier; see :meth:`ModelAdapter.fit`."""
+        assert rows.num_labels is not None
+        y, num_held = rows.targets.long(), len(rows.targets) // _HELD_SHARE
+        counts = torch.bincount(y, minlength=rows.num_labels) + 1 / rows.num_labels
+        log_rest = (_REST * counts / counts.sum()).log()
+        known = self._log_shares(rows, slice(-num_held))(rows.inputs[-num_held:])
+        exponents = torch.logspace(*_EXPONENTS, dtype=torch.float64, device="cpu")
+        held = y[-num_held:].expand(len(exponents), -1).unsqueeze(-1)
+        candidates = torch.logaddexp((exponents[:, None, None] * known).log_softmax(-1), log_rest)
+        exponent = exponents[candidates.gather(-1, held).sum((1, 2)).argmax()]
+        log_shares = self._log_shares(rows, slice(None))
+        return lambda X: (torch.logaddexp((exponent * log_shares(X)).log_softmax(-1), log_rest).log_softmax(-1), None)
+
+    def _log_shares(self, rows: TrainingRows, part: slice) -> Callable[[Tensor], Tensor]:
+        """Log probabilities (N, C) by a copy that is trained on some rows; of classes that it has not seen, the least."""
+        from threadpoolctl import ThreadpoolController
+
+        threads, X, y = ThreadpoolController(), rows.inputs[part], rows.targets[part]
+        labels = y.unique().long()
+        with threads.limit(limits=1):
+            model = _fitted(self.classifier, X, y) if len(labels) > 1 else None
+
+        def predict(X: Tensor) -> Tensor:
+            shares = X.new_zeros(len(X), rows.num_labels or 0)
+            with threads.limit(limits=1):
+                shares[:, labels] = 1.0 if model is None else _as_tensor(model.predict_proba(X.numpy().copy()))
+            return shares.clamp_min(_LEAST_SHARE).log()
+
+        return predict
+
+
+@final
 class RiverAdapter(ModelAdapter):
     """A regressor of river, with ``learn_one`` and ``predict_one``; the inputs are called ``x0``, ``x1`` and so on.
 
@@ -255,6 +316,8 @@ def as_adapter(value: object) -> str | None:
         return spelled(value)
     if _has(value, "learn_one", "predict_one"):
         return f"RiverAdapter({spelled(value)})"
+    if _has(value, "fit", "predict_proba"):
+        return f"ClassifierAdapter({spelled(value)})"
     if _has(value, "fit", "predict"):
         return f"RegressorAdapter({spelled(value)})"
     return f"FunctionAdapter({spelled(value)})" if callable(value) and not isinstance(value, type) else None

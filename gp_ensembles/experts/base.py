@@ -14,6 +14,8 @@ from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import FilterState, Predictions, overwrite_
 from gp_ensembles.filters.transitions import Transition
+from gp_ensembles.likelihoods.predictive import Predictive
+from gp_ensembles.numerics.gpytorch_types import Likelihood
 
 Numbers = NDArray[np.float64]
 P = TypeVar("P")
@@ -290,6 +292,9 @@ class BoundExpert(ABC):
 
     plans: ClassVar[Plans] = Plans()
     columns: tuple[int, ...] = ()  # places of forecasts among the inputs, if it sees nothing else
+    # How latent values become targets that are not real numbers; ``None`` where there are none
+    likelihood: Likelihood | None = None
+    predictive: Predictive | None = None
 
     def __init__(self, features: BoundFeatures, prior_variance: Tensor, transition: Transition | None) -> None:
         self.features = features

@@ -31,8 +31,17 @@ from gp_ensembles.experts.linear_rows import passed_columns
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.batch import take_experts
 from gp_ensembles.filters.rows import Rows, as_rows, with_extra_noise
-from gp_ensembles.filters.states import ExternalState, FilterState, Predictions, StepPredictions
+from gp_ensembles.filters.states import (
+    ExternalState,
+    FilterState,
+    LatentPredictions,
+    Predictions,
+    StepPredictions,
+)
 from gp_ensembles.filters.transitions import Transition
+from gp_ensembles.likelihoods.predictive import Predictive, ProbitApproximation, num_classes
+from gp_ensembles.likelihoods.response import check_support, latent_dim
+from gp_ensembles.numerics.gpytorch_types import Likelihood
 
 Numbers = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -43,6 +52,7 @@ _Trained = _Complete | str  # the text is why training failed
 _KEPT = 3  # trained models: a block is predicted more than once where there are outliers
 _LEAST_ROWS = 10  # to train on
 _LEAST_SHARE = 0.5  # least share of a row that is trained on: few models take weights, and some are slow with them
+_CERTAIN = 1e-6  # deviation of log probabilities
 _LARGEST = 1e30  # mean or variance, in standardized units: single precision holds it
 
 
@@ -57,7 +67,10 @@ class ExternalRows(NamedTuple):
 
 
 class _Answers(NamedTuple):
-    """Predictions of N rows: means and variances (N,), NaN where it is absent, and the last reason for that."""
+    """Predictions of N rows: means and variances (N,), NaN where it is absent, and the last reason for that.
+
+    Of C unordered classes these are latent values (N, C).
+    """
 
     mean: Tensor
     variance: Tensor
@@ -150,26 +163,28 @@ class BoundExternal(BoundExpert):
     """The view of an external expert that loops use."""
 
     plans = Plans(_runner, _row, upkeep=_upkeep)
+    predictive: Predictive = ProbitApproximation()
 
     def __init__(self, expert: "ExternalExpert") -> None:
         super().__init__(expert.features.bind(), expert.features.prior_variance, None)
         self.columns: tuple[int, ...] = expert.columns
+        self.likelihood = expert.likelihood
         self._expert = expert
 
-    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor | Rows) -> tuple[ExternalState, StepPredictions]:
+    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor | Rows) -> tuple[ExternalState, Predictions]:
         assert isinstance(state, ExternalState)
         rows, steps = self.condition(state, Phi, y)
         after = ExternalState(*(field.clone() for field in state))
         append_(after, rows)
         return after, steps
 
-    def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> StepPredictions:
+    def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> Predictions:
         assert isinstance(state, ExternalState)
         X = self._rows(Phi)
         predicted = self._ask(state, int(state.digest), None, X)
-        return self._steps(predicted.mean, predicted.variance, torch.full_like(predicted.mean, torch.nan), Phi)
+        return self._steps(predicted.mean, predicted.variance, X.new_full(X.shape[:1], torch.nan), Phi)
 
-    def condition(self, state: ExternalState, Phi: Tensor, y: Tensor | Rows) -> tuple[ExternalRows, StepPredictions]:
+    def condition(self, state: ExternalState, Phi: Tensor, y: Tensor | Rows) -> tuple[ExternalRows, Predictions]:
         """Predict a block, and what :func:`append_` writes to the state; models are trained when they are due."""
         X, given = self._rows(Phi), as_rows(y)
         targets = given.y.detach().double().cpu()
@@ -184,20 +199,22 @@ class BoundExternal(BoundExpert):
             parts.append(predicted)
             if predicted.reason:
                 reason, words = predicted.reason, predicted.words
-            errors[start:stop] = targets[start:stop] - predicted.mean
+            if self.likelihood is None:
+                errors[start:stop] = targets[start:stop] - predicted.mean
             num_seen, start = num_seen + stop - start, stop
             if num_seen == due:
                 due += min(due, self._expert.every)
                 now = seen[:stop]
                 new = tuple(part[:stop][now] for part in (X, targets, shares, errors))
-                found = _history(state, stored, new, self._expert.num_rows)
+                found = self._history(state, stored, new)
                 if found.targets.shape[0] >= _LEAST_ROWS:
                     rows, trained_at, digest = found, stored + int(now.sum()), _digest(found)
         mean, variance = (torch.cat(part) for part in ([p.mean for p in parts], [p.variance for p in parts]))
         steps = self._steps(mean, variance, targets, Phi)
         counts = num_seen, stored + int(seen.sum()), due, trained_at, digest, reason
         observed = tuple(part[seen] for part in (X, targets, shares, errors))
-        return ExternalRows(observed, counts, words), with_extra_noise(steps, given)
+        noisy = steps if isinstance(steps, LatentPredictions) else with_extra_noise(steps, given)
+        return ExternalRows(observed, counts, words), noisy
 
     def is_pending(self, state: ExternalState) -> bool:
         """Whether the next row trains a model first."""
@@ -209,7 +226,7 @@ class BoundExternal(BoundExpert):
         if not self.is_pending(state):
             after.due.copy_(state.num_seen + state.num_seen.clamp(1, self._expert.every))
             stored, nothing = int(state.num_stored), tuple(field[:0].double().cpu() for field in state[:4])
-            rows = _history(state, stored, nothing, self._expert.num_rows)
+            rows = self._history(state, stored, nothing)
             if rows.targets.shape[0] >= _LEAST_ROWS:
                 after.trained_at.fill_(stored)
                 after.digest.fill_(_digest(rows))
@@ -240,9 +257,10 @@ class BoundExternal(BoundExpert):
     def _ask(self, state: ExternalState, digest: int, rows: TrainingRows | None, X: Tensor) -> _Answers:
         """Predictions at rows X (N, D) by the model of a digest, trained on ``rows`` or on what is stored."""
         forecast = self._forecast(state, digest, rows)
+        shape = (len(X), *self._expert.shape)
         if forecast is not None and not isinstance(forecast, str):
-            return _answers(forecast, X)
-        nothing = X.new_full(X.shape[:1], torch.nan)
+            return _answers(forecast, X, shape)
+        nothing = X.new_full(shape, torch.nan)
         return _Answers(nothing, nothing, FAILED_TRAINING if forecast else UNTRAINED, forecast or "")
 
     def _forecast(self, state: ExternalState, digest: int, rows: TrainingRows | None) -> _Trained | None:
@@ -252,7 +270,8 @@ class BoundExternal(BoundExpert):
             return None if initial is None else _completed(initial, 1.0)
 
         def train() -> _Trained:
-            return _trained(self._expert.adapter, self._stored(state) if rows is None else rows)
+            known = self._stored(state) if rows is None else rows
+            return _trained(self._expert.adapter, known, self.likelihood)
 
         return self._expert.models.get(digest, train)
 
@@ -260,9 +279,21 @@ class BoundExternal(BoundExpert):
         """The rows of the last training."""
         stop = int(state.trained_at)
         empty = tuple(field[:0].cpu().double() for field in state[:4])
-        return _history(state, stop, empty, self._expert.num_rows)
+        return self._history(state, stop, empty)
 
-    def _steps(self, mean: Tensor, variance: Tensor, targets: Tensor, Phi: Tensor) -> StepPredictions:
+    def _history(self, state: ExternalState, stop: int, new: tuple[Tensor, ...]) -> TrainingRows:
+        """The last rows without outliers: those stored before row ``stop``, and new ones behind them."""
+        rows = _history(state, stop, new, self._expert.num_rows)
+        return rows if self.likelihood is None else rows._replace(num_labels=num_classes(self.likelihood))
+
+    def _steps(
+        self, mean: Tensor, variance: Tensor, targets: Tensor, Phi: Tensor
+    ) -> StepPredictions | LatentPredictions:
+        if self.likelihood is not None:
+            latent = mean, torch.diag_embed(variance) if mean.ndim > 1 else variance
+            found = *self.predictive.assess(self.likelihood, *latent, targets), *latent
+            batch = self._expert.batch_shape
+            return LatentPredictions(*(part.to(Phi).expand(*batch, *part.shape) for part in found))
         log_prob = -0.5 * ((targets - mean).square() / variance + (2 * math.pi * variance).log())
         shape = (*self._expert.batch_shape, mean.shape[0])
         return StepPredictions(*(part.to(Phi).expand(shape) for part in (mean, variance, log_prob)))
@@ -281,9 +312,12 @@ class ExternalExpert(Expert):
         num_rows: Most observed rows that it is trained on, the last ones.
         columns: Places of its inputs in the rows of an ensemble, if they are forecasts, which may be NaN and which no
             other expert sees; empty if it has the same inputs as the others.
+        likelihood: That of two classes, or of several without an order; ``None`` where targets are real numbers. The
+            model's log probabilities are then latent values that are certain.
 
     Raises:
-        ValueError: If a number is not positive, or there are not as many columns as inputs.
+        ValueError: If a number is not positive, there are not as many columns as inputs, or the adapter is for numbers
+            and targets are classes, or the other way round.
     """
 
     traits = Traits(may_be_absent=True, runs_apart=False, stores_rows=True)
@@ -301,8 +335,15 @@ class ExternalExpert(Expert):
         every: int = 1000,
         num_rows: int = 20_000,
         columns: Sequence[int] = (),
+        likelihood: Likelihood | None = None,
     ) -> None:
         super().__init__(features, None)
+        if adapter.for_classes == (likelihood is None):
+            kinds = ("numbers", "classes")
+            raise ValueError(
+                f"{type(adapter).__name__} predicts {kinds[adapter.for_classes]} and targets are "
+                f"{kinds[likelihood is not None]}; for classes use ClassifierAdapter"
+            )
         for name, value in (("first", first), ("every", every), ("num_rows", num_rows)):
             if value < 1:
                 raise ValueError(f"{name} must be at least one row, got {value}")
@@ -311,6 +352,10 @@ class ExternalExpert(Expert):
         self.adapter, self.columns = adapter, tuple(columns)
         self.first, self.every, self.num_rows = first, every, num_rows
         self.models: TrainedModels = TrainedModels()
+        self.likelihood = likelihood
+        self.traits = self.traits._replace(is_real=likelihood is None)
+        dim = 1 if likelihood is None else latent_dim(likelihood)
+        self.shape: tuple[int, ...] = () if dim == 1 else (dim,)  # of the prediction of a row
 
     def init(self) -> ExternalState:
         like = self.features.prior_variance
@@ -326,6 +371,8 @@ class ExternalExpert(Expert):
 
     def check_targets(self, y: Tensor) -> None:
         check_single_output(y)
+        if self.likelihood is not None:
+            check_support(self.likelihood, y)
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
         """Sum of the one-step-ahead log densities, a constant; see :meth:`Expert.log_evidence`."""
@@ -347,7 +394,8 @@ class ExternalExpert(Expert):
         return self._with(self.features)
 
     def _with(self, features: FeatureMap) -> "ExternalExpert":
-        return ExternalExpert(self.adapter, features, self.first, self.every, self.num_rows, self.columns)
+        counts = self.first, self.every, self.num_rows
+        return ExternalExpert(self.adapter, features, *counts, self.columns, self.likelihood)
 
 
 def append_(state: ExternalState, rows: ExternalRows) -> None:
@@ -374,9 +422,9 @@ def _history(state: ExternalState, stop: int, new: tuple[Tensor, ...], most: int
     return TrainingRows(inputs[usual], targets[usual], errors[usual])
 
 
-def _answers(forecast: _Complete, X: Tensor) -> _Answers:
+def _answers(forecast: _Complete, X: Tensor, shape: tuple[int, ...]) -> _Answers:
     """The legal predictions of a model; if it fails on a block, its rows are predicted one by one."""
-    reason, words, nothing = 0, "", X.new_full(X.shape[:1], torch.nan)
+    reason, words, nothing = 0, "", X.new_full(shape, torch.nan)
     try:
         mean, deviation = forecast(X)
         if mean.shape != nothing.shape or deviation.shape != nothing.shape:
@@ -385,7 +433,7 @@ def _answers(forecast: _Complete, X: Tensor) -> _Answers:
     except Exception as error:  # external code may raise anything
         reason, words = FAILED_PREDICTION, f"{type(error).__name__}: {error}"
     if reason and X.shape[0] > 1:
-        parts = [_answers(forecast, row) for row in X.split(1)]
+        parts = [_answers(forecast, row, (1, *shape[1:])) for row in X.split(1)]
         last = next((part for part in reversed(parts) if part.reason), parts[-1])
         moments = torch.cat([part.mean for part in parts]), torch.cat([part.variance for part in parts])
         return _Answers(*moments, last.reason, last.words)
@@ -396,8 +444,9 @@ def _answers(forecast: _Complete, X: Tensor) -> _Answers:
     legal = legal_mean & (deviation > 0) & (variance > 1 / _LARGEST) & (variance < _LARGEST)
     if bool(legal.all()):
         return _Answers(mean, variance)
-    place = int((~legal).nonzero()[-1])
+    place = tuple((~legal).nonzero()[-1].tolist())
     value, spread = float(mean[place]), float(deviation[place])
+    legal = legal if legal.ndim == 1 else legal.all(-1, keepdim=True)
     if math.isnan(value) or math.isnan(spread):
         reason = SILENT
     elif not bool(legal_mean[place]):
@@ -410,18 +459,21 @@ def _answers(forecast: _Complete, X: Tensor) -> _Answers:
 def _digest(rows: TrainingRows) -> int:
     """A hash of the rows, never zero."""
     digest = hashlib.blake2b(digest_size=8)
-    for part in rows:
+    for part in rows[:3]:
         digest.update(part.contiguous().numpy().tobytes())
     return int.from_bytes(digest.digest(), "little", signed=True) or 1
 
 
-def _trained(adapter: ModelAdapter, rows: TrainingRows) -> _Trained:
+def _trained(adapter: ModelAdapter, rows: TrainingRows, likelihood: Likelihood | None) -> _Trained:
     """A forecast that always has a deviation, or why training failed."""
     try:
         forecast = adapter.fit(rows)
     except Exception as error:  # external code may raise anything
         return f"{type(error).__name__}: {error}"
-    return _completed(forecast, error_size(rows))
+    if likelihood is None:
+        return _completed(forecast, error_size(rows))
+    is_vector = latent_dim(likelihood) > 1
+    return _completed(lambda X: (forecast(X)[0] if is_vector else forecast(X)[0].diff(dim=-1)[:, 0], None), _CERTAIN)
 
 
 def _completed(forecast: PredictFunction, size: float) -> _Complete:

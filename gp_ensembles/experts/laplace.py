@@ -16,13 +16,13 @@ from gp_ensembles.experts.base import BoundExpert, CopiedSeries, Expert, Plans, 
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.batch import take_experts
 from gp_ensembles.filters.block import BlockGain
-from gp_ensembles.filters.latent import BlockSites, LatentBlock, find_sites, latent_block, latent_gain
+from gp_ensembles.filters.latent import BlockSites, LatentBlock, find_sites, for_classes, latent_block, latent_gain
 from gp_ensembles.filters.rows import Rows, as_rows
 from gp_ensembles.filters.sites import LaplaceUpdate, LatentUpdate, LikelihoodRule, SiteRule, damped_newton
 from gp_ensembles.filters.states import FilterState, GaussianState, LatentMoments, LatentPredictions, gaussian_state
 from gp_ensembles.filters.transitions import Schedule, Transition, make_schedule, moment_scales
 from gp_ensembles.filters.update import predict, update_block
-from gp_ensembles.likelihoods.classification import OrdinalLink
+from gp_ensembles.likelihoods.classification import LogisticLikelihood, OrdinalLink
 from gp_ensembles.likelihoods.closed_forms import latent_density
 from gp_ensembles.likelihoods.counts import CountLikelihood
 from gp_ensembles.likelihoods.predictive import GaussHermite, Predictive
@@ -38,6 +38,7 @@ _WHAT = "the curvature of the posterior of the weights"
 class LatentGroup(NamedTuple):
     """Experts of one or more objects that share a likelihood."""
 
+    num_objects: int  # how many objects, the first ones of an ensemble
     likelihood: Likelihood  # the likelihood, of batch shape (M,) or none
     rule: SiteRule  # gives the site of each target
     predictive: Predictive  # computes predictions of targets
@@ -68,17 +69,17 @@ class LatentRunner(Runner):
         transition, prior_variance = self._bound.transition, self._bound.prior_variance.detach()
         self._staged = None
         if ages is not None:
-            self._schedule = make_schedule(transition, Phi.shape[-2], prior_variance, ages)
+            schedule = make_schedule(transition, Phi.shape[-2], prior_variance, ages)
         else:
             prepare = partial(make_schedule, transition, prior_variance=prior_variance)
-            self._schedule = of_length(self._schedules, Phi.shape[-2], prepare)
-        block = latent_block(self._state, Phi, self._schedule, prior_variance)
-        cross, mean, covariance, scale, drift = block
+            schedule = of_length(self._schedules, Phi.shape[-2], prepare)
+        design, self._schedule, own = for_classes(self._bound.num_latent, Phi, schedule, prior_variance)
+        block = latent_block(self._state, design, self._schedule, own)
+        scale, axes = block.target_scale, len(self._batch_shape)
         if scale is not None:
             scale = scale.expand(*self._batch_shape, Phi.shape[-2]).reshape(-1, Phi.shape[-2])
-        axes = len(self._batch_shape)
-        cross, mean, covariance = (part.reshape(-1, *part.shape[axes:]) for part in (cross, mean, covariance))
-        return LatentBlock(cross, mean, covariance, scale, drift)
+        cross, mean, covariance = (part.reshape(-1, *part.shape[axes:]) for part in block[:3])
+        return LatentBlock(cross, mean, covariance, scale, block.drift)
 
     def keep(self, block: LatentBlock, sites: BlockSites) -> None:
         """Keep what a block teaches until :meth:`commit`."""
@@ -88,7 +89,8 @@ class LatentRunner(Runner):
         gain, schedule, moments = self._staged, self._schedule, self._state.moments
         if gain is None or schedule is None:
             return
-        moments.view(-1, *moments.shape[-2:]).baddbmm_(gain.left.mT, gain.right, alpha=-1.0)
+        left, right = (part.reshape(-1, *part.shape[-2:]) for part in (gain.left, gain.right))
+        moments.view(-1, *moments.shape[-2:]).baddbmm_(left.mT, right, alpha=-1.0)
         if gain.drift is not None:
             covariance, is_matrix = moments[..., :-1], gain.drift.ndim == moments.ndim
             (covariance if is_matrix else covariance.diagonal(dim1=-2, dim2=-1)).add_(gain.drift)
@@ -104,9 +106,8 @@ def condition_latent(group: LatentGroup, runners: Sequence[LatentRunner], rows: 
     mean, covariance = torch.cat([block.mean for block in blocks]), torch.cat([block.covariance for block in blocks])
     scale = None
     if any(block.target_scale is not None for block in blocks):
-        like = mean if mean.ndim == 2 else mean[..., 0]
         scales = [block.target_scale for block in blocks]
-        ones = like.new_ones(like.shape[1])
+        ones = mean.new_ones(mean.shape[-1])
         scale = torch.cat(
             [ones.expand(len(b.mean), -1) if s is None else s for b, s in zip(blocks, scales, strict=True)]
         )
@@ -195,7 +196,8 @@ class LaplaceExpert(Expert):
 
     After each target the posterior of the weights is made Gaussian again, by Laplace's method or by moment matching
     (Lu et al. 2022, section 4; Waxman and Djuric 2024). All that a target teaches passes through its latent value, so a
-    row costs O(F²) and no system of F equations is solved. Unordered classes have a latent function, and weights, each.
+    row costs O(F²) and no system of F equations is solved. Unordered classes have a latent function each, whose weights
+    are independent of those of the others given the targets so far, see :mod:`~gp_ensembles.filters.latent`.
 
     Args:
         features: Feature map; its ``prior_variance`` is :math:`\sigma_\theta^2`.
@@ -241,7 +243,10 @@ class LaplaceExpert(Expert):
         self.predictive: Predictive = GaussHermite() if predictive is None else predictive
 
     def init(self) -> GaussianState:
-        return gaussian_state(self.features.prior_variance, self.features.num_features * self.num_latent)
+        prior_variance = self.features.prior_variance
+        if self.num_latent > 1:
+            prior_variance = prior_variance.unsqueeze(-1).expand(*self.batch_shape, self.num_latent)
+        return gaussian_state(prior_variance, self.features.num_features)
 
     def bind(self) -> BoundLaplace:
         features = self.features
@@ -259,14 +264,23 @@ class LaplaceExpert(Expert):
         check_support(self.likelihood, y)
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
-        """By Laplace's approximation, however the expert learns; see :meth:`Expert.log_evidence`."""
+        """By Laplace's approximation, however the expert learns; see :meth:`Expert.log_evidence`.
+
+        Of C classes it is the sum of those of each class against all others, under the logistic link.
+        """
         Phi, prior_variance = self.features.bind()(X), self.features.prior_variance
-        is_closed = isinstance(self.likelihood, CountLikelihood)  # through whose derivatives gradients pass
-        density = latent_density(self.likelihood, force_autograd=not is_closed)
+        if self.num_latent > 1:  # a binary regression of each class
+            Phi, prior_variance = Phi.unsqueeze(-3), prior_variance.unsqueeze(-1)
+            y = (y == torch.arange(self.num_latent, device=y.device).unsqueeze(-1)).to(y)
+            density = latent_density(LogisticLikelihood())
+        else:
+            is_closed = isinstance(self.likelihood, CountLikelihood)  # through whose derivatives gradients pass
+            density = latent_density(self.likelihood, force_autograd=not is_closed)
         try:
-            return laplace_log_evidence(Phi, y, density, prior_variance)
+            found = laplace_log_evidence(Phi, y, density, prior_variance)
         except NumericalError:
-            return prior_variance * torch.nan
+            return self.features.prior_variance * torch.nan
+        return found if self.num_latent == 1 else found.sum(-1)
 
     def take(self, index: Tensor) -> "LaplaceExpert":
         return LaplaceExpert(
@@ -289,16 +303,20 @@ def take_likelihood(likelihood: Likelihood, batch_shape: torch.Size, index: Tens
 
 
 def join_latent(bound: Sequence[BoundExpert]) -> LatentGroup | None:
-    """All experts of an ensemble as one group; ``None`` unless they share a likelihood and the kind of update."""
+    """All Laplace experts of an ensemble as one group.
+
+    ``None`` unless they come before all others, and share a likelihood and the kind of update.
+    """
     members = [b for b in bound if isinstance(b, BoundLaplace)]
-    if len(members) < len(bound):
+    if not members or list(bound[: len(members)]) != members:
         return None
     first = members[0]
     likelihood = join_likelihoods([b.likelihood for b in members], [b.prior_variance.shape for b in members])
     same = all(b.latent_update == first.latent_update and _same(b.predictive, first.predictive) for b in members)
     if likelihood is None or not same:
         return None
-    return LatentGroup(likelihood, LikelihoodRule(latent_density(likelihood), first.latent_update), first.predictive)
+    rule = LikelihoodRule(latent_density(likelihood), first.latent_update)
+    return LatentGroup(len(members), likelihood, rule, first.predictive)
 
 
 def join_likelihoods(likelihoods: Sequence[Likelihood], batch_shapes: Sequence[torch.Size]) -> Likelihood | None:
@@ -335,26 +353,26 @@ def laplace_log_evidence(Phi: Tensor, y: Tensor, density: LatentDensity, prior_v
     r"""Laplace approximation of the evidence of non-Gaussian targets, over all weights, for a batch of experts.
 
     .. math:: \log p(y) \approx \sum_n \ell_n(\hat z_n) - \frac{\|\hat\theta\|^2}{2 \sigma_\theta^2}
-              - \tfrac12 \log \Big| I + \sigma_\theta^2 \sum_n H_n \otimes \phi_n \phi_n^\top \Big|
+              - \tfrac12 \log \Big| I + \sigma_\theta^2 \sum_n h_n \phi_n \phi_n^\top \Big|
 
     (Rasmussen and Williams 2006, section 3.4, in weight space). The mode is found without gradients; two more Newton
     steps with gradients then make value, gradient and Hessian in the hyperparameters exact, since each squares the
     error.
 
-    Shapes: ``Phi`` (\*batch, N, F), ``y`` (N,), ``prior_variance`` (\*batch); returns (\*batch).
+    Shapes: ``Phi`` (\*batch, N, F), ``y`` (N,) or (\*batch, N), ``prior_variance`` (\*batch); returns (\*batch).
     """
     weights = _weights_at_mode(Phi.detach(), y, density, prior_variance.detach())
     if torch.is_grad_enabled():
         for _ in range(2):
             weights = _newton(weights, Phi, y, density, prior_variance)
     curvature = -density.derivatives(_latent(weights, Phi), y)[1]
-    factor = cholesky(_system(curvature, Phi, density.num_latent, prior_variance), _WHAT)
+    factor = cholesky(_system(curvature, Phi, prior_variance), _WHAT)
     return _log_joint(weights, Phi, y, density, prior_variance) - factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
 @torch.no_grad()
 def _weights_at_mode(Phi: Tensor, y: Tensor, density: LatentDensity, prior_variance: Tensor) -> Tensor:
-    r"""Weights (\*batch, C, F) at the mode, by damped Newton from zero, for every expert by itself."""
+    r"""Weights (\*batch, F) at the mode, by damped Newton from zero, for every expert by itself."""
     tolerance = float(torch.finfo(Phi.dtype).eps ** 0.6)
 
     def height(weights: Tensor) -> Tensor:
@@ -370,7 +388,7 @@ def _weights_at_mode(Phi: Tensor, y: Tensor, density: LatentDensity, prior_varia
         # Of large counts the steps are soon round-off: as short as the next is to be, and no shorter than the last.
         return step, 0.0, size <= tolerance or (size <= tolerance**0.75 and size > 0.1 * before)
 
-    start = Phi.new_zeros(*Phi.shape[:-2], density.num_latent, Phi.shape[-1])
+    start = Phi.new_zeros(*torch.broadcast_shapes(prior_variance.shape, y.shape[:-1]), Phi.shape[-1])
     weights: Tensor = damped_newton(start, height, ascent, _STEPS)[0]
     if not bool(torch.isfinite(height(weights)).all()):
         raise NumericalError("the posterior of the weights has no proper mode; start with a smaller prior variance")
@@ -378,39 +396,29 @@ def _weights_at_mode(Phi: Tensor, y: Tensor, density: LatentDensity, prior_varia
 
 
 def _latent(weights: Tensor, Phi: Tensor) -> Tensor:
-    r"""Latent values (\*batch, N) or vectors (\*batch, N, C) of weights (\*batch, C, F)."""
-    latent = Phi @ weights.mT
-    return latent if latent.shape[-1] > 1 else latent.squeeze(-1)
+    r"""Latent values (\*batch, N) of weights (\*batch, F)."""
+    return (Phi @ weights.unsqueeze(-1)).squeeze(-1)
 
 
 def _log_joint(weights: Tensor, Phi: Tensor, y: Tensor, density: LatentDensity, prior_variance: Tensor) -> Tensor:
     r"""Log posterior of the weights up to a constant, (\*batch)."""
-    penalty = 0.5 * weights.square().sum((-2, -1)) / prior_variance
     fit: Tensor = density.log_prob(_latent(weights, Phi), y).sum(-1)
-    return fit - penalty
+    return fit - 0.5 * weights.square().sum(-1) / prior_variance
 
 
 def _newton(
     weights: Tensor, Phi: Tensor, y: Tensor, density: LatentDensity, prior_variance: Tensor, *, convex: bool = False
 ) -> Tensor:
     """Where a Newton step leads; with ``convex`` negative curvature is left out, so that it always climbs."""
-    latent, num_latent = _latent(weights, Phi), density.num_latent
+    latent = _latent(weights, Phi)
     first, second = density.derivatives(latent, y)
-    curvature = (-second).clamp_min(0.0) if convex and num_latent == 1 else -second
-    if num_latent == 1:
-        right = (first + curvature * latent).unsqueeze(-1)
-    else:
-        right = first + (curvature @ latent.unsqueeze(-1)).squeeze(-1)
-    target = prior_variance[..., None, None] * (right.mT @ Phi)
-    factor = cholesky(_system(curvature, Phi, num_latent, prior_variance), _WHAT)
-    solved = torch.cholesky_solve(target.flatten(-2).unsqueeze(-1), factor).squeeze(-1)
-    return solved.reshape(weights.shape)
+    curvature = (-second).clamp_min(0.0) if convex else -second
+    target = prior_variance.unsqueeze(-1) * ((first + curvature * latent).unsqueeze(-2) @ Phi).squeeze(-2)
+    factor = cholesky(_system(curvature, Phi, prior_variance), _WHAT)
+    return torch.cholesky_solve(target.unsqueeze(-1), factor).squeeze(-1)
 
 
-def _system(curvature: Tensor, Phi: Tensor, num_latent: int, prior_variance: Tensor) -> Tensor:
-    r"""I + σ² Σ H ⊗ φφᵀ, shape (\*batch, C F, C F), from H (\*batch, N) or (\*batch, N, C, C)."""
-    H = curvature if num_latent > 1 else curvature[..., None, None]
-    places = range(num_latent)
-    rows = [torch.cat([(Phi * H[..., c, d].unsqueeze(-1)).mT @ Phi for d in places], dim=-1) for c in places]
-    total = prior_variance[..., None, None] * torch.cat(rows, dim=-2)
+def _system(curvature: Tensor, Phi: Tensor, prior_variance: Tensor) -> Tensor:
+    r"""I + σ² Σ h φφᵀ, shape (\*batch, F, F), from curvatures h (\*batch, N)."""
+    total = prior_variance[..., None, None] * ((Phi * curvature.unsqueeze(-1)).mT @ Phi)
     return total + torch.diag_embed(total.new_ones(total.shape[:-1]))

@@ -60,9 +60,11 @@ class SiteRule(ABC):
 
     Attributes:
         takes_arrays: Whether it takes numpy arrays as well as tensors.
+        num_latent: Number of latent values behind each target.
     """
 
     takes_arrays: bool = False
+    num_latent: int = 1
 
     @abstractmethod
     def solve(self, mean: Tensor, variance: Tensor, y: Tensor) -> Site:
@@ -202,7 +204,7 @@ class LikelihoodRule(SiteRule):
     def __init__(self, density: LatentDensity, update: LatentUpdate | None = None) -> None:
         self._density = density
         self._update: LatentUpdate = LaplaceUpdate() if update is None else update
-        self.takes_arrays = density.takes_arrays
+        self.takes_arrays, self.num_latent = density.takes_arrays, density.num_latent
 
     def solve(self, mean: Tensor, variance: Tensor, y: Tensor) -> Site:
         return self._update.site(self._density, mean, variance, y)

@@ -29,6 +29,15 @@ class Schedule(NamedTuple):
     mean_scale: Tensor | None = None  # scale of the mean after the block, shape () or (*batch)
     covariance_scale: Tensor | None = None  # scale of the covariance after the block, shape () or (*batch)
 
+    def for_classes(self, num_axes: int) -> "Schedule":
+        """The same with an axis for classes behind those of the batch, what scales rows and targets excepted."""
+
+        def behind(value: Tensor | None, own: int) -> Tensor | None:
+            return value if value is None or value.ndim == own else value.unsqueeze(num_axes)
+
+        scales = {"mean_scale": behind(self.mean_scale, 0), "covariance_scale": behind(self.covariance_scale, 0)}
+        return self._replace(walk=behind(self.walk, -1), steps=behind(self.steps, 1), **scales)
+
 
 def count_steps(Phi: Tensor) -> Tensor:
     """One step of the walk before every row: 1, 2, ..., B."""

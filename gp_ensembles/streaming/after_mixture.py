@@ -27,7 +27,7 @@ from gp_ensembles.distributions import LatentMixture, Mixture, Recalibrated, Stu
 from gp_ensembles.distributions.latent_mixture import certain_classes
 from gp_ensembles.distributions.quadrature import cdf_by_pieces
 from gp_ensembles.distributions.student_t_mixture import cdf_by_itself
-from gp_ensembles.engine.predictions import AnyMixture
+from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions
 from gp_ensembles.ensembles.targets import LevelTarget
 from gp_ensembles.streaming.columns import Standardizer
 from gp_ensembles.streaming.config import StreamConfig
@@ -52,16 +52,25 @@ class CalibrationState(NamedTuple):
     classes: ClassState | None = None
 
 
-def init_calibration(config: StreamConfig, y: Tensor | None = None, *, has_point: bool = False) -> CalibrationState:
+def init_calibration(
+    config: StreamConfig,
+    y: Tensor | None = None,
+    warm_up: EnsemblePredictions | None = None,
+    *,
+    has_point: bool = False,
+) -> CalibrationState:
     """The state before any prediction, after targets (N,) of the warm-up, if they are given: their labels are known.
 
-    Of targets with a point mass, the levels of intervals are not adapted: a share of them lies at one quantile.
+    Where there are predictions of these labels, each made before its label, they are learned, too. Of targets with
+    a point mass, the levels of intervals are not adapted: a share of them lies at one quantile.
     """
     target = config.ensemble.target
     like = torch.zeros((), dtype=torch.float64, device="cpu")
     if target.num_labels is not None and not isinstance(target, LevelTarget) and config.recalibrate:
         num_classes = target.num_labels
         labels, classes = init_labels(num_classes, like), init_classes(num_classes, 1, like)
+        if y is not None and warm_up is not None:
+            return calibrate_block(CalibrationState(None, None, labels, classes), config, warm_up.mixture, y)[0]
         if y is not None:
             labels, classes = update_labels(labels, y.cpu())[0], remember_labels(classes, y.cpu())
         return CalibrationState(None, None, labels, classes)

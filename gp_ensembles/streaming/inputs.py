@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.engine.online import OnlineEnsemble
+from gp_ensembles.engine.predictions import EnsemblePredictions
 from gp_ensembles.streaming.bad_rows import CleanRows, clean_rows
 from gp_ensembles.streaming.checks import (
     FARTHEST,
@@ -23,7 +24,6 @@ from gp_ensembles.streaming.checks import (
 from gp_ensembles.streaming.columns import Columns, standard_forecasts
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.input_states import Gaps, InactiveColumns, InputRange
-from gp_ensembles.streaming.missed_structure import missed_share
 
 _INACTIVE_WIDTH = 2.0  # of the range of a column that was constant in the warm-up, in its scales
 _EFFECT_ROWS = 64  # of the warm-up, at which effects are measured
@@ -219,22 +219,19 @@ class InputPath:
 
     def build_ensemble(
         self, warm: Standard, y: Tensor, *, is_fitted: bool, progress: bool = False
-    ) -> tuple[OnlineEnsemble, float]:
+    ) -> tuple[OnlineEnsemble, EnsemblePredictions | None]:
         """The ensemble of the config, built from the rows of a warm-up and y (N,) or (N, O), fitted to them or not.
 
-        Besides it, what share of the variance of real targets the fit missed, see
-        :mod:`~gp_ensembles.streaming.missed_structure`.
+        Besides it, predictions of these rows, each made before its target was learned, if it is fitted.
         """
         config, generator = self._config, torch.Generator().manual_seed(self._config.seed)  # on the CPU everywhere
-        targets, missed = self.targets(y).to(config.torch_dtype), 0.0
+        targets, predictions = self.targets(y).to(config.torch_dtype), None
         if is_fitted:
             known = {"generator": generator, "progress": progress}
             online, predictions = config.ensemble.fit_and_predict(warm.inputs, targets, **known)
-            if config.ensemble.target.is_real and y.ndim == 1:
-                missed = missed_share(warm.scaled, targets, predictions.mean)
             online.is_ranked = True  # a stream goes on, and earns its weights
         else:
             online = config.ensemble.unfitted(warm.inputs, targets, generator=generator)
         if config.block_size is not None:
             online.block_size = config.block_size
-        return online, missed
+        return online, predictions

@@ -56,7 +56,7 @@ def missed_text(share: float) -> str:
     return (
         f"the fit takes nearly all for noise, yet {share:.0%} or more of the variance of the targets is common to rows "
         f"with similar inputs: it missed a function; take a longer warm-up, leave out inputs that do not matter, or "
-        f"add WindowGP(starts=(0.05,)) to extra_experts"
+        f"add WindowGP() to extra_experts"
     )
 
 

@@ -384,7 +384,7 @@ class OnlineModel:
         model.warm_X, model.warm_y = X, y
         if X is not None and y is not None and content["ensemble"] is not None:
             names = model._names_of(range(X.shape[1]))
-            path, _, model.online, model.point, _ = build(model.config, X, y, names, content=content)
+            path, _, model.online, model.point, *_ = build(model.config, X, y, names, content=content)
             followed = InputState.unpacked(content["inputs"].to(model.device), len(path.columns.kept))
             model._path, model._followed = path, followed
             model._compile_now()
@@ -405,11 +405,11 @@ class OnlineModel:
         rows, num_moved, num_out = clean_warm_up(X, y, self.config)
         X, y, counts = rows.X, rows.y, counts.with_bad(rows, 1, self.feature_names)
         names = self._names_of(range(X.shape[1]))
-        path, warm, online, point, missed = build(self.config, X, y, names, progress=progress)
+        path, warm, online, point, warm_up, missed = build(self.config, X, y, names, progress=progress)
         followed = path.with_effects(warm, lambda rows: online.predict(rows).mean)
         with uninterrupted():
             self.warm_X, self.warm_y, self.online, self.point = X.clone(), y.clone(), online, point
-            self._calibration = after_mixture.init_calibration(self.config, y, has_point=point is not None)
+            self._calibration = after_mixture.init_calibration(self.config, y, warm_up, has_point=point is not None)
             self._path, self._followed = path, followed
             counts = counts.after(num_moved, 0, int(followed.gaps.num_imputed.sum()))
             num_kept = num_far(y) if self.config.ensemble.target.is_real else 0

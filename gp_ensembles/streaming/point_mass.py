@@ -6,7 +6,7 @@ point as missing (Cragg 1971).
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from gp_ensembles.distributions.latent_mixture import certain_classes
 from gp_ensembles.distributions.point_mass import WithPointMass
 from gp_ensembles.engine.access_lock import uninterrupted
 from gp_ensembles.engine.online import OnlineEnsemble
+from gp_ensembles.engine.predictions import EnsemblePredictions
 from gp_ensembles.engine.state import snapshot
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
 from gp_ensembles.ensembles.presets import auto_for
@@ -33,13 +34,13 @@ from gp_ensembles.streaming.after_mixture import (
 from gp_ensembles.streaming.config import MIN_WARM_UP, StreamConfig
 from gp_ensembles.streaming.content import restore, saved
 from gp_ensembles.streaming.inputs import InputPath, Standard
-from gp_ensembles.streaming.missed_structure import warn_of_missed
+from gp_ensembles.streaming.missed_structure import missed_share, warn_of_missed
 from gp_ensembles.streaming.predictions import StreamDistribution
 
 _LEAST, _TIMES = 0.05, 3  # share of the commonest target, and how many times as common as any other it is
 _LEAST_SHARE, _FARTHEST, _ROUND_OFF = 1e-6, 10.0, 1e-6
 # On fourteen made streams as good as more bases, for half of their time.
-_OCCURRENCE = replace(auto_for(BinaryTarget()), bases=(FourierBasis(), LinearBasis()))
+_OCCURRENCE = replace(auto_for(BinaryTarget()), bases=(FourierBasis(), LinearBasis()), extra_experts=())
 
 
 def find_point(y: Tensor, config: StreamConfig) -> float | None:
@@ -158,6 +159,17 @@ class PointMass:
         return torch.cat([inputs.nan_to_num(0.0), is_at.to(inputs)], dim=-1)
 
 
+class Built(NamedTuple):
+    """What learns a stream, built from the rows of a warm-up."""
+
+    path: InputPath  # how rows are standardized
+    warm: Standard  # the rows of the warm-up
+    online: OnlineEnsemble  # learns targets but those at the point
+    point: PointMass | None  # learns whether they are at the point
+    predictions: EnsemblePredictions | None  # of the warm-up's targets, each made before it was learned, if fitted
+    share_missed: float  # share of their variance that the fit missed, see :mod:`.missed_structure`
+
+
 def build(
     config: StreamConfig,
     X: Tensor,
@@ -166,24 +178,23 @@ def build(
     *,
     content: Mapping[str, Any] | None = None,
     progress: bool = False,
-) -> tuple[InputPath, Standard, OnlineEnsemble, PointMass | None, float]:
-    """Build from the rows of a warm-up, X (N, D) and y (N,) or (N, O): fitted to them, or in the state of a file.
-
-    Returns: how rows are standardized, those of the warm-up, and what learns targets: all but those at the point, and
-    whether they are at the point, ``None`` where there is none; and what the fit missed.
-    """
+) -> Built:
+    """Build from the rows of a warm-up, X (N, D) and y (N,) or (N, O): fitted to them, or in the state of a file."""
     at, is_fitted = find_point(y, config), content is None
     others = without_point(y, at)
     path = InputPath.of(config, X, others, names)
     warm = path.warm_up(X)
-    online, missed = path.build_ensemble(warm, others, is_fitted=is_fitted, progress=progress)
+    online, predictions = path.build_ensemble(warm, others, is_fitted=is_fitted, progress=progress)
     point = None if at is None else PointMass(at, config, path, warm, y, is_fitted=is_fitted)
-    warn_of_missed(missed)
+    missed = 0.0
+    if predictions is not None and config.ensemble.target.is_real and y.ndim == 1:
+        missed = missed_share(warm.scaled, path.targets(others), predictions.mean)
+        warn_of_missed(missed)
     if content is not None:
         restore(online, content)
         if point is not None:
             point.restore(content["point_mass"])
-    return path, warm, online, point, missed
+    return Built(path, warm, online, point, predictions, missed)
 
 
 def _shift_to(frequency: FrequencyState, shares: Tensor) -> float:

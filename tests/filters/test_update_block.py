@@ -52,9 +52,9 @@ FILTERS = {
     "Laplace, normal": (filters.gaussian_state(PRIOR, F), rule_of(normal)),
     "moment matching": (filters.gaussian_state(PRIOR, F), rule_of(logistic, sites.MomentMatchingUpdate())),
     "robust": (filters.gaussian_state(PRIOR, F), sites.RobustRule(NOISE, torch.full_like(NOISE, 2.0))),
-    "vectors, Laplace": (filters.gaussian_state(PRIOR, C * F), rule_of(softmax, num_latent=C)),
+    "vectors, Laplace": (filters.gaussian_state(PRIOR.unsqueeze(-1).expand(M, C), F), rule_of(softmax, num_latent=C)),
     "vectors, moment matching": (
-        filters.gaussian_state(PRIOR, C * F),
+        filters.gaussian_state(PRIOR.unsqueeze(-1).expand(M, C), F),
         rule_of(softmax, sites.MomentMatchingUpdate(8), C),
     ),
 }
