@@ -1,20 +1,24 @@
 r"""Adaptive interval levels: each end of an interval follows the targets that have fallen beyond it.
 
-For coverage c an interval ends at the normal scores :math:`\ell_t < h_t` of the predictive distribution, at first the
-central interval's. With :math:`\alpha = 1 - c` and :math:`z_t = \Phi^{-1}(F_t(y_t))`, held within ±5,
+For coverage c an interval ends at normal scores of the predictive distribution: at :math:`\ell_t - o_k` and
+:math:`h_t + o_k`, where k tells to which fifth of the predicted widths so far the row's belongs. At first it is the
+central interval, and o is zero. With :math:`\alpha = 1 - c`, :math:`z_t = \Phi^{-1}(F_t(y_t))` held within ±5, and
+:math:`m_t` one where the target lies outside and else zero,
 
 .. math::
 
-    \ell_{t+1} = \ell_t + \gamma (\alpha/2 - 1[z_t \le \ell_t]), \qquad
-    h_{t+1} = h_t + \gamma (1[z_t \ge h_t] - \alpha/2)
+    \ell_{t+1} = \ell_t + \gamma_t (\alpha/2 - 1[z_t \le \ell_t - o_k]), \qquad
+    h_{t+1} = h_t + \gamma_t (1[z_t \ge h_t + o_k] - \alpha/2), \qquad o_k \leftarrow o_k + \gamma (m_t - \alpha) / 2
 
 the tracking of a quantile (Gibbs and Candes 2021; Angelopoulos, Candes and Tibshirani 2023) of the normal score, where
-one step size suits all coverages. An end beyond ±5 is at infinity. An interval not wider than :math:`\gamma\alpha`
-normal scores is empty, so that it never turns inside out. The width in normal scores then stays between 0 and
-:math:`10 + 2\gamma` whatever happens, and as a miss widens it by :math:`\gamma(1 - \alpha)` and a hit narrows it by
-:math:`\gamma\alpha`, after T targets, with the width :math:`W_1` of the central interval,
+one step size suits all coverages: :math:`\gamma = 0.05`, and :math:`\gamma_t = 50 / (t + 99)` as long as that is
+larger. The ends that all rows share react at once; the fifths, which are those between running quantiles of the
+logarithm of the width, make narrow intervals cover as much as wide ones. An end beyond ±5 is at infinity, offsets are
+held within ±1, and an interval not wider than :math:`\gamma_t \alpha` normal scores is empty, so that it never turns
+inside out. So :math:`W_t = h_t - \ell_t` stays between -2 and 13.5 whatever happens, and as
+:math:`m_t - \alpha = (W_{t+1} - W_t) / \gamma_t` with steps that never grow, summation by parts gives after T targets
 
-.. math:: |\text{share of misses} - \alpha| \le \frac{\max(W_1,\, 10 + 2\gamma - W_1)}{\gamma T}.
+.. math:: |\text{share of misses} - \alpha| \le \frac{15.5}{\gamma_T T}.
 
 No assumption is made about the targets, and no density is changed.
 """
@@ -32,14 +36,21 @@ from torch import Tensor
 from gp_ensembles.numerics import normal
 from gp_ensembles.numerics.normal_scores import LIMIT, TAIL, normal_score, normal_score_of
 
-_STEP = 0.1
+_STEP, _FIRST, _BEFORE = 0.05, 50.0, 100.0  # the step is 50 / (100 + targets so far), and at least 0.05
+_FARTHEST = 1.0  # offset of a fifth
+_PARTS = (0.2, 0.4, 0.6, 0.8)  # between fifths
+_EDGE_STEP = 0.005  # of the logarithm of the width at such a quantile
+_RANGE = 15.5  # of the width in normal scores, whatever happens
 
 
 class LevelsState(NamedTuple):
     """Ends of the intervals between two targets, in normal scores, of one stream or of a batch of series."""
 
-    lower: Tensor  # lower ends, shape (*batch, C), float64
-    upper: Tensor  # upper ends, shape (*batch, C), float64
+    num: Tensor  # targets so far, shape (*batch, 1), all float64
+    edges: Tensor  # logarithms of widths between fifths, shape (*batch, 4)
+    wider: Tensor  # what the fifths add at either end, shape (*batch, C, 5)
+    lower: Tensor  # lower ends, shape (*batch, C)
+    upper: Tensor  # upper ends, shape (*batch, C)
 
 
 class LevelsOutput(NamedTuple):
@@ -65,13 +76,13 @@ class IntervalLevels:
         >>> import torch
         >>> levels = IntervalLevels((0.9,))
         >>> pit = torch.linspace(0.3, 0.7, 1000, dtype=torch.float64)
-        >>> pit = pit[torch.arange(1000) * 617 % 1000]
-        >>> state, output = levels.update_block(levels.init(pit), pit)
+        >>> pit, width = pit[torch.arange(1000) * 617 % 1000], torch.ones_like(pit)
+        >>> state, output = levels.update_block(levels.init(pit), pit, width)
         >>> # of the ends of the next interval
-        >>> levels.probabilities(state).squeeze(-1).round(decimals=1)
+        >>> levels.probabilities(state, width[:1]).squeeze(-1).squeeze(-1).round(decimals=1)
         tensor([0.3000, 0.7000], dtype=torch.float64)
-        >>> levels.bound(0.9, 1000)
-        0.069...
+        >>> levels.bound(5000)
+        0.062
     """
 
     coverages: tuple[float, ...] = (0.9,)
@@ -83,77 +94,107 @@ class IntervalLevels:
         """The state before any target, on the device of ``like``: central intervals."""
         tails = like.new_tensor([(1 - coverage) / 2 for coverage in self.coverages], dtype=torch.float64)
         lower = normal_score(tails)
-        return LevelsState(lower, -lower)
+        num, edges = lower.new_zeros(1), lower.new_zeros(len(_PARTS))
+        return LevelsState(num, edges, lower.new_zeros(len(lower), len(_PARTS) + 1), lower, -lower)
 
-    def probabilities(self, state: LevelsState) -> Tensor:
-        r"""Probabilities at the ends of the intervals of the next targets, shape (2, C, \*batch)."""
-        ends = _ends(*state, 1 - self._on(state.lower))
+    def probabilities(self, state: LevelsState, width: Tensor | None = None) -> Tensor:
+        r"""Probabilities at the ends of the intervals of the next targets.
+
+        Args:
+            state: The state, or one of each series.
+            width: Widths of the predictions, shape (N,), of one stream or of a row of each of N series; without them
+                the ends that all rows share.
+
+        Returns:
+            Shape (2, C, N), or (2, C, \*batch) without widths.
+        """
+        wider = torch.zeros_like(state.lower) if width is None else self._own(state, _log(width))[0]
+        ends = _ends(state.lower - wider, state.upper + wider, _step(state.num) * (1 - self._on(state.lower)))
         return _probabilities(torch.stack(ends)).movedim(-1, 1)
 
-    def update(self, state: LevelsState, pit: Tensor) -> tuple[LevelsState, LevelsOutput]:
-        r"""Learn one target of each series.
+    def update(self, state: LevelsState, pit: Tensor, width: Tensor) -> tuple[LevelsState, LevelsOutput]:
+        """Learn one target of each series.
 
         Args:
             state: The states before the targets.
-            pit: Probability integral transforms of the targets under the final distributions, shape (\*batch); NaN
-                where a target is missing.
+            pit: Probability integral transforms of the targets under the final distributions, shape (S,); NaN where a
+                target is missing.
+            width: Widths of these distributions, on any scale that is a series' own, shape (S,).
 
         Returns:
-            The states after them; levels (2, C, \*batch) and covered (C, \*batch) of the intervals before them.
+            The states after them; levels (2, C, S) and covered (C, S) of the intervals before them.
         """
-        z = normal_score(pit.detach().to(state.lower)).unsqueeze(-1)
-        *after, low, high = _track(*state, 1 - self._on(z), z)
+        z, w = normal_score(pit.detach().to(state.lower)).unsqueeze(-1), _log(width.to(state.lower)).unsqueeze(-1)
+        seen, parts = 1.0 * (z == z), z.new_tensor(_PARTS)
+        edges = _first_edges(state.edges, state.num, w, seen, parts)
+        wider, place = self._own(state._replace(edges=edges), w.squeeze(-1))
+        lower, upper, own, low, high = _track(state.lower, state.upper, wider, 1 - self._on(z), _step(state.num), z)
+        after = state.wider.scatter(-1, place, own.unsqueeze(-1))
+        edges = _moved_edges(edges, (1 / (state.num + 1)).clamp_min(_EDGE_STEP), w, seen, parts)
         levels = _probabilities(torch.stack([low, high])).movedim(-1, 1)
-        return LevelsState(*after), LevelsOutput(levels, _covered(low, high, z).movedim(-1, 0))
+        output = LevelsOutput(levels, _covered(low, high, z).movedim(-1, 0))
+        return LevelsState(state.num + seen, edges, after, lower, upper), output
 
-    def update_block(self, state: LevelsState, pit: Tensor) -> tuple[LevelsState, LevelsOutput]:
+    def update_block(self, state: LevelsState, pit: Tensor, width: Tensor) -> tuple[LevelsState, LevelsOutput]:
         """Learn a block of targets of one stream in order.
 
         Args:
             state: The state before the block.
             pit: Probability integral transforms of the targets under the final distribution, shape (B,); NaN where a
                 target is missing.
+            width: Widths of these distributions on any scale, shape (B,), such as
+                :meth:`~gp_ensembles.distributions.Recalibrated.typical_width`.
 
         Returns:
             The state after the block, and the intervals before each target.
 
         Raises:
-            ValueError: If pit has another shape.
+            ValueError: If pit or width has another shape.
         """
-        if pit.ndim != 1:
-            raise ValueError(f"pit must have shape (B,), got {tuple(pit.shape)}")
+        if pit.ndim != 1 or width.shape != pit.shape:
+            raise ValueError(f"pit and width must have shape (B,), got {tuple(pit.shape)} and {tuple(width.shape)}")
         scores = normal_score(pit.detach().to(state.lower))
-        walks = scores.new_tensor(self._walk(state, scores.tolist())).movedim(-1, 0)
-        after, ends = LevelsState(*walks[:2, :, -1].contiguous()), walks[2:, :, 1:]
-        return after, LevelsOutput(_probabilities(ends), _covered(ends[0], ends[1], scores))
+        numbers, ends = [part.tolist() for part in state], np.empty((2, len(self.coverages), len(pit)))
+        for row, (z, w) in enumerate(zip(scores.tolist(), _log(width.to(scores)).tolist(), strict=True)):
+            ends[:, :, row] = self._learn(numbers, z, w)
+        low, high = found = torch.from_numpy(ends).to(scores.device)
+        after = LevelsState(*(scores.new_tensor(part) for part in numbers))
+        return after, LevelsOutput(_probabilities(found), _covered(low, high, scores))
 
-    def update_row(self, state: LevelsState, pit: float) -> tuple[LevelsState, LevelsOutput]:
-        """:meth:`update_block` of one target, from a plain number: a call of torch costs more."""
-        z, columns = normal_score_of(pit), np.empty((5, len(self.coverages)))
-        of_each = zip(state.lower.tolist(), state.upper.tolist(), self.coverages, strict=True)
-        for place, (lower, upper, coverage) in enumerate(of_each):
-            *ends, low, high = _track(lower, upper, 1 - coverage, z)
-            covered = z if z != z else float(low < z < high)
-            columns[:, place] = *ends, _probability(low), _probability(high), covered
-        parts = columns[0], columns[1], columns[2:4, :, None], columns[4, :, None]
-        down, up, levels, inside = map(torch.from_numpy, parts)  # views of arrays cost less than those of tensors
-        return LevelsState(down, up), LevelsOutput(levels, inside)
+    def update_row(self, state: LevelsState, pit: float, width: float) -> tuple[LevelsState, LevelsOutput]:
+        """:meth:`update_block` of one target, from plain numbers: a call of torch costs more."""
+        z, numbers = normal_score_of(pit), [part.tolist() for part in state]
+        low, high = self._learn(numbers, z, math.log(width) if 0 < width < math.inf else 0.0)
+        levels = np.array([[_probability(end)] for end in low + high]).reshape(2, -1, 1)
+        inside = np.array([[z if z != z else float(a < z < b)] for a, b in zip(low, high, strict=True)])
+        after = LevelsState(*(torch.from_numpy(np.array(part)) for part in numbers))
+        return after, LevelsOutput(torch.from_numpy(levels), torch.from_numpy(inside))
 
-    def _walk(self, state: LevelsState, scores: list[float]) -> list[list[tuple[float, float, float, float]]]:
-        """Results of :func:`_track` for each interval and score, behind the start; plain numbers, as they are few."""
-        walks = []
-        for lower, upper, coverage in zip(state.lower.tolist(), state.upper.tolist(), self.coverages, strict=True):
-            walk = [(lower, upper, lower, upper)]
-            for z in scores:
-                walk.append(_track(*walk[-1][:2], 1 - coverage, z))
-            walks.append(walk)
-        return walks
+    def _learn(self, numbers: list[Any], z: float, w: float) -> tuple[list[float], list[float]]:
+        """Both ends (C,) before one target; the numbers of the state, in lists, are changed to those after it."""
+        (num,), edges, wider, lower, upper = numbers
+        seen, step, lows, highs = float(z == z), max(_STEP, _FIRST / (num + _BEFORE)), [], []
+        edges = [_first_edges(edge, num, w, seen, part) for edge, part in zip(edges, _PARTS, strict=True)]
+        place = sum(w > edge for edge in edges)
+        for c, coverage in enumerate(self.coverages):
+            found = _track(lower[c], upper[c], wider[c][place], 1 - coverage, step, z)
+            lower[c], upper[c], wider[c][place], low, high = found
+            lows.append(low)
+            highs.append(high)
+        rate = max(_EDGE_STEP, 1 / (num + 1))
+        edges = [_moved_edges(edge, rate, w, seen, part) for edge, part in zip(edges, _PARTS, strict=True)]
+        numbers[:2] = [num + seen], edges
+        return lows, highs
 
-    def bound(self, coverage: float, num_targets: int) -> float:
+    def _own(self, state: LevelsState, w: Tensor) -> tuple[Tensor, Tensor]:
+        """Offsets (N, C) of rows with logarithms of widths w (N,), and their fifths (N, C, 1)."""
+        place = (w.unsqueeze(-1) > state.edges).sum(-1)[..., None, None].expand(*w.shape, len(self.coverages), 1)
+        wider = state.wider.expand(*w.shape, *state.wider.shape[-2:])
+        return wider.gather(-1, place).squeeze(-1), place
+
+    def bound(self, num_targets: int) -> float:
         """Largest difference of the observed share from a coverage after so many targets, whatever they are."""
-        most = 2 * LIMIT + 2 * _STEP
-        width = -2 * float(normal_score(torch.full((), (1 - coverage) / 2, dtype=torch.float64, device="cpu")))
-        return max(width, most - width) / (_STEP * max(num_targets, 1))
+        return _RANGE / (max(_STEP, _FIRST / (max(num_targets, 1) - 1 + _BEFORE)) * max(num_targets, 1))
 
     def _on(self, like: Tensor) -> Tensor:
         """The coverages, shape (C,)."""
@@ -178,21 +219,42 @@ def _probability(end: float) -> float:
     return float(end > 0) if abs(end) > LIMIT else 0.5 * math.erfc(-end / math.sqrt(2))
 
 
-def _ends(lower: Any, upper: Any, miss: Any) -> tuple[Any, Any]:
+def _ends(lower: Any, upper: Any, least: Any) -> tuple[Any, Any]:
     """Both ends as they are reported: the middle twice where the interval is empty; numbers or tensors."""
-    is_empty = 1.0 * (upper - lower <= _STEP * miss)
+    is_empty = 1.0 * (upper - lower <= least)
     middle = is_empty * (0.5 * (lower + upper))
     return (1 - is_empty) * lower + middle, (1 - is_empty) * upper + middle
 
 
-def _track(lower: Any, upper: Any, miss: Any, z: Any) -> tuple[Any, Any, Any, Any]:
-    """Both ends after a score z, and before it as they are reported; a missing score, which is NaN, moves neither.
+def _track(lower: Any, upper: Any, wider: Any, miss: Any, step: Any, z: Any) -> tuple[Any, Any, Any, Any, Any]:
+    """Both ends and the offset after a score z, and the ends before it as they are reported; NaN moves nothing.
 
     Numbers or tensors that broadcast. Flags become the numbers 0 and 1, which are exact in any precision.
     """
-    low, high = _ends(lower, upper, miss)
+    low, high = _ends(lower - wider, upper + wider, step * miss)
     seen, below, above = 1.0 * (z == z), 1.0 * (z <= low), 1.0 * ((z >= high) & (z > low))
-    return lower + seen * (_STEP * (miss / 2 - below)), upper + seen * (_STEP * (above - miss / 2)), low, high
+    moved = wider + seen * (0.5 * _STEP * (below + above - miss))
+    held = 0.5 * (abs(moved + _FARTHEST) - abs(moved - _FARTHEST))
+    return lower + seen * (step * (miss / 2 - below)), upper + seen * (step * (above - miss / 2)), held, low, high
+
+
+def _first_edges(edge: Any, num: Any, w: Any, seen: Any, part: Any) -> Any:
+    """Edges as they are, or around the first width; numbers or tensors that broadcast."""
+    return edge + seen * (1.0 * (num == 0)) * (w + 0.5 * (part - 0.5))
+
+
+def _moved_edges(edge: Any, rate: Any, w: Any, seen: Any, part: Any) -> Any:
+    """Running quantiles after the logarithm of a width; numbers or tensors that broadcast."""
+    return edge + seen * (rate * (part - 1.0 * (w <= edge)))
+
+
+def _step(num: Tensor) -> Tensor:
+    return (_FIRST / (num + _BEFORE)).clamp_min(_STEP)
+
+
+def _log(width: Tensor) -> Tensor:
+    """Logarithms of widths, zero where there is none."""
+    return torch.where((width > 0) & width.isfinite(), width.log(), 0.0)
 
 
 def _covered(low: Tensor, high: Tensor, z: Tensor) -> Tensor:

@@ -123,10 +123,10 @@ def recalibrate_block(state: RecalibrationState, pit: Tensor) -> tuple[Recalibra
     return learned, _as_block(*(torch.from_numpy(part).to(pit.device) for part in (weights, density, moved)))
 
 
-def recalibrate_row(state: RecalibrationState, u: float) -> tuple[RecalibrationState, Numbers, float, float]:
+def recalibrate_row(state: RecalibrationState, u: float) -> tuple[RecalibrationState, Numbers, float, float, float]:
     """:func:`recalibrate_block` of one observed target on plain arrays, where a call of torch costs more.
 
-    Returns: the state after it, log weights (K,) of the map before it, gain and transform.
+    Returns: the state after it, log weights (K,) of the map before it, gain, transform, and by what the map widens.
     """
     formulas, grid, rules = _ROW
     probability, z = np.array([u]), np.array([normal_score_of(u)])
@@ -136,7 +136,7 @@ def recalibrate_row(state: RecalibrationState, u: float) -> tuple[RecalibrationS
         rules, state.candidates.numpy(), state.shares.numpy(), p, value, probability
     )
     after = RecalibrationState(torch.from_numpy(learned), torch.from_numpy(shared))
-    return after, np.log(weights), math.log(density[0]), moved[0]
+    return after, np.log(weights), math.log(density[0]), moved[0], math.sqrt(weights.dot(_SQUARES))
 
 
 def update_recalibration(state: RecalibrationState, pit: Tensor) -> tuple[RecalibrationState, Tensor]:
@@ -164,4 +164,5 @@ def _constants(device: torch.device) -> tuple[ModuleType, maps.Maps, maps.Rules]
     return arrays_of(maps), *numbers
 
 
+_SQUARES = (_SHIFT.square() + _SCALE.square()).numpy()
 _ROW = rows_of(maps), *_constants(_SHIFT.device)[1:]

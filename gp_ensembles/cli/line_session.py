@@ -389,10 +389,9 @@ class LineSession:
             names: Sequence[str] = self.encoder.target.classes or [str(place) for place in range(len(probabilities))]
             best = max(range(len(names)), key=probabilities.__getitem__)
             return {"label": names[best], "probabilities": dict(zip(names, probabilities, strict=True))}
-        levels = (0.05, 0.95)
-        model = self.model
-        if model is not None and 0.9 in model.config.coverages:
-            levels = model.interval_levels(0.9)
         mean, variance = predicted.moments()
-        lower, upper = predicted.quantile(mean.new_tensor([[level] for level in levels])).flatten().tolist()
-        return {"mean": float(mean[0]), "std": math.sqrt(float(variance[0])), "q05": lower, "q95": upper}
+        if self.model is not None and 0.9 in self.model.config.coverages:
+            lower, upper = self.model.interval_of(predicted)
+        else:
+            lower, upper = predicted.quantile(mean.new_tensor([[0.05], [0.95]]))
+        return {"mean": float(mean[0]), "std": math.sqrt(float(variance[0])), "q05": float(lower), "q95": float(upper)}

@@ -295,7 +295,7 @@ def interval_table(coverages: Coverages) -> dict[str, dict[str, float | None]]:
         total, windows, finite = float(state.num_targets), float(state.num_windows), float(state.num_finite)
         table[f"{coverage:g}"] = {
             "coverage": float(state.num_covered) / total if total else None,
-            "bound": IntervalLevels((coverage,)).bound(coverage, int(total)),
+            "bound": IntervalLevels((coverage,)).bound(int(total)),
             "windows": windows,
             "windows_kept": float(state.num_kept),
             "mean_width": float(state.width) / finite if finite else None,

@@ -56,6 +56,10 @@ class Mixture(NamedTuple):
         mean, variance = mixtures.moments(*self._columns())
         return self._unflatten(mean), self._unflatten(variance)
 
+    def typical_width(self) -> Tensor:
+        r"""A width of each row, (N,), :math:`(\sum_m w_m (v_m + (\mu_m - \mu)^2)^{1/4})^2` with components' moments."""
+        return self._unflatten(mixtures.typical_width(*self._columns()))
+
     def log_prob(self, y: Tensor) -> Tensor:
         """Log density of targets (..., N), shape (..., N); NaN where y is."""
         return self._unflatten(mixtures.log_prob(*self._columns(), self._flatten(y)))

@@ -95,6 +95,12 @@ class Recalibrated(NamedTuple):
         beyond = integral_from(y, (after - found.cdf) * found.length, found.mean, found.variance)
         return mean, variance, base_crps + squares - 2 * beyond
 
+    def typical_width(self) -> Tensor:
+        r"""A width of each row, (N,): the base's times :math:`\sqrt{\sum_k w_k (s_k^2 + m_k^2)}` with the K maps."""
+        log_weights, shift, scale = self._columns()
+        spread = sum_over_experts(log_weights.exp() * (scale.square() + shift.square()).unsqueeze(-1)).sqrt()
+        return self.base.typical_width() * spread
+
     def log_prob(self, y: Tensor) -> Tensor:
         """Log density of targets (..., N), shape (..., N); NaN where y is."""
         u = self.base.cdf(y)

@@ -62,6 +62,10 @@ class StudentTMixture(NamedTuple):
         """Mean and variance of each row, each (N,)."""
         return mixtures.moments(self._column_weights(), self.component_mean, self.component_variance)
 
+    def typical_width(self) -> Tensor:
+        r"""A width of each row, (N,), :math:`(\sum_m w_m (v_m + (\mu_m - \mu)^2)^{1/4})^2` with components' moments."""
+        return mixtures.typical_width(self._column_weights(), self.component_mean, self.component_variance)
+
     def log_prob(self, y: Tensor) -> Tensor:
         """Log density of targets (..., N), shape (..., N); NaN where y is."""
         df = self.degrees_of_freedom

@@ -175,9 +175,11 @@ class RiverRegressor(_OneRowAtATime, MiniBatchRegressor):
         """Mean, standard deviation and 90 % interval; 90 % of targets lie within it in the long run."""
         distribution = self._distribution([x])
         mean, variance = distribution.moments()
-        levels = (0.05, 0.95) if self._model is None else self._model.interval_levels(0.9)
-        lower, upper = (float(distribution.quantile(level)) for level in levels)
-        return RowForecast(float(mean), math.sqrt(float(variance)), lower, upper)
+        if self._model is None:
+            lower, upper = (distribution.quantile(level) for level in (0.05, 0.95))
+        else:
+            lower, upper = self._model.interval_of(distribution)
+        return RowForecast(float(mean), math.sqrt(float(variance)), float(lower), float(upper))
 
     def predict_many(self, X: "pd.DataFrame") -> "pd.Series":
         """Means of the predictive mixtures, one step ahead each."""

@@ -192,12 +192,12 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
         if not 0 < coverage < 1:
             raise ValueError(f"coverage must be above 0 and below 1, got {coverage}; 0.9 is 90 %")
         rows = self._rows(X)
-        levels = (1 - coverage) / 2, (1 + coverage) / 2
         if coverage in self.model_.config.coverages:
-            levels = self.model_.interval_levels(coverage)
-        distribution = self.model_.predict(rows)
-        lower, upper = (as_array(distribution.quantile(level)) for level in levels)
-        return lower, upper
+            lower, upper = self.model_.predict_interval(rows, coverage)
+        else:
+            distribution = self.model_.predict(rows)
+            lower, upper = (distribution.quantile(level) for level in ((1 - coverage) / 2, (1 + coverage) / 2))
+        return as_array(lower), as_array(upper)
 
     def predict_quantiles(self, X: Any, quantiles: Any) -> Array:
         """Quantiles of the predictive distributions; for an interval that adapts see :meth:`predict_interval`.

@@ -18,7 +18,7 @@ from gp_ensembles.fleet.point_mass import (
     with_central_levels,
     with_points,
 )
-from gp_ensembles.fleet.predictions import SeriesDistribution
+from gp_ensembles.fleet.predictions import SeriesDistribution, merge_distributions
 from gp_ensembles.streaming.after_mixture import CalibrationState, calibrate_next, init_calibration
 from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.config import StreamConfig
@@ -108,14 +108,16 @@ def calibrate_rows(
     for places, single in batches(series, lengths=(1,)):
         rows = single.squeeze(-1)
         here = slice(None) if len(places) == len(numbers) else places  # views where all have a row
-        u = pit[rows]
+        u, predicted = pit[rows], merge_distributions([mixture], rows)
         if state.recalibration is not None:
             maps, found = recalibrate(RecalibrationState(*(part[here] for part in state.recalibration)), u)
             log_weights[:, rows], gain[rows], u = found
+            predicted = Recalibrated(predicted, found[0], shift, scale)
             for old, new in zip(state.recalibration, maps, strict=True):
                 old[here] = new
         if state.levels is not None:
-            ends, output = intervals.update(LevelsState(*(part[here] for part in state.levels)), u)
+            before = LevelsState(*(part[here] for part in state.levels))
+            ends, output = intervals.update(before, u, predicted.typical_width())
             levels[..., rows], covered[:, rows] = output
             for old, new in zip(state.levels, ends, strict=True):
                 old[here] = new
@@ -136,6 +138,6 @@ def predict_rows(
     assert isinstance(others, Mixture | StudentTMixture | Recalibrated)
     levels = numbers.new_zeros(2, 0, len(numbers))
     if calibration.levels is not None:
-        levels = IntervalLevels(config.coverages).probabilities(calibration.levels)
+        levels = IntervalLevels(config.coverages).probabilities(calibration.levels, others.typical_width())
     distribution = with_points(others, points, next_shares(points))
     return distribution, with_central_levels(distribution, Intervals(config.coverages, levels, levels[0]), None).levels

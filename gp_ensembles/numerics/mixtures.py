@@ -7,13 +7,19 @@ whose mean and variance must be finite all the same but for moments. Variances a
 numbers do not depend on the other rows.
 """
 
+import math
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gp_ensembles.numerics import normal
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.draws import categorical_draws, normal_draws
 from gp_ensembles.numerics.reductions import logsumexp_over_experts, sum_over_experts
+
+Numbers = NDArray[np.float64]
 
 _MAX_ITERATIONS = 2200  # more than bisection needs between any two float64 numbers
 _LOST = 1e-15  # weights up to which round-off of the others is as large
@@ -30,6 +36,23 @@ def moments(log_weights: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor
     weights = log_weights.exp()
     center = sum_over_experts(weighted(weights, mean))
     return center, sum_over_experts(weighted(weights, variance + (mean - center.unsqueeze(-2)).square()))
+
+
+def typical_width(log_weights: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    r"""A width that a few far components do not make, :math:`(\sum_m w_m (v_m + (\mu_m - \mu)^2)^{1/4})^2`."""
+    weights = log_weights.exp()
+    center = sum_over_experts(weighted(weights, mean)).unsqueeze(-2)
+    return sum_over_experts(weighted(weights, (variance + (mean - center).square()).sqrt().sqrt())).square()
+
+
+def typical_width_of(weights: Numbers, mean: Numbers, variance: Numbers) -> float:
+    """:func:`typical_width` of one row in numpy, all arguments (M,)."""
+    error = mean - weights.dot(mean)
+    root: float = weights.dot(np.sqrt(np.sqrt(variance + error * error)))
+    if root < math.inf:
+        return root * root
+    kept = weights > _LOST
+    return math.nan if kept.all() else typical_width_of(weights[kept], mean[kept], variance[kept])
 
 
 def weighted(weights: Tensor, values: Tensor) -> Tensor:

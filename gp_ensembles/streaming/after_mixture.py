@@ -23,7 +23,7 @@ from gp_ensembles.calibration.recalibration import (
     map_log_weights,
     recalibrate_block,
 )
-from gp_ensembles.distributions import LatentMixture, Mixture, Recalibrated, StudentTMixture
+from gp_ensembles.distributions import Distribution, LatentMixture, Mixture, Recalibrated, StudentTMixture
 from gp_ensembles.distributions.latent_mixture import certain_classes
 from gp_ensembles.distributions.quadrature import cdf_by_pieces
 from gp_ensembles.distributions.student_t_mixture import cdf_by_itself
@@ -106,12 +106,26 @@ def calibrate_next(state: CalibrationState, mixture: AnyMixture) -> StreamDistri
 
 
 def next_levels(state: CalibrationState, config: StreamConfig, coverage: float) -> tuple[float, float]:
-    """Probabilities at the lower and upper end of the next interval."""
+    """Probabilities at the lower and upper end of the next interval, but for what its fifth of the widths adds."""
     if state.levels is None:
         check_coverages((coverage,))
         return (1 - coverage) / 2, (1 + coverage) / 2
     place = coverage_place(coverage, config.coverages)
     lower, upper = IntervalLevels(config.coverages).probabilities(state.levels)[:, place].tolist()
+    return lower, upper
+
+
+def next_interval(
+    state: CalibrationState, config: StreamConfig, predicted: Distribution, coverage: float
+) -> tuple[Tensor, Tensor]:
+    """Lower and upper ends, (N,) each, of intervals of rows that all come next, from their distributions."""
+    if state.levels is None:
+        lower, upper = next_levels(state, config, coverage)
+        return predicted.quantile(lower), predicted.quantile(upper)
+    assert isinstance(predicted, Mixture | StudentTMixture | Recalibrated)
+    width, place = predicted.typical_width(), coverage_place(coverage, config.coverages)
+    ends = IntervalLevels(config.coverages).probabilities(state.levels, width.to(state.levels.lower))[:, place]
+    lower, upper = predicted.quantile(ends.to(width))
     return lower, upper
 
 
@@ -141,13 +155,13 @@ def calibrate_block(
     if isinstance(mixture, LatentMixture) or (state.recalibration is None and state.levels is None):
         return state, mixture, nothing, None
     pit = _probabilities(mixture, y)
-    distribution: StreamDistribution = mixture
+    distribution: Mixture | StudentTMixture | Recalibrated = mixture
     recalibration, levels, intervals, gain = state.recalibration, state.levels, None, nothing
     if recalibration is not None:
         recalibration, (log_weights, gain, pit) = recalibrate_block(recalibration, pit)
         distribution = Recalibrated(mixture, log_weights, *map_components(pit))
     if levels is not None:
-        levels, output = IntervalLevels(config.coverages).update_block(levels, pit.cpu())
+        levels, output = IntervalLevels(config.coverages).update_block(levels, pit.cpu(), distribution.typical_width())
         intervals = Intervals(config.coverages, *(part.to(y.device) for part in output))
     return CalibrationState(recalibration, levels), distribution, gain, intervals
 

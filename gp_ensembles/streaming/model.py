@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gp_ensembles.distributions import Distribution
 from gp_ensembles.engine.access_lock import AccessLock, guarded, uninterrupted
 from gp_ensembles.engine.external_report import ExternalReport, external_reports
 from gp_ensembles.engine.input_checks import check_made, checked_steps
@@ -261,9 +262,12 @@ class OnlineModel:
         return known if self.point is None else self.point.mixed(known, self.point.predict(standard.inputs, steps))
 
     def predict_interval(self, X: Tensor, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
-        """Ends, (N,) each, of intervals one step ahead at rows X (N, D): quantiles at :meth:`interval_levels`."""
-        (lower, upper), distribution = self.interval_levels(coverage), self.predict(X)
-        return distribution.quantile(lower), distribution.quantile(upper)
+        """Ends, (N,) each, of intervals one step ahead at rows X (N, D)."""
+        return self.interval_of(self.predict(X), coverage)
+
+    def interval_of(self, predicted: Distribution, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
+        """Ends, (N,) each, of the intervals of N rows from what :meth:`predict` says of them."""
+        return after_mixture.next_interval(self._calibration, self.config, predicted, coverage)
 
     def forecast(self, X: Tensor | int, *, num_paths: int = 500, generator: torch.Generator | None = None) -> Forecast:
         """Sample the targets of the next H rows together; learns nothing and changes nothing.
@@ -290,17 +294,13 @@ class OnlineModel:
         return paths if self.point is None else with_point(paths, self.point.predict(inputs), generator)
 
     def interval_levels(self, coverage: float = 0.9) -> tuple[float, float]:
-        """Probabilities at the lower and upper end of the next interval.
+        """Probabilities at both ends of the next interval, but for what its fifth of the predicted widths adds.
 
-        They follow the targets that have fallen beyond the intervals so far, see
-        :class:`~gp_ensembles.calibration.IntervalLevels`; for several outputs, classes, levels and counts they are
+        See :class:`~gp_ensembles.calibration.IntervalLevels`; for several outputs, classes, levels and counts they are
         those of the central interval.
 
-        Args:
-            coverage: One of the shares that the config names; any where intervals are not adaptive.
-
         Raises:
-            ValueError: If the config does not name it, or it is not between 0 and 1.
+            ValueError: If the config does not name the coverage, or it is not between 0 and 1.
         """
         return after_mixture.next_levels(self._calibration, self.config, coverage)
 

@@ -104,7 +104,9 @@ def test_a_block_is_one_row_after_another_of_one_series_or_of_several():
         state = start
         for at, value in enumerate(pit.tolist()):
             if not math.isnan(value):
-                state, log_weights, gain, moved = recalibrate_row(state, value)
+                state, log_weights, gain, moved, spread = recalibrate_row(state, value)
+                squares = sum(part.square() for part in map_components(u))
+                assert spread**2 == pytest.approx(float(weights[:, at].exp() @ squares), rel=1e-9)
                 torch.testing.assert_close(torch.from_numpy(log_weights), weights[:, at])
                 assert (gain, moved) == pytest.approx((float(gains[at]), float(moves[at])))
         torch.testing.assert_close(state, after)

@@ -89,7 +89,7 @@ def test_every_series_is_an_ensemble_on_rows_standardized_by_hand(is_recalibrate
             log_prob = log_prob + gain
             distribution = Recalibrated(distribution, log_weights, *map_components(pit))
         levels = IntervalLevels((0.9, 0.5))
-        _, output = levels.update_block(levels.init(targets), pit)
+        _, output = levels.update_block(levels.init(targets), pit, distribution.typical_width())
         lower = distribution.quantile(output.levels[0, 1]) * scale + mean
         wanted = distribution.mean * scale + mean, distribution.variance * scale**2, log_prob, output.covered, lower
         for numbers in found:

@@ -54,7 +54,7 @@ def test_it_is_recalibration_of_the_plain_model(target):
     torch.testing.assert_close(got.distribution.log_prob(y), got.log_prob, rtol=1e-9, atol=1e-9, equal_nan=True)
     torch.testing.assert_close(got.mean, want.mean, rtol=1e-9, atol=1e-9)
     levels = IntervalLevels()
-    after, output = levels.update_block(levels.init(u), transform(u, *maps))
+    after, output = levels.update_block(levels.init(u), transform(u, *maps), want.typical_width())
     torch.testing.assert_close(got.intervals.levels, output.levels, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(got.intervals.covered, output.covered, equal_nan=True)
     lower, upper = got.interval()
@@ -65,7 +65,8 @@ def test_it_is_recalibration_of_the_plain_model(target):
     torch.testing.assert_close(ahead.base.mean, plain.predict(X[:3]).mean)
     wanted = levels.probabilities(after).squeeze(-1)
     torch.testing.assert_close(wanted.new_tensor(model.interval_levels()), wanted, rtol=1e-9, atol=1e-12)
-    for end, level in zip(model.predict_interval(X[:3]), wanted.tolist(), strict=True):
+    wanted = levels.probabilities(after, ahead.typical_width()).squeeze(1)
+    for end, level in zip(model.predict_interval(X[:3]), wanted, strict=True):
         torch.testing.assert_close(end, ahead.quantile(level), rtol=1e-7, atol=1e-7)
     # Recalibration: noise was five times too large, and the ensemble is static.
     assert float((got.log_prob - raw.log_prob)[seen].mean()) > 0.1

@@ -172,11 +172,11 @@ def test_what_is_predicted_of_a_row_is_what_is_said_when_it_is_learned() -> None
     for t in range(WARMUP + 28, WARMUP + 68):
         row = X[t : t + 1]
         before = model.predict(row)
-        levels = torch.tensor(model.interval_levels(), dtype=torch.float64)
+        ends = model.interval_of(before)
         predicted = model.observe(row, y[t : t + 1])
         at = y[t : t + 1] if not y[t].isnan() else torch.full((1,), 50.0, dtype=torch.float64)
         torch.testing.assert_close(before.log_prob(at), predicted.distribution.log_prob(at), rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(levels, predicted.intervals.levels[:, 0, 0], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(ends, predicted.interval(), rtol=1e-9, atol=1e-9)
 
 
 def test_rows_and_blocks_come_in_any_order_and_a_loaded_model_goes_on_to_the_bit(tmp_path) -> None:

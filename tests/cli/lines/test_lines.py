@@ -80,7 +80,7 @@ def test_answers_are_those_of_the_model(tmp_path):
     for answer, row, target in zip(answers[30:], X[30:], y[30:], strict=True):
         predicted = model.predict(row.unsqueeze(0))
         assert answer["mean"] == pytest.approx(float(predicted.mean), rel=1e-12)
-        assert answer["q05"] == pytest.approx(float(predicted.quantile(model.interval_levels()[0])), rel=1e-9)
+        assert answer["q05"] == pytest.approx(float(model.interval_of(predicted)[0]), rel=1e-9)
         log_prob.append(float(predicted.log_prob(target.reshape(1))))
         model.observe(row.unsqueeze(0), target.reshape(1))
     assert (summary["rows"], summary["rows_scored"], summary["rows_waiting"]) == (60, 30, 0)
