@@ -1,4 +1,4 @@
-"""The record of a run for its report and its pictures, in memory that does not grow with the rows."""
+"""The record of a run for its report, in memory that does not grow with the rows."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -151,7 +151,7 @@ class RunHistory:
         return {name: self.mean(f"family {name}", most) for name in order}
 
     def runs(self, most: int) -> dict[str, Any]:
-        """The run in at most this many groups of rows, for :func:`~gp_ensembles.plots.stream.plot_long_bands`."""
+        """The run in at most this many groups of rows."""
         ends = {"least": "least y", "greatest": "greatest y", "lower": "least lower", "upper": "greatest upper"}
         is_missing = self.bins.grouped("count y", most) < self.bins.grouped("count row", most)
         means = {"rows": self.mean("row", most), "mean": self.mean("mean", most)}
