@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gp_ensembles.calibration.coverage import count_coverage, init_coverage
+from gp_ensembles.calibration.levels import count_coverage, init_coverage
 from gp_ensembles.cli.__main__ import main
 from gp_ensembles.cli.scored_stream import Timings
 from gp_ensembles.ensembles.bases import LinearBasis

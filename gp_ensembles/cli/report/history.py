@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gp_ensembles.calibration.coverage import WINDOW
+from gp_ensembles.calibration.levels import WINDOW
 from gp_ensembles.cli.predictions import Chunk
 
 Array = NDArray[np.float64]

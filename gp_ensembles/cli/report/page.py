@@ -14,7 +14,7 @@ import numpy as np
 import plotly.offline
 import yaml
 
-from gp_ensembles.calibration.coverage import WINDOW
+from gp_ensembles.calibration.levels import WINDOW
 from gp_ensembles.cli.report import figures
 from gp_ensembles.cli.report.figures import LIMITS, Axis
 from gp_ensembles.cli.report.history import RECENT, RunHistory

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gp_ensembles.calibration.coverage import count_coverage, init_coverage
+from gp_ensembles.calibration.levels import count_coverage, init_coverage
 from gp_ensembles.cli.predictions import Chunk
 from gp_ensembles.cli.report.history import RECENT, WINDOW_SERIES, Bins, RunHistory
 
