@@ -14,7 +14,7 @@ from gp_ensembles.cli.predictions import Chunk
 Array = NDArray[np.float64]
 RECENT = 2000  # rows kept one by one, the last ones
 PIT_BINS = 200  # so that central intervals of whole percents, of a picture, end on edges
-RELIABILITY_BINS, CONFIDENCE_BINS = 10, 20
+RELIABILITY_BINS = 10
 CAPACITY, MOST_WINDOWS = 4096, 2048  # of bins; so many windows are a million targets
 COVERAGE = 0.9
 _COUNTED = ("row", "time", "y", "mean", "lower", "upper", "inside")  # the others are counted by target
@@ -87,7 +87,7 @@ class RunHistory:
         self.open_window = self.recent_rows = np.zeros((len(ROW_COLUMNS), 0))
         self.first_row: int | None = None
         self.is_class = False
-        self.pit_counts, self.confidence_counts = np.zeros(PIT_BINS), np.zeros(CONFIDENCE_BINS)
+        self.pit_counts = np.zeros(PIT_BINS)
         self.reliability = np.zeros((3, RELIABILITY_BINS))  # pairs, their probabilities summed, those that came true
 
     @property
@@ -196,7 +196,6 @@ class RunHistory:
         number = np.clip((shares * RELIABILITY_BINS).astype(int), 0, RELIABILITY_BINS - 1)
         for place, values in enumerate((np.ones_like(shares), shares, hits.astype(float))):
             np.add.at(self.reliability[place], number, values)
-        self.confidence_counts += np.histogram(shares.max(-1), bins=CONFIDENCE_BINS, range=(0.0, 1.0))[0]
 
     def to_plain(self) -> dict[str, Any]:
         """Plain containers and tensors, fit for a checkpoint."""
