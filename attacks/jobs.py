@@ -23,7 +23,7 @@ ROWS, FIRST_ROWS, CHUNK_ROWS, NUM_LINES = 47, 34, 8, 23
 _CONFIG = "ensemble: {like: oebe, bases: [LinearBasis]}\nwarmup: 20\n"
 _OTHER = "ensemble: {like: doebe, bases: [LinearBasis]}\nwarmup: 20\nseed: 3\n"
 _QUICK = ["--progress", "false"]
-_PLAIN = [*_QUICK, "--pictures", "false", "--report", "false"]
+_PLAIN = [*_QUICK, "--report", "false"]
 _OFTEN = ["--checkpoint_seconds", "0"]
 _SECONDS = ("fit_seconds", "microseconds_per_row")  # cells that differ from run to run
 
@@ -79,12 +79,12 @@ def make_jobs(place: Path) -> dict[str, Job]:
 
     def forecast(out: Path) -> int:
         given = ["forecast", "--checkpoint", str(stopped), "--horizon", "3", "--num_paths", "20", "--paths", "true"]
-        return main([*given, "--out", str(out), "--pictures", "false", *_QUICK])
+        return main([*given, "--out", str(out), *_QUICK])
 
     def answered(name: str, first_line: int, out: Path, *options: str) -> int:
         reported = place / f"{name}.jsonl"
         reported.write_text("".join(f'{{"a": {a}, "y": {y}}}\n' for a, y in rows[first_line:NUM_LINES]))
-        given = [name, str(reported), "--format", "jsonl", *options, *_OFTEN, "--pictures", "false"]
+        given = [name, str(reported), "--format", "jsonl", *options, *_OFTEN]
         return main([*given, "--out", str(out)])
 
     def lines(out: Path) -> int:
@@ -98,7 +98,7 @@ def make_jobs(place: Path) -> dict[str, Job]:
     code = stream(first, "config.yaml")(stopped)
     assert code == 0, f"the stream that is resumed ended with {code}"
     streamed, prepared = ("predictions.csv", "weights.csv"), stream(whole, "config.yaml")
-    shown = [*_QUICK, "--pictures", "false"]
+    shown = [*_QUICK]
     earlier = stream(whole, "other.yaml")
     jobs = [
         Job("stream", prepared, resumed(), streamed, mark="checkpoint.pt"),

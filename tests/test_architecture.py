@@ -102,7 +102,7 @@ TABLE = {
     # filters: the posterior of the weights. engine: what Ctrl-C must not tear. estimators, streaming: its transformer.
     "papers/gplvm": (
         "numerics spectral features filters meta_learners engine estimators streaming",
-        "gpytorch faiss numpy sklearn",
+        "gpytorch numpy sklearn",
     ),
     "papers": ("", ""),
     # numpy: the language of scikit-learn. pandas: tables of river and others. data: scales of the warm-up rows.
@@ -126,7 +126,6 @@ DOORS = {
     "experts": ("sklearn", "threadpoolctl"),
     "bo": ("ax",),
     "scale": ("ray", "pyarrow"),
-    "papers/gplvm": ("faiss",),
     "estimators": ("pandas", "river", "sklearn", "skpro", "sktime"),
     "cli": ("gp_ensembles.plots",),
 }

@@ -68,7 +68,7 @@ def test_fitting_streaming_and_the_stream_command_import_nothing_heavy(tmp_path)
     )
     command = (
         "from gp_ensembles.cli.__main__ import main\n"
-        "options = '--target y --config small.yaml --warmup 12 --out out --progress false --pictures false'\n"
+        "options = '--target y --config small.yaml --warmup 12 --out out --progress false'\n"
         "assert main(['stream', 'table.csv', *options.split()]) == 0\n"
     )
     call = [sys.executable, "-c", program + HEAVY + command + HEAVY]

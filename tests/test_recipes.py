@@ -222,7 +222,7 @@ def test_the_config_runs_and_a_key_that_is_unknown_is_an_error(tmp_path, generat
     (tmp_path / "data.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (tmp_path / "new.yaml").write_text(text, encoding="utf-8")
     (tmp_path / "wrong.yaml").write_text(text + "bases: []\n", encoding="utf-8")
-    command = ["stream", str(tmp_path / "data.csv"), "--target", "y", "--warmup", "100", "--pictures", "false"]
+    command = ["stream", str(tmp_path / "data.csv"), "--target", "y", "--warmup", "100"]
     command += ["--progress", "false", "--out", str(tmp_path / "out")]
     assert main([*command, "--config", str(tmp_path / "new.yaml")]) == 0
     assert len((tmp_path / "out" / "predictions.csv").read_text().splitlines()) == 51

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
@@ -87,14 +87,7 @@ def unit_scale(X: Tensor, kept: Sequence[int] = ()) -> Normalize:
     low, width = low.masked_fill(as_it_is, 0.0), torch.where(width > 0, width, high.abs()).masked_fill(as_it_is, 1.0)
     scale = Normalize(num_inputs, bounds=torch.cat([torch.zeros_like(low), width], -2))
     scale._offset = low  # bounds far from zero would round the width
-    scale.register_load_state_dict_pre_hook(_without_scale)
     return scale
-
-
-def _without_scale(scale: Normalize, state: dict[str, Any], prefix: str, *_: object) -> None:
-    """States of earlier versions are those of inputs as they are."""
-    state.setdefault(f"{prefix}_offset", torch.zeros_like(scale._offset))
-    state.setdefault(f"{prefix}_coefficient", torch.ones_like(scale._coefficient))
 
 
 def normal_likelihood(noise: Tensor, known_noise: Tensor | None) -> GaussianLikelihood | FixedNoiseGaussianLikelihood:

@@ -1,4 +1,4 @@
-r"""Adaptive interval levels: each end of an interval follows the targets that have fallen beyond it.
+r"""Adaptive interval levels: each end of an interval follows the targets beyond it; and how much intervals covered.
 
 For coverage c an interval ends at normal scores of the predictive distribution: at :math:`\ell_t - o_k` and
 :math:`h_t + o_k`, where k tells to which fifth of the predicted widths so far the row's belongs. At first it is the
@@ -40,17 +40,16 @@ _STEP, _FIRST, _BEFORE = 0.05, 50.0, 100.0  # the step is 50 / (100 + targets so
 _FARTHEST = 1.0  # offset of a fifth
 _PARTS = (0.2, 0.4, 0.6, 0.8)  # between fifths
 _EDGE_STEP = 0.005  # of the logarithm of the width at such a quantile
+WINDOW = 500  # targets, of which the coverage is counted
 _RANGE = 15.5  # of the width in normal scores, whatever happens
 
 
 class LevelsState(NamedTuple):
-    """Ends of the intervals between two targets, in normal scores, of one stream or of a batch of series."""
+    """State of the intervals between two targets, of one stream or of a batch of series, in float64."""
 
-    num: Tensor  # targets so far, shape (*batch, 1), all float64
-    edges: Tensor  # logarithms of widths between fifths, shape (*batch, 4)
-    wider: Tensor  # what the fifths add at either end, shape (*batch, C, 5)
-    lower: Tensor  # lower ends, shape (*batch, C)
-    upper: Tensor  # upper ends, shape (*batch, C)
+    # Lower end, upper end, and what each fifth adds at either, in normal scores, shape (*batch, C, 7)
+    ends: Tensor
+    rows: Tensor  # number of targets, and logarithms of the widths between fifths, shape (*batch, 5)
 
 
 class LevelsOutput(NamedTuple):
@@ -92,10 +91,9 @@ class IntervalLevels:
 
     def init(self, like: Tensor) -> LevelsState:
         """The state before any target, on the device of ``like``: central intervals."""
-        tails = like.new_tensor([(1 - coverage) / 2 for coverage in self.coverages], dtype=torch.float64)
+        tails = like.new_tensor([[(1 - coverage) / 2] for coverage in self.coverages], dtype=torch.float64)
         lower = normal_score(tails)
-        num, edges = lower.new_zeros(1), lower.new_zeros(len(_PARTS))
-        return LevelsState(num, edges, lower.new_zeros(len(lower), len(_PARTS) + 1), lower, -lower)
+        return LevelsState(torch.cat([lower, -lower, lower.new_zeros(len(lower), 5)], dim=-1), lower.new_zeros(5))
 
     def probabilities(self, state: LevelsState, width: Tensor | None = None) -> Tensor:
         r"""Probabilities at the ends of the intervals of the next targets.
@@ -108,8 +106,9 @@ class IntervalLevels:
         Returns:
             Shape (2, C, N), or (2, C, \*batch) without widths.
         """
-        wider = torch.zeros_like(state.lower) if width is None else self._own(state, _log(width))[0]
-        ends = _ends(state.lower - wider, state.upper + wider, _step(state.num) * (1 - self._on(state.lower)))
+        lower, upper = state.ends[..., 0], state.ends[..., 1]
+        wider = torch.zeros_like(lower) if width is None else _own(state, _log(width.to(lower)))[0]
+        ends = _ends(lower - wider, upper + wider, _step(state.rows[..., :1]) * self._misses(lower))
         return _probabilities(torch.stack(ends)).movedim(-1, 1)
 
     def update(self, state: LevelsState, pit: Tensor, width: Tensor) -> tuple[LevelsState, LevelsOutput]:
@@ -124,16 +123,19 @@ class IntervalLevels:
         Returns:
             The states after them; levels (2, C, S) and covered (C, S) of the intervals before them.
         """
-        z, w = normal_score(pit.detach().to(state.lower)).unsqueeze(-1), _log(width.to(state.lower)).unsqueeze(-1)
-        seen, parts = 1.0 * (z == z), z.new_tensor(_PARTS)
-        edges = _first_edges(state.edges, state.num, w, seen, parts)
-        wider, place = self._own(state._replace(edges=edges), w.squeeze(-1))
-        lower, upper, own, low, high = _track(state.lower, state.upper, wider, 1 - self._on(z), _step(state.num), z)
-        after = state.wider.scatter(-1, place, own.unsqueeze(-1))
-        edges = _moved_edges(edges, (1 / (state.num + 1)).clamp_min(_EDGE_STEP), w, seen, parts)
+        z, w = normal_score(pit.detach().to(state.ends)).unsqueeze(-1), _log(width.to(state.ends)).unsqueeze(-1)
+        num, edges, parts = state.rows[:, :1], state.rows[:, 1:], z.new_tensor(_PARTS)
+        edges = torch.where(num == 0, w + 0.5 * (parts - 0.5), edges)
+        wider, place = _own(state._replace(rows=torch.cat([num, edges], dim=-1)), w.squeeze(-1))
+        shared = state.ends[..., 0], state.ends[..., 1]
+        lower, upper, own, low, high = _track(*shared, wider, self._misses(z), _step(num), z)
+        ends = torch.cat(
+            [torch.stack([lower, upper], dim=-1), state.ends[..., 2:].scatter(-1, place, own[..., None])], -1
+        )
+        edges = edges + (1 / (num + 1)).clamp_min(_EDGE_STEP) * (parts - (w <= edges).to(w))
+        rows = torch.where(z.isnan(), state.rows, torch.cat([num + 1, edges], dim=-1))
         levels = _probabilities(torch.stack([low, high])).movedim(-1, 1)
-        output = LevelsOutput(levels, _covered(low, high, z).movedim(-1, 0))
-        return LevelsState(state.num + seen, edges, after, lower, upper), output
+        return LevelsState(ends, rows), LevelsOutput(levels, _covered(low, high, z).movedim(-1, 0))
 
     def update_block(self, state: LevelsState, pit: Tensor, width: Tensor) -> tuple[LevelsState, LevelsOutput]:
         """Learn a block of targets of one stream in order.
@@ -153,52 +155,49 @@ class IntervalLevels:
         """
         if pit.ndim != 1 or width.shape != pit.shape:
             raise ValueError(f"pit and width must have shape (B,), got {tuple(pit.shape)} and {tuple(width.shape)}")
-        scores = normal_score(pit.detach().to(state.lower))
-        numbers, ends = [part.tolist() for part in state], np.empty((2, len(self.coverages), len(pit)))
-        for row, (z, w) in enumerate(zip(scores.tolist(), _log(width.to(scores)).tolist(), strict=True)):
-            ends[:, :, row] = self._learn(numbers, z, w)
-        low, high = found = torch.from_numpy(ends).to(scores.device)
-        after = LevelsState(*(scores.new_tensor(part) for part in numbers))
-        return after, LevelsOutput(_probabilities(found), _covered(low, high, scores))
+        scores, (ends, rows) = normal_score(pit.detach().to(state.ends)), (part.tolist() for part in state)
+        pairs = zip(scores.tolist(), _log(width.to(scores)).tolist(), strict=True)
+        found = scores.new_tensor([self._learn(ends, rows, z, w) for z, w in pairs]).reshape(len(pit), 2, -1)
+        low, high = found.movedim(0, -1)
+        after = LevelsState(scores.new_tensor(ends).reshape(state.ends.shape), scores.new_tensor(rows))
+        return after, LevelsOutput(_probabilities(found.movedim(0, -1)), _covered(low, high, scores))
 
     def update_row(self, state: LevelsState, pit: float, width: float) -> tuple[LevelsState, LevelsOutput]:
         """:meth:`update_block` of one target, from plain numbers: a call of torch costs more."""
-        z, numbers = normal_score_of(pit), [part.tolist() for part in state]
-        low, high = self._learn(numbers, z, math.log(width) if 0 < width < math.inf else 0.0)
-        levels = np.array([[_probability(end)] for end in low + high]).reshape(2, -1, 1)
-        inside = np.array([[z if z != z else float(a < z < b)] for a, b in zip(low, high, strict=True)])
-        after = LevelsState(*(torch.from_numpy(np.array(part)) for part in numbers))
-        return after, LevelsOutput(torch.from_numpy(levels), torch.from_numpy(inside))
+        z, ends, rows = normal_score_of(pit), state.ends.tolist(), state.rows.tolist()
+        found = self._learn(ends, rows, z, math.log(width) if 0 < width < math.inf else 0.0)
+        num, own = len(ends), [number for each in ends for number in each]
+        inside = [z if z != z else float(low < z < high) for low, high in zip(found, found[num:], strict=False)]
+        numbers = np.array([*own, *rows, *map(_probability, found), *inside])
+        first, second, third = 7 * num, 7 * num + 5, 9 * num + 5
+        parts = numbers[:first].reshape(num, 7), numbers[first:second], numbers[second:third], numbers[third:, None]
+        after, edges, levels, covered = map(torch.from_numpy, parts)  # views of arrays cost less than those of tensors
+        return LevelsState(after, edges), LevelsOutput(levels.reshape(2, num, 1), covered)
 
-    def _learn(self, numbers: list[Any], z: float, w: float) -> tuple[list[float], list[float]]:
-        """Both ends (C,) before one target; the numbers of the state, in lists, are changed to those after it."""
-        (num,), edges, wider, lower, upper = numbers
-        seen, step, lows, highs = float(z == z), max(_STEP, _FIRST / (num + _BEFORE)), [], []
-        edges = [_first_edges(edge, num, w, seen, part) for edge, part in zip(edges, _PARTS, strict=True)]
-        place = sum(w > edge for edge in edges)
-        for c, coverage in enumerate(self.coverages):
-            found = _track(lower[c], upper[c], wider[c][place], 1 - coverage, step, z)
-            lower[c], upper[c], wider[c][place], low, high = found
+    def _learn(self, ends: list[list[float]], rows: list[float], z: float, w: float) -> list[float]:
+        """All lower ends and then the upper ones before a target; the numbers of the state become those after it."""
+        num, *edges = rows
+        if num == 0 and z == z:
+            edges = [w + 0.5 * (part - 0.5) for part in _PARTS]
+        place, step, lows, highs = 2, max(_STEP, _FIRST / (num + _BEFORE)), [], []
+        for edge in edges:
+            place += w > edge
+        for own, coverage in zip(ends, self.coverages, strict=True):
+            own[0], own[1], own[place], low, high = _track(own[0], own[1], own[place], 1 - coverage, step, z)
             lows.append(low)
             highs.append(high)
-        rate = max(_EDGE_STEP, 1 / (num + 1))
-        edges = [_moved_edges(edge, rate, w, seen, part) for edge, part in zip(edges, _PARTS, strict=True)]
-        numbers[:2] = [num + seen], edges
-        return lows, highs
-
-    def _own(self, state: LevelsState, w: Tensor) -> tuple[Tensor, Tensor]:
-        """Offsets (N, C) of rows with logarithms of widths w (N,), and their fifths (N, C, 1)."""
-        place = (w.unsqueeze(-1) > state.edges).sum(-1)[..., None, None].expand(*w.shape, len(self.coverages), 1)
-        wider = state.wider.expand(*w.shape, *state.wider.shape[-2:])
-        return wider.gather(-1, place).squeeze(-1), place
+        if z == z:
+            rate = max(_EDGE_STEP, 1 / (num + 1))
+            rows[:] = num + 1, *[edge + rate * (part - (w <= edge)) for edge, part in zip(edges, _PARTS, strict=True)]
+        return lows + highs
 
     def bound(self, num_targets: int) -> float:
         """Largest difference of the observed share from a coverage after so many targets, whatever they are."""
         return _RANGE / (max(_STEP, _FIRST / (max(num_targets, 1) - 1 + _BEFORE)) * max(num_targets, 1))
 
-    def _on(self, like: Tensor) -> Tensor:
-        """The coverages, shape (C,)."""
-        return like.new_tensor(self.coverages)
+    def _misses(self, like: Tensor) -> Tensor:
+        """The shares of targets outside, shape (C,)."""
+        return like.new_tensor([1 - coverage for coverage in self.coverages])
 
 
 def check_coverages(coverages: object) -> None:
@@ -238,14 +237,11 @@ def _track(lower: Any, upper: Any, wider: Any, miss: Any, step: Any, z: Any) -> 
     return lower + seen * (step * (miss / 2 - below)), upper + seen * (step * (above - miss / 2)), held, low, high
 
 
-def _first_edges(edge: Any, num: Any, w: Any, seen: Any, part: Any) -> Any:
-    """Edges as they are, or around the first width; numbers or tensors that broadcast."""
-    return edge + seen * (1.0 * (num == 0)) * (w + 0.5 * (part - 0.5))
-
-
-def _moved_edges(edge: Any, rate: Any, w: Any, seen: Any, part: Any) -> Any:
-    """Running quantiles after the logarithm of a width; numbers or tensors that broadcast."""
-    return edge + seen * (rate * (part - 1.0 * (w <= edge)))
+def _own(state: LevelsState, w: Tensor) -> tuple[Tensor, Tensor]:
+    """Offsets (N, C) of rows with logarithms of widths w (N,), and their fifths (N, C, 1)."""
+    wider = state.ends[..., 2:].expand(*w.shape, -1, 5)
+    place = (w.unsqueeze(-1) > state.rows[..., 1:]).sum(-1)[:, None, None].expand(-1, wider.shape[1], 1)
+    return wider.gather(-1, place).squeeze(-1), place
 
 
 def _step(num: Tensor) -> Tensor:
@@ -264,3 +260,52 @@ def _covered(low: Tensor, high: Tensor, z: Tensor) -> Tensor:
 
 def _probabilities(ends: Tensor) -> Tensor:
     return torch.where(ends > LIMIT, 1.0, torch.where(ends < -LIMIT, 0.0, normal.cdf(ends)))
+
+
+class CoverageState(NamedTuple):
+    """Counts over a stream, each a float64 scalar."""
+
+    num_targets: Tensor  # targets observed
+    num_covered: Tensor  # targets covered
+    width: Tensor  # sum of the finite widths of intervals, units of the target
+    num_finite: Tensor  # how many of them there are
+    window_targets: Tensor  # targets in the current window
+    window_covered: Tensor  # targets covered in it
+    num_windows: Tensor  # windows that are over
+    num_kept: Tensor  # windows among them whose share of misses was within half of the nominal one
+
+
+def init_coverage(like: Tensor) -> CoverageState:
+    """Nothing counted yet, on the device of ``like``."""
+    zero = like.new_zeros((), dtype=torch.float64)
+    return CoverageState(*[zero] * len(CoverageState._fields))
+
+
+def count_coverage(state: CoverageState, covered: Tensor, width: Tensor, coverage: float) -> CoverageState:
+    """Count a block of intervals.
+
+    Shapes: ``covered`` (B,), ``width`` (B,).
+    """
+    seen = ~covered.isnan()
+    hits, width = covered[seen].double(), width.double()
+    finite = width.isfinite() & seen
+    total, inside = state.window_targets, state.window_covered
+    num_windows, num_kept = state.num_windows, state.num_kept
+    while hits.numel():
+        part = hits[: int(WINDOW - total)]
+        hits = hits[part.numel() :]
+        total, inside = total + part.numel(), inside + part.sum()
+        if int(total) == WINDOW:
+            is_kept = (inside / total - coverage).abs() <= (1 - coverage) / 2 + 1e-12
+            num_windows, num_kept = num_windows + 1, num_kept + is_kept
+            total, inside = torch.zeros_like(total), torch.zeros_like(inside)
+    return CoverageState(
+        state.num_targets + seen.sum(),
+        state.num_covered + covered[seen].double().sum(),
+        state.width + width[finite].sum(),
+        state.num_finite + finite.sum(),
+        total,
+        inside,
+        num_windows,
+        num_kept,
+    )

@@ -139,12 +139,6 @@ def recalibrate_row(state: RecalibrationState, u: float) -> tuple[RecalibrationS
     return after, np.log(weights), math.log(density[0]), moved[0], math.sqrt(weights.dot(_SQUARES))
 
 
-def update_recalibration(state: RecalibrationState, pit: Tensor) -> tuple[RecalibrationState, Tensor]:
-    """The state after a block of targets (B,), and the log weights (K, B) before each; :func:`recalibrate_block`."""
-    after, (log_weights, *_) = recalibrate_block(state, pit)
-    return after, log_weights
-
-
 def _as_block(weights: Tensor, density: Tensor, moved: Tensor) -> Recalibrations:
     """From weights (B, K), densities and transforms (B, 1)."""
     return weights.log().mT, density.squeeze(-1).log(), moved.squeeze(-1)

@@ -10,7 +10,6 @@ import torch
 
 from gp_ensembles.cli.out_folder import make_writable
 from gp_ensembles.cli.predictions import MODEL, score_table
-from gp_ensembles.cli.report.figures import PICTURES, save_pictures
 from gp_ensembles.cli.report.history import RunHistory
 from gp_ensembles.cli.report.page import report_html
 from gp_ensembles.cli.running import drawn_if_possible, progress_bar
@@ -45,7 +44,6 @@ class Output:
     """Output settings of a run."""
 
     out: Path  # folder of the results
-    pictures: bool = True
     progress: bool = True  # show a progress bar with the running score
     checkpoint_seconds: float = 30.0  # seconds between checkpoints while the stream is read
     report: bool = True  # write ``report.html``
@@ -102,7 +100,7 @@ def run(
                 folder.checkpoint(scored)
         summary = summarize_run(scored, rows.columns, rows_before)
         history = scored.history
-        folder.finish(summary, (REPORT, *PICTURES), lambda place: _draw(history, summary, output, place))
+        folder.finish(summary, (REPORT,), lambda place: _draw(history, summary, output, place))
     finally:
         folder.close()
     return summary
@@ -133,24 +131,19 @@ def _feed(scored: ScoredStream, rows: RowStream, folder: OutputFolder, output: O
 
 
 def _draw(history: RunHistory, summary: dict[str, object], output: Output, place: Path) -> None:
-    """Write report and pictures; a failure there costs no numbers."""
-    clock = summary["time"]
-    name, kind = (clock["name"], clock["kind"]) if isinstance(clock, dict) else (None, "")
+    """Write the report; a failure there costs no numbers."""
     if history.num_rows and output.report:
         drawn_if_possible(REPORT, lambda: write_text(place / REPORT, report_html(summary, history)))
-    if output.pictures:
-        drawn_if_possible("pictures", lambda: save_pictures(history, place, time_name=name, is_date=kind == "date"))
 
 
 def report(summary: dict[str, object], output: Output) -> str:
     """Text printed after a run: the score table and the paths of its files."""
-    pictures = [output.out / REPORT] if output.report else []
-    pictures += [output.out / name for name in PICTURES] if output.pictures else []
+    page = output.out / REPORT
     lines = [
         f"{summary['model']} with {summary['num_experts']} expert{'s' * (summary['num_experts'] != 1)} on "
         f"{summary['data']}: {summary['rows']} rows predicted, each before its target was revealed",
         summary_table(summary),
-        *(str(path) for path in pictures if path.exists()),
+        *([str(page)] if output.report and page.exists() else []),
         str(output.out / CHECKPOINT),
     ]
     return "\n".join(lines)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.calibration import IntervalLevels
-from gp_ensembles.calibration.coverage import CoverageState, count_coverage
+from gp_ensembles.calibration.levels import CoverageState, count_coverage
 from gp_ensembles.distributions import LatentMixture, Mixture, Recalibrated, StudentTMixture, WithPointMass
 from gp_ensembles.distributions.counts import LogRateCounts
 from gp_ensembles.distributions.quadrature import at_nodes, crps_at_nodes

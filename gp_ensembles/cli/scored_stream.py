@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.calibration.coverage import CoverageState, init_coverage
+from gp_ensembles.calibration.levels import CoverageState, init_coverage
 from gp_ensembles.cli.baselines import Baselines, DiscreteBaselines
 from gp_ensembles.cli.predictions import (
     MODEL,
@@ -39,7 +39,7 @@ from gp_ensembles.tables.rows import Rows
 
 _FIRST_ROWS = 1000
 CHUNK_ROWS = 256  # rows predicted, scored and returned at once, about
-_KIND = Kind("gp_ensembles stream", 11, "a stream", "give the checkpoint.pt that stream or resume wrote")
+_KIND = Kind("gp_ensembles stream", 12, "a stream", "give the checkpoint.pt that stream or resume wrote")
 
 
 class Timings(NamedTuple):

@@ -63,7 +63,6 @@ def add_options(name: str, command: ArgumentParser) -> None:
     if name in ("stream", "resume"):
         add_line_options(command)
     if name != "compare":
-        add("--pictures", type=bool, default=True, help="draw pictures (needs matplotlib)")
         add("--report", type=bool, default=True, help="write report.html, a self-contained page")
         add("--checkpoint_seconds", type=float, default=30.0, help="seconds between checkpoints")
         add("--strict", type=bool, default=False, help=_STRICT)
@@ -122,7 +121,7 @@ def request(values: Namespace) -> TableRequest:
 
 
 def _output(values: Namespace) -> Output:
-    return Output(values.out, values.pictures, values.progress, values.checkpoint_seconds, values.report)
+    return Output(values.out, values.progress, values.checkpoint_seconds, values.report)
 
 
 def _stream(values: Namespace) -> int:

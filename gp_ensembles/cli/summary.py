@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gp_ensembles.calibration.coverage import WINDOW
+from gp_ensembles.calibration.levels import WINDOW
 from gp_ensembles.cli.predictions import MODEL, interval_table, score_table
 from gp_ensembles.cli.scored_stream import ScoredStream
 from gp_ensembles.engine.external_report import ExternalReport

@@ -23,7 +23,7 @@ from gp_ensembles.innovations.bank import InnovationModel
 
 HEAD = "fleet.pt"
 _ADVICE = "give a folder that a fleet was saved in"
-_KIND = Kind("gp_ensembles fleet", 5, "a fleet", _ADVICE)
+_KIND = Kind("gp_ensembles fleet", 6, "a fleet", _ADVICE)
 SHARD_BYTES = 256_000_000
 _SHARD = re.compile(r"shard-(\d+)-(\d+)\.safetensors")
 

@@ -61,7 +61,7 @@ class SeriesModel(NamedTuple):
         num, given = X.shape[1], len(self.path.columns.kept)
         if given != num:
             raise ValueError(f"the model has {given} input columns, the fleet {num}")
-        num = 0 if self.calibration.levels is None else len(self.calibration.levels.lower)
+        num = 0 if self.calibration.levels is None else len(self.calibration.levels.ends)
         if num != len(config.coverages):
             raise ValueError(f"the model has intervals of {num} coverages, the fleet of {config.coverages}")
         if (self.calibration.recalibration is not None) != config.recalibrate:

@@ -1,4 +1,4 @@
-"""Calibration: of predictive distributions by the PIT, and of class probabilities."""
+"""Calibration of predictive distributions by the PIT."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -42,24 +42,8 @@ def plot_calibration(pit: Tensor | ArrayLike) -> Figure:
     # A point on the edge counts as inside, whatever the last bit of 2 u - 1 says.
     inside = np.searchsorted(depth, levels + 1e-12, side="right")
     counts = np.histogram(seen, bins=20 if seen.size >= 200 else 10, range=(0.0, 1.0))[0]
-    return _calibration_figure(levels, inside.astype(np.float64), counts.astype(np.float64))
-
-
-def plot_pit_counts(counts: ArrayLike) -> Figure:
-    """As :func:`plot_calibration`, from how many transforms fell into each of equal bins: in constant room."""
-    fine = as_array(counts, 1, "counts")
-    if len(fine) % 20:
-        raise ValueError(f"the number of bins must be a multiple of 20, got {len(fine)}")
-    half = len(fine) // 2
-    inside = np.concatenate([[0.0], np.cumsum(fine[:half][::-1] + fine[half:])])
-    bars = 20 if fine.sum() >= 200 else 10
-    return _calibration_figure(np.linspace(0.0, 1.0, half + 1), inside, fine.reshape(bars, -1).sum(1))
-
-
-def _calibration_figure(levels: Array, inside: Array, counts: Array) -> Figure:
-    """Reliability from the targets inside of intervals of some levels, and a histogram."""
     figure, (left, right) = new_figure(1, 2, 9.0, 4.0)
-    size = int(counts.sum())
+    size = seen.size
     if size:
         covered = inside / size
         ninety = float(np.interp(0.9, levels, covered))
@@ -77,23 +61,6 @@ def _calibration_figure(levels: Array, inside: Array, counts: Array) -> Figure:
     label(left, "central intervals", "level of the interval", "share of targets inside")
     label(right, f"PIT of {size} target{'' if size == 1 else 's'}", "predictive cdf at the target", "density")
     return _finished(figure, size)
-
-
-def plot_class_counts(pairs: ArrayLike, confidence: ArrayLike) -> Figure:
-    """Share of targets against predicted probability (left) and histogram of the largest probability (right).
-
-    From sums over bins of probability, so that it takes constant room: of pairs of rows and classes, of their
-    probabilities, and of targets. Shapes: ``pairs`` (3, K), ``confidence`` (L,), rows by the largest probability.
-    """
-    sums, rows = as_array(pairs, 2, "pairs"), as_array(confidence, 1, "confidence")
-    figure, (left, right) = new_figure(1, 2, 9.0, 4.0)
-    if rows.sum():
-        count, total, true = sums[:, sums[0] > 0]
-        _draw_reliability(left, total / count, true / count, count, "o")
-        _draw_bars(right, rows)
-    label(left, "probabilities of classes", "predicted probability", "share of targets")
-    label(right, f"confidence in {int(rows.sum())} targets", "largest probability", "rows")
-    return _finished(figure, int(rows.sum()))
 
 
 def _draw_reliability(axis: Axes, x: Array, share: Array, sizes: Array, marker: str) -> None:

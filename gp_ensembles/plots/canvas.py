@@ -1,17 +1,14 @@
-"""Helpers of all pictures: colors, a blank figure, arrays from tensors, thinning of long streams, times, saving."""
+"""Helpers of all pictures: colors, a blank figure, arrays from tensors, thinning of long streams, saving."""
 
 import os
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from matplotlib import dates
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
@@ -27,9 +24,6 @@ ALARM = "#c8553d"
 # Distinct for readers with red-green color blindness, and in grey print by their order of lightness.
 SERIES = ("#0b6e99", "#e09f3e", "#5f7f5a", "#9a5b8f", "#c8553d", "#56b4c9", "#7d6b57", "#3d5a80", "#b5a642")
 REST = "#d5dae0"
-_DATES: Any = dates  # it has no types
-_DAY = 86400.0  # seconds
-_MOST_TICKS = 8
 
 
 def new_figure(num_rows: int, num_columns: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
@@ -121,26 +115,3 @@ def draw_band(axis: Axes, x: Array, mean: Array, lower: Array, upper: Array) -> 
     """A predictive mean and its 90 % band."""
     axis.fill_between(x, lower, upper, color=BAND, alpha=0.55, linewidth=0, label="90 % band")
     axis.plot(x, mean, color=MEAN, linewidth=1.2, label="predictive mean")
-
-
-def show_times(figure: Figure, rows: ArrayLike, times: ArrayLike, name: str, *, is_date: bool) -> Figure:
-    """Name the rows of a figure's horizontal axes by their times; rows stay evenly apart, gaps in time or not.
-
-    Shapes: ``rows`` (R,), ``times`` (R,).
-    """
-    known_rows, known_times = np.asarray(rows, dtype=np.float64), np.asarray(times, dtype=np.float64)
-    for axis in figure.axes:
-        first, last = (float(time) for time in np.interp(axis.get_xlim(), known_rows, known_times))
-        if is_date:
-            locator = _DATES.AutoDateLocator(minticks=3, maxticks=_MOST_TICKS)
-            days = locator.tick_values(_DATES.num2date(first / _DAY), _DATES.num2date(last / _DAY))
-            days = [day for day in days if first <= day * _DAY <= last]
-            labels = _DATES.ConciseDateFormatter(locator, show_offset=False).format_ticks(days)
-            places = [day * _DAY for day in days]
-        else:
-            places = [time for time in MaxNLocator(_MOST_TICKS).tick_values(first, last) if first <= time <= last]
-            labels = [f"{place:.10g}" for place in places]
-        axis.set_xticks(np.interp(places, known_times, known_rows), labels)
-        if axis.get_xlabel():
-            axis.set_xlabel(name)
-    return figure

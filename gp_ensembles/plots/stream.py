@@ -70,21 +70,11 @@ def plot_bands(
     arrays = as_columns({"y": y, "mean": mean, "lower": lower, "upper": upper})
     last_row, last = first_row + len(arrays["y"]) - 1, {name: values[-200:] for name, values in arrays.items()}
     if len(arrays["y"]) > 2000:
-        return plot_long_bands(_runs_of(arrays, first_row), last, target_name=target_name, last_row=last_row)
+        runs = _runs_of(arrays, first_row)
+        return _bands_figure(lambda axis: _draw_runs(axis, runs), last, target_name, last_row)
     if len(arrays["y"]) > 400:
         return _bands_figure(lambda axis: _draw_rows(axis, arrays, last_row), last, target_name, last_row)
     return _bands_figure(None, arrays, target_name, last_row)
-
-
-def plot_long_bands(
-    runs: Mapping[str, Any], last: Mapping[str, ArrayLike], *, target_name: str = "y", last_row: int = 0
-) -> Figure:
-    """As :func:`plot_bands` for a stream of which runs of rows are known, and its last rows one by one.
-
-    Of the runs, (R,) each: their middles ``rows``, ``least`` and ``greatest`` target (NaN where none was observed),
-    ``mean``, ``lower`` and ``upper`` end of the band, and whether a target ``is_missing``.
-    """
-    return _bands_figure(lambda axis: _draw_runs(axis, runs), as_columns(last), target_name, last_row)
 
 
 def _bands_figure(
@@ -129,14 +119,8 @@ def plot_score(log_prob: Mapping[str, Tensor | ArrayLike], *, first_row: int = 0
     series = as_columns(log_prob)
     known = ~np.isnan(next(iter(series.values())))
     starts, ends = np.array([(run.start, run.stop) for run in bins(len(known), 1000)]).T
-    sums = {name: np.add.reduceat(np.where(known, values, 0.0), starts) for name, values in series.items()}
-    return plot_score_sums(first_row + ends - 1, np.add.reduceat(known.astype(float), starts), sums)
-
-
-def plot_score_sums(rows: ArrayLike, counts: ArrayLike, sums: Mapping[str, ArrayLike]) -> Figure:
-    """As :func:`plot_score`, from sums over runs of rows. Shapes: ``rows`` (R,), ``counts`` (R,)."""
-    columns = as_columns({"rows": rows, "counts": counts, **sums})
-    ends, number = columns.pop("rows"), np.cumsum(columns.pop("counts"))
+    columns = {name: np.add.reduceat(np.where(known, values, 0.0), starts) for name, values in series.items()}
+    ends, number = first_row + ends - 1, np.cumsum(np.add.reduceat(known.astype(float), starts))
     totals = {name: np.cumsum(values) for name, values in columns.items()}
     known = np.where(number > 0, number, np.nan)
     ahead, *others = totals

@@ -124,7 +124,7 @@ def next_interval(
         return predicted.quantile(lower), predicted.quantile(upper)
     assert isinstance(predicted, Mixture | StudentTMixture | Recalibrated)
     width, place = predicted.typical_width(), coverage_place(coverage, config.coverages)
-    ends = IntervalLevels(config.coverages).probabilities(state.levels, width.to(state.levels.lower))[:, place]
+    ends = IntervalLevels(config.coverages).probabilities(state.levels, width)[:, place]
     lower, upper = predicted.quantile(ends.to(width))
     return lower, upper
 

@@ -13,7 +13,7 @@ from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.files.checkpoint import Kind
 from gp_ensembles.filters.states import WindowState
 
-KIND = Kind("gp_ensembles model", 9, "a model", "give a file that OnlineModel.save wrote")
+KIND = Kind("gp_ensembles model", 10, "a model", "give a file that OnlineModel.save wrote")
 
 
 def saved(online: OnlineEnsemble | None) -> dict[str, Any]:

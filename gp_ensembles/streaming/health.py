@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from gp_ensembles.calibration.coverage import CoverageState
+from gp_ensembles.calibration.levels import CoverageState
 from gp_ensembles.engine.quarantine import QuarantineReport
 from gp_ensembles.streaming.missed_structure import missed_text
 from gp_ensembles.streaming.model import OnlineModel

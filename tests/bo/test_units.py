@@ -98,7 +98,7 @@ def test_the_scale_is_that_of_the_first_rows(kind):
 
 @pytest.mark.parametrize("kind", [ExactEnsembleModel, EnsembleModel])
 def test_the_scale_travels_with_the_state(kind):
-    """Also from a model of other rows; a state of earlier versions, without a scale, is that of inputs as they are."""
+    """Also from a model of other rows."""
     (X, Y), at = rows(), 50.0 * rows(4, seed=8)[0]
     options = {} if kind is ExactEnsembleModel else {"generator": generator()}
     ours = kind(50.0 * X, Y, **options).fit()
@@ -109,9 +109,6 @@ def test_the_scale_travels_with_the_state(kind):
     again = kind(50.0 * X, Y, **options)
     again.load_state_dict(state)
     close(again.posterior(at).mean, ours.posterior(at).mean)
-    earlier = {name: value for name, value in state.items() if not name.startswith("input_transform")}
-    again.load_state_dict(earlier)
-    assert torch.equal(again.transform_inputs(at), at)
 
 
 def test_what_is_taken_as_it_is():

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.calibration.coverage import count_coverage, init_coverage
+from gp_ensembles.calibration.levels import count_coverage, init_coverage
 
 
 @settings(max_examples=15, deadline=None)

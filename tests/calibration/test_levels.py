@@ -91,7 +91,7 @@ def test_the_bound_holds_whatever_comes(adversary, coverage):
         state, output = levels.update_block(state, torch.tensor([u], dtype=torch.float64), width)
         assert output.levels.flatten().tolist() == [low, high]
         misses.append(1 - float(output.covered))
-        assert -2 <= float(state.upper - state.lower) <= 13.5
+        assert -2 <= float(state.ends[0, 1] - state.ends[0, 0]) <= 13.5
         if t + 1 in (100, 300, 700, 1500):
             assert abs(np.mean(misses) - (1 - coverage)) <= levels.bound(t + 1) + 1e-12
     assert levels.bound(1500) < 0.21
@@ -127,7 +127,7 @@ def test_an_end_at_infinity():
     state, ends, covered = run([1.0] * 400 + [0.5], IntervalLevels((0.9,)))
     assert float(ends[1, 0].max()) == 1.0  # the interval reaches to infinity, and covers what lies there
     assert float(covered[0, -200:].mean()) > 0.5
-    assert bool(torch.isfinite(state.upper).all())
+    assert bool(torch.isfinite(state.ends).all())
 
 
 def test_bad_arguments():
@@ -152,7 +152,7 @@ def test_a_block_is_one_row_after_another_of_one_series_or_of_several(generator)
     width = torch.rand(300, 5, generator=generator, dtype=torch.float64) + 0.1
     width[[0, 9], 3] = torch.tensor([torch.inf, torch.nan], dtype=torch.float64)
     one = levels.init(pit)
-    one = one._replace(lower=torch.tensor([-0.001, -4.99, -0.5], dtype=torch.float64))
+    one.ends[:, 0] = torch.tensor([-0.001, -4.99, -0.5], dtype=torch.float64)
     together, batches = type(one)(*(part.expand(5, *part.shape) for part in one)), []
     for row, wide in zip(pit, width, strict=True):
         ahead = levels.probabilities(together, wide)

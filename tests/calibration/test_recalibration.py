@@ -15,7 +15,6 @@ from gp_ensembles.calibration.recalibration import (
     recalibrate,
     recalibrate_block,
     recalibrate_row,
-    update_recalibration,
 )
 from gp_ensembles.numerics.normal_scores import TAIL, log_density, transform
 
@@ -56,7 +55,7 @@ def gains(pits, cuts=()):
     u = torch.as_tensor(pits, dtype=torch.float64)
     state, found = init_recalibration(u), []
     for block in torch.tensor_split(u, list(cuts)):
-        state, log_weights = update_recalibration(state, block)
+        state, (log_weights, *_) = recalibrate_block(state, block)
         found.append(log_density(block, log_weights, *map_components(u)))
     return torch.cat(found), state
 
@@ -115,12 +114,12 @@ def test_a_block_is_one_row_after_another_of_one_series_or_of_several():
 
 def test_single_precision_and_shapes():
     u = torch.rand(40, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    state, _ = update_recalibration(init_recalibration(u.float()), u.float())
-    wide, _ = update_recalibration(init_recalibration(u), u)
+    state, _ = recalibrate_block(init_recalibration(u.float()), u.float())
+    wide, _ = recalibrate_block(init_recalibration(u), u)
     assert state.candidates.dtype == torch.float64
     torch.testing.assert_close(state.candidates, wide.candidates, rtol=1e-4, atol=1e-7)
     with pytest.raises(ValueError, match=r"pit must have shape \(B,\), got \(2, 20\)"):
-        update_recalibration(state, u.reshape(2, 20))
+        recalibrate_block(state, u.reshape(2, 20))
 
 
 def test_where_nothing_is_wrong_it_costs_less_than_two_thousandths():

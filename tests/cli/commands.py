@@ -8,7 +8,7 @@ from gp_ensembles.cli.__main__ import main
 from gp_ensembles.cli.tables import source_of
 from gp_ensembles.tables import open_rows
 
-_ALL = ("pictures", "report", "progress")
+_ALL = ("report", "progress")
 _SWITCHES = {"stream": _ALL, "resume": _ALL, "demo": _ALL, "compare": ("progress",), "forecast": ("pictures",)}
 FIT = "fit_settings: {method: {LBFGS: {max_iterations: 5}}, num_samples: 1}"
 LINEAR = f"ensemble: {{like: oebe, bases: [LinearBasis], {FIT}}}\n"

@@ -15,7 +15,7 @@ from tests.cli.commands import LINEAR, summary_of
 from tests.cli.conftest import CONFIG, make_rows, write_table
 
 PLAIN = ["--progress", "false"]
-QUIET = [*PLAIN, "--pictures", "false", "--report", "false"]
+QUIET = [*PLAIN, "--report", "false"]
 # Moments by quadrature, whose nodes move with round-off.
 CLOSE = {"rtol": 1e-6, "atol": 1e-6}
 

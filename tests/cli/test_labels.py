@@ -50,7 +50,7 @@ def test_a_stream_is_scored_and_resumed(tmp_path, small, kind):
     small.write(tmp_path / "all.csv", rows)
     small.write(tmp_path / "head.csv", rows[:110])
     small.write(tmp_path / "tail.csv", rows[110:])
-    assert run(tmp_path, "all.csv", "all", kind, pictures=True) == 0
+    assert run(tmp_path, "all.csv", "all", kind) == 0
     summary = summary_of(tmp_path / "all")
     table = small.read(tmp_path / "all" / "predictions.csv")
     seen = [row for row in table if row["y"]]
@@ -72,9 +72,6 @@ def test_a_stream_is_scored_and_resumed(tmp_path, small, kind):
         assert summary["error_rate"] < summary["baselines"]["warm-up frequencies"]["error_rate"]
         if kind == "binary":
             assert summary["brier"] == pytest.approx(2 * brier_score_loss(y, [share[1] for share in shares]))
-    pictures = {path.name for path in (tmp_path / "all").glob("*.png")}
-    assert {"weights.png", "score.png"} <= pictures
-    assert ("calibration.png" in pictures) == (kind != "counts")
 
     assert run(tmp_path, "head.csv", "head", kind) == 0
     assert resume(tmp_path, "tail.csv", "rest", checkpoint=tmp_path / "head") == 0

@@ -138,7 +138,7 @@ def test_commands_refuse_a_folder_that_another_run_writes_into(holder, capsys):
     assert main([*stream, "--explain", "true"]) == 0  # which writes nothing
     process.kill()
     process.wait()
-    assert main([*stream, "--pictures", "false", "--report", "false"]) == 0
+    assert main([*stream, "--report", "false"]) == 0
     assert sorted(os.listdir(folder)) == ["checkpoint.pt", "predictions.csv", "summary.json", "weights.csv"]
 
 

@@ -9,7 +9,6 @@ from matplotlib.collections import PathCollection, PolyCollection
 from matplotlib.figure import Figure
 
 from gp_ensembles.plots import plot_bands, plot_calibration, plot_score, plot_weights, save_figure
-from gp_ensembles.plots.calibration import plot_class_counts
 
 
 def stream(num_rows: int, missing: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
@@ -153,13 +152,3 @@ def test_without_matplotlib_the_door_says_how_to_get_it(monkeypatch):
     monkeypatch.delitem(sys.modules, "gp_ensembles.plots")
     with pytest.raises(ImportError, match=r"pip install 'gp_ensembles\[plots\]'"):
         importlib.import_module("gp_ensembles.plots")
-
-
-def test_class_calibration_shows_shares_against_probabilities():
-    pairs = np.array([[400.0, 0.0, 390.0], [60.0, 0.0, 312.0], [52.0, 0.0, 320.0]])
-    figure = plot_class_counts(pairs, [0.0, 300.0, 490.0])
-    x, seen = line(figure.axes[0], "these predictions").get_data()
-    np.testing.assert_allclose([x, seen], [[60 / 400, 312 / 390], [52 / 400, 320 / 390]])
-    assert "790 targets" in figure.axes[1].get_title(loc="left")
-    nothing = plot_class_counts(0 * pairs, [0.0])
-    assert "no target observed" in [text.get_text() for text in nothing.axes[0].texts]

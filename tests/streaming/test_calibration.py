@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gp_ensembles.calibration import IntervalLevels
-from gp_ensembles.calibration.recalibration import init_recalibration, map_components, update_recalibration
+from gp_ensembles.calibration.recalibration import init_recalibration, map_components, recalibrate_block
 from gp_ensembles.distributions import Recalibrated
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
@@ -47,7 +47,7 @@ def test_it_is_recalibration_of_the_plain_model(target):
     assert not isinstance(raw.distribution, Recalibrated)
     assert raw.intervals is None
     u = raw.distribution.cdf(y)
-    _, log_weights = update_recalibration(init_recalibration(u), u)
+    _, (log_weights, *_) = recalibrate_block(init_recalibration(u), u)
     maps = log_weights, *map_components(u)
     want = Recalibrated(raw.distribution, *maps)
     torch.testing.assert_close(got.log_prob, want.log_prob(y), rtol=1e-9, atol=1e-9, equal_nan=True)

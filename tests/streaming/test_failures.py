@@ -62,7 +62,7 @@ def test_the_command_line_tells_of_it(tmp_path, monkeypatch, capsys):
         return learn(self, *arguments)
 
     monkeypatch.setattr(OnlineModel, "observe", breaking)
-    options = ["--target", "y", "--config", "light", "--warmup", "100", "--pictures", "false", "--progress", "false"]
+    options = ["--target", "y", "--config", "light", "--warmup", "100", "--progress", "false"]
     assert main(["stream", str(tmp_path / "data.csv"), *options, "--out", str(tmp_path / "out")]) == 0
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     (failure,) = summary["failures"]

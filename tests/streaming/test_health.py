@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gp_ensembles.calibration.coverage import count_coverage, init_coverage
+from gp_ensembles.calibration.levels import count_coverage, init_coverage
 from gp_ensembles.cli.__main__ import main
 from gp_ensembles.cli.scored_stream import Timings
 from gp_ensembles.ensembles.bases import LinearBasis
@@ -104,7 +104,7 @@ def test_strict_ends_with_code_three(tmp_path, capsys):
     ]
     (tmp_path / "data.csv").write_text("\n".join(["a,b,y", *lines, ""]))
     (tmp_path / "small.yaml").write_text("ensemble: {like: oebe, bases: [LinearBasis]}\nwarmup: 40\n")
-    quiet = ["--pictures", "false", "--report", "false", "--progress", "false", "--out", str(tmp_path / "out")]
+    quiet = ["--report", "false", "--progress", "false", "--out", str(tmp_path / "out")]
     run = ["stream", str(tmp_path / "data.csv"), "--target", "y", "--config", str(tmp_path / "small.yaml"), *quiet]
     assert main(run) == 0
     assert "warning: 25 % of the inputs were missing (limit 0.2)" in capsys.readouterr().out

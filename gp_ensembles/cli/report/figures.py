@@ -1,4 +1,4 @@
-"""Plots of a report and pictures of a run.
+"""Plots of a report.
 
 Colors of plots are variables of ``page.css``, and their common settings are in ``page.js``.
 """
@@ -7,7 +7,6 @@ import itertools
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,8 +20,6 @@ _DASHES = ("solid", "dot", "dash", "dashdot", "longdash")
 _DASHED = {"color": _MUTED, "width": 1, "dash": "dash"}
 _OVERVIEW, _MOST_SEEN, _SEGMENTS, _LAYERS, _PIT_BARS = 300, 1200, 160, 320, 20
 LIMITS = [50 * (3 * COVERAGE - 1), 50 * (COVERAGE + 1)]  # percent covered in a window
-PICTURES = ("bands.png", "weights.png", "calibration.png", "score.png")
-_MOST_RUNS, _LAST_ROWS = 500, 200
 
 
 class Axis(NamedTuple):
@@ -213,46 +210,3 @@ def _rounded(values: Array) -> list[float | None]:
 def _escaped(text: str) -> str:
     """Text without markup of plotly."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("%{", "% {")
-
-
-def save_pictures(
-    history: RunHistory, folder: Path, *, time_name: str | None = None, is_date: bool = False
-) -> list[Path]:
-    """Draw and save the pictures of a run; needs matplotlib."""
-    from gp_ensembles.plots import plot_bands, plot_weights, save_figure
-    from gp_ensembles.plots.calibration import plot_class_counts, plot_pit_counts
-    from gp_ensembles.plots.canvas import show_times
-    from gp_ensembles.plots.stream import plot_long_bands, plot_score_sums
-
-    if not history.num_rows:
-        return []
-    bins, first = history.bins, history.first_row
-    assert first is not None
-    sums = {history.model_name: bins["sum log_prob"]}
-    sums |= {name: bins[f"sum baseline {name}"] for name in history.baselines}
-    weights, rows = history.weights(), history.mean("row")
-    layers = np.stack(list(weights.values()))
-    with np.errstate(divide="ignore"):  # a family without weight
-        log_weights = np.log(layers / layers.sum(0))
-    figures = {
-        "weights.png": plot_weights(log_weights, list(weights), rows=rows),
-        "score.png": plot_score_sums(first - 1 + np.cumsum(bins["count row"]), bins["count y"], sums),
-    }
-    if history.is_class:
-        figures["calibration.png"] = plot_class_counts(history.reliability, history.confidence_counts)
-    else:
-        target = history.target_name
-        y, mean, lower, upper = (history.mean(name) for name in ("y", "mean", "lower", "upper"))
-        if bins.width == 1:
-            figures["bands.png"] = plot_bands(y, mean, lower, upper, target_name=target, first_row=first)
-        else:
-            recent = history.recent()
-            last = {name: recent[name][-_LAST_ROWS:] for name in ("y", "mean", "lower", "upper")}
-            runs = history.runs(_MOST_RUNS)
-            figures["bands.png"] = plot_long_bands(runs, last, target_name=target, last_row=history.last_row)
-        if history.pit_counts.sum():
-            figures["calibration.png"] = plot_pit_counts(history.pit_counts)
-    if time_name is not None and history.has_times:
-        for name in figures.keys() - {"calibration.png"}:
-            show_times(figures[name], rows, history.mean("time"), time_name, is_date=is_date)
-    return [save_figure(figures[name], folder / name) for name in PICTURES if name in figures]

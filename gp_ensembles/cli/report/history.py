@@ -1,4 +1,4 @@
-"""The record of a run for its report and its pictures, in memory that does not grow with the rows."""
+"""The record of a run for its report, in memory that does not grow with the rows."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,13 +8,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gp_ensembles.calibration.coverage import WINDOW
+from gp_ensembles.calibration.levels import WINDOW
 from gp_ensembles.cli.predictions import Chunk
 
 Array = NDArray[np.float64]
 RECENT = 2000  # rows kept one by one, the last ones
 PIT_BINS = 200  # so that central intervals of whole percents, of a picture, end on edges
-RELIABILITY_BINS, CONFIDENCE_BINS = 10, 20
+RELIABILITY_BINS = 10
 CAPACITY, MOST_WINDOWS = 4096, 2048  # of bins; so many windows are a million targets
 COVERAGE = 0.9
 _COUNTED = ("row", "time", "y", "mean", "lower", "upper", "inside")  # the others are counted by target
@@ -87,7 +87,7 @@ class RunHistory:
         self.open_window = self.recent_rows = np.zeros((len(ROW_COLUMNS), 0))
         self.first_row: int | None = None
         self.is_class = False
-        self.pit_counts, self.confidence_counts = np.zeros(PIT_BINS), np.zeros(CONFIDENCE_BINS)
+        self.pit_counts = np.zeros(PIT_BINS)
         self.reliability = np.zeros((3, RELIABILITY_BINS))  # pairs, their probabilities summed, those that came true
 
     @property
@@ -151,7 +151,7 @@ class RunHistory:
         return {name: self.mean(f"family {name}", most) for name in order}
 
     def runs(self, most: int) -> dict[str, Any]:
-        """The run in at most this many groups of rows, for :func:`~gp_ensembles.plots.stream.plot_long_bands`."""
+        """The run in at most this many groups of rows."""
         ends = {"least": "least y", "greatest": "greatest y", "lower": "least lower", "upper": "greatest upper"}
         is_missing = self.bins.grouped("count y", most) < self.bins.grouped("count row", most)
         means = {"rows": self.mean("row", most), "mean": self.mean("mean", most)}
@@ -196,7 +196,6 @@ class RunHistory:
         number = np.clip((shares * RELIABILITY_BINS).astype(int), 0, RELIABILITY_BINS - 1)
         for place, values in enumerate((np.ones_like(shares), shares, hits.astype(float))):
             np.add.at(self.reliability[place], number, values)
-        self.confidence_counts += np.histogram(shares.max(-1), bins=CONFIDENCE_BINS, range=(0.0, 1.0))[0]
 
     def to_plain(self) -> dict[str, Any]:
         """Plain containers and tensors, fit for a checkpoint."""

@@ -14,7 +14,7 @@ import numpy as np
 import plotly.offline
 import yaml
 
-from gp_ensembles.calibration.coverage import WINDOW
+from gp_ensembles.calibration.levels import WINDOW
 from gp_ensembles.cli.report import figures
 from gp_ensembles.cli.report.figures import LIMITS, Axis
 from gp_ensembles.cli.report.history import RECENT, RunHistory
@@ -142,7 +142,7 @@ def sections(summary: Summary, history: RunHistory, axis: Axis) -> Iterator[Sect
         heading = f"Intervals of 90 % covered {_percent(kept['coverage'])}; {broken} windows outside the limits"
         note = _notes(f"Share covered in windows of {WINDOW} targets; the limits are {LIMITS[0]:g} to {LIMITS[1]:g} %.")
         yield Section("coverage", "Coverage over time", heading, note, {"coverage": figures.coverage(history, axis)})
-    if history.pit_counts.sum() or history.confidence_counts.sum():
+    if history.pit_counts.sum() or history.reliability.sum():
         heading, draw = "Probability integral transform, flat if calibrated", figures.pit_histogram
         if (error := summary.get("calibration_error")) is not None:
             heading, draw = f"Probabilities are off by {_percent(error)} on average", figures.reliability

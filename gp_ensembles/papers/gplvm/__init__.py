@@ -4,8 +4,7 @@ The models of the paper (Lu et al. 2022, section 6) are :func:`ie_gplvm`, :func:
 :func:`die_gplvm` (dynamic) and :func:`dsie_gplvm` (both), over RBF kernels of the squared length scales
 ``RBF_VARIANCES``. Each returns an :class:`IEGPLVM`, whose methods ``start``, ``update`` and ``transform`` return
 :class:`~gp_ensembles.papers.gplvm.records.Embeddings` and ``inverse_transform`` a :class:`Reconstruction`. Another
-ensemble is ``IEGPLVM`` with custom features, such as those of :func:`rbf_features`, :class:`LatentSettings`, and
-neighbors found exactly or, beyond 100 000 rows kept, by :class:`FaissSearch`.
+ensemble is ``IEGPLVM`` with custom features, such as those of :func:`rbf_features`, and :class:`LatentSettings`.
 
 ===============  =======================================================================================================
 ``presets``      the paper's models

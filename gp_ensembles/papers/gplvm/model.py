@@ -1,7 +1,6 @@
 """The ensemble of latent variable models and its state."""
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from typing import final
 
 import torch
@@ -29,10 +28,8 @@ from gp_ensembles.papers.gplvm.embed import (
 )
 from gp_ensembles.papers.gplvm.first_rows import filled_from_nearest, fit_batch, principal_components
 from gp_ensembles.papers.gplvm.neighbors import (
-    FaissSearch,
     Replaced,
     RowStore,
-    default_search,
     keep_rows,
     nearest_rows,
     restore_rows,
@@ -77,10 +74,8 @@ class IEGPLVM(nn.Module):
         num_outputs: Number of entries D of a row.
         meta_learner: How experts are weighed; Bayesian averaging if ``None``.
         settings: What all experts share; ``LatentSettings()`` if ``None``.
-        search: How nearest neighbors are found; if ``None``, exactly up to 100 000 rows kept, by faiss beyond.
 
     Raises:
-        ImportError: If the search needs faiss, which is not installed.
         ValueError: If the features have no single batch axis or are those of a sum, there are fewer entries than latent
             inputs, or a setting is out of range.
 
@@ -119,14 +114,11 @@ class IEGPLVM(nn.Module):
         num_outputs: int,
         meta_learner: MetaLearner | None = None,
         settings: LatentSettings | None = None,
-        search: FaissSearch | None = None,
     ) -> None:
         super().__init__()
         settings = LatentSettings() if settings is None else settings
         check_settings(settings)
         check_features(features, num_outputs)
-        # A copy, because it remembers what this model keeps.
-        self.search: FaissSearch | None = default_search(settings.capacity) if search is None else deepcopy(search)
         self.settings, self.num_outputs = settings, num_outputs
         self.num_experts, self.num_latent = features.batch_shape[0], features.num_inputs
         self.meta_learner: MetaLearner = BayesianModelAveraging() if meta_learner is None else meta_learner
@@ -226,8 +218,6 @@ class IEGPLVM(nn.Module):
             self.store.num_kept.zero_()
             self.store.num_seen.zero_()
             keep_rows(self.store, rows, fit.embedding.movedim(0, 1), seed=self.settings.seed)
-            if self.search is not None:
-                self.search.reset()
             self._commit(posterior, meta, fit.objective)
         return _reported(found, given, log_weights.unsqueeze(-1).expand(-1, len(Y)), best, scale)
 
@@ -266,7 +256,6 @@ class IEGPLVM(nn.Module):
                 parts.append(_reported(found, block, log_weights, expert, self.scale))
                 with uninterrupted():
                     undo.append(keep_rows(self.store, filled, found.point.movedim(0, 1), seed=self.settings.seed))
-                    self._remember(undo[-1])
             with uninterrupted():
                 self._commit(model.posterior, meta, log_joint)
                 undo.clear()
@@ -274,7 +263,6 @@ class IEGPLVM(nn.Module):
             with uninterrupted():
                 for replaced in reversed(undo):
                     restore_rows(self.store, replaced)
-                    self._remember(replaced)
             raise
         return _joined([*whole, *parts]) if parts else self.transform(Y)
 
@@ -334,12 +322,7 @@ class IEGPLVM(nn.Module):
 
     def _near(self, rows: Tensor) -> Tensor:
         """Where the searches for rows (B, D) start, shape (M, B, K, d): at their nearest neighbors."""
-        nearest = nearest_rows if self.search is None else self.search.nearest
-        return self.store.embedding[nearest(self.store, rows, self.settings.num_starts)].movedim(2, 0)
-
-    def _remember(self, replaced: Replaced) -> None:
-        if self.search is not None:
-            self.search.written(replaced.slots)
+        return self.store.embedding[nearest_rows(self.store, rows, self.settings.num_starts)].movedim(2, 0)
 
     @property
     def _model(self) -> LatentModel:
@@ -370,5 +353,3 @@ def _reported(found: RowEmbedding, rows: Tensor, log_weights: Tensor, expert: Te
 
 def _before_loading(model: IEGPLVM, state_dict: Mapping[str, Tensor], prefix: str, *_: object) -> None:
     check_shapes(model, state_dict, prefix, "model")
-    if model.search is not None:
-        model.search.reset()

@@ -1,14 +1,11 @@
-"""Rows seen, in bounded memory, and which of them is nearest to a new one: exactly, or by an index."""
+"""Rows seen, in bounded memory, and which of them is nearest to a new one."""
 
-from typing import Any, NamedTuple, Self, final
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 CHUNK = 16384  # rows compared at once
-_MOST_COMPARED = 100_000  # rows: about 40 ms for one search among rows of 256 entries
-_SPARE = 7  # candidates of the index beyond those wanted: some may have been overwritten
-SETTLED = 1024  # rows written since the index was last brought up to date that are compared one by one
 
 
 class RowStore(NamedTuple):
@@ -106,123 +103,3 @@ def restore_rows(store: RowStore, replaced: Replaced) -> None:
 def _write(store: RowStore, slots: Tensor, rows: Tensor, embedding: Tensor) -> None:
     store.rows[slots], store.embedding[slots] = rows, embedding
     store.size[slots] = store.rows[slots].square().sum(-1)
-
-
-@final
-class FaissSearch:
-    """An inverted file of faiss (extra ``faiss``): approximate, on the processor, for more than about 1e5 rows.
-
-    Rows are parted into about the square root of their number of cells, of which the nearest few are searched. Rows
-    written since the index was last brought up to date are compared exactly, and so is everything below ``least`` rows
-    and every row with gaps. Cells are recomputed when the rows have doubled. The index is not part of a state: copies
-    and loaded models build their own.
-
-    A model takes a copy, so one object may be given to several.
-
-    Args:
-        num_probes: Cells searched; more is closer to exact, and slower.
-        least: Rows below which the search is exact.
-
-    Raises:
-        ImportError: If faiss is not installed.
-        ValueError: If a number is below one.
-
-    Example:
-        >>> from gp_ensembles.papers.gplvm import IEGPLVM
-        >>> from gp_ensembles.papers.gplvm.neighbors import FaissSearch
-        >>> from gp_ensembles.papers.gplvm.presets import rbf_features
-        >>> features = rbf_features(num_latent=2)
-        >>> search = FaissSearch(num_probes=32)  # doctest: +SKIP
-        >>> model = IEGPLVM(features, num_outputs=12, search=search)  # doctest: +SKIP
-    """
-
-    num_probes: int
-    least: int
-
-    def __init__(self, num_probes: int = 16, least: int = 10_000) -> None:
-        if num_probes < 1 or least < 1:
-            raise ValueError(f"num_probes and least must be at least 1, got {num_probes} and {least}")
-        self.num_probes, self.least = num_probes, least
-        self._faiss = _faiss()
-        self.reset()
-
-    def nearest(self, store: RowStore, Y: Tensor, num_nearest: int = 1) -> Tensor:
-        """As :func:`nearest_rows`, nearly always."""
-        num_kept = int(store.num_kept)
-        if num_kept < max(self.least, num_nearest) or bool(torch.isnan(Y).any()):
-            return nearest_rows(store, Y, num_nearest)
-        self._bring_up_to_date(store, num_kept)
-        _, found = self._index.search(_plain(Y), num_nearest + _SPARE)
-        places = torch.from_numpy(found).to(Y.device)
-        fresh = store.num_kept.new_tensor(sorted(slot for slot in self._fresh if slot < num_kept))
-        stale = (places < 0) | (places >= num_kept) | torch.isin(places, fresh)
-        places = places.clamp(0, num_kept - 1)
-        # Candidates are compared in the rows' own precision; the new row's size is the same for all.
-        distance = store.size[places] - 2 * torch.einsum("bcd,bd->bc", store.rows[places], Y)
-        distances = store.size[fresh] - 2 * Y @ store.rows[fresh].mT
-        distance = torch.cat([distance.masked_fill(stale, torch.inf), distances], dim=-1)
-        places = torch.cat([places, fresh.expand(len(Y), -1)], dim=-1)
-        closest, order = distance.sort(stable=True)
-        nearest = places.gather(-1, order[:, :num_nearest])
-        lost = closest[:, num_nearest - 1].isinf()  # too many candidates were overwritten
-        if bool(lost.any()):
-            nearest[lost] = nearest_rows(store, Y[lost], num_nearest)
-        return nearest
-
-    def written(self, slots: Tensor) -> None:
-        """Those rows are compared exactly until the index is brought up to date."""
-        if self._index is not None:
-            self._fresh.update(slots.tolist())
-
-    def reset(self) -> None:
-        """Forget the index."""
-        self._index: Any = None
-        self._num_trained = 0
-        self._fresh: set[int] = set()
-
-    def __reduce__(self) -> tuple[type[Self], tuple[int, int]]:
-        """The same settings without an index."""
-        return type(self), (self.num_probes, self.least)
-
-    def _bring_up_to_date(self, store: RowStore, num_kept: int) -> None:
-        if self._index is None or num_kept >= 2 * self._num_trained:
-            self._build(store, num_kept)
-        elif len(self._fresh) > SETTLED:
-            slots = torch.tensor(
-                sorted(slot for slot in self._fresh if slot < num_kept), dtype=torch.int64, device="cpu"
-            )
-            self._index.remove_ids(slots.numpy())
-            self._index.add_with_ids(_plain(store.rows[slots.to(store.rows.device)]), slots.numpy())
-            self._fresh.clear()
-
-    def _build(self, store: RowStore, num_kept: int) -> None:
-        rows = _plain(store.rows[:num_kept])
-        num_cells = max(1, int(num_kept**0.5))
-        quantizer = self._faiss.IndexFlatL2(rows.shape[1])
-        index = self._faiss.IndexIVFFlat(quantizer, rows.shape[1], num_cells)
-        index.cp.min_points_per_centroid = 1  # the least rows are the user's choice; faiss would print a warning
-        index.train(rows)
-        index.add(rows)
-        index.nprobe = min(self.num_probes, num_cells)
-        self._index, self._num_trained = index, num_kept
-        self._fresh.clear()
-
-
-def default_search(capacity: int) -> FaissSearch | None:
-    """None up to 100 000 rows, all of which are compared; faiss beyond."""
-    return None if capacity <= _MOST_COMPARED else FaissSearch()
-
-
-def _plain(rows: Tensor) -> Any:
-    """Rows as faiss takes them."""
-    return rows.detach().cpu().float().contiguous().numpy()
-
-
-def _faiss() -> Any:
-    try:
-        import faiss
-    except ImportError as error:
-        raise ImportError(
-            "FaissSearch needs faiss; pip install 'gp_ensembles[faiss]', or keep 100000 rows at most"
-        ) from error
-    return faiss

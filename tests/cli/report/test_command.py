@@ -16,7 +16,7 @@ def folder(tmp_path_factory, small):
 
 def stream(folder, out, *options):
     arguments = ["stream", str(folder / "data.csv"), "--target", "y", "--warmup", "60", "--out", str(folder / out)]
-    return main([*arguments, "--config", str(folder / "small.yaml"), "--pictures=false", "--progress=false", *options])
+    return main([*arguments, "--config", str(folder / "small.yaml"), "--progress=false", *options])
 
 
 def test_a_run_whose_report_cannot_be_drawn_is_not_lost(folder, capsys, monkeypatch):
