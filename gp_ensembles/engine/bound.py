@@ -30,12 +30,11 @@ from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.innovations import recursions
 from gp_ensembles.meta_learners.combined import RowRule, WeighedRow, row_rule
 from gp_ensembles.numerics.backends import rows_of
-from gp_ensembles.numerics.compiled import compiled
+from gp_ensembles.numerics.compiled import IS_COMPILED, compiled
 
 Numbers = NDArray[np.float64]
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 _formulas: Any = rows_of(recursions)
-_predict_error, _moments, _learn = _formulas.predict_error, _formulas.moments, _formulas.learn
 
 
 class RowMixture(NamedTuple):
@@ -194,20 +193,7 @@ class RowEnsemble:
         return True
 
 
-@compiled
-def _behind(own: Numbers, more: Numbers) -> Numbers:
-    """Numbers of the experts (M,), each with those of its innovation models (K - 1, M) behind it, shape (M, K)."""
-    found = np.zeros((len(own), 1 + len(more)))
-    column = found[:, 0]
-    column += own
-    for k in range(len(more)):
-        column = found[:, 1 + k]
-        column += more[k]
-    return found
-
-
-@compiled
-def _predicted(
+def _predict_by_arrays(
     models: recursions.Models,
     scale: Numbers,
     product: Numbers,
@@ -217,14 +203,12 @@ def _predicted(
     mean: Numbers,
     variance: Numbers,
 ) -> tuple[Numbers, Numbers, Numbers]:
-    """Predicted errors (M,); means and variances (M, K) of the experts and their innovation models."""
-    drift = _predict_error(product, square, last, age)
-    means, variances = _moments(models, scale, mean, variance, drift)
+    drift = _formulas.predict_error(product, square, last, age)
+    means, variances = _formulas.moments(models, scale, mean, variance, drift)
     return drift, _behind(mean, means), _behind(variance, variances)
 
 
-@compiled
-def _learned(
+def _learn_by_arrays(
     models: recursions.Models,
     scale: Numbers,
     product: Numbers,
@@ -236,11 +220,22 @@ def _learned(
     drift: Numbers,
     y: float,
 ) -> tuple[Numbers, Numbers, Numbers, Numbers, Numbers]:
-    """Log densities (M, K) of a target; scales and both sums after it, and the errors (M,)."""
     errors = y - mean
     own = -0.5 * (np.square(errors) / variance + np.log(variance)) - _HALF_LOG_TWO_PI
-    densities, scale, product, square = _learn(models, scale, product, square, last, age, errors, variance, drift)
-    return _behind(own, densities), scale, product, square, errors
+    plain, drifted = _formulas.squared_errors(models, errors, variance, drift)
+    densities = _formulas.log_densities(models, scale, variance, plain, drifted)
+    scale = _formulas.next_scale(models.keep, models.gain, scale, _formulas.ratios(models, plain, drifted))
+    return _behind(own, densities), scale, *_formulas.next_sums(product, square, last, age, errors, variance), errors
+
+
+def _behind(own: Numbers, more: Numbers) -> Numbers:
+    """Numbers of the experts (M,), each with those of its innovation models (K - 1, M) behind it, shape (M, K)."""
+    return np.concatenate([own[:, None], more.T], axis=1)
+
+
+# As :func:`~gp_ensembles.innovations.recursions.predict_row` and ``learn_row``, which are loops.
+_predicted = _formulas.predict_row if IS_COMPILED else _predict_by_arrays
+_learned = _formulas.learn_row if IS_COMPILED else _learn_by_arrays
 
 
 @compiled
