@@ -12,7 +12,6 @@ from torch import Tensor
 from gp_ensembles.innovations import recursions
 from gp_ensembles.innovations.recursions import Models
 from gp_ensembles.numerics.backends import arrays_of, as_arrays, rows_of
-from gp_ensembles.numerics.compiled import IS_COMPILED
 from gp_ensembles.numerics.display import prints_fields
 from gp_ensembles.numerics.reductions import readable_flags
 
@@ -252,16 +251,13 @@ class InnovationBank:
         drift = formulas.predict_error(sums[0, :-1], sums[1, :-1], previous[:-1], ages[:-1])
         plain, drifted = formulas.squared_errors(models, errors, variance, drift)
         ratios, scales = formulas.ratios(models, plain, drifted), []
-        if IS_COMPILED and xp is np:
-            befores, flags = np.empty_like(ratios), np.ones(len(y), dtype=bool) if seen is None else seen[:, 0]
-            scale = rows_of(recursions).follow(models, scale, ratios, flags, befores)
-        else:
-            for row, ratio in enumerate(ratios):
-                scales.append(scale)
-                if known is None or not known[row]:
-                    after = formulas.next_scale(models.keep, models.gain, scale, ratio)
-                    scale = after if seen is None or known is not None else where(seen[row], after, scale)
-            befores = xp.stack(scales) if scales else xp.zeros_like(ratios)
+        step = (recursions if xp is torch else rows_of(recursions)).next_scale
+        for row, ratio in enumerate(ratios):
+            scales.append(scale)
+            if known is None or not known[row]:
+                after = step(models.keep, models.gain, scale, ratio)
+                scale = after if seen is None or known is not None else where(seen[row], after, scale)
+        befores = xp.stack(scales) if scales else xp.zeros_like(ratios)
         moments = formulas.moments(models, befores, mean, variance, drift)
         log_prob = formulas.log_densities(models, befores, variance, plain, drifted)
         return scale, sums[:, -1], previous[-1], ages[-1, 0], *moments, log_prob

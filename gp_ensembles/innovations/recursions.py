@@ -103,10 +103,9 @@ def ratio_of(df: Any, follows: Any, plain: Any, drifted: Any) -> Any:
 
 
 @part
-def log_density(
-    shift: Any, is_normal: Any, df: Any, constant: Any, wide: Any, plain: Any, drifted: Any, log_variance: Any
-) -> Any:
+def log_density(kind: Any, wide: Any, plain: Any, drifted: Any, log_variance: Any) -> Any:
     """Log densities of a target under models of squared scale ``wide`` in the experts' variances."""
+    shift, is_normal, df, constant = kind
     relative = where(shift > 0, drifted, plain) / wide
     heavy = -0.5 * (df + 1) * xp.log1p(relative / df)
     return constant + where(is_normal, -0.5 * relative, heavy) - 0.5 * (xp.log(wide) + log_variance)
@@ -126,8 +125,9 @@ def squared_errors(models: Models, errors: Any, variance: Any, drift: Any) -> tu
 
 def log_densities(models: Models, scale: Any, variance: Any, plain: Any, drifted: Any) -> Any:
     """Log densities (..., K, M) of a target, from squared errors (..., M)."""
-    wide, numbers = pick(scale, models.places) * models.width, (models.shifts, models.is_normal, models.df)
-    return log_density(*numbers, models.constant, wide, up(plain), up(drifted), up(xp.log(variance)))
+    kind = models.shifts, models.is_normal, models.df, models.constant
+    wide = pick(scale, models.places) * models.width
+    return log_density(kind, wide, up(plain), up(drifted), up(xp.log(variance)))
 
 
 def ratios(models: Models, plain: Any, drifted: Any) -> Any:
@@ -136,10 +136,9 @@ def ratios(models: Models, plain: Any, drifted: Any) -> Any:
 
 
 @jit
-def predict_row(
-    models: Models, scale: Any, product: Any, square: Any, last: Any, age: Any, mean: Any, variance: Any
-) -> tuple[Any, Any, Any]:
+def predict_row(models: Models, state: Any, mean: Any, variance: Any) -> tuple[Any, Any, Any]:
     """Predicted errors (M,), and means and variances (M, 1 + K) of the experts and of their models, in loops."""
+    scale, product, square, last, age = state
     num_experts, num_models = len(mean), len(models.places)
     shape = num_experts, 1 + num_models
     drift, means, variances = xp.empty(num_experts), xp.empty(shape), xp.empty(shape)
@@ -153,19 +152,9 @@ def predict_row(
 
 
 @jit
-def learn_row(
-    models: Models,
-    scale: Any,
-    product: Any,
-    square: Any,
-    last: Any,
-    age: Any,
-    mean: Any,
-    variance: Any,
-    drift: Any,
-    y: float,
-) -> tuple[Any, Any, Any, Any, Any]:
+def learn_row(models: Models, state: Any, mean: Any, variance: Any, drift: Any, y: float) -> tuple[Any, ...]:
     """Log densities (M, 1 + K) of a target, scales and both sums after it, and the errors (M,), in loops."""
+    scale, product, square, last, age = state
     num_experts, num_models = len(mean), len(models.places)
     densities, after = xp.empty((num_experts, 1 + num_models)), xp.empty_like(scale)
     products, squares, errors = xp.empty(num_experts), xp.empty(num_experts), y - mean
@@ -178,30 +167,10 @@ def learn_row(
             ratio = ratio_of(models.scale_df[v, 0], models.drifts[v, 0], plain, drifted)
             after[v, m] = next_scale(models.keep[v, 0], models.gain[v, 0], scale[v, m], ratio)
         for k in range(num_models):
-            densities[m, 1 + k] = log_density(
-                models.shifts[k, 0],
-                models.is_normal[k, 0],
-                models.df[k, 0],
-                models.constant[k, 0],
-                scale[models.places[k], m] * models.width[k, 0],
-                plain,
-                drifted,
-                log_variance,
-            )
+            kind = models.shifts[k, 0], models.is_normal[k, 0], models.df[k, 0], models.constant[k, 0]
+            wide = scale[models.places[k], m] * models.width[k, 0]
+            densities[m, 1 + k] = log_density(kind, wide, plain, drifted, log_variance)
     return densities, after, products, squares, errors
-
-
-@jit
-def follow(models: Models, scale: Any, ratio: Any, known: Any, befores: Any) -> Any:
-    """Scales (V, M) after rows of ratios (B, V, M), of which those that are ``known`` (B,) count; and before each."""
-    scale = scale.copy()
-    for t in range(len(ratio)):
-        for v in range(scale.shape[0]):
-            for m in range(scale.shape[1]):
-                befores[t, v, m] = now = scale[v, m]
-                if known[t]:
-                    scale[v, m] = next_scale(models.keep[v, 0], models.gain[v, 0], now, ratio[t, v, m])
-    return scale
 
 
 def neighbors(last: Any, age: Any, errors: Any, newest: Any) -> tuple[Any, Any, Any]:
