@@ -30,12 +30,11 @@ from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.innovations import recursions
 from gp_ensembles.meta_learners.combined import RowRule, WeighedRow, row_rule
 from gp_ensembles.numerics.backends import rows_of
-from gp_ensembles.numerics.compiled import compiled
+from gp_ensembles.numerics.compiled import IS_COMPILED, compiled
 
 Numbers = NDArray[np.float64]
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 _formulas: Any = rows_of(recursions)
-_predict_error, _moments, _learn = _formulas.predict_error, _formulas.moments, _formulas.learn
 
 
 class RowMixture(NamedTuple):
@@ -79,7 +78,7 @@ class RowEnsemble:
         self.degrees_of_freedom: NDArray[Any] = np.tile(each, len(ensemble.expert_names))
         self._threshold = math.inf if layers.outlier_threshold is None else layers.outlier_threshold
         scale, (product, square), last_error, age = (part.numpy() for part in innovations)
-        self._innovations, self._age = (scale, product, square, last_error), age.reshape(1)
+        self._innovations = scale, product, square, last_error, age.reshape(1)
         self._reach = None if layers.memory is None else tuple(map(float, layers.memory.reach()))
         self._history = np.empty(0) if state.history is None else state.history.numpy()
         lags = () if layers.memory is None else layers.memory.lags
@@ -134,7 +133,7 @@ class RowEnsemble:
         if not self._look(x):
             return None
         with np.errstate(invalid="ignore", divide="ignore"):
-            _, means, variances = _predicted(self._models, *self._innovations, self._age, self._mean, self._variance)
+            _, means, variances = _predicted(self._models, self._innovations, self._mean, self._variance)
         return RowMixture(self._rule.log_weights(), means, variances)
 
     def stage(self, x: Numbers, y: float) -> StagedRow | None:
@@ -142,7 +141,7 @@ class RowEnsemble:
         if not (all(other.is_ready() for _, other in self._others) and self._look(x)):
             return None
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            known = self._models, *self._innovations, self._age, self._mean, self._variance
+            known = self._models, self._innovations, self._mean, self._variance
             drift, means, variances = _predicted(*known)
             log_prob, scale, product, square, errors = _learned(*known, drift, y)
         weighed = self._rule.weigh(log_prob.ravel())
@@ -161,9 +160,8 @@ class RowEnsemble:
         for _, other in self._others:
             other.learn(row.y)
         self._rule.commit(row.weighed)
-        for old, new in zip(self._innovations, row.innovations, strict=True):
+        for old, new in zip(self._innovations, (*row.innovations, 0.0), strict=True):
             old[...] = new
-        self._age[...] = 0.0
         self._tally[...] = row.external_models
         if self._reach is not None:
             self._history[:-1] = self._history[1:]
@@ -194,53 +192,34 @@ class RowEnsemble:
         return True
 
 
-@compiled
-def _behind(own: Numbers, more: Numbers) -> Numbers:
-    """Numbers of the experts (M,), each with those of its innovation models (K - 1, M) behind it, shape (M, K)."""
-    found = np.zeros((len(own), 1 + len(more)))
-    column = found[:, 0]
-    column += own
-    for k in range(len(more)):
-        column = found[:, 1 + k]
-        column += more[k]
-    return found
-
-
-@compiled
-def _predicted(
-    models: recursions.Models,
-    scale: Numbers,
-    product: Numbers,
-    square: Numbers,
-    last: Numbers,
-    age: Numbers,
-    mean: Numbers,
-    variance: Numbers,
+def _predict_by_arrays(
+    models: recursions.Models, state: tuple[Numbers, ...], mean: Numbers, variance: Numbers
 ) -> tuple[Numbers, Numbers, Numbers]:
-    """Predicted errors (M,); means and variances (M, K) of the experts and their innovation models."""
-    drift = _predict_error(product, square, last, age)
-    means, variances = _moments(models, scale, mean, variance, drift)
+    scale, *errors = state
+    drift = _formulas.predict_error(*errors)
+    means, variances = _formulas.moments(models, scale, mean, variance, drift)
     return drift, _behind(mean, means), _behind(variance, variances)
 
 
-@compiled
-def _learned(
-    models: recursions.Models,
-    scale: Numbers,
-    product: Numbers,
-    square: Numbers,
-    last: Numbers,
-    age: Numbers,
-    mean: Numbers,
-    variance: Numbers,
-    drift: Numbers,
-    y: float,
+def _learn_by_arrays(
+    models: recursions.Models, state: tuple[Numbers, ...], mean: Numbers, variance: Numbers, drift: Numbers, y: float
 ) -> tuple[Numbers, Numbers, Numbers, Numbers, Numbers]:
-    """Log densities (M, K) of a target; scales and both sums after it, and the errors (M,)."""
-    errors = y - mean
+    (scale, *before), errors = state, y - mean
     own = -0.5 * (np.square(errors) / variance + np.log(variance)) - _HALF_LOG_TWO_PI
-    densities, scale, product, square = _learn(models, scale, product, square, last, age, errors, variance, drift)
-    return _behind(own, densities), scale, product, square, errors
+    plain, drifted = _formulas.squared_errors(models, errors, variance, drift)
+    densities = _formulas.log_densities(models, scale, variance, plain, drifted)
+    scale = _formulas.next_scale(models.keep, models.gain, scale, _formulas.ratios(models, plain, drifted))
+    return _behind(own, densities), scale, *_formulas.next_sums(*before, errors, variance), errors
+
+
+def _behind(own: Numbers, more: Numbers) -> Numbers:
+    """Numbers of the experts (M,), each with those of its innovation models (K - 1, M) behind it, shape (M, K)."""
+    return np.concatenate([own[:, None], more.T], axis=1)
+
+
+# As :func:`~gp_ensembles.innovations.recursions.predict_row` and ``learn_row``, which are loops.
+_predicted = _formulas.predict_row if IS_COMPILED else _predict_by_arrays
+_learned = _formulas.learn_row if IS_COMPILED else _learn_by_arrays
 
 
 @compiled

@@ -340,12 +340,9 @@ class OnlineEnsemble(nn.Module):
         alive: Tensor | None = None,
         first_row: int = 0,
     ) -> EnsemblePredictions:
-        known: list[Tensor] = []
-
         def stage(inputs: Tensor, rows: Rows) -> Predictions:
-            if not known or known[-1] is not inputs:  # an outlier changes lagged targets, or nothing
+            if rows.share is None or inputs is not X:  # lagged targets change with an outlier
                 batches.look(evaluate(bound.experts, inputs), rows, has_gaps)
-                known[:] = [inputs]
             return batches.condition(bound.latent_group, rows)
 
         missing = missing_rows(rows.y) if has_gaps else None
@@ -365,8 +362,7 @@ class OnlineEnsemble(nn.Module):
     def _observe_blocks(
         self, bound: BoundEnsemble, X: Tensor, rows: Rows, has_gaps: bool, size: int
     ) -> EnsemblePredictions:
-        batches = bound.batches
-        out = self._out_mask(bound)
+        batches, out = bound.batches, self._out_mask(bound)
         runners = runners_without(self.ensemble.experts, bound.experts, self.state.experts, out, out)
         batches = batches.replaced(runners)
         alive: Tensor | None = None

@@ -41,7 +41,7 @@ def silent_runner(bound: BoundExpert, state: FilterState) -> StagedRunner:
 
 
 class CompactRunner(Runner):
-    """Runs only the living experts of a batch, on a copy of their states until :meth:`scatter`."""
+    """Runs only the living experts of a batch, at least one, on a copy of their states until :meth:`scatter`."""
 
     def __init__(self, bound: BoundExpert, state: FilterState, alive: Tensor) -> None:
         batch_shape = bound.prior_variance.shape
@@ -50,35 +50,27 @@ class CompactRunner(Runner):
         self._full = tuple(field.view(self._num_experts, *field.shape[num_axes:]) for field in state)
         self._alive = alive
         self._parts = type(state)(*(field[alive] for field in self._full))
-        self._silent = silent_runner(bound, state)
-        self._runner = bound.take(alive).runner(self._parts) if alive.numel() else None
+        self._runner = bound.take(alive).runner(self._parts)
 
     def look(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> None:
-        if self._runner is None:
-            self._silent.look(Phi, rows, has_gaps)
-        else:
-            self._runner.look(Phi.reshape(self._num_experts, *Phi.shape[-2:])[self._alive], rows, has_gaps)
+        self._runner.look(Phi.reshape(self._num_experts, *Phi.shape[-2:])[self._alive], rows, has_gaps)
 
     def condition(self, rows: Rows) -> Predictions:
-        if self._runner is None:
-            return self._silent.condition(rows)
         living = self._runner.condition(rows)
-        parts = living._asdict()
-        full = {name: self._scattered(value, torch.nan) for name, value in parts.items()}
+        full = {name: self._scattered(value) for name, value in living._asdict().items()}
         full["log_prob"] = impossible(rows.y, self._num_experts).index_copy(0, self._alive, living.log_prob)
         return type(living)(**full)
 
     def commit(self) -> None:
-        if self._runner is not None:
-            self._runner.commit()
+        self._runner.commit()
 
     def scatter(self) -> None:
         """Write the living experts' states back."""
         for full, part in zip(self._full, self._parts, strict=True):
             full[self._alive] = part
 
-    def _scattered(self, living: Tensor, rest: float) -> Tensor:
-        full = living.new_full((self._num_experts, *living.shape[1:]), rest)
+    def _scattered(self, living: Tensor) -> Tensor:
+        full = living.new_full((self._num_experts, *living.shape[1:]), torch.nan)
         full[self._alive] = living
         return full
 
@@ -100,10 +92,10 @@ def runners_without(
     sizes = [expert.num_experts for expert in experts]
     parts = zip(experts, bound, states, silent.split(sizes), out.split(sizes), strict=True)
     for number, (expert, b, state, part, own) in enumerate(parts):
-        traits = expert.traits
-        if bool(part.all()) and bool(own.any()):
+        runs_apart = expert.traits.runs_apart and (len(part) == 1 or not expert.traits.shares_state)
+        if bool(part.all()) and (runs_apart or bool(own.any())):
             runners[number] = silent_runner(b, state)
-        elif bool(part.any()) and traits.runs_apart and (len(part) == 1 or not traits.shares_state):
+        elif bool(part.any()) and runs_apart:
             runners[number] = CompactRunner(b, state, (~part).nonzero().squeeze(-1))
     return runners
 

@@ -97,12 +97,7 @@ class CovarianceRunner(Runner):
         bound, moments = self._bound, self._moments
         schedule = make_schedule(bound.transition, num_rows, bound.prior_variance.detach(), ages)
         stream = BlockStream(moments, bound.noise, schedule.walk, num_rows, schedule.steps)
-        if schedule.mean_scale is None and schedule.covariance_scale is None:
-            return schedule, stream, None
-        one = bound.noise.new_ones(())
-        mean_scale = one if schedule.mean_scale is None else schedule.mean_scale
-        covariance_scale = one if schedule.covariance_scale is None else schedule.covariance_scale
-        return schedule, stream, moment_scales(moments, mean_scale, covariance_scale)
+        return schedule, stream, moment_scales(moments, schedule)
 
 
 def gain_update(bound: "BoundGaussian", state: GaussianState) -> FixedUpdate:

@@ -94,9 +94,9 @@ class LatentRunner(Runner):
         if gain.drift is not None:
             covariance, is_matrix = moments[..., :-1], gain.drift.ndim == moments.ndim
             (covariance if is_matrix else covariance.diagonal(dim1=-2, dim2=-1)).add_(gain.drift)
-        if schedule.mean_scale is not None or schedule.covariance_scale is not None:
-            scales = (schedule.mean_scale, schedule.covariance_scale)
-            moments.mul_(moment_scales(moments, *(moments.new_ones(()) if s is None else s for s in scales)))
+        scales = moment_scales(moments, schedule)
+        if scales is not None:
+            moments.mul_(scales)
         self._staged = None
 
 

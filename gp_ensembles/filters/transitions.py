@@ -88,23 +88,21 @@ def walk_ahead(schedule: Schedule) -> Tensor | None:
 
 def scale_state(state: LinearState, schedule: Schedule) -> LinearState:
     """The state after a block, back in the coordinates of the weights."""
+    if isinstance(state, GaussianState):
+        scales = moment_scales(state.moments, schedule)
+        return state if scales is None else GaussianState(state.moments * scales)
+    (mean, factor), scale, spread = state, schedule.mean_scale, schedule.covariance_scale
+    mean = mean if scale is None else mean * scale.unsqueeze(-1)
+    return SquareRootState(mean, factor if spread is None else factor * spread.sqrt()[..., None, None])
+
+
+def moment_scales(moments: Tensor, schedule: Schedule) -> Tensor | None:
+    r"""Factors for [Σ | μ] after a block, shape (\*batch, 1, F + 1); ``None`` where all are one."""
     if schedule.mean_scale is None and schedule.covariance_scale is None:
-        return state
-    ones = state.mean.new_ones(())
-    mean_scale = ones if schedule.mean_scale is None else schedule.mean_scale
-    covariance_scale = ones if schedule.covariance_scale is None else schedule.covariance_scale
-    if isinstance(state, SquareRootState):
-        factor = state.factor * covariance_scale.sqrt()[..., None, None]
-        return SquareRootState(state.mean * mean_scale.unsqueeze(-1), factor)
-    return GaussianState(state.moments * moment_scales(state.moments, mean_scale, covariance_scale))
-
-
-def moment_scales(moments: Tensor, mean_scale: Tensor, covariance_scale: Tensor) -> Tensor:
-    r"""Factors for [Σ | μ], shape (\*batch, 1, F + 1)."""
-    num_features = moments.shape[-2]
-    batch_shape = moments.shape[:-2]
-    spread = covariance_scale.expand(batch_shape).unsqueeze(-1).expand(*batch_shape, num_features)
-    return torch.cat([spread, mean_scale.expand(batch_shape).unsqueeze(-1)], dim=-1).unsqueeze(-2)
+        return None
+    scales, one = (schedule.covariance_scale, schedule.mean_scale), moments.new_ones(())
+    spread, mean = ((one if s is None else s).expand(moments.shape[:-2]).unsqueeze(-1) for s in scales)
+    return torch.cat([spread.expand(moments.shape[:-1]), mean], dim=-1).unsqueeze(-2)
 
 
 def unscale_steps(steps: StepPredictions, y: Tensor, schedule: Schedule) -> StepPredictions:

@@ -42,6 +42,7 @@ NOISE = (1 - MEMORY) / (1 + MEMORY)  # variance of a coefficient of errors that 
 LOWEST, HIGHEST = -0.2, 1.0
 # Squared errors in the experts' variances: a scale of nothing could not grow again, and a gross error not be squared.
 SMALLEST, LARGEST = 1e-6, 1e30
+_NORMAL = -0.5 * math.log(2 * math.pi)
 
 backend = backend_of(__name__)
 xp, jit, part, where = backend.xp, backend.jit, backend.part, backend.where
@@ -84,52 +85,92 @@ def next_sums(product: Any, square: Any, last: Any, age: Any, error: Any, varian
 
 
 @part
-def moments(models: Models, scale: Any, mean: Any, variance: Any, drift: Any) -> tuple[Any, Any]:
-    """Means and variances (..., K, M) of all models, from those of M experts and scales (..., V, M)."""
-    shifted = where(models.shifts > 0, up(mean) + up(drift), up(mean))  # no NaN where nothing is shifted
-    return shifted, up(variance) * pick(scale, models.places) * models.factor
-
-
-@part
-def squared_errors(models: Models, errors: Any, variance: Any, drift: Any) -> tuple[Any, Any]:
-    """Squared errors and residuals (..., 1, M) in the experts' variances; a gross target's square may overflow."""
-    residuals = errors - drift
-    plain, drifted = errors * errors / variance, residuals * residuals / variance
-    return up(clip(plain, 0.0, models.most)), up(clip(drifted, 0.0, models.most))
-
-
-@jit
-def log_densities(models: Models, scale: Any, variance: Any, plain: Any, drifted: Any) -> Any:
-    """Log densities (..., K, M) of a target, from squared errors (..., 1, M)."""
-    wide = pick(scale, models.places) * models.width
-    relative = where(models.shifts > 0, drifted, plain) / wide
-    heavy = -0.5 * (models.df + 1) * xp.log1p(relative / models.df)
-    kernel = where(models.is_normal, -0.5 * relative, heavy)
-    return models.constant + kernel - 0.5 * (xp.log(wide) + up(xp.log(variance)))
-
-
-@part
-def ratios(models: Models, plain: Any, drifted: Any) -> Any:
-    """Degrees of freedom over the squared errors that each recursion follows, (..., V, M)."""
-    return models.scale_df / clip(where(models.drifts, drifted, plain), SMALLEST, LARGEST)
-
-
-@part
 def next_scale(keep: Any, gain: Any, scale: Any, ratio: Any) -> Any:
     """Scales (..., V, M) after an error: z / (nu g + z) = 1 / (1 + g nu / z) takes few operations."""
     return scale * (keep + gain / (1 + scale * ratio))
 
 
 @part
-def learn(
-    models: Models, scale: Any, product: Any, square: Any, last: Any, age: Any, errors: Any, variance: Any, drift: Any
-) -> tuple[Any, Any, Any, Any]:
-    """Log densities (..., K, M) of a target, and scales and both sums after it."""
-    plain, drifted = squared_errors(models, errors, variance, drift)
-    log_prob = log_densities(models, scale, variance, plain, drifted)
-    after = next_scale(models.keep, models.gain, scale, ratios(models, plain, drifted))
-    product, square = next_sums(product, square, last, age, errors, variance)
-    return log_prob, after, product, square
+def shifted(shift: Any, mean: Any, drift: Any) -> Any:
+    """Means of models that follow the autoregression, where ``shift`` is 1, and of others."""
+    return where(shift > 0, mean + drift, mean)  # no NaN where nothing is shifted
+
+
+@part
+def ratio_of(df: Any, follows: Any, plain: Any, drifted: Any) -> Any:
+    """Degrees of freedom over the squared errors that a recursion follows."""
+    return df / clip(where(follows, drifted, plain), SMALLEST, LARGEST)
+
+
+@part
+def log_density(kind: Any, wide: Any, plain: Any, drifted: Any, log_variance: Any) -> Any:
+    """Log densities of a target under models of squared scale ``wide`` in the experts' variances."""
+    shift, is_normal, df, constant = kind
+    relative = where(shift > 0, drifted, plain) / wide
+    heavy = -0.5 * (df + 1) * xp.log1p(relative / df)
+    return constant + where(is_normal, -0.5 * relative, heavy) - 0.5 * (xp.log(wide) + log_variance)
+
+
+def moments(models: Models, scale: Any, mean: Any, variance: Any, drift: Any) -> tuple[Any, Any]:
+    """Means and variances (..., K, M) of all models, from those of M experts and scales (..., V, M)."""
+    return shifted(models.shifts, up(mean), up(drift)), up(variance) * pick(scale, models.places) * models.factor
+
+
+@part
+def squared_errors(models: Models, errors: Any, variance: Any, drift: Any) -> tuple[Any, Any]:
+    """Squared errors and residuals (..., M) in the experts' variances; a gross target's square may overflow."""
+    residuals = errors - drift
+    return clip(errors * errors / variance, 0.0, models.most), clip(residuals * residuals / variance, 0.0, models.most)
+
+
+def log_densities(models: Models, scale: Any, variance: Any, plain: Any, drifted: Any) -> Any:
+    """Log densities (..., K, M) of a target, from squared errors (..., M)."""
+    kind = models.shifts, models.is_normal, models.df, models.constant
+    wide = pick(scale, models.places) * models.width
+    return log_density(kind, wide, up(plain), up(drifted), up(xp.log(variance)))
+
+
+def ratios(models: Models, plain: Any, drifted: Any) -> Any:
+    """Those of all recursions, (..., V, M)."""
+    return ratio_of(models.scale_df, models.drifts, up(plain), up(drifted))
+
+
+@jit
+def predict_row(models: Models, state: Any, mean: Any, variance: Any) -> tuple[Any, Any, Any]:
+    """Predicted errors (M,), and means and variances (M, 1 + K) of the experts and of their models, in loops."""
+    scale, product, square, last, age = state
+    num_experts, num_models = len(mean), len(models.places)
+    shape = num_experts, 1 + num_models
+    drift, means, variances = xp.empty(num_experts), xp.empty(shape), xp.empty(shape)
+    for m in range(num_experts):
+        drift[m] = predict_error(product[m], square[m], last[m], age[0])
+        means[m, 0], variances[m, 0] = mean[m], variance[m]
+        for k in range(num_models):
+            means[m, 1 + k] = shifted(models.shifts[k, 0], mean[m], drift[m])
+            variances[m, 1 + k] = variance[m] * scale[models.places[k], m] * models.factor[k, 0]
+    return drift, means, variances
+
+
+@jit
+def learn_row(models: Models, state: Any, mean: Any, variance: Any, drift: Any, y: float) -> tuple[Any, ...]:
+    """Log densities (M, 1 + K) of a target, scales and both sums after it, and the errors (M,), in loops."""
+    scale, product, square, last, age = state
+    num_experts, num_models = len(mean), len(models.places)
+    densities, after = xp.empty((num_experts, 1 + num_models)), xp.empty_like(scale)
+    products, squares, errors = xp.empty(num_experts), xp.empty(num_experts), y - mean
+    for m in range(num_experts):
+        plain, drifted = squared_errors(models, errors[m], variance[m], drift[m])
+        products[m], squares[m] = next_sums(product[m], square[m], last[m], age[0], errors[m], variance[m])
+        log_variance = xp.log(variance[m])
+        densities[m, 0] = _NORMAL - 0.5 * (errors[m] * errors[m] / variance[m] + log_variance)
+        for v in range(len(scale)):
+            ratio = ratio_of(models.scale_df[v, 0], models.drifts[v, 0], plain, drifted)
+            after[v, m] = next_scale(models.keep[v, 0], models.gain[v, 0], scale[v, m], ratio)
+        for k in range(num_models):
+            kind = models.shifts[k, 0], models.is_normal[k, 0], models.df[k, 0], models.constant[k, 0]
+            wide = scale[models.places[k], m] * models.width[k, 0]
+            densities[m, 1 + k] = log_density(kind, wide, plain, drifted, log_variance)
+    return densities, after, products, squares, errors
 
 
 def neighbors(last: Any, age: Any, errors: Any, newest: Any) -> tuple[Any, Any, Any]:

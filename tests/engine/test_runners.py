@@ -55,13 +55,13 @@ def assert_state(online, state, **tolerance):
 
 def test_twins_share_a_basis_and_a_form(monkeypatch):
     online, run = build(), []
-    stage = RunnerBatches.stage
+    look = RunnerBatches.look
 
-    def staged(batches, *arguments):
+    def looked(batches, *arguments):
         run.append([places for places, _ in batches.batches])
-        return stage(batches, *arguments)
+        look(batches, *arguments)
 
-    monkeypatch.setattr(RunnerBatches, "stage", staged)
+    monkeypatch.setattr(RunnerBatches, "look", looked)
     X, y = stream()
     online.observe(X[:1], y[:1])
     assert find_shared_bases(online.ensemble.experts, [type(state) for state in online.state.experts]) == [

@@ -50,6 +50,26 @@ def test_many_features_take_another_road_to_the_same_numbers():
     check(Phi, y, noise, torch.full((2, 1), 1e-3, dtype=torch.float64), 32)
 
 
+def test_what_counts_of_targets_may_change_after_the_products():
+    """As if it had been known: shares down to nothing, further noise, walks, and many features."""
+    for num_features, walk, size in itertools.product((5, 310), (None, 0.02), (1, 24)):
+        Phi, y, noise = problem((2,), size, num_features)
+        q = None if walk is None else torch.full((2, 1), walk, dtype=torch.float64)
+        state = gaussian_state(torch.ones_like(noise), num_features)
+        extra = torch.linspace(0, 2, size, dtype=torch.float64)
+        share = torch.ones_like(y)
+        share[[size // 2, -1]] = torch.tensor([1e-3, 1e-14], dtype=torch.float64)
+        moments, walks = state.moments.clone(), None if q is None else RandomWalk(q)
+        stream = BlockStream(moments, noise, q, size)
+        stream.look(Phi, y, False)
+        for known in (Rows(y), Rows(y, share=share), Rows(y, extra=extra), Rows(y, share=share, extra=extra)):
+            found = stream.condition(known)
+            after, wanted = update_block(state, Phi, known, walks, noise)
+            torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-11)
+        stream.commit()
+        torch.testing.assert_close(moments, after.moments, rtol=1e-9, atol=1e-11)
+
+
 def test_staging_does_not_touch_the_state():
     Phi, y, noise = problem((3,), 8, 5)
     moments = gaussian_state(torch.ones(3, dtype=torch.float64), 5).moments.clone()
