@@ -6,7 +6,6 @@ correlation needs no model (Moran 1950, for one neighbor and normal scores).
 """
 
 import math
-import warnings
 
 import torch
 from torch import Tensor
@@ -58,9 +57,3 @@ def missed_text(share: float) -> str:
         f"with similar inputs: it missed a function; take a longer warm-up, leave out inputs that do not matter, or "
         f"add WindowGP() to extra_experts"
     )
-
-
-def warn_of_missed(share: float) -> None:
-    """A ``UserWarning`` if a fit misses something."""
-    if share > 0:
-        warnings.warn(missed_text(share), UserWarning, stacklevel=4)

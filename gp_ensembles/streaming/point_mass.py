@@ -4,6 +4,7 @@ One learns whether a target equals the point, the ensemble of the stream learns 
 point as missing (Cragg 1971).
 """
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -34,7 +35,7 @@ from gp_ensembles.streaming.after_mixture import (
 from gp_ensembles.streaming.config import MIN_WARM_UP, StreamConfig
 from gp_ensembles.streaming.content import restore, saved
 from gp_ensembles.streaming.inputs import InputPath, Standard
-from gp_ensembles.streaming.missed_structure import missed_share, warn_of_missed
+from gp_ensembles.streaming.missed_structure import missed_share, missed_text
 from gp_ensembles.streaming.predictions import StreamDistribution
 
 _LEAST, _TIMES = 0.05, 3  # share of the commonest target, and how many times as common as any other it is
@@ -189,7 +190,8 @@ def build(
     missed = 0.0
     if predictions is not None and config.ensemble.target.is_real and y.ndim == 1:
         missed = missed_share(warm.scaled, path.targets(others), predictions.mean)
-        warn_of_missed(missed)
+    if missed > 0:
+        warnings.warn(missed_text(missed), UserWarning, stacklevel=4)
     if content is not None:
         restore(online, content)
         if point is not None:

@@ -128,13 +128,11 @@ class Clock:
         known = times if following is None else np.concatenate([times, following])
         found, before, skipped = times.copy(), np.full_like(times, np.nan), np.zeros(len(times), dtype=bool)
         for place, time in enumerate(times.tolist()):
-            start, problem = time - self.step if math.isnan(last) else last, None
+            start, is_wrong = time - self.step if math.isnan(last) else last, False
             num_since += 1
             if time - start > _JUMP * self.step:
-                if is_taken_back(known[place : place + MOST_KNOWN], start):
-                    problem = self._too_late
-                else:
-                    jumped_from, num_since = start, 0
+                is_wrong = _is_taken_back(known[place : place + MOST_KNOWN], start)
+                jumped_from, num_since = (jumped_from, num_since) if is_wrong else (start, 0)
             elif not time >= start:  # it may be right all the same
                 if clock._is_put_back(time, start):
                     clock = replace(clock, num_put_back=clock.num_put_back + 1, put_back_at=time)
@@ -143,10 +141,10 @@ class Clock:
                     clock = replace(clock, num_ahead=clock.num_ahead + num_since)
                     start, jumped_from = jumped_from, math.nan
                 else:
-                    problem = self._out_of_order
-            if problem is not None and not skips:
-                raise CellError(place, problem(time, start))
-            if problem is not None:
+                    is_wrong = True
+            if is_wrong and not skips:
+                raise CellError(place, self._out_of_order(time, start))
+            if is_wrong:
                 found[place], skipped[place] = last, True
                 first = clock.first_skipped if clock.num_skipped else last
                 clock = replace(clock, num_skipped=clock.num_skipped + 1, first_skipped=first)
@@ -180,6 +178,8 @@ class Clock:
 
     def _out_of_order(self, time: float, before: float) -> str:
         here, there = self.format([time, before])
+        if time > before:
+            return f"the time {here} is after those of the next rows, which go on from {there}; correct it"
         winter = ""
         if self.is_date and not self.zone and before - time <= _HOUR:
             winter = (
@@ -187,10 +187,6 @@ class Clock:
                 "02:00+01:00)"
             )
         return f"the time {here} is before that of the previous row, {there}; sort the rows by time{winter}"
-
-    def _too_late(self, time: float, before: float) -> str:
-        here, there = self.format([time, before])
-        return f"the time {here} is after those of the next rows, which go on from {there}; correct it"
 
     def ahead(self, num_steps: int) -> Times:
         """The next times at the usual step, shape (H,)."""
@@ -260,7 +256,7 @@ class Clock:
         return [f"{number} {text}" for text, number in numbers.items() if number]
 
 
-def is_taken_back(times: Times, before: float) -> bool:
+def _is_taken_back(times: Times, before: float) -> bool:
     """Whether the first of some times (B,) is too late: as many as there are of this kind are followed by earlier ones.
 
     These lie between the time before all of them and the first.

@@ -64,6 +64,13 @@ def find_format(cells: Sequence[str]) -> str | None:
     return min(fitting, key=lambda style: (*_unevenness(given, style), fitting.index(style)))
 
 
+def may_be_month_first(cells: Cells, style: str) -> bool:
+    """Whether cells that were read with the day before the month may as well have the month first."""
+    other = re.sub(r"^%d([./-])%m", r"%m\1%d", style)
+    given = [text for text in texts_of(cells) if not is_missing(text)] if other != style else []
+    return bool(given) and _parses(given, other) and _unevenness(given, other) == _unevenness(given, style)
+
+
 def find_zone(cells: Sequence[str]) -> tuple[float, ...]:
     """Least and greatest UTC offset of a column's cells, in seconds; empty without offsets."""
     offsets = [_offset(cell) for cell in cells if not is_missing(cell)]

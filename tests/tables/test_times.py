@@ -151,3 +151,12 @@ def test_rows_after_a_mistyped_later_year_are_not_lost():
     assert not bool(found.y.isnan().any())
     assert found.steps[95:].tolist() == [76.0] + [1.0] * 4  # since the last row before them
     assert (rows.encoder.clock.num_ahead, rows.encoder.clock.num_skipped) == (75, 0)
+
+
+def test_dates_that_do_not_tell_day_from_month_are_noted():
+    """One date, or as many first days of January as of months; one day beyond the twelfth tells."""
+    minutes = [f"11/02/2024 {k // 60:02}:{k % 60:02}" for k in range(40)]
+    days = [f"{datetime(2024, 1, 1) + timedelta(days=k):%d/%m/%Y}" for k in range(13)]
+    for texts, is_open in ((minutes, True), ([*minutes, "11/13/2024 00:00"], False), (days[:12], True), (days, False)):
+        notes = open_rows(records(texts), "y", num_warm_up=len(texts)).encoder.notes
+        assert any("may as well have the month first" in note for note in notes) == is_open

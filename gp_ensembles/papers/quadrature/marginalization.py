@@ -38,6 +38,7 @@ from gp_ensembles.papers.quadrature.search import (
 from gp_ensembles.papers.quadrature.surrogate import Evaluations
 
 _FEWEST = 5  # evaluations of a budget
+_FEW_INPUTS = 2  # for which the evidence takes seconds
 _KIND = files.Kind("gp_ensembles marginalization", 12, "a marginalization", "remove it or name another file")
 
 
@@ -63,8 +64,8 @@ class Budget(NamedTuple):
 
 def marginalize(
     problem: RegressionProblem,
-    budget: Budget = Budget(),  # noqa: B008 (immutable)
-    search: Search = Search(),  # noqa: B008
+    budget: Budget | None = None,
+    search: Search = Search(),  # noqa: B008 (immutable)
     *,
     checkpoint: str | PathLike[str] | None = None,
     progress: bool = False,
@@ -78,7 +79,8 @@ def marginalize(
 
     Args:
         problem: Data and prior.
-        budget: When to stop.
+        budget: When to stop; by default ``Budget()``, or, where there are more than two inputs and the importance
+            sampling takes minutes, ``Budget(draws=0)``: predictions, but not the evidence.
         search: How kernels are selected.
         checkpoint: File that the search is written to after every round, atomically, and resumed from if it exists.
         progress: Whether to show a progress bar: best log-likelihood, log evidence and its standard deviation.
@@ -103,6 +105,7 @@ def marginalize(
         >>> found.num_evaluations, found.posterior_components.shape
         (40, torch.Size([5]))
     """
+    budget = (Budget() if problem.X.shape[1] <= _FEW_INPUTS else Budget(draws=0)) if budget is None else budget
     _check_budget(budget)
     given, deadline = problem, Deadline(budget.seconds, time.perf_counter)
     problem = problem.within(deadline)

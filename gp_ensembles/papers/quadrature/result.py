@@ -243,15 +243,15 @@ class Marginalization:
         return TopKernels(kernels, noise, self.log_weights[rows].softmax(-1), self.problem.mean)
 
     @cached_property
-    def _predictor(self) -> tuple[Processes, Tensor, Tails]:
-        """The kept kernels' processes, their log weights, and the tails of their mixture's errors on rows left out."""
+    def _predictor(self) -> tuple[Processes, Tensor, Tensor, Tails]:
+        """The kept kernels' processes, log weights (R,) and largest variances of rows left out, (R, 1), and tails."""
         rows, log_weights = self.top()
         processes = self.problem.likelihoods.condition(self.hyperparameters(rows))
         errors, variances = processes.leave_one_out(self.problem.y)
         # by Bayes' rule, each row is taken out of the weights, too
         without = log_weights.unsqueeze(-1) + 0.5 * (errors.square() / variances + variances.log())
         center, variance = mixtures.moments(without.log_softmax(0), errors, variances)
-        return processes, log_weights, tails_of(center / variance.sqrt())
+        return processes, log_weights, variances.amax(-1, keepdim=True), tails_of(center / variance.sqrt())
 
     @property
     def tails(self) -> Tails:
@@ -261,7 +261,8 @@ class Marginalization:
     def predict(self, X: Tensor) -> StudentTMixture:
         r"""Predictive distributions of targets at points (M, D), each on its own.
 
-        They are the mixture of ``model()``, noise included, with the tails of errors of rows left out;
+        They are the mixture of ``model()``, noise included, with the tails of errors of rows left out. Where a kernel's
+        variance is beyond all that rows left out had, as far ahead of a series, their errors do not make it narrower.
         ``quadrature.predict`` has the paper's moments.
 
         Raises:
@@ -275,7 +276,8 @@ class Marginalization:
             raise ValueError(f"inputs are {X.dtype}, but the problem's inputs are {like.dtype}; convert one of them")
         if not bool(X.isfinite().all()):
             raise ValueError("inputs have values that are not finite")
-        processes, log_weights, tails = self._predictor
+        processes, log_weights, most, tails = self._predictor
         mean, variance = processes.marginals(X)
-        noise = processes.hyperparameters.noise.unsqueeze(-1)
-        return tails.mixture(log_weights, mean + self.problem.mean, variance + noise)
+        variance = variance + processes.hyperparameters.noise.unsqueeze(-1)
+        beyond = (variance - most).clamp_min(0.0) / min(tails.scale**2, 1.0)
+        return tails.mixture(log_weights, mean + self.problem.mean, variance.minimum(most) + beyond)

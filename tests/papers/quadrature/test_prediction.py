@@ -281,13 +281,14 @@ def test_tails_are_those_of_errors_of_rows_left_out_by_refitting(outliers):
     rows, log_weights = found.top()
     kernels, problem = found.hyperparameters(rows), found.problem
     every = DenseLikelihood(X, y - problem.mean)(*kernels)
-    z = []
+    z, spreads = [], []
     for row in range(len(X)):
         kept = torch.arange(len(X)) != row
         others = DenseLikelihood(X[kept], y[kept] - problem.mean)
         weights = (log_weights + others(*kernels) - every).softmax(0)
         mean, variance = (part[:, 0] for part in others.condition(kernels).marginals(X[row : row + 1]))
         variance = variance + kernels.noise
+        spreads.append(variance)
         center = weights @ mean
         spread = weights @ (variance + (mean - center).square())
         z.append(float((y[row] - problem.mean - center) / spread.sqrt()))
@@ -301,11 +302,22 @@ def test_tails_are_those_of_errors_of_rows_left_out_by_refitting(outliers):
     for other in (3.0, 4.0, 5.0, 6.0, 8.0, 11.0, 16.0, 32.0, 1e9):
         best = min(loss(other, s) for s in np.geomspace(0.3 * scale, 3.0 * scale, 201))
         assert loss(df, scale) <= best + 1e-3
+    # far from all rows, variances beyond those of the rows left out are as they are
+    far = X.new_tensor([[30.0], [80.0]])
+    mean, variance = (part.mT for part in found.problem.likelihoods.condition(kernels).marginals(far))
+    variance, most = variance + kernels.noise, torch.stack(spreads).amax(0)
+    assert scale < 1, "else nothing is made narrower"
+    assert bool((variance > most).any())
+    squares = torch.where(variance > most, scale**2 * most + variance - most, scale**2 * variance)
+    weights, predicted = log_weights.exp(), found.predict(far)
+    center = mean @ weights
+    spread = (df / (df - 2) * squares + (mean - center[:, None]).square()) @ weights
+    torch.testing.assert_close(predicted.variance, spread, rtol=1e-9, atol=0)
 
 
 def test_predictions_are_a_mixture_of_students_t(outliers):
-    found, _, _ = outliers
-    Z = points(4)
+    found, X, _ = outliers
+    Z = X[4:8] + 0.02  # not beyond the rows
     rows, log_weights = found.top()
     kernels = found.hyperparameters(rows)
     mean, variance = found.problem.likelihoods.condition(kernels).marginals(Z)
@@ -322,6 +334,15 @@ def test_predictions_are_a_mixture_of_students_t(outliers):
     assert drawn.shape == (4000, 4)
     shares = (drawn <= predicted.quantile(0.9)).double().mean(0)
     assert float((shares - 0.9).abs().max()) < 4 * (0.09 / 4000) ** 0.5
+
+
+@pytest.mark.slow
+def test_the_default_leaves_the_evidence_out_where_it_takes_minutes():
+    X = torch.rand(30, 3, generator=seeded(0), dtype=torch.float64)
+    found = marginalize(RegressionProblem(X, (9 * X[:, 0]).sin()), generator=seeded(0))
+    assert found.num_evaluations == Budget().evaluations
+    assert found.log_evidence_sd == float("inf")
+    assert "no draws for importance sampling" in found.doubt
 
 
 def test_products_of_roots_know_of_kernels_left_out(found):

@@ -9,7 +9,7 @@ import warnings
 import pytest
 import torch
 
-from gp_ensembles.papers.quadrature import RegressionProblem, marginalize
+from gp_ensembles.papers.quadrature import Budget, RegressionProblem, marginalize
 from gp_ensembles.papers.quadrature.prior import default_prior
 
 pytestmark = pytest.mark.slow
@@ -50,7 +50,7 @@ def test_trusted_evidences_of_several_seeds_agree(shared, setting):
     for seed in seeds:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            found.append(marginalize(problem, generator=torch.Generator().manual_seed(seed)))
+            found.append(marginalize(problem, Budget(), generator=torch.Generator().manual_seed(seed)))
         assert [str(one.message) for one in warned if one.category is UserWarning] == [found[-1].doubt] * len(warned)
         assert bool(warned) == bool(found[-1].doubt)
     for one in found:
