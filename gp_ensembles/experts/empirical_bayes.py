@@ -180,8 +180,7 @@ def fit_empirical_bayes(
     rows = _neighbors(y, first_rows or 1) if is_staged else torch.arange(len(y), device=y.device)
     search, worth = (_FIRST_SEARCH if is_staged else method), (_WORTH * len(y) if first_rows is None else 0.0)
     missing = torch.nan * X.new_empty(X.shape[1])
-    best, found = start, None
-    reached = _posterior(expert, X, y) if is_staged else torch.full_like(start[:, 0], -torch.inf)
+    best, found, reached = start, None, torch.full_like(start[:, 0], -torch.inf)
     try:
         for scales in (missing, *length_scales):
             set_vectors_(expert, start)
