@@ -97,13 +97,14 @@ class WarmUp(NamedTuple):
             is_done = len(y) <= _FIRST_ROWS
             method = method._replace(loss_tolerance=max(method.loss_tolerance, _TOLERANCE), max_iterations=_LAST_STEPS)
             first = method if is_done else method._replace(max_iterations=0)
-            reached = fit(best, X, y, first, length_scales=starts).log_evidence
+            found = fit(best, X, y, first, length_scales=starts)
             for other in others:
                 set_vectors_(other, get_vectors(best))
-                best = other if bool(fit(other, X, y, first).log_evidence > reached + _WORTH) else best
+                fitted = fit(other, X, y, first, center=found.center)
+                best = other if bool(fitted.log_evidence > found.log_evidence + _WORTH) else best
             if is_done:
                 return best
-            fit, starts = partial(fit, first_rows=None), []
+            fit, starts = partial(fit, first_rows=None, center=found.center), []
         fit(best, X, y, method, length_scales=starts)
         return best
 
