@@ -26,7 +26,7 @@ def test_a_table_of_more_columns_than_an_exact_process_has_rows_does_without_it(
     generator = torch.Generator().manual_seed(0)
     X = torch.randn(50, columns, generator=generator, dtype=torch.float64)
     y = X[:, 0] + 0.1 * torch.randn(50, generator=generator, dtype=torch.float64)
-    settings = {"fit_settings": QUICK, "random_walk_variances": (), "lags": None, "extra_experts": ()}
+    settings = {"fit_settings": QUICK, "random_walk_variances": (), "static": True, "lags": None, "extra_experts": ()}
     bare = replace(auto, bases=(LinearBasis(),), **settings)
     with pytest.warns(UserWarning, match=f"{record.name!r} is left out.*fewer than its {columns} columns"):
         model = OnlineModel(StreamConfig(replace(bare, extra_experts=(record,)), warmup=40)).fit(X[:40], y[:40])
