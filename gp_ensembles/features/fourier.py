@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from gp_ensembles.features.base import BoundFeatures, FeatureMap, PriorVariance, insert_batch, positive_like
-from gp_ensembles.numerics.autograd import waves
 from gp_ensembles.numerics.gpytorch_types import Kernel
 from gp_ensembles.spectral.frequencies import (
     BaseDraws,
@@ -193,7 +192,7 @@ def bind_fourier(omega: Tensor, scale: float | Tensor) -> BoundFeatures:
             angles = angles.reshape(*batch_shape, X.shape[0], num_features)
         else:
             angles = insert_batch(X, batch_shape) @ weight.reshape(*batch_shape, num_inputs, num_features) + phase
-        return waves(angles) * scale
+        return angles.sin_() * scale
 
     return features
 
