@@ -42,6 +42,7 @@ _FIRST_ROWS, _LAST_STEPS = (
     300,
     30,
 )  # of the first searches of exact processes, and steps with all rows from the best end
+_TOLERANCE = 1e-5  # of these
 _SMOOTHER, _WORTH = 2.5, 10.0  # the other smoothness of a search, and the nats that it must be ahead
 _NUM_FEATURES = 1000
 _SIZES = (100, 250, 500, 1000, 2000, 4000)  # among which a price chooses
@@ -96,18 +97,16 @@ class WarmUp(NamedTuple):
         starts = [0.5 * len(half) ** 0.5 * half, *([] if self.short is None else [self.short])]
         if isinstance(method, LBFGS):
             is_done = len(y) <= _FIRST_ROWS
-            method = method._replace(max_iterations=_LAST_STEPS)
+            method = method._replace(loss_tolerance=max(method.loss_tolerance, _TOLERANCE), max_iterations=_LAST_STEPS)
             first = method if is_done else method._replace(max_iterations=0)
-            fit(best, X, y, first, length_scales=starts)
+            found = fit(best, X, y, first, length_scales=starts)
             for other in others:
                 set_vectors_(other, get_vectors(best))
-                fit(other, X, y, first)
-                with torch.no_grad():
-                    is_ahead = other.log_evidence(X, y) > best.log_evidence(X, y) + _WORTH
-                best = other if bool(is_ahead) else best
+                fitted = fit(other, X, y, first, center=found.center)
+                best = other if bool(fitted.log_evidence > found.log_evidence + _WORTH) else best
             if is_done:
                 return best
-            fit, starts = partial(fit, first_rows=None), []
+            fit, starts = partial(fit, first_rows=None, center=found.center), []
         fit(best, X, y, method, length_scales=starts)
         return best
 

@@ -241,20 +241,6 @@ class EnsembleSpec:
         )
         return self if extra_experts == self.extra_experts else replace(self, extra_experts=extra_experts)
 
-    def _records(self, has_lags: bool) -> list[ExpertRecord]:
-        """The extra experts; once those that are the same where there are no past targets."""
-        if has_lags:
-            return list(self.extra_experts)
-        kept: list[ExpertRecord] = []
-        for record in self.extra_experts:
-            alike = {"name": "same", "lags": False}
-            changes = {field.name: alike[field.name] for field in fields(record) if field.name in alike}
-            if all(
-                replace(record, **changes) != replace(other, **changes) for other in kept if type(other) is type(record)
-            ):
-                kept.append(record)
-        return kept
-
     @property
     def forecast_columns(self) -> tuple[str, ...]:
         """Names of the columns of forecasts, which come after the inputs in the rows of the ensemble."""
@@ -335,8 +321,10 @@ class EnsembleSpec:
         if has_layers or likelihood is not None:
             places = {name: X.shape[1] + number for number, name in enumerate(forecasts)}
             warm_up = WarmUp(X, y, inputs, settings, generator, progress, places, short, likelihood)
-            records = self._records(lagged is not None)
-            groups += [record.build(warm_up) for record in records if has_layers or record.for_classes]
+            records = [record for record in self.extra_experts if has_layers or record.for_classes]
+            if lagged is None:  # without past targets some may be the same
+                records = list({call_text(_blind(record)): record for record in records[::-1]}.values())[::-1]
+            groups += [record.build(warm_up) for record in records]
         return assemble(
             groups,
             rule.to(X.device),
@@ -344,3 +332,8 @@ class EnsembleSpec:
             memory=None if lagged is None else lagged.memory,
             outlier_threshold=self.outlier_threshold if has_layers else None,
         )
+
+
+def _blind(record: ExpertRecord) -> ExpertRecord:
+    """A record that sees no past targets, whatever its name."""
+    return replace(record, name="same", **({"lags": False} if "lags" in vars(record) else {}))  # type: ignore[type-var]

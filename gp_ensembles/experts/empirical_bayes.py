@@ -64,11 +64,13 @@ class EvidenceFit(NamedTuple):
         log_evidence: Log evidence (plus log priors, if any) at the end, in nats, shape (M,).
         num_iterations: Iterations taken, shape (M,).
         converged: Whether a tolerance was met, shape (M,).
+        center: Center of the prior of the search that counts, in the unconstrained space, shape (M, P).
     """
 
     log_evidence: Tensor
     num_iterations: Tensor
     converged: Tensor
+    center: Tensor
 
 
 def trainable(expert: Expert) -> dict[str, nn.Parameter]:
@@ -135,6 +137,7 @@ def fit_empirical_bayes(
     progress: bool = False,
     length_scales: Sequence[Tensor] = (),
     first_rows: int | None = None,
+    center: Tensor | None = None,
 ) -> EvidenceFit:
     """Fit the hyperparameters of every expert in a batch, each on its own, in place.
 
@@ -154,6 +157,7 @@ def fit_empirical_bayes(
             evidence counts, without ``first_rows`` by a tenth of a nat per row.
         first_rows: Where there are more rows and the method is L-BFGS, the search from every start is on so many of
             them, in six blocks of neighbors, and ends soon; the end with most evidence of all rows goes on with them.
+        center: Center of the prior in place of the starting values, shape (M, P).
 
     Returns:
         The log evidence reached, iterations and convergence, per expert.
@@ -180,8 +184,7 @@ def fit_empirical_bayes(
     rows = _neighbors(y, first_rows or 1) if is_staged else torch.arange(len(y), device=y.device)
     search, worth = (_FIRST_SEARCH if is_staged else method), (_WORTH * len(y) if first_rows is None else 0.0)
     missing = torch.nan * X.new_empty(X.shape[1])
-    best, found = start, None
-    reached = _posterior(expert, X, y) if is_staged else torch.full_like(start[:, 0], -torch.inf)
+    best, found, reached = start, None, torch.full_like(start[:, 0], -torch.inf)
     try:
         for scales in (missing, *length_scales):
             set_vectors_(expert, start)
@@ -189,7 +192,7 @@ def fit_empirical_bayes(
             if found is not None and torch.equal(get_vectors(expert), start):
                 continue
             try:
-                fit = _fit(expert, X[rows], y[rows], search, start_precision, progress)
+                fit = _fit(expert, X[rows], y[rows], search, start_precision, progress, center)
             except NumericalError:
                 if found is None:
                     raise
@@ -197,16 +200,21 @@ def fit_empirical_bayes(
             if is_staged:
                 fit = fit._replace(log_evidence=_posterior(expert, X, y))
             is_better = fit.log_evidence > reached + worth
-            best = torch.where(is_better.unsqueeze(-1), get_vectors(expert), best)
+            best = _chosen(is_better, get_vectors(expert), best)
             reached = torch.where(is_better, fit.log_evidence, reached)
-            found = EvidenceFit(*(torch.where(is_better, *pair) for pair in zip(fit, found or fit, strict=True)))
+            found = EvidenceFit(*(_chosen(is_better, *pair) for pair in zip(fit, found or fit, strict=True)))
         set_vectors_(expert, best)
         assert found is not None
         is_done = not is_staged or method == method._replace(max_iterations=0)
-        return found if is_done else _fit(expert, X, y, method, start_precision, progress)
+        return found if is_done else _fit(expert, X, y, method, start_precision, progress, found.center)
     except BaseException:
         set_vectors_(expert, start)
         raise
+
+
+def _chosen(is_first: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """Rows of one tensor or of another, by flags (M,)."""
+    return torch.where(is_first.reshape(-1, *[1] * (first.ndim - 1)), first, second)
 
 
 def _neighbors(y: Tensor, num_rows: int) -> Tensor:
@@ -239,10 +247,17 @@ def _set_length_scales_(module: nn.Module, scales: Tensor) -> None:
 
 
 def _fit(
-    expert: Expert, X: Tensor, y: Tensor, method: LBFGS | Adam, start_precision: float, progress: bool
+    expert: Expert,
+    X: Tensor,
+    y: Tensor,
+    method: LBFGS | Adam,
+    start_precision: float,
+    progress: bool,
+    center: Tensor | None,
 ) -> EvidenceFit:
     """The same from the hyperparameters that the experts have."""
     start, num_rows = get_vectors(expert), int(_seen(y).sum())
+    center = start if center is None else center
     with torch.no_grad():
         initial = log_posterior(expert, X, y)
     if not bool(torch.isfinite(initial).all()):
@@ -263,7 +278,7 @@ def _fit(
         vectors[rows] = points.to(vectors)
         set_vectors_(running, vectors)
         evidence = _evidence(running, X, y)
-        value, gradient = _loss(running, evidence, start[members], start_precision, num_rows)
+        value, gradient = _loss(running, evidence, center[members], start_precision, num_rows)
         return value[rows].to(points), gradient[rows].to(points)
 
     search = minimize if isinstance(method, LBFGS) else descend
@@ -276,7 +291,8 @@ def _fit(
         set_vectors_(expert, start)
         raise
     log_evidence = (-num_rows * found.value).to(start)
-    return EvidenceFit(log_evidence, found.num_iterations.to(start.device), found.converged.to(start.device))
+    iterations, converged = found.num_iterations.to(start.device), found.converged.to(start.device)
+    return EvidenceFit(log_evidence, iterations, converged, center)
 
 
 def gradient_ascent(

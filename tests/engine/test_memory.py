@@ -131,7 +131,7 @@ def test_the_value_a_season_ago_is_an_expert_and_a_reference_though_no_lag_is_so
     y = pattern[torch.arange(700) % 150]
     y = (y - y.mean()) / y.std()
     X = torch.randn(700, 1, generator=g, dtype=torch.float64)
-    spec = replace(auto, bases=(LinearBasis(),), random_walk_variances=(), extra_experts=())
+    spec = replace(auto, bases=(LinearBasis(),), random_walk_variances=(), static=True, extra_experts=())
     spec = replace(spec, fit_settings=FitSettings(method=None, num_samples=1))
     online = spec.fit(X[:500], y[:500], generator=g)
     memory, rule = online.ensemble.memory, online.ensemble.meta_learner

@@ -43,7 +43,13 @@ def rows(kind, num_rows=120):
 def test_every_kind_of_target_streams(kind):
     target, expert = TARGETS[kind]
     X, y = rows(kind)
-    settings = {"bases": BASES, "fit_settings": QUICK, "random_walk_variances": (1e-3,), "extra_experts": ()}
+    settings = {
+        "bases": BASES,
+        "static": True,
+        "fit_settings": QUICK,
+        "random_walk_variances": (1e-3,),
+        "extra_experts": (),
+    }
     spec = replace(auto, target=target, **settings)
     online = spec.fit(X[:60], y[:60])
     assert all(type(part) is expert for part in online.ensemble.experts)

@@ -9,6 +9,7 @@ from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.external_models import Boosting, ForecastColumns
 from gp_ensembles.ensembles.extra_experts import WideFeatures, WindowGP
+from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import auto, light
 from gp_ensembles.ensembles.records import spec_from_plain
 from gp_ensembles.ensembles.targets import CountTarget
@@ -26,7 +27,7 @@ def test_a_table_of_more_columns_than_an_exact_process_has_rows_does_without_it(
     generator = torch.Generator().manual_seed(0)
     X = torch.randn(50, columns, generator=generator, dtype=torch.float64)
     y = X[:, 0] + 0.1 * torch.randn(50, generator=generator, dtype=torch.float64)
-    settings = {"fit_settings": QUICK, "random_walk_variances": (), "lags": None, "extra_experts": ()}
+    settings = {"fit_settings": QUICK, "random_walk_variances": (), "static": True, "lags": None, "extra_experts": ()}
     bare = replace(auto, bases=(LinearBasis(),), **settings)
     with pytest.warns(UserWarning, match=f"{record.name!r} is left out.*fewer than its {columns} columns"):
         model = OnlineModel(StreamConfig(replace(bare, extra_experts=(record,)), warmup=40)).fit(X[:40], y[:40])
@@ -47,3 +48,24 @@ def test_forecasts_of_counts_are_refused():
     with pytest.raises(ValueError, match="CountTarget"):
         replace(auto, target=CountTarget(), extra_experts=(ForecastColumns("nwp"),))
     assert replace(auto, target=CountTarget()).extra_experts == auto.extra_experts  # left out there, as lags are
+
+
+def test_records_that_are_the_same_without_past_targets_stand_once():
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(60, 2, generator=generator, dtype=torch.float64)
+    both = WindowGP(num_rows=30, lags=True), WindowGP(num_rows=30, name="of inputs")
+    spec = replace(auto, bases=(LinearBasis(),), static=True, random_walk_variances=(), innovations=(), lags=None)
+    spec = replace(spec, extra_experts=both)
+    assert spec.unfitted(X, X[:, 0]).names == ("linear/static/0", "window/0")
+    lagged = replace(spec, lags=TargetLags(lags=(1,), bases=()))
+    assert lagged.unfitted(X, X[:, 0]).names[-2:] == ("window/0", "of inputs/0")
+
+
+def test_auto_has_twelve_experts_at_most():
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.arange(400, dtype=torch.float64)
+    y = (rows / 4).sin() + 0.1 * torch.randn(400, generator=generator, dtype=torch.float64)
+    online = auto.unfitted(torch.randn(400, 2, generator=generator, dtype=torch.float64), y)
+    names = [name.split("/")[0] for name in online.ensemble.expert_names]
+    assert "trend and season" in names
+    assert len(names) == 12
