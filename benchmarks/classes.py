@@ -1,4 +1,4 @@
-"""Classes, one step ahead: `auto_for` the labels against boosted trees of scikit-learn that are retrained every 500 rows.
+"""Classes, one step ahead: `auto_for` the labels against boosted trees of scikit-learn, retrained every 500 rows.
 
     python -m benchmarks.classes --data FOLDER [--sets elec2 digits] [--seed 0]
 

@@ -202,9 +202,11 @@ class RunnerBatches:
 
     def stage(self, group: LatentGroup | None, features: Sequence[Tensor], rows: Rows, has_gaps: bool) -> Predictions:
         r"""Predictions (M, B) of a block by all expert objects, each (\*batch, B, F); states are not touched."""
-        latent, parts, others = [runner for _, runner in self.batches if isinstance(runner, LatentRunner)], [], self.batches
+        parts, others = list[Predictions](), self.batches
+        latent = [runner for _, runner in others if isinstance(runner, LatentRunner)]
         if group is not None and len(latent) == group.num_objects:
-            parts, others = [stage_latent(group, latent, features[: len(latent)], rows)], self.batches[len(latent) :]
+            parts.append(stage_latent(group, latent, features[: len(latent)], rows))
+            others = others[len(latent) :]
         for places, runner in others:
             Phi = features[places[0]]
             Phi = Phi if len(places) == 1 else Phi.expand(len(places), *Phi.shape)

@@ -184,8 +184,8 @@ class ClassifierAdapter(ModelAdapter):
 
     .. math:: p_c \propto q_c^a
 
-    The exponent a is the best one of a grid for the last fifth of the rows, predicted by a copy that is trained on those
-    before. A thousandth of each probability is that of the frequencies of the classes.
+    The exponent a is the best one of a grid for the last fifth of the rows, predicted by a copy that is trained on the
+    rows before. A thousandth of each probability is that of the frequencies of the classes.
 
     Args:
         classifier: The untrained classifier, copied for each training.
@@ -215,7 +215,7 @@ class ClassifierAdapter(ModelAdapter):
         return lambda X: (torch.logaddexp((exponent * log_shares(X)).log_softmax(-1), log_rest).log_softmax(-1), None)
 
     def _log_shares(self, rows: TrainingRows, part: slice) -> Callable[[Tensor], Tensor]:
-        """Log probabilities (N, C) by a copy that is trained on some rows; of classes that it has not seen, the least."""
+        """Log probabilities (N, C) by a copy that is trained on some rows; the least ones of classes that it lacks."""
         from threadpoolctl import ThreadpoolController
 
         threads, X, y = ThreadpoolController(), rows.inputs[part], rows.targets[part]

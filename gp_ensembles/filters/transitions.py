@@ -38,6 +38,7 @@ class Schedule(NamedTuple):
         scales = {"mean_scale": behind(self.mean_scale, 0), "covariance_scale": behind(self.covariance_scale, 0)}
         return self._replace(walk=behind(self.walk, -1), steps=behind(self.steps, 1), **scales)
 
+
 def count_steps(Phi: Tensor) -> Tensor:
     """One step of the walk before every row: 1, 2, ..., B."""
     return torch.arange(1, Phi.shape[-2] + 1, dtype=Phi.dtype, device=Phi.device)

@@ -58,8 +58,8 @@ def init_calibration(
 ) -> CalibrationState:
     """The state before any prediction, after targets (N,) of the warm-up, if they are given: their labels are known.
 
-    Where an ensemble has predictions of these labels, each made before its label, they are learned, too. Of targets with
-    a point mass, the levels of intervals are not adapted: a share of them lies at one quantile.
+    Where an ensemble has predictions of these labels, each made before its label, they are learned, too. Of targets
+    with a point mass, the levels of intervals are not adapted: a share of them lies at one quantile.
     """
     target = config.ensemble.target
     like = torch.zeros((), dtype=torch.float64, device="cpu")

@@ -33,8 +33,10 @@ def training(X, y, num):
     return TrainingRows(X, y, torch.full_like(y, torch.nan), num)
 
 
-def spec(num, *records, bases=(LinearBasis(),)):
-    return replace(auto_for(TARGETS[num]), bases=bases, random_walk_variances=(), extra_experts=records)
+def spec(num, *records, basis=None):
+    return replace(
+        auto_for(TARGETS[num]), bases=(basis or LinearBasis(),), random_walk_variances=(), extra_experts=records
+    )
 
 
 def test_the_exponent_is_the_best_one_on_the_last_fifth():
@@ -109,7 +111,7 @@ def test_recalibration_has_learned_the_warm_up(num):
     """Else the label chain, which knows nothing here, would have a fifth of the first rows' mixture."""
     X, _ = rows(num)
     y = ((X[:, 0] > 0).double() + (X[:, 1] > 0).double()).clamp_max(num - 1)
-    model = OnlineModel(StreamConfig(spec(num, bases=(FourierBasis(60, starts=(0.7,)),)), warmup=150))
+    model = OnlineModel(StreamConfig(spec(num, basis=FourierBasis(60, starts=(0.7,))), warmup=150))
     model.observe(X[:150], y[:150])
     sure = model.predict(X[:50]).class_probabilities.amax(-1)
     assert float(sure.max()) > 0.97
