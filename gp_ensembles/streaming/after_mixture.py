@@ -61,14 +61,15 @@ def init_calibration(
     Where an ensemble has predictions of these labels, each made before its label, they are learned, too. Of targets
     with a point mass, the levels of intervals are not adapted: a share of them lies at one quantile.
     """
-    target = config.ensemble.target
+    target, warm_up = config.ensemble.target, None
+    if online is not None:
+        warm_up, online.warm_up = online.warm_up, None
     like = torch.zeros((), dtype=torch.float64, device="cpu")
     if target.num_labels is not None and not isinstance(target, LevelTarget) and config.recalibrate:
         num_classes = target.num_labels
         labels, classes = init_labels(num_classes, like), init_classes(num_classes, 1, like)
-        if y is not None and online is not None and online.warm_up is not None:
-            mixture, online.warm_up = online.warm_up.mixture, None
-            return calibrate_block(CalibrationState(None, None, labels, classes), config, mixture, y)[0]
+        if y is not None and warm_up is not None:
+            return calibrate_block(CalibrationState(None, None, labels, classes), config, warm_up.mixture, y)[0]
         if y is not None:
             labels, classes = update_labels(labels, y.cpu())[0], remember_labels(classes, y.cpu())
         return CalibrationState(None, None, labels, classes)

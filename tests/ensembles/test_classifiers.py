@@ -14,7 +14,8 @@ from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
 from gp_ensembles.ensembles.external_models import Boosting, ExternalModel
 from gp_ensembles.ensembles.presets import auto_for
 from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget, LevelTarget, RealTarget
-from gp_ensembles.experts.adapters import ClassifierAdapter, RegressorAdapter, TrainingRows
+from gp_ensembles.experts.adapters import RegressorAdapter, TrainingRows
+from gp_ensembles.experts.classifiers import ClassifierAdapter
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from tests.refusals import refused
 
