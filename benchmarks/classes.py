@@ -8,12 +8,9 @@ seed. Rows before the warm-up's end are not scored: 1000 of sets of 3000 rows an
 """
 
 import argparse
-import gzip
 import importlib
 import time
-import zipfile
 from collections.abc import Callable
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +35,7 @@ Array = NDArray[Any]
 
 def _river(name: str, target: str) -> tuple[Array, Array]:
     """A set of river's package."""
-    content = (Path(importlib.import_module("river").__file__ or "").parent / "datasets" / name).read_bytes()
-    if name.endswith(".zip"):
-        with zipfile.ZipFile(BytesIO(content)) as archive:
-            content = archive.read(archive.namelist()[0])
-    else:
-        content = gzip.decompress(content)
-    frame = pd.read_csv(BytesIO(content))
+    frame = pd.read_csv(Path(importlib.import_module("river").__file__ or "").parent / "datasets" / name)
     return frame.drop(columns=target).to_numpy(float), frame[target].to_numpy()
 
 
