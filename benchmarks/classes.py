@@ -138,7 +138,8 @@ def main() -> None:
         other = scores(rival(X, y, warmup), y[warmup:])
         rows.append([name, int(y.max()) + 1, X.shape[1], len(y), *own, *other, seconds])
         print(*(f"{cell:.3f}" if isinstance(cell, float) else cell for cell in rows[-1]), flush=True)
-    columns = ["set", "classes", "inputs", "rows", "log loss", "errors", "ECE", "trees: log loss", "errors", "ECE", "s"]
+    found = ["log loss", "wrong", "ECE"]
+    columns = ["set", "classes", "inputs", "rows", *found, *(f"trees: {name}" for name in found), "seconds"]
     if arguments.sets == [*DECIDE, *CONFIRM]:
         keep("class_sets", columns, rows)
 
