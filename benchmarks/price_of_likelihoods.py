@@ -35,7 +35,7 @@ from gp_ensembles.meta_learners import BayesianModelAveraging
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 
 NUM_INPUTS, NUM_CLASSES, BLOCK_ROWS, SINGLE_ROWS = 5, 3, 480, 60
-WARMUP, ROWS = 300, 400
+WARMUP, ROWS = 1000, 1100
 
 
 def features(num_experts: int, num_features: int) -> FeatureMap:
@@ -91,7 +91,7 @@ def ratios() -> list[Ratio]:
 def price(spec: EnsembleSpec, num_classes: int) -> tuple[float, float]:
     """Seconds of the start, and milliseconds per row after it."""
     generator = torch.Generator().manual_seed(0)
-    X = torch.randn(WARMUP + ROWS, 4, generator=generator, dtype=torch.float64)
+    X = torch.randn(WARMUP + ROWS, 20, generator=generator, dtype=torch.float64)
     level = X[:, 0] + X[:, 1] * X[:, 2] + 0.3 * torch.randn(len(X), generator=generator, dtype=torch.float64)
     edges = level.quantile(torch.arange(1.0, num_classes, dtype=torch.float64) / num_classes)
     y = torch.bucketize(level, edges).double()
@@ -108,8 +108,12 @@ def keep_classes() -> None:
     specs: dict[str, tuple[EnsembleSpec, int]] = {
         "2 (`BinaryTarget`)": (auto_for(BinaryTarget()), 2),
         "3": (auto_for(ClassTarget(3)), 3),
-        "5": (auto_for(ClassTarget(5)), 5),
-        "3, `bases=(FourierBasis(num_features=20),)`": (replace(auto_for(ClassTarget(3)), bases=fewer), 3),
+        "10": (auto_for(ClassTarget(10)), 10),
+        "10, without trees: `extra_experts=()`": (replace(auto_for(ClassTarget(10)), extra_experts=()), 10),
+        "10, `bases=(FourierBasis(num_features=20),)` alone": (
+            replace(auto_for(ClassTarget(10)), bases=fewer, extra_experts=()),
+            10,
+        ),
     }
     rows: list[list[Cell]] = []
     for name, (spec, num_classes) in specs.items():

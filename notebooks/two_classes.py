@@ -35,7 +35,9 @@ X, y = (
     for array in make_moons(600, noise=0.25, random_state=0)
 )
 spec = replace(
-    gpe.auto_for(BinaryTarget()), bases=(gpe.bases.FourierBasis(starts=(0.7,)),)
+    gpe.auto_for(BinaryTarget()),
+    bases=(gpe.bases.FourierBasis(starts=(0.7,)),),
+    extra_experts=(),
 )
 model = gpe.OnlineModel(
     gpe.StreamConfig(spec, warmup=100), ["left-right", "up-down"]

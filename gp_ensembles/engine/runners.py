@@ -206,13 +206,11 @@ class RunnerBatches:
 
     def condition(self, group: LatentGroup | None, rows: Rows) -> Predictions:
         """Predictions (M, B) of the block by all expert objects; states are not touched."""
-        latent, parts, others = (
-            [runner for _, runner in self.batches if isinstance(runner, LatentRunner)],
-            [],
-            self.batches,
-        )
+        parts, others = list[Predictions](), self.batches
+        latent = [runner for _, runner in others if isinstance(runner, LatentRunner)]
         if group is not None and len(latent) == group.num_objects:
-            parts, others = [condition_latent(group, latent, rows)], self.batches[len(latent) :]
+            parts.append(condition_latent(group, latent, rows))
+            others = others[len(latent) :]
         steps = flatten([*parts, *(runner.condition(rows) for _, runner in others)])
         return steps if self._order is None else type(steps)(*(field[self._order] for field in steps))
 

@@ -11,12 +11,12 @@ from gp_ensembles.ensembles.extra_experts import ExpertRecord, WarmUp, check_ada
 from gp_ensembles.ensembles.spec_checks import check_fields
 from gp_ensembles.experts.adapters import (
     LAST_ERRORS,
-    ClassifierAdapter,
     ColumnsAdapter,
     HistogramBoosting,
     ModelAdapter,
     check_levels,
 )
+from gp_ensembles.experts.classifiers import ClassifierAdapter
 from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.features.linear import InputFeatures
 
@@ -29,8 +29,8 @@ _TRAININGS = 4  # the first is after a quarter of the warm-up rows, so that erro
 class Boosting(ExpertRecord):
     """Histogram gradient boosting, retrained as rows come: best where the function has steps.
 
-    A second model learns the scale of the errors, see :class:`~gp_ensembles.experts.adapters.HistogramBoosting`; of
-    classes it learns calibrated probabilities, see :class:`~gp_ensembles.experts.adapters.ClassifierAdapter`. Both are
+    A second model learns the scale of the errors, see :class:`~gp_ensembles.experts.adapters.HistogramBoosting`.
+    Probabilities of classes are calibrated, see :class:`~gp_ensembles.experts.classifiers.ClassifierAdapter`. All are
     trained after a quarter, a half and all of the warm-up rows, and so on, see
     :class:`~gp_ensembles.experts.external.ExternalExpert`.
 

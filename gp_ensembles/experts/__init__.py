@@ -9,7 +9,7 @@
 - ``structural``: ``StructuralExpert``, level, trend and season of a series; ``changing_trend``: the choice among their
   trends from a warm-up.
 - ``external``: ``ExternalExpert``, trained on a schedule; ``adapters``: ``ModelAdapter``, the interface of such a
-  model, ``RegressorAdapter``, ``FunctionAdapter``, ``HistogramBoosting``, ...
+  model, ``RegressorAdapter``, ``FunctionAdapter``, ``HistogramBoosting``, ...; ``classifiers``: ``ClassifierAdapter``.
 - ``empirical_bayes``: ``fit_empirical_bayes`` by ``LBFGS`` or ``Adam``, ``sample_hyperparameters`` around the maximum,
   and ``perturb_hyperparameters`` where there are too many for that; ``evidence``: its objective.
 - ``linear_rows``: experts that are linear in features, one row at a time on plain arrays.

@@ -1,8 +1,8 @@
 """Adapters of external models, trained on rows, that predict the mean and the standard deviation of targets.
 
-For regressors with ``fit`` and ``predict``, regressors of river, functions, and columns of forecasts; for classifiers
-with ``predict_proba``, which give probabilities of classes; and the reasons for missing predictions: numbers in a
-state, messages for the user.
+For regressors with ``fit`` and ``predict``, regressors of river, functions, and columns of forecasts; and the reasons
+for missing predictions: numbers in a state, messages for the user. For classifiers:
+:mod:`gp_ensembles.experts.classifiers`.
 """
 
 import copy
@@ -29,8 +29,6 @@ _LEAST_ERRORS = 10
 _SCALE_ERRORS, _LEAST_SCALE_ERRORS = 4000, 100  # that a second model learns the scale from
 _SMALLEST = 1e-3  # error, in root mean squares of all: its logarithm tells no more of the scale
 _LOG_NORMAL = 0.5 * (math.log(2) + 0.5772156649015329)  # minus the mean logarithm of a standard normal number's size
-_HELD_SHARE, _EXPONENTS = 5, (-1.0, 0.2, 25)  # one row in so many calibrates; logarithms of the grid's ends, its size
-_REST, _LEAST_SHARE = 1e-3, 1e-9  # share of the frequencies, and least probability before calibration
 SILENT, ILLEGAL_MEAN, ILLEGAL_DEVIATION, WRONG_LENGTH, FAILED_PREDICTION, FAILED_TRAINING, UNTRAINED = range(1, 8)
 _NUM_BYTES = 200
 
@@ -151,7 +149,7 @@ class RegressorAdapter(ModelAdapter):
         self.regressors: tuple[Any, ...] = tuple(regressor) if several else (regressor,)
         self.scale, self.levels = scale, tuple(float(level) for level in levels)
         for given in self.regressors if scale is None else (*self.regressors, scale):
-            _check_methods(given, "RegressorAdapter", "fit", "predict")
+            check_methods(given, "RegressorAdapter", "fit", "predict")
         check_levels(self.levels)
         if several and len(self.regressors) != len(self.levels):
             raise ValueError(f"{len(self.regressors)} regressors need as many levels, got {len(self.levels)}")
@@ -179,60 +177,6 @@ class RegressorAdapter(ModelAdapter):
 
 
 @final
-class ClassifierAdapter(ModelAdapter):
-    r"""A classifier with ``fit(X, y)`` and ``predict_proba(X)`` on NumPy arrays, calibrated out of sample.
-
-    .. math:: p_c \propto q_c^a
-
-    The exponent a is the best one of a grid for the last fifth of the rows, predicted by a copy that is trained on those
-    before. A thousandth of each probability is that of the frequencies of the classes.
-
-    Args:
-        classifier: The untrained classifier, copied for each training.
-
-    Raises:
-        TypeError: If it is a class, or has no ``fit`` and ``predict_proba``.
-    """
-
-    for_classes = True
-
-    def __init__(self, classifier: Any) -> None:
-        _check_methods(classifier, "ClassifierAdapter", "fit", "predict_proba")
-        self.classifier = classifier
-
-    def fit(self, rows: TrainingRows) -> PredictFunction:
-        """Train two copies of the classifier; see :meth:`ModelAdapter.fit`."""
-        assert rows.num_labels is not None
-        y, num_held = rows.targets.long(), len(rows.targets) // _HELD_SHARE
-        counts = torch.bincount(y, minlength=rows.num_labels) + 1 / rows.num_labels
-        log_rest = (_REST * counts / counts.sum()).log()
-        known = self._log_shares(rows, slice(-num_held))(rows.inputs[-num_held:])
-        exponents = torch.logspace(*_EXPONENTS, dtype=torch.float64, device="cpu")
-        held = y[-num_held:].expand(len(exponents), -1).unsqueeze(-1)
-        candidates = torch.logaddexp((exponents[:, None, None] * known).log_softmax(-1), log_rest)
-        exponent = exponents[candidates.gather(-1, held).sum((1, 2)).argmax()]
-        log_shares = self._log_shares(rows, slice(None))
-        return lambda X: (torch.logaddexp((exponent * log_shares(X)).log_softmax(-1), log_rest).log_softmax(-1), None)
-
-    def _log_shares(self, rows: TrainingRows, part: slice) -> Callable[[Tensor], Tensor]:
-        """Log probabilities (N, C) by a copy that is trained on some rows; of classes that it has not seen, the least."""
-        from threadpoolctl import ThreadpoolController
-
-        threads, X, y = ThreadpoolController(), rows.inputs[part], rows.targets[part]
-        labels = y.unique().long()
-        with threads.limit(limits=1):
-            model = _fitted(self.classifier, X, y) if len(labels) > 1 else None
-
-        def predict(X: Tensor) -> Tensor:
-            shares = X.new_zeros(len(X), rows.num_labels or 0)
-            with threads.limit(limits=1):
-                shares[:, labels] = 1.0 if model is None else _as_tensor(model.predict_proba(X.numpy().copy()))
-            return shares.clamp_min(_LEAST_SHARE).log()
-
-        return predict
-
-
-@final
 class RiverAdapter(ModelAdapter):
     """A regressor of river, with ``learn_one`` and ``predict_one``; the inputs are called ``x0``, ``x1`` and so on.
 
@@ -241,7 +185,7 @@ class RiverAdapter(ModelAdapter):
     """
 
     def __init__(self, regressor: Any) -> None:
-        _check_methods(regressor, "RiverAdapter", "learn_one", "predict_one")
+        check_methods(regressor, "RiverAdapter", "learn_one", "predict_one")
         self.regressor = regressor
 
     def fit(self, rows: TrainingRows) -> PredictFunction:
@@ -323,7 +267,7 @@ def as_adapter(value: object) -> str | None:
     return f"FunctionAdapter({spelled(value)})" if callable(value) and not isinstance(value, type) else None
 
 
-def _check_methods(value: object, kind: str, *methods: str) -> None:
+def check_methods(value: object, kind: str, *methods: str) -> None:
     """Raise unless a model is an object that has some methods."""
     if isinstance(value, type):
         raise TypeError(f"{kind} takes an object, got the class {value.__name__}: call it")

@@ -145,6 +145,8 @@ class BoundLaplace(BoundExpert):
     """
 
     plans = Plans(_runner, series=lambda bound, state: CopiedSeries(bound, state, lambda own: bound))
+    likelihood: Likelihood
+    predictive: Predictive
 
     def __init__(
         self,

@@ -137,7 +137,7 @@ def update_block(
     rows = as_rows(y)
     if isinstance(state, WindowState) and isinstance(observation, Window) and transition is None:
         return update_window(state, Phi, rows, observation)
-    prior = _prior_variance(state, transition, prior_variance)
+    prior = _prior_variance(state, transition, observation, prior_variance)
     for kinds, observed, update, _ in _ALGEBRA:
         if isinstance(state, kinds) and isinstance(observation, observed):
             found: tuple[FilterState, Predictions | LatentMoments] = update(
@@ -213,7 +213,7 @@ def predict(
     """
     if isinstance(state, WindowState) and isinstance(observation, Window) and transition is None:
         return predict_window(state, Phi, observation)
-    prior = _prior_variance(state, transition, prior_variance)
+    prior = _prior_variance(state, transition, observation, prior_variance)
     for kinds, observed, _, ahead in _ALGEBRA:
         if isinstance(state, kinds) and isinstance(observation, observed):
             found: Predictions | LatentMoments = ahead(state, Phi, observation, transition, prior, steps)
@@ -242,11 +242,13 @@ def predict_joint(
         tensor([[2., 1.],
                 [1., 2.]], dtype=torch.float64)
     """
-    prior = _prior_variance(state, transition, prior_variance)
+    prior = _prior_variance(state, transition, observation, prior_variance)
     return predict_joint_linear(state, Phi, observation, transition, prior)
 
 
-def _prior_variance(state: FilterState, transition: Transition | None, given: Tensor | None) -> Tensor:
+def _prior_variance(
+    state: FilterState, transition: Transition | None, observation: Observation | None, given: Tensor | None
+) -> Tensor:
     """The prior variance, or any tensor of its shape where nothing depends on its value."""
     if type(state) not in _WANTED:
         names = ", ".join(kind.__name__ for kind in _WANTED)
@@ -265,7 +267,8 @@ def _prior_variance(state: FilterState, transition: Transition | None, given: Te
             f"{type(transition).__name__} goes back to the prior, so it needs prior_variance, the prior variance of "
             "the weights"
         )
-    return state.mean[..., 0, 0] if isinstance(state, MultiOutputState) else state.mean[..., 0]
+    has_classes = isinstance(observation, SiteRule) and observation.num_latent > 1
+    return state.mean[..., 0, 0] if has_classes or isinstance(state, MultiOutputState) else state.mean[..., 0]
 
 
 def _wrong_observation(state: FilterState, observation: object) -> TypeError:

@@ -13,7 +13,6 @@ from gp_ensembles.features import LinearFeatures, RadialBasisFeatures
 from gp_ensembles.filters import StabilizedForgetting
 from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
 from gp_ensembles.likelihoods.classification import LogisticLikelihood, Logit, Probit
-from gp_ensembles.likelihoods.predictive import GaussHermite
 from gp_ensembles.likelihoods.response import log_prob
 from gp_ensembles.meta_learners import BayesianModelAveraging
 

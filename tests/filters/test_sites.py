@@ -201,22 +201,22 @@ def dense_moments(mean, covariance, y, num_places=121, reach=10):
 
 @pytest.mark.parametrize(("num_classes", "y"), [(2, 0.0), (3, 1.0)])
 def test_weights_after_a_row_have_their_exact_moments(num_classes, y):
-    """All that a row says passes through its latent vector, on which the weights regress linearly."""
-    size = num_classes * F
+    """All that a row says passes through its latent vector; what its precision says of two classes is left out."""
     target = torch.tensor([y], dtype=torch.float64)
-    prior_mean = torch.linspace(-0.7, 0.9, size, dtype=torch.float64)
-    prior = spread_out(size, 1.0, seed=1)
+    prior_mean = torch.linspace(-0.7, 0.9, num_classes * F, dtype=torch.float64).reshape(num_classes, F)
+    prior = torch.stack([spread_out(F, 1.0, seed) for seed in range(num_classes)])
     phi = torch.tensor([0.8, -1.1], dtype=torch.float64)
-    design = torch.block_diag(*[phi.unsqueeze(0)] * num_classes)
     rule = rule_of(softmax, MomentMatchingUpdate(), num_classes)
     state = GaussianState(torch.cat([prior, prior_mean.unsqueeze(-1)], dim=-1))
     state, latent = filters.update_block(state, phi.unsqueeze(0), target, None, rule)
-    before, spread = design @ prior_mean, design @ prior @ design.mT
+    before, spread = prior_mean @ phi, torch.diag(phi @ prior @ phi)
     torch.testing.assert_close((latent.mean[0], latent.variance[0]), (before, spread))
     center, after = dense_moments(before, spread, target)
-    slope = prior @ design.mT @ torch.linalg.inv(spread)
-    torch.testing.assert_close(state.mean, prior_mean + slope @ (center - before), rtol=0, atol=1e-5)
-    torch.testing.assert_close(state.covariance, prior + slope @ (after - spread) @ slope.mT, rtol=0, atol=1e-5)
+    slope = (prior @ phi) / spread.diagonal().unsqueeze(-1)
+    torch.testing.assert_close(state.mean, prior_mean + slope * (center - before).unsqueeze(-1), rtol=0, atol=3e-5)
+    change = 1 / torch.linalg.inv(after).diagonal() - spread.diagonal()
+    want = prior + change[:, None, None] * slope.unsqueeze(-1) * slope.unsqueeze(-2)
+    torch.testing.assert_close(state.covariance, want, rtol=0, atol=3e-5)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,72 @@
+"""An adapter of classifiers, whose probabilities are calibrated out of sample."""
+
+import copy
+from collections.abc import Callable
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gp_ensembles.experts.adapters import ModelAdapter, PredictFunction, TrainingRows, check_methods
+
+_HELD_SHARE, _EXPONENTS = 5, (-1.0, 0.2, 25)  # one row in so many calibrates; logarithms of the grid's ends, its size
+_REST, _LEAST_SHARE = 1e-3, 1e-9  # share of the frequencies, and least probability before calibration
+
+
+@final
+class ClassifierAdapter(ModelAdapter):
+    r"""A classifier with ``fit(X, y)`` and ``predict_proba(X)`` on NumPy arrays, calibrated out of sample.
+
+    .. math:: p_c \propto q_c^a
+
+    The exponent a is the best one of a grid for the last fifth of the rows, predicted by a copy that is trained on the
+    rows before. A thousandth of each probability is that of the frequencies of the classes.
+
+    Args:
+        classifier: The untrained classifier, copied for each training.
+
+    Raises:
+        TypeError: If it is a class, or has no ``fit`` and ``predict_proba``.
+    """
+
+    for_classes = True
+
+    def __init__(self, classifier: Any) -> None:
+        check_methods(classifier, "ClassifierAdapter", "fit", "predict_proba")
+        self.classifier = classifier
+
+    def fit(self, rows: TrainingRows) -> PredictFunction:
+        """Train two copies of the classifier; see :meth:`ModelAdapter.fit`."""
+        assert rows.num_labels is not None
+        y, num_held = rows.targets.long(), max(1, len(rows.targets) // _HELD_SHARE)
+        counts = torch.bincount(y, minlength=rows.num_labels) + 1 / rows.num_labels
+        log_rest = (_REST * counts / counts.sum()).log()
+        known = self._log_shares(rows, slice(-num_held))(rows.inputs[-num_held:])
+        exponents = torch.logspace(*_EXPONENTS, dtype=torch.float64, device="cpu")
+        held = y[-num_held:].expand(len(exponents), -1).unsqueeze(-1)
+        candidates = torch.logaddexp((exponents[:, None, None] * known).log_softmax(-1), log_rest)
+        exponent = exponents[candidates.gather(-1, held).sum((1, 2)).argmax()]
+        log_shares = self._log_shares(rows, slice(None))
+        return lambda X: (torch.logaddexp((exponent * log_shares(X)).log_softmax(-1), log_rest).log_softmax(-1), None)
+
+    def _log_shares(self, rows: TrainingRows, part: slice) -> Callable[[Tensor], Tensor]:
+        """Log probabilities (N, C) by a copy that is trained on some rows; the least ones of classes that it lacks."""
+        from threadpoolctl import ThreadpoolController
+
+        threads, model = ThreadpoolController(), copy.deepcopy(self.classifier)
+        inputs, targets = (part.numpy().copy() for part in (rows.inputs[part], rows.targets[part]))
+        labels = np.unique(targets).astype(int)
+        if len(labels) > 1:
+            with threads.limit(limits=1):
+                model.fit(inputs, targets)
+
+        def predict(X: Tensor) -> Tensor:
+            shares = X.new_zeros(len(X), rows.num_labels or 0)
+            shares[:, labels] = 1.0
+            if len(labels) > 1:
+                with threads.limit(limits=1):
+                    shares[:, labels] = torch.as_tensor(model.predict_proba(X.numpy().copy())).double()
+            return shares.clamp_min(_LEAST_SHARE).log()
+
+        return predict
