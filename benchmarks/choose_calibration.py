@@ -4,7 +4,7 @@ Both see probability integral transforms (PIT) and widths alone, those of the mi
 
     python -m benchmarks.choose_calibration --data FOLDER [--preset light] [--sets ccpp,kin8nm] [--rows 6000]
 
-The fifths of a set are those of its predicted widths, told apart after the fact.
+The fifths of a set are those of its predicted widths over all rows.
 """
 
 import argparse

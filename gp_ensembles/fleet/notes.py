@@ -108,11 +108,13 @@ def calibrate_rows(
     for places, single in batches(series, lengths=(1,)):
         rows = single.squeeze(-1)
         here = slice(None) if len(places) == len(numbers) else places  # views where all have a row
-        u, predicted = pit[rows], merge_distributions([mixture], rows)
+        u, base = pit[rows], merge_distributions([mixture], rows)
+        assert isinstance(base, Mixture | StudentTMixture)
+        predicted: Mixture | StudentTMixture | Recalibrated = base
         if state.recalibration is not None:
             maps, found = recalibrate(RecalibrationState(*(part[here] for part in state.recalibration)), u)
             log_weights[:, rows], gain[rows], u = found
-            predicted = Recalibrated(predicted, found[0], shift, scale)
+            predicted = Recalibrated(base, found[0], shift, scale)
             for old, new in zip(state.recalibration, maps, strict=True):
                 old[here] = new
         if state.levels is not None:
