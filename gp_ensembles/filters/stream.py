@@ -144,7 +144,8 @@ class BlockStream:
         if factor.shape[-1] == 1:
             return joint.div_(factor)
         if self._identity is None:
-            return torch.linalg.solve_triangular(factor, joint, upper=False, out=joint)
+            torch.linalg.solve_triangular(factor, joint, upper=False, out=joint)
+            return joint
         return torch.bmm(torch.linalg.solve_triangular(factor, self._identity, upper=False), joint)
 
 

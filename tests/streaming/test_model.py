@@ -220,7 +220,7 @@ BAD = {
     "target": (lambda X, y: y.__setitem__(7, math.inf), "the target of row 48 is infinite"),
     "absurd target": (lambda X, y: y.__setitem__(7, 1e300), "the target of row 48 is 1e\\+300, more than 1e\\+06"),
     "wild target": (lambda X, y: y.__setitem__(7, 1e30), "the target of row 48 is 1e\\+30, more than 1e\\+06"),
-    "input": (lambda X, y: X.__setitem__((7, 1), math.inf), "'b' is infinite in row 8 of this call"),
+    "input": (lambda X, y: X.__setitem__((7, 1), math.inf), "'b' is infinite in row 48"),
     "absurd input": (lambda X, y: X.__setitem__((7, 1), -1e200), "'b' is -1e\\+200 in row 48, more than 1e\\+06"),
     "wild input": (lambda X, y: X.__setitem__((7, 1), -1e30), "'b' is -1e\\+30 in row 48, more than 1e\\+06"),
 }
