@@ -228,8 +228,9 @@ class InputPath:
         config, generator = self._config, torch.Generator().manual_seed(self._config.seed)  # on the CPU everywhere
         targets, missed = self.targets(y).to(config.torch_dtype), 0.0
         if is_fitted:
-            known = {"generator": generator, "progress": progress}
-            online, predictions = config.ensemble.fit_and_predict(warm.inputs, targets, **known)
+            online, predictions = config.ensemble.fit_and_predict(
+                warm.inputs, targets, generator=generator, progress=progress
+            )
             if config.ensemble.target.is_real and y.ndim == 1:
                 missed = missed_share(warm.scaled, targets, predictions.mean)
             online.is_ranked = True  # a stream goes on, and earns its weights
