@@ -227,8 +227,9 @@ class InputPath:
         config, generator = self._config, torch.Generator().manual_seed(self._config.seed)  # on the CPU everywhere
         targets, predictions = self.targets(y).to(config.torch_dtype), None
         if is_fitted:
-            known = {"generator": generator, "progress": progress}
-            online, predictions = config.ensemble.fit_and_predict(warm.inputs, targets, **known)
+            online, predictions = config.ensemble.fit_and_predict(
+                warm.inputs, targets, generator=generator, progress=progress
+            )
             online.is_ranked = True  # a stream goes on, and earns its weights
         else:
             online = config.ensemble.unfitted(warm.inputs, targets, generator=generator)

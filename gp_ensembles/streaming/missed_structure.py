@@ -6,6 +6,7 @@ correlation needs no model (Moran 1950, for one neighbor and normal scores).
 """
 
 import math
+from statistics import NormalDist
 
 import torch
 from torch import Tensor
@@ -13,7 +14,8 @@ from torch import Tensor
 from gp_ensembles.numerics.normal_scores import normal_score
 
 _LITTLE = 0.1  # share of the variance that a fit explains which is next to nothing
-_SURE = 4.0  # deviations of the correlation without structure
+_FALSE = 1e-3  # share of tables of noise in which a correlation may be taken for structure
+_TIE = 1e-6  # of a column's range, a distance that does not count
 _MOST_ROWS, _FIRST = 1000, 0.1  # the last rows that are looked at, without this share of them: little was learned then
 
 
@@ -30,10 +32,12 @@ def missed_share(X: Tensor, y: Tensor, predicted: Tensor) -> float:
     if half < 2 or not float(errors[half:].square().mean()) > (1 - _LITTLE) * float(targets[half:].var()):
         return 0.0
     scores, best = normal_score((errors.argsort().argsort().double() + 0.5) / len(errors)), 0.0
-    for neighbor in _neighbors(rows):
+    neighbors = _neighbors(rows)
+    sure = -NormalDist().inv_cdf(_FALSE / max(len(neighbors), 1))
+    for neighbor in neighbors:
         common = float((scores * scores[neighbor]).sum())
         is_mutual = neighbor[neighbor] == torch.arange(len(neighbor), device=neighbor.device)
-        if common > _SURE * math.sqrt(len(scores) + int(is_mutual.sum())):
+        if common > sure * math.sqrt(len(scores) + int(is_mutual.sum())):
             best = max(best, common / float(scores.square().sum()))
     return best
 
@@ -43,11 +47,14 @@ def _neighbors(rows: Tensor) -> list[Tensor]:
     span = rows.amax(0) - rows.amin(0)
     columns = (rows / span)[:, span > 0]
     parts = [columns, *(column.unsqueeze(-1) for column in columns.mT if 2 * len(column.unique()) > len(column))]
-    return [_nearest(part) for part in parts[len(parts) == 2 :] if part.shape[1]]
+    return [_nearest(part) for part in (parts[:1] if columns.shape[1] == 1 else parts) if part.shape[1]]
 
 
 def _nearest(rows: Tensor) -> Tensor:
-    return torch.cdist(rows, rows).fill_diagonal_(torch.inf).argmin(1)
+    """The nearest other row of each of some rows (N, D); of several that are equal the next in time, (N,)."""
+    place = torch.arange(len(rows), dtype=rows.dtype, device=rows.device)
+    later = (place - place.unsqueeze(-1)) % len(rows) / len(rows)
+    return (torch.cdist(rows, rows) + _TIE * later).fill_diagonal_(torch.inf).argmin(1)
 
 
 def missed_text(share: float) -> str:

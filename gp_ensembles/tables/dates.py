@@ -64,7 +64,7 @@ def find_format(cells: Sequence[str]) -> str | None:
     return min(fitting, key=lambda style: (*_unevenness(given, style), fitting.index(style)))
 
 
-def may_be_month_first(cells: Cells, style: str) -> bool:
+def is_ambiguous(cells: Cells, style: str) -> bool:
     """Whether cells that were read with the day before the month may as well have the month first."""
     other = re.sub(r"^%d([./-])%m", r"%m\1%d", style)
     given = [text for text in texts_of(cells) if not is_missing(text)] if other != style else []

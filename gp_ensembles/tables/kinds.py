@@ -17,17 +17,7 @@ from gp_ensembles.tables.columns import (
     NumberColumn,
     to_numbers,
 )
-from gp_ensembles.tables.dates import (
-    ISO,
-    UNIX,
-    Dates,
-    find_digits,
-    find_format,
-    find_zone,
-    may_be_month_first,
-    parse,
-    to_utc,
-)
+from gp_ensembles.tables.dates import ISO, UNIX, Dates, find_digits, find_format, find_zone, is_ambiguous, parse, to_utc
 from gp_ensembles.tables.numbers import is_missing, may_be_decimal, numbers_in
 from gp_ensembles.tables.raw import CellError, Cells, texts_of
 
@@ -143,7 +133,7 @@ def notes_of(columns: Sequence[ColumnEncoder], cells: Mapping[str, Cells], decim
     """Notes on possible categories, ambiguous decimal marks, and numbers that may mean "missing"."""
     few, marked = [], []
     for column in columns:
-        if isinstance(column, DateColumn) and may_be_month_first(cells[column.name], column.style):
+        if isinstance(column, DateColumn) and is_ambiguous(cells[column.name], column.style):
             marked.append(
                 f"dates of {column.name} are read with the day first, and the first rows may as well have the month "
                 f"first; inspect more of them (--warmup), or write dates as 2024-11-30"
