@@ -94,7 +94,8 @@ class WarmUp(NamedTuple):
         starts = [0.5 * len(half) ** 0.5 * half, *self.short]
         if isinstance(method, LBFGS):
             is_done = len(y) <= _FIRST_ROWS
-            method = method._replace(loss_tolerance=max(method.loss_tolerance, _TOLERANCE), max_iterations=_LAST_STEPS)
+            tolerance, steps = max(method.loss_tolerance, _TOLERANCE), min(method.max_iterations, _LAST_STEPS)
+            method = method._replace(loss_tolerance=tolerance, max_iterations=steps)
             first = method if is_done else method._replace(max_iterations=0)
             found = fit(best, X, y, first, length_scales=starts)
             for other in others:
