@@ -142,8 +142,8 @@ def fit_empirical_bayes(
     """Fit the hyperparameters of every expert in a batch, each on its own, in place.
 
     Type-II maximum likelihood in weight space (MacKay 1992); with GPyTorch priors registered it is the
-    maximum a posteriori. Without ``first_rows`` an expert never ends below where it started. If interrupted, the expert keeps
-    the hyperparameters it had before the call.
+    maximum a posteriori. Without ``first_rows`` an expert never ends below where it started. If interrupted, the
+    expert keeps the hyperparameters it had before the call.
 
     Args:
         expert: Batch of experts; its trainable parameters change.
