@@ -126,7 +126,7 @@ def compare_windows(task: Task) -> None:
     if lagged is not None:
         X = torch.cat([X, lagged.memory.columns(lagged.memory.init(y), y)[1]], dim=-1)
     inputs, short = X[:num_warm], short_length_scales(warm_X, warm_y)
-    warm_up = WarmUp(warm_X, warm_y, inputs, auto.fit_settings, short=short)
+    warm_up = WarmUp(warm_X, warm_y, inputs, auto.fit_settings, short=() if short is None else (short,))
     (_, found), best = WindowGP(num_rows=2000, lags=True).build(warm_up)[0], -torch.inf
     for nu in (1.5, 2.5):
         expert = WindowExpert(scaled_kernel(inputs, nu, STARTS), X.shape[1], 2000)

@@ -100,11 +100,11 @@ def fitted_experts(
     generator: torch.Generator | None,
     progress: bool,
     target: Target = _REAL,
-    short: Tensor | None = None,
+    short: Sequence[Tensor] = (),
 ) -> list[NamedExpert]:
     """Static experts with fitted hyperparameters, sampled ones included, one object per feature map.
 
-    ``short`` are length scales of the first columns, (D,), to start from a second time.
+    ``short`` are length scales of the first columns, (D,) each, to start from, too.
     """
     names = [name for name, _ in maps]
     if not names or len(set(names)) != len(names):
@@ -152,19 +152,13 @@ def _fit(
     fit: FitSettings,
     generator: torch.Generator | None,
     progress: bool,
-    short: Tensor | None,
+    short: Sequence[Tensor],
 ) -> Expert:
     if fit.method is not None and has_fixed_kernels(expert):
         fit_fixed_kernels(expert, X, y)
     elif fit.method is not None:
         fit_empirical_bayes(
-            expert,
-            X,
-            y,
-            fit.method,
-            start_precision=fit.start_precision,
-            progress=progress,
-            length_scales=() if short is None else (short,),
+            expert, X, y, fit.method, start_precision=fit.start_precision, progress=progress, length_scales=short
         )
     if fit.num_samples == 1:
         return expert

@@ -9,7 +9,7 @@ import copy
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -66,8 +66,7 @@ class WarmUp(NamedTuple):
     progress: bool = False  # whether to show progress bars
     # Column numbers of the forecasts in the rows of the ensemble, by name
     forecasts: Mapping[str, int] = MappingProxyType({})
-    # Length scales (D,) of a function that changes fast, to start from a second time; ``None`` for none
-    short: Tensor | None = None
+    short: Sequence[Tensor] = ()  # length scales (D,) of a function that changes fast, to start from, too
     classes: Likelihood | None = None  # of targets that are classes; ``None`` for real numbers
 
     def seen(self, lags: bool) -> Tensor:
@@ -94,10 +93,11 @@ class WarmUp(NamedTuple):
         precision, progress = self.fit.start_precision, self.progress
         fit = partial(fit_empirical_bayes, start_precision=precision, progress=progress, first_rows=_FIRST_ROWS)
         half = best.kernel.base_kernel.lengthscale.detach().flatten()
-        starts = [0.5 * len(half) ** 0.5 * half, *([] if self.short is None else [self.short])]
+        starts = [0.5 * len(half) ** 0.5 * half, *self.short]
         if isinstance(method, LBFGS):
             is_done = len(y) <= _FIRST_ROWS
-            method = method._replace(loss_tolerance=max(method.loss_tolerance, _TOLERANCE), max_iterations=_LAST_STEPS)
+            tolerance, steps = max(method.loss_tolerance, _TOLERANCE), min(method.max_iterations, _LAST_STEPS)
+            method = method._replace(loss_tolerance=tolerance, max_iterations=steps)
             first = method if is_done else method._replace(max_iterations=0)
             found = fit(best, X, y, first, length_scales=starts)
             for other in others:

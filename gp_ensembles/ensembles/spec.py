@@ -299,11 +299,12 @@ class EnsembleSpec:
         lagged = self.lags.build(X, y, maps, generator=generator) if has_layers and self.lags is not None else None
         inputs = X if lagged is None else lagged.inputs
         maps = maps if lagged is None else lagged.maps
-        short = None
+        short: tuple[Tensor, ...] = ()
         # Past counts are no inputs: beyond a column that only rises a rate of short scales returns to its mean at once.
         may_be_fast = self.target.is_real or len(recurring_columns(X)) == X.shape[1]
         if settings.method is not None and y.ndim == 1 and self.target.is_ordered and may_be_fast:
-            short = short_length_scales(X, y)
+            found = short_length_scales(X, y)
+            short = () if found is None else (found,)
         experts = fitted_experts(maps, inputs, y, settings, generator, progress, self.target, short)
         linear = frozenset() if lagged is None else lagged.linear
         static = [named for named in experts if self.static or named[0] in linear]

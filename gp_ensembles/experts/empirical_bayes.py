@@ -142,8 +142,8 @@ def fit_empirical_bayes(
     """Fit the hyperparameters of every expert in a batch, each on its own, in place.
 
     Type-II maximum likelihood in weight space (MacKay 1992); with GPyTorch priors registered it is the
-    maximum a posteriori. An expert never ends below where it started. If interrupted, the expert keeps
-    the hyperparameters it had before the call.
+    maximum a posteriori. Without ``first_rows`` an expert never ends below where it started. If interrupted, the
+    expert keeps the hyperparameters it had before the call.
 
     Args:
         expert: Batch of experts; its trainable parameters change.
@@ -205,7 +205,7 @@ def fit_empirical_bayes(
             found = EvidenceFit(*(_chosen(is_better, *pair) for pair in zip(fit, found or fit, strict=True)))
         set_vectors_(expert, best)
         assert found is not None
-        is_done = not is_staged or method == method._replace(max_iterations=0)
+        is_done = not is_staged or (isinstance(method, LBFGS) and method.max_iterations == 0)
         return found if is_done else _fit(expert, X, y, method, start_precision, progress, found.center)
     except BaseException:
         set_vectors_(expert, start)

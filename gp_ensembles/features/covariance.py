@@ -281,8 +281,8 @@ class _Evidence(torch.autograd.Function):
         matrix, slopes = rows.new_empty(2, num_rows, num_rows)
         blocks = [(start, min(start + size, num_rows)) for start in range(0, num_rows, size)]
         for start, stop in blocks:
-            here = (slice(start, stop), slice(stop))
-            _profile(_squared(rows[start:stop], rows[:stop]), nu, matrix[here], slopes[here])
+            part, slope = matrix[start:stop, :stop], slopes[start:stop, :stop]
+            _profile(_squared(rows[start:stop], rows[:stop]), nu, part, slope)
         matrix.mul_(scale).diagonal().copy_(scale + noise)
         factor, info = torch.linalg.cholesky_ex(matrix)
         white = torch.linalg.solve_triangular(factor, y.unsqueeze(-1), upper=False)

@@ -7,7 +7,7 @@ from torch.testing import assert_close
 from gp_ensembles.ensembles.bases import scaled_kernel
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.extra_experts import WarmUp, WideFeatures
-from gp_ensembles.experts import WindowExpert, fit_empirical_bayes
+from gp_ensembles.experts import LBFGS, WindowExpert, fit_empirical_bayes
 from gp_ensembles.experts.gaussian import GaussianExpert, default_likelihood
 from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.spectral.frequencies import IIDDraws
@@ -34,10 +34,13 @@ def test_hyperparameters_are_those_of_an_exact_process_but_for_the_noise() -> No
     assert name == "wide"
     assert (expert.batch_shape, expert.features.num_features) == ((2,), 40)
 
-    kernel = scaled_kernel(X, record.nu, (0.5,))
     seen = ~torch.isnan(y)
+    kernel = scaled_kernel(X[seen], record.nu, (0.5,))
     exact = WindowExpert(kernel, 3, 500)
-    fit_empirical_bayes(exact, X[seen], y[seen], start_precision=FitSettings().start_precision)
+    from_root = 0.5 * 3**0.5 * kernel.base_kernel.lengthscale.detach().flatten()
+    method, precision = LBFGS(max_iterations=30, loss_tolerance=1e-5), FitSettings().start_precision
+    options = {"length_scales": (from_root,), "start_precision": precision, "first_rows": 300}
+    fit_empirical_bayes(exact, X[seen], y[seen], method, **options)
     features = expert.features
     assert isinstance(features, RandomFourierFeatures)
     assert isinstance(expert, GaussianExpert)

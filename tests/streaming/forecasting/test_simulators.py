@@ -109,6 +109,7 @@ def test_all_kinds_of_experts_on_past_targets() -> None:
     spec = replace(
         auto,
         bases=(HilbertBasis(starts=(0.7,)), FourierBasis(num_features=20)),
+        static=True,
         lags=TargetLags(bases=(LinearBasis(), FourierBasis(num_features=20))),
         extra_experts=(
             WideFeatures(num_features=40, lags=True),
