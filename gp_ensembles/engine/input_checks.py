@@ -225,7 +225,7 @@ _COPIES = 2  # states and their copies, while they are made and in snapshots
 
 
 def usual_block_size(experts: Sequence[Expert]) -> int:
-    """The fastest block size: that of the largest object, or a long one for many small objects, or where rows are stored.
+    """The fastest block size: that of the largest object, or a long one for many objects and where rows are stored.
 
     Sites of targets that are not real numbers are found one after the other: long blocks are dear for them.
     """
