@@ -35,7 +35,7 @@ from gp_ensembles.meta_learners import BayesianModelAveraging
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 
 NUM_INPUTS, NUM_CLASSES, BLOCK_ROWS, SINGLE_ROWS = 5, 3, 480, 60
-WARMUP, ROWS = 1000, 1100
+WARMUP, ROWS = 1000, 1000
 
 
 def features(num_experts: int, num_features: int) -> FeatureMap:

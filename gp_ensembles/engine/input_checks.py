@@ -225,8 +225,11 @@ _COPIES = 2  # states and their copies, while they are made and in snapshots
 
 
 def usual_block_size(experts: Sequence[Expert]) -> int:
-    """The fastest block size: that of the largest object, or a long one for many small objects."""
-    if any(expert.traits.stores_rows for expert in experts):
+    """The fastest block size: that of the largest object, or a long one for many objects and where rows are stored.
+
+    Sites of targets that are not real numbers are found one after the other: long blocks are dear for them.
+    """
+    if any(expert.traits.stores_rows and expert.traits.is_real for expert in experts):
         return _LONGER_BLOCK
     if len(experts) >= _MANY_OBJECTS:
         return _LONG_BLOCK

@@ -16,7 +16,7 @@ from gp_ensembles.experts.adapters import (
     ModelAdapter,
     check_levels,
 )
-from gp_ensembles.experts.classifiers import ClassifierAdapter
+from gp_ensembles.experts.classifiers import boosted_classes
 from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.features.linear import InputFeatures
 
@@ -71,10 +71,7 @@ class Boosting(ExpertRecord):
     def build(self, warm_up: WarmUp) -> list[NamedExpert]:
         adapter: ModelAdapter = HistogramBoosting(self.num_trees, self.learning_rate)
         if warm_up.classes is not None:
-            from sklearn.ensemble import HistGradientBoostingClassifier
-
-            sizes = {"max_iter": self.num_trees, "learning_rate": self.learning_rate}
-            adapter = ClassifierAdapter(HistGradientBoostingClassifier(**sizes, early_stopping=False, random_state=0))
+            adapter = boosted_classes(self.num_trees, self.learning_rate)
         return [(self.name, _external(adapter, warm_up, self))]
 
 

@@ -191,7 +191,7 @@ def auto_for(target: Target, *, one_step: bool = True) -> EnsembleSpec:
         return replace(auto, target=target)
     if target.num_labels is None:
         return replace(others, bases=_FOR_COUNTS, random_walk_variances=SPEEDS)
-    if target.classes() is None:
+    if not target.has_classes:
         return replace(others, bases=_FEW, random_walk_variances=_FASTEST)
     rule = default_rule() if one_step else _slow_rule()
     return replace(others, bases=_FOR_CLASSES, rule=rule, extra_experts=(Boosting(every=1000),))

@@ -205,7 +205,7 @@ class EnsembleSpec:
                 f"{type(self.rule).__name__} is for experts that differ in speed only; use a rule such as FixedShare() "
                 f"with innovations, lags or extra experts"
             )
-        has_classes, is_single = self.target.classes() is not None, self.target.num_outputs is None
+        has_classes, is_single = self.target.has_classes, self.target.num_outputs is None
         for own in self.extra_experts:
             of_classes = isinstance(own, ExternalModel) and own.adapter.for_classes
             is_foreign = of_classes != has_classes or not (of_classes or (self.target.is_real and is_single))

@@ -40,6 +40,7 @@ class Target(ABC):
     Attributes:
         is_real: Whether targets are real numbers, to be standardized.
         is_ordered: Whether targets are ordered: numbers, levels, or two classes.
+        has_classes: Whether targets are two classes, or several without an order.
         may_be_constant: Whether warm-up targets may all be equal, as classes may; numbers then have no scale, and
             levels no cut points.
         num_labels: Number of classes; ``None`` where targets are numbers.
@@ -48,6 +49,7 @@ class Target(ABC):
 
     is_real: ClassVar[bool]
     is_ordered: ClassVar[bool] = True
+    has_classes: ClassVar[bool] = False
     may_be_constant: ClassVar[bool] = False
     num_labels: int | None = None
     num_outputs: int | None = None
@@ -60,8 +62,10 @@ class Target(ABC):
         """A batch of static experts on warm-up targets (N,) or (N, O), not yet fitted."""
 
     def classes(self) -> Likelihood | None:
-        """Likelihood of the log probabilities of external models; ``None`` where targets are no classes, or ordered."""
-        return None
+        """Likelihood of the log probabilities of external models; ``None`` unless :attr:`has_classes`."""
+        if not self.has_classes or self.num_labels is None:
+            return None
+        return LogisticLikelihood() if self.is_ordered else MulticlassLikelihood(self.num_labels)
 
     @abstractmethod
     def check(self, y: Tensor) -> None:
@@ -159,6 +163,7 @@ class BinaryTarget(Target):
     """
 
     is_real = False
+    has_classes = True
     may_be_constant = True
     num_labels = 2
     is_probit: bool = False
@@ -167,9 +172,6 @@ class BinaryTarget(Target):
     def expert(self, features: FeatureMap, y: Tensor) -> Expert:
         likelihood = BernoulliLikelihood() if self.is_probit else LogisticLikelihood()
         return LaplaceExpert(features, likelihood, latent_update=self.latent_update)
-
-    def classes(self) -> Likelihood:
-        return LogisticLikelihood()
 
     def check(self, y: Tensor) -> None:
         check_support(_kept(LogisticLikelihood), y)
@@ -191,6 +193,7 @@ class ClassTarget(Target):
 
     is_real = False
     is_ordered = False
+    has_classes = True
     may_be_constant = True
     num_classes: int
     latent_update: LatentUpdate | None = None
@@ -200,12 +203,8 @@ class ClassTarget(Target):
         object.__setattr__(self, "num_labels", self.num_classes)
 
     def expert(self, features: FeatureMap, y: Tensor) -> Expert:
-        return LaplaceExpert(
-            features, self.classes(), latent_update=self.latent_update, predictive=ProbitApproximation()
-        )
-
-    def classes(self) -> Likelihood:
-        return MulticlassLikelihood(self.num_classes)
+        likelihood = MulticlassLikelihood(self.num_classes)
+        return LaplaceExpert(features, likelihood, latent_update=self.latent_update, predictive=ProbitApproximation())
 
     def check(self, y: Tensor) -> None:
         check_support(_kept(MulticlassLikelihood, self.num_classes), y)

@@ -70,3 +70,11 @@ class ClassifierAdapter(ModelAdapter):
             return shares.clamp_min(_LEAST_SHARE).log()
 
         return predict
+
+
+def boosted_classes(num_trees: int, learning_rate: float) -> ClassifierAdapter:
+    """Histogram gradient boosting of classes, for each as many trees."""
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    sizes = {"max_iter": num_trees, "learning_rate": learning_rate}
+    return ClassifierAdapter(HistGradientBoostingClassifier(**sizes, early_stopping=False, random_state=0))
