@@ -104,7 +104,7 @@ def _online(stream: Stream, experts: list[NamedExpert], design: Design) -> Onlin
         walking = [(f"{name}/dynamic", expert.with_transition(RandomWalk(WALK))) for name, expert in experts]
     groups = [static_group(experts), walking]
     if making.conditioned:
-        return conditioned(assemble(groups, BayesianModelAveraging()), X, stream.warm_y)
+        return conditioned(assemble(groups, BayesianModelAveraging()), X, stream.warm_y)[0]
     return OnlineEnsemble(assemble(groups, BayesianModelAveraging()))
 
 
