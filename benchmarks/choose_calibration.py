@@ -176,9 +176,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--preset", default="light", choices=list(PRESETS))
     parser.add_argument("--sets", default=SETS)
     parser.add_argument("--rows", type=int, default=6000)
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    sequences = {name: of_stream(given.data, name, given.preset, given.rows) for name in given.sets.split(",")}
+    sequences = {name: of_stream(options.data, name, options.preset, options.rows) for name in options.sets.split(",")}
     print(row("gain, nats per row", GAINS))
     gains = np.array([[rule(found.u).mean() for rule in GAINS.values()] for found in sequences.values()])
     print(row("mean", map(float, gains.mean(0))))

@@ -117,7 +117,6 @@ class OnlineEnsemble(nn.Module):
         self.records: bool | None = None
         self.why_eager: str | None = None
         self.is_ranked: bool = True
-        self.warm_up: EnsemblePredictions | None = None  # of rows that the fit was conditioned on, until they are used
         self._bound_ensemble: BoundEnsemble | None = None
         self._kinds = tuple(type(part) for part in start.experts)
         if start.quarantine is None:

@@ -247,13 +247,7 @@ def _set_length_scales_(module: nn.Module, scales: Tensor) -> None:
 
 
 def _fit(
-    expert: Expert,
-    X: Tensor,
-    y: Tensor,
-    method: LBFGS | Adam,
-    start_precision: float,
-    progress: bool,
-    center: Tensor | None,
+    expert: Expert, X: Tensor, y: Tensor, method: LBFGS | Adam, precision: float, progress: bool, center: Tensor | None
 ) -> EvidenceFit:
     """The same from the hyperparameters that the experts have."""
     start, num_rows = get_vectors(expert), int(_seen(y).sum())
@@ -278,7 +272,7 @@ def _fit(
         vectors[rows] = points.to(vectors)
         set_vectors_(running, vectors)
         evidence = _evidence(running, X, y)
-        value, gradient = _loss(running, evidence, center[members], start_precision, num_rows)
+        value, gradient = _loss(running, evidence, center[members], precision, num_rows)
         return value[rows].to(points), gradient[rows].to(points)
 
     search = minimize if isinstance(method, LBFGS) else descend

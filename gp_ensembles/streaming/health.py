@@ -94,7 +94,7 @@ def health(
         >>> model = OnlineModel(
         ...     StreamConfig(replace(oebe, bases=(LinearBasis(),)), warmup=20)
         ... )
-        >>> _ = model.observe(X[:30], X[:30, 0].sin())
+        >>> _ = model.observe(X[:30], X[:30, 0] + X[:30, 0].sin())
         >>> [finding.name for finding in health(model)[1:5]]
         ['effective experts', 'experts in quarantine', 'inputs moved', 'inputs imputed']
     """

@@ -51,8 +51,9 @@ def _neighbors(rows: Tensor) -> list[Tensor]:
 
 
 def _nearest(rows: Tensor) -> Tensor:
-    """The nearest other row of each of some rows (N, D); of several that are equal the next in time, (N,)."""
-    place = torch.arange(len(rows), dtype=rows.dtype, device=rows.device)
+    """The nearest other row of each of some rows (N, D), (N,); of several that are equal the next in a random order."""
+    generator = torch.Generator("cpu").manual_seed(0)  # neighbors in time may be alike without inputs
+    place = torch.randperm(len(rows), generator=generator, device="cpu").to(rows)
     later = (place - place.unsqueeze(-1)) % len(rows) / len(rows)
     return (torch.cdist(rows, rows) + _TIE * later).fill_diagonal_(torch.inf).argmin(1)
 

@@ -44,7 +44,20 @@ COMMANDS = {
     "stream and resume": [
         ["stream", "rows.csv", "--target", "y", "--config", "small.yaml", "--warmup", "60", "--out", "OUT/a", *QUIET],
         ["resume", "more.csv", "--checkpoint", "OUT/a", "--out", "OUT/b", *QUIET],
-        ["forecast", "--checkpoint", "OUT/b", "--horizon", "2", "--num_paths", "5", "--out", "OUT/f", *QUIET[:4]],
+        [
+            "forecast",
+            "--checkpoint",
+            "OUT/b",
+            "--horizon",
+            "2",
+            "--num_paths",
+            "5",
+            "--out",
+            "OUT/f",
+            *PLAIN,
+            "--pictures",
+            "false",
+        ],
     ],
     "series": [
         ["stream", "meters.csv", "--target", "load", "--series", "meter", "--config", "series.yaml", "--out", "OUT/s"]

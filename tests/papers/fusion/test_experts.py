@@ -160,7 +160,7 @@ def test_bad_inputs():
     with pytest.raises(ValueError, match="batch_size"):
         predict_experts([Constant()], X, batch_size=0)
     shape = r"inputs must have shape \(N, D\)"
-    for bad, message in ((X[:, 0], shape), (X[:0], shape), (spoil(X, (3, 1), torch.nan), "but row 3, column 1")):
+    for bad, message in ((X[:, 0], shape), (X[:0], shape), (spoil(X, (3, 1), torch.nan), r"but inputs\[3, 1\] is nan")):
         with pytest.raises(ValueError, match=message):
             predict_experts([Constant()], bad)
 
