@@ -79,7 +79,7 @@ def make_jobs(place: Path) -> dict[str, Job]:
 
     def forecast(out: Path) -> int:
         given = ["forecast", "--checkpoint", str(stopped), "--horizon", "3", "--num_paths", "20", "--paths", "true"]
-        return main([*given, "--out", str(out), *_QUICK])
+        return main([*given, "--out", str(out), *_QUICK, "--pictures", "false"])
 
     def answered(name: str, first_line: int, out: Path, *options: str) -> int:
         reported = place / f"{name}.jsonl"

@@ -100,7 +100,7 @@ def run(
                 folder.checkpoint(scored)
         summary = summarize_run(scored, rows.columns, rows_before)
         history = scored.history
-        folder.finish(summary, (REPORT,), lambda place: _draw(history, summary, output, place))
+        folder.finish(summary, REPORT, lambda place: _draw(history, summary, output, place))
     finally:
         folder.close()
     return summary

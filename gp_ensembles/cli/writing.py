@@ -1,7 +1,7 @@
 """Files of a run: rows are appended to partial tables, and all results replace earlier ones together at the end."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from gp_ensembles.cli.out_folder import make_writable
@@ -106,13 +106,13 @@ class OutputFolder:
             table.sync()
         save_checkpoint(stream, self.path / CHECKPOINT)
 
-    def finish(self, summary: dict[str, object], pictures: Sequence[str], draw: Callable[[Path], object]) -> None:
-        """Replace earlier results by the tables, the summary and the pictures."""
+    def finish(self, summary: dict[str, object], drawn: str, draw: Callable[[Path], object]) -> None:
+        """Replace earlier results by the tables, the summary and what is drawn, a file of this name."""
         for table in self._tables:
             table.sync()
         self.close()
         tables = {name + PARTIAL: name for name in (PREDICTIONS, WEIGHTS)}
-        with staged(self.path, tables, removed=(PREVIOUS, *pictures)) as place:
+        with staged(self.path, tables, removed=(PREVIOUS, drawn)) as place:
             write_json(place / SUMMARY, summary)
             draw(place)
 

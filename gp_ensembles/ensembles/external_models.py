@@ -9,13 +9,7 @@ from torch import Tensor
 from gp_ensembles.ensembles.build import NamedExpert
 from gp_ensembles.ensembles.extra_experts import ExpertRecord, WarmUp, check_adapter
 from gp_ensembles.ensembles.spec_checks import check_fields
-from gp_ensembles.experts.adapters import (
-    LAST_ERRORS,
-    ColumnsAdapter,
-    HistogramBoosting,
-    ModelAdapter,
-    check_levels,
-)
+from gp_ensembles.experts.adapters import LAST_ERRORS, ColumnsAdapter, HistogramBoosting, ModelAdapter, check_levels
 from gp_ensembles.experts.classifiers import boosted_classes
 from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.features.linear import InputFeatures

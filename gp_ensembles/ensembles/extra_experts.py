@@ -38,10 +38,7 @@ from gp_ensembles.numerics.lag_selection import carried_forward
 from gp_ensembles.spectral import OrthogonalDraws
 
 _MOST_ROWS = 500  # of the exact process of wide features: O(N^3) per step of the optimizer
-_FIRST_ROWS, _LAST_STEPS = (
-    300,
-    30,
-)  # of the first searches of exact processes, and steps with all rows from the best end
+_FIRST_ROWS, _LAST_STEPS = 300, 30  # of first searches of exact processes; steps with all rows from the best end
 _TOLERANCE = 1e-5  # of these
 _SMOOTHER, _WORTH = 2.5, 10.0  # the other smoothness of a search, and the nats that it must be ahead
 _NUM_FEATURES = 1000
@@ -192,8 +189,8 @@ class WindowGP(ExpertRecord):
 
     Attributes:
         num_rows: Least number of rows W in the window, once there have been so many.
-        nu: Smoothness 0.5, 1.5 or 2.5 of a Matern kernel; infinity for the RBF kernel; ``None`` for 1.5, or 2.5 where
-            it has more evidence, see :meth:`WarmUp.exact`.
+        nu: Smoothness 0.5, 1.5 or 2.5 of a Matern kernel; infinity for the RBF kernel; ``None`` for 1.5, or with
+            L-BFGS 2.5 where that has ten nats more evidence, see :meth:`WarmUp.exact`.
         lags: Whether inputs include the past targets of the ensemble, if it has any.
         refit_every: Rows between refits of the hyperparameters to the last rows; the first comes after as many rows as
             the warm-up has, if these are fewer; see :class:`~gp_ensembles.experts.window.Refit`. ``None`` for none.
@@ -380,6 +377,8 @@ class Refitted(ExpertRecord):
         start = get_vectors(short)[0]
         if fit.method is not None:
             method, precision, progress = fit.method, fit.start_precision, warm_up.progress
+            if isinstance(method, LBFGS):
+                method = method._replace(loss_tolerance=max(method.loss_tolerance, _TOLERANCE))
             fits = [
                 fit_empirical_bayes(one, columns[seen], y[seen], method, start_precision=precision, progress=progress)
                 for one in (model, short)

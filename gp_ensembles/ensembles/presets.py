@@ -162,7 +162,7 @@ def auto_for(target: Target, *, one_step: bool = True) -> EnsembleSpec:
         one_step: Whether each prediction is of the next row, one step later. If not, as for a table that is predicted
             with a model of another, targets are not predicted from previous ones: there are no lags, innovation models
             only for the scale and the tails of errors, a rule that shifts weights more slowly, and the exact Gaussian
-            process of the last thousand rows. Of classes without an order the rule is the same.
+            process of the last thousand rows. Classes without an order then have the slow rule, too.
 
     Classes and levels have static experts and the fastest walk: on eleven streams the two slower ones were no better,
     on counts they were. Classes have boosted trees, too. The page "Benchmarks" has the alternatives that were tried.

@@ -182,7 +182,7 @@ class EnsembleSpec:
         if not all(speed > 0 for speed in speeds) or len(set(speeds)) < len(speeds):
             raise ValueError(f"random_walk_variances must be distinct positive numbers, got {speeds}")
         if not self.static and not speeds:
-            raise ValueError("an ensemble without static experts needs random_walk_variances")
+            raise ValueError("an ensemble needs random_walk_variances, static=True or both, got neither")
         if not isinstance(self.rule, MetaLearner | GroupedRule):
             raise TypeError(f"rule must be a weight rule such as FixedShare() or StickySwitching(), got {self.rule!r}")
         check_flag(self, "rank_on_warm_up", self.rank_on_warm_up)
@@ -324,7 +324,7 @@ class EnsembleSpec:
             warm_up = WarmUp(X, y, inputs, settings, generator, progress, places, short, likelihood)
             records = [record for record in self.extra_experts if has_layers or record.for_classes]
             if lagged is None:  # without past targets some may be the same
-                records = list({call_text(_blind(record)): record for record in records[::-1]}.values())[::-1]
+                records = [one for n, one in enumerate(records) if not any(_is_same(one, old) for old in records[:n])]
             groups += [record.build(warm_up) for record in records]
         return assemble(
             groups,
@@ -335,6 +335,8 @@ class EnsembleSpec:
         )
 
 
-def _blind(record: ExpertRecord) -> ExpertRecord:
-    """A record that sees no past targets, whatever its name."""
-    return replace(record, name="same", **({"lags": False} if "lags" in vars(record) else {}))  # type: ignore[type-var]
+def _is_same(one: ExpertRecord, other: ExpertRecord) -> bool:
+    """Whether two records differ in whether they see past targets, and otherwise in no more than the name."""
+    pair = (vars(record) for record in (one, other))
+    own, others = ({key: value for key, value in known.items() if key != "name"} for known in pair)
+    return type(one) is type(other) and own != others and {**own, "lags": None} == {**others, "lags": None}

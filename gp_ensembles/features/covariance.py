@@ -121,8 +121,14 @@ def _matern(kernel: MaternKernel, is_constant: bool) -> Covariance:
     bound = _stationary(kernel, profile)
     if not is_constant:
         return bound
-    inverse = kernel.lengthscale.reciprocal()
-    return bound._replace(between=lambda first, second: matern_covariance(*_scaled_rows(first, second, inverse), nu))
+    inverse, plain = kernel.lengthscale.reciprocal(), bound.between
+
+    def between(first: Tensor, second: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and (first.requires_grad or second.requires_grad):
+            return plain(first, second)
+        return matern_covariance(*_scaled_rows(first, second, inverse), nu)
+
+    return bound._replace(between=between)
 
 
 def _periodic(kernel: PeriodicKernel) -> Covariance:

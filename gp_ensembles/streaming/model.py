@@ -25,6 +25,7 @@ from gp_ensembles.streaming.checks import (
     IllegalRow,
     check_input_shape,
     checked_targets,
+    illegal_input,
     num_warm_up_rows,
     warn_of_waiting,
 )
@@ -254,6 +255,8 @@ class OnlineModel:
         X = self._checked_inputs(X)
         steps = checked_steps(X, steps)
         if self.online is None:
+            if self.config.on_bad_row == "refuse":
+                self._refuse(illegal_input(X), 1)
             y = X.new_zeros(0) if self.warm_y is None else self.warm_y
             return running_mixture(self.config.ensemble.target, y, X.shape[0])
         standard, _ = self._standard(X, all_next=True)

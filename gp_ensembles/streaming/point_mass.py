@@ -191,7 +191,7 @@ def build(
     if predictions is not None and config.ensemble.target.is_real and y.ndim == 1:
         missed = missed_share(warm.scaled, path.targets(others), predictions.mean)
     if missed > 0:
-        warnings.warn(missed_text(missed), UserWarning, stacklevel=4)
+        warnings.warn(missed_text(missed), UserWarning, stacklevel=5)
     if content is not None:
         restore(online, content)
         if point is not None:

@@ -10,7 +10,7 @@ import torch
 from sklearn.ensemble import GradientBoostingRegressor, RandomForestRegressor
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
-from sklearn.linear_model import BayesianRidge, LinearRegression
+from sklearn.linear_model import BayesianRidge, LinearRegression, Ridge
 from sklearn.neighbors import KNeighborsRegressor
 
 from gp_ensembles.ensembles.bases import LinearBasis
@@ -218,3 +218,18 @@ def test_a_regressor_that_writes_into_its_arrays_changes_nothing():
 def test_the_message_says_what_to_give():
     with pytest.raises(TypeError, match="columns of ForecastColumns must be names such as 'nwp', got 2"):
         ForecastColumns(2)
+
+
+def test_without_past_targets_records_that_differ_in_seeing_them_are_one_expert_and_no_others():
+    X, y = rows(60)
+    ridges = [ExternalModel(RegressorAdapter(Ridge(alpha=size)), name=f"ridge {size}") for size in (1.0, 1e6)]
+    functions = [ExternalModel(FunctionAdapter(lambda X, k=k: X[:, k]), name=f"column {k}") for k in range(2)]
+    trees = [
+        Boosting(num_trees=2),
+        Boosting(num_trees=2, lags=False, name="of inputs"),
+        Boosting(num_trees=3, name="3"),
+    ]
+    spec = replace(auto_for(RealTarget()), bases=(LinearBasis(),), lags=None)
+    found = replace(spec, extra_experts=(*ridges, *functions, *trees)).fit(X, y).ensemble.expert_names
+    names = {name.split("/")[0] for name in found}
+    assert names - {"linear"} == {"ridge 1.0", "ridge 1000000.0", "column 0", "column 1", "boosting", "3"}

@@ -117,6 +117,15 @@ def test_predictions_are_differentiable_in_kernel_and_noise(num_rows):
     assert gradcheck(total, tuple(value.detach().clone().requires_grad_() for value in inner))
 
 
+def test_what_was_bound_without_gradients_is_differentiable_in_rows():
+    X, y = rows()
+    made = expert(num_rows=16)
+    state = made.update(made.init(), X[:40], y[:40])[0]
+    with torch.no_grad():
+        bound = made.bind()
+    assert gradcheck(lambda Z: bound.predict(state, bound.features(Z)).mean, X[40:43].clone().requires_grad_())
+
+
 class Stepping(torch.nn.Module):
     def __init__(self, expert):
         super().__init__()

@@ -167,3 +167,13 @@ def test_series_of_a_fleet_have_gaps_in_their_places(on_bad_row, tmp_path):
     fleet.save(tmp_path / "fleet")
     again = Fleet.load(tmp_path / "fleet")
     assert (again.bad_rows, again.config.on_bad_row) == ({"a": 3, "b": 2}, on_bad_row)
+
+
+def test_an_infinite_input_is_refused_before_and_after_the_fit():
+    X, y = rows()
+    model, bad = OnlineModel(config("refuse"), ["a", "b", "c"]), X[-1:].clone()
+    bad[0, 1] = torch.inf
+    for stop in (10, 100):
+        model.observe(X[model.num_rows : stop], y[model.num_rows : stop])
+        with pytest.raises(ValueError, match="'b' is infinite"):
+            model.predict(bad)

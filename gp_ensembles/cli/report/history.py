@@ -13,7 +13,7 @@ from gp_ensembles.cli.predictions import Chunk
 
 Array = NDArray[np.float64]
 RECENT = 2000  # rows kept one by one, the last ones
-PIT_BINS = 200  # so that central intervals of whole percents, of a picture, end on edges
+PIT_BINS = 200  # so that central intervals of whole percents end on edges
 RELIABILITY_BINS = 10
 CAPACITY, MOST_WINDOWS = 4096, 2048  # of bins; so many windows are a million targets
 COVERAGE = 0.9
