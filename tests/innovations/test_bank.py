@@ -2,12 +2,14 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
 
-from gp_ensembles.innovations import InnovationModel
+from gp_ensembles.innovations import InnovationModel, recursions
 from gp_ensembles.innovations.bank import InnovationBank
+from gp_ensembles.numerics.backends import rows_of
 from tests.filters.oracles import in_blocks
 
 MODELS = (
@@ -208,3 +210,22 @@ def test_errors_that_overflow_do_not_reach_models_that_do_not_follow_them(dtype,
     state, predicted = bank.update_block(bank.init(1, mean), mean, mean + 1, y)
     assert predicted.mean.eq(0).all()
     assert bank.predict(state, mean, mean + 1).mean.eq(0).all()
+
+
+def test_loops_over_experts_are_the_recursions():
+    """What numba compiles, here as Python where it is absent."""
+    (mean, variance, y), bank, formulas = stream(5), InnovationBank(MODELS), rows_of(recursions)
+    start = bank.init(len(mean), mean)
+    scale, (product, square), last, age = (part.numpy() for part in start)
+    state, found = (scale, product, square, last, age.reshape(1)), []
+    for target, *moments in zip(y.tolist(), mean.T.numpy(), variance.T.numpy(), strict=True):
+        drift, means, variances = formulas.predict_row(bank.row_constants, state, *moments)
+        densities, *after = formulas.learn_row(bank.row_constants, state, *moments, drift, target)
+        state = (*after, age.reshape(1))
+        found.append([means, variances, densities])
+    got = torch.from_numpy(np.array(found)).permute(1, 2, 3, 0)  # (3, M, 1 + K, N)
+    own = -0.5 * ((y - mean).square() / variance + variance.log() + math.log(2 * math.pi))
+    torch.testing.assert_close(got[:, :, 0], torch.stack([mean, variance, own]))
+    for m in range(len(mean)):
+        expected = torch.stack(oracle(MODELS, mean[m].tolist(), variance[m].tolist(), y.tolist()))
+        torch.testing.assert_close(got[:, m, 1:], expected)
