@@ -126,7 +126,7 @@ class Filter:
     def run(self) -> None:
         """Learn all rows."""
         for Phi, y in self._blocks:
-            self._stream.look(Phi, y, False)
+            self._stream.set_block(Phi, y, False)
             self._stream.condition(Rows(y))
             self._stream.commit()
 
@@ -193,7 +193,7 @@ def experts(Phi: Tensor, y: Tensor) -> tuple[Callable[[], object], Tensor]:
         stream = BlockStream(moments, noise, None, BLOCK)
         log_prob = []
         for rows, targets in blocks:
-            stream.look(rows, targets, False)
+            stream.set_block(rows, targets, False)
             log_prob.append(stream.condition(Rows(targets)).log_prob.clone())
             stream.commit()
         return log_prob

@@ -49,7 +49,8 @@ class LevelsState(NamedTuple):
 
     # Lower end, upper end, and what each fifth adds at either, in normal scores, shape (*batch, C, 7)
     ends: Tensor
-    rows: Tensor  # number of targets, and logarithms of the widths between fifths, shape (*batch, 5)
+    # Number of targets, and the running quantiles of the logarithm of the width between its fifths, shape (*batch, 5)
+    quantiles: Tensor
 
 
 class LevelsOutput(NamedTuple):
@@ -107,8 +108,8 @@ class IntervalLevels:
             Shape (2, C, N), or (2, C, \*batch) without widths.
         """
         lower, upper = state.ends[..., 0], state.ends[..., 1]
-        wider = torch.zeros_like(lower) if width is None else _own(state, _log(width.to(lower)))[0]
-        ends = _ends(lower - wider, upper + wider, _step(state.rows[..., :1]) * self._misses(lower))
+        offset = torch.zeros_like(lower) if width is None else _offsets(state, _log(width.to(lower)))[0]
+        ends = _ends(lower - offset, upper + offset, _step(state.quantiles[..., :1]) * self._misses(lower))
         return _probabilities(torch.stack(ends)).movedim(-1, 1)
 
     def update(self, state: LevelsState, pit: Tensor, width: Tensor) -> tuple[LevelsState, LevelsOutput]:
@@ -124,18 +125,18 @@ class IntervalLevels:
             The states after them; levels (2, C, S) and covered (C, S) of the intervals before them.
         """
         z, w = normal_score(pit.detach().to(state.ends)).unsqueeze(-1), _log(width.to(state.ends)).unsqueeze(-1)
-        num, edges, parts = state.rows[:, :1], state.rows[:, 1:], z.new_tensor(_PARTS)
+        num, edges, parts = state.quantiles[:, :1], state.quantiles[:, 1:], z.new_tensor(_PARTS)
         edges = torch.where(num == 0, w + 0.5 * (parts - 0.5), edges)
-        wider, place = _own(state._replace(rows=torch.cat([num, edges], dim=-1)), w.squeeze(-1))
+        offset, place = _offsets(state._replace(quantiles=torch.cat([num, edges], dim=-1)), w.squeeze(-1))
         shared = state.ends[..., 0], state.ends[..., 1]
-        lower, upper, own, low, high = _track(*shared, wider, self._misses(z), _step(num), z)
+        lower, upper, own, low, high = _track(*shared, offset, self._misses(z), _step(num), z)
         ends = torch.cat(
             [torch.stack([lower, upper], dim=-1), state.ends[..., 2:].scatter(-1, place, own[..., None])], -1
         )
         edges = edges + (1 / (num + 1)).clamp_min(_EDGE_STEP) * (parts - (w <= edges).to(w))
-        rows = torch.where(z.isnan(), state.rows, torch.cat([num + 1, edges], dim=-1))
+        quantiles = torch.where(z.isnan(), state.quantiles, torch.cat([num + 1, edges], dim=-1))
         levels = _probabilities(torch.stack([low, high])).movedim(-1, 1)
-        return LevelsState(ends, rows), LevelsOutput(levels, _covered(low, high, z).movedim(-1, 0))
+        return LevelsState(ends, quantiles), LevelsOutput(levels, _covered(low, high, z).movedim(-1, 0))
 
     def update_block(self, state: LevelsState, pit: Tensor, width: Tensor) -> tuple[LevelsState, LevelsOutput]:
         """Learn a block of targets of one stream in order.
@@ -155,28 +156,28 @@ class IntervalLevels:
         """
         if pit.ndim != 1 or width.shape != pit.shape:
             raise ValueError(f"pit and width must have shape (B,), got {tuple(pit.shape)} and {tuple(width.shape)}")
-        scores, (ends, rows) = normal_score(pit.detach().to(state.ends)), (part.tolist() for part in state)
+        scores, (ends, quantiles) = normal_score(pit.detach().to(state.ends)), (part.tolist() for part in state)
         pairs = zip(scores.tolist(), _log(width.to(scores)).tolist(), strict=True)
-        found = scores.new_tensor([self._learn(ends, rows, z, w) for z, w in pairs]).reshape(len(pit), 2, -1)
+        found = scores.new_tensor([self._learn(ends, quantiles, z, w) for z, w in pairs]).reshape(len(pit), 2, -1)
         low, high = found.movedim(0, -1)
-        after = LevelsState(scores.new_tensor(ends).reshape(state.ends.shape), scores.new_tensor(rows))
+        after = LevelsState(scores.new_tensor(ends).reshape(state.ends.shape), scores.new_tensor(quantiles))
         return after, LevelsOutput(_probabilities(found.movedim(0, -1)), _covered(low, high, scores))
 
     def update_row(self, state: LevelsState, pit: float, width: float) -> tuple[LevelsState, LevelsOutput]:
         """:meth:`update_block` of one target, from plain numbers: a call of torch costs more."""
-        z, ends, rows = normal_score_of(pit), state.ends.tolist(), state.rows.tolist()
-        found = self._learn(ends, rows, z, math.log(width) if 0 < width < math.inf else 0.0)
+        z, ends, quantiles = normal_score_of(pit), state.ends.tolist(), state.quantiles.tolist()
+        found = self._learn(ends, quantiles, z, math.log(width) if 0 < width < math.inf else 0.0)
         num, own = len(ends), [number for each in ends for number in each]
         inside = [z if z != z else float(low < z < high) for low, high in zip(found, found[num:], strict=False)]
-        numbers = np.array([*own, *rows, *map(_probability, found), *inside])
+        numbers = np.array([*own, *quantiles, *map(_probability, found), *inside])
         first, second, third = 7 * num, 7 * num + 5, 9 * num + 5
         parts = numbers[:first].reshape(num, 7), numbers[first:second], numbers[second:third], numbers[third:, None]
         after, edges, levels, covered = map(torch.from_numpy, parts)  # views of arrays cost less than those of tensors
         return LevelsState(after, edges), LevelsOutput(levels.reshape(2, num, 1), covered)
 
-    def _learn(self, ends: list[list[float]], rows: list[float], z: float, w: float) -> list[float]:
+    def _learn(self, ends: list[list[float]], quantiles: list[float], z: float, w: float) -> list[float]:
         """All lower ends and then the upper ones before a target; the numbers of the state become those after it."""
-        num, *edges = rows
+        num, *edges = quantiles
         if num == 0 and z == z:
             edges = [w + 0.5 * (part - 0.5) for part in _PARTS]
         place, step, lows, highs = 2, max(_STEP, _FIRST / (num + _BEFORE)), [], []
@@ -188,7 +189,8 @@ class IntervalLevels:
             highs.append(high)
         if z == z:
             rate = max(_EDGE_STEP, 1 / (num + 1))
-            rows[:] = num + 1, *[edge + rate * (part - (w <= edge)) for edge, part in zip(edges, _PARTS, strict=True)]
+            edges = [edge + rate * (part - (w <= edge)) for edge, part in zip(edges, _PARTS, strict=True)]
+            quantiles[:] = num + 1, *edges
         return lows + highs
 
     def bound(self, num_targets: int) -> float:
@@ -225,23 +227,23 @@ def _ends(lower: Any, upper: Any, least: Any) -> tuple[Any, Any]:
     return (1 - is_empty) * lower + middle, (1 - is_empty) * upper + middle
 
 
-def _track(lower: Any, upper: Any, wider: Any, miss: Any, step: Any, z: Any) -> tuple[Any, Any, Any, Any, Any]:
+def _track(lower: Any, upper: Any, offset: Any, miss: Any, step: Any, z: Any) -> tuple[Any, Any, Any, Any, Any]:
     """Both ends and the offset after a score z, and the ends before it as they are reported; NaN moves nothing.
 
     Numbers or tensors that broadcast. Flags become the numbers 0 and 1, which are exact in any precision.
     """
-    low, high = _ends(lower - wider, upper + wider, step * miss)
+    low, high = _ends(lower - offset, upper + offset, step * miss)
     seen, below, above = 1.0 * (z == z), 1.0 * (z <= low), 1.0 * ((z >= high) & (z > low))
-    moved = wider + seen * (0.5 * _STEP * (below + above - miss))
+    moved = offset + seen * (0.5 * _STEP * (below + above - miss))
     held = 0.5 * (abs(moved + _FARTHEST) - abs(moved - _FARTHEST))
     return lower + seen * (step * (miss / 2 - below)), upper + seen * (step * (above - miss / 2)), held, low, high
 
 
-def _own(state: LevelsState, w: Tensor) -> tuple[Tensor, Tensor]:
+def _offsets(state: LevelsState, w: Tensor) -> tuple[Tensor, Tensor]:
     """Offsets (N, C) of rows with logarithms of widths w (N,), and their fifths (N, C, 1)."""
-    wider = state.ends[..., 2:].expand(*w.shape, -1, 5)
-    place = (w.unsqueeze(-1) > state.rows[..., 1:]).sum(-1)[:, None, None].expand(-1, wider.shape[1], 1)
-    return wider.gather(-1, place).squeeze(-1), place
+    offset = state.ends[..., 2:].expand(*w.shape, -1, 5)
+    place = (w.unsqueeze(-1) > state.quantiles[..., 1:]).sum(-1)[:, None, None].expand(-1, offset.shape[1], 1)
+    return offset.gather(-1, place).squeeze(-1), place
 
 
 def _step(num: Tensor) -> Tensor:

@@ -14,15 +14,7 @@ from torch import Tensor
 
 from gp_ensembles.calibration.levels import CoverageState, init_coverage
 from gp_ensembles.cli.baselines import Baselines, DiscreteBaselines
-from gp_ensembles.cli.predictions import (
-    MODEL,
-    Chunk,
-    Coverages,
-    Scores,
-    count_intervals,
-    interval_columns,
-    score_block,
-)
+from gp_ensembles.cli.predictions import MODEL, Chunk, Coverages, Scores, count_intervals, interval_columns, score_block
 from gp_ensembles.cli.report.history import RunHistory
 from gp_ensembles.cli.tables import check_table, check_warm_up_rows
 from gp_ensembles.files.checkpoint import Kind, rebuilt, write_checkpoint

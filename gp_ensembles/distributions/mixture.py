@@ -57,7 +57,10 @@ class Mixture(NamedTuple):
         return self._unflatten(mean), self._unflatten(variance)
 
     def typical_width(self) -> Tensor:
-        r"""A width of each row, (N,), :math:`(\sum_m w_m (v_m + (\mu_m - \mu)^2)^{1/4})^2` with components' moments."""
+        r"""A width of each row, (N,), that is robust to a few far components.
+
+        With the components' moments it is :math:`(\sum_m w_m (v_m + (\mu_m - \mu)^2)^{1/4})^2`.
+        """
         return self._unflatten(mixtures.typical_width(*self._columns()))
 
     def log_prob(self, y: Tensor) -> Tensor:

@@ -63,7 +63,10 @@ class StudentTMixture(NamedTuple):
         return mixtures.moments(self._column_weights(), self.component_mean, self.component_variance)
 
     def typical_width(self) -> Tensor:
-        r"""A width of each row, (N,), :math:`(\sum_m w_m (v_m + (\mu_m - \mu)^2)^{1/4})^2` with components' moments."""
+        r"""A width of each row, (N,), that is robust to a few far components.
+
+        With the components' moments it is :math:`(\sum_m w_m (v_m + (\mu_m - \mu)^2)^{1/4})^2`.
+        """
         return mixtures.typical_width(self._column_weights(), self.component_mean, self.component_variance)
 
     def log_prob(self, y: Tensor) -> Tensor:

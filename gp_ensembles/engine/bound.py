@@ -90,11 +90,7 @@ class RowEnsemble:
 
     @classmethod
     def of(
-        cls,
-        ensemble: Ensemble,
-        bound: Sequence[BoundExpert],
-        state: EnsembleState,
-        shared_bases: SharedBases,
+        cls, ensemble: Ensemble, bound: Sequence[BoundExpert], state: EnsembleState, shared_bases: SharedBases
     ) -> "RowEnsemble | None":
         """The fast path of an ensemble; ``None`` where only blocks can run."""
         layers, like = ensemble.layers, state.meta.log_weights

@@ -342,7 +342,7 @@ class OnlineEnsemble(nn.Module):
     ) -> EnsemblePredictions:
         def stage(inputs: Tensor, rows: Rows) -> Predictions:
             if rows.share is None or inputs is not X:  # lagged targets change with an outlier
-                batches.look(evaluate(bound.experts, inputs), rows, has_gaps)
+                batches.set_block(evaluate(bound.experts, inputs), rows, has_gaps)
             return batches.condition(bound.latent_group, rows)
 
         missing = missing_rows(rows.y) if has_gaps else None

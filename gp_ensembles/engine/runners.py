@@ -52,8 +52,8 @@ class CompactRunner(Runner):
         self._parts = type(state)(*(field[alive] for field in self._full))
         self._runner = bound.take(alive).runner(self._parts)
 
-    def look(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> None:
-        self._runner.look(Phi.reshape(self._num_experts, *Phi.shape[-2:])[self._alive], rows, has_gaps)
+    def set_block(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> None:
+        self._runner.set_block(Phi.reshape(self._num_experts, *Phi.shape[-2:])[self._alive], rows, has_gaps)
 
     def condition(self, rows: Rows) -> Predictions:
         living = self._runner.condition(rows)
@@ -198,11 +198,11 @@ class RunnerBatches:
                 batches += [((place,), runners.get(place) or self.single(place)) for place in places]
         return RunnerBatches(self._bound, self._states, batches)
 
-    def look(self, features: Sequence[Tensor], rows: Rows, has_gaps: bool) -> None:
+    def set_block(self, features: Sequence[Tensor], rows: Rows, has_gaps: bool) -> None:
         r"""Take the features of a block, (\*batch, B, F) of each expert object; states are not touched."""
         for places, runner in self.batches:
             Phi = features[places[0]]
-            runner.look(Phi if len(places) == 1 else Phi.expand(len(places), *Phi.shape), rows, has_gaps)
+            runner.set_block(Phi if len(places) == 1 else Phi.expand(len(places), *Phi.shape), rows, has_gaps)
 
     def condition(self, group: LatentGroup | None, rows: Rows) -> Predictions:
         """Predictions (M, B) of the block by all expert objects; states are not touched."""

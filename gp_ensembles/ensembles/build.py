@@ -104,7 +104,7 @@ def fitted_experts(
 ) -> list[NamedExpert]:
     """Static experts with fitted hyperparameters, sampled ones included, one object per feature map.
 
-    ``short`` are length scales of the first columns, (D,) each, to start from, too.
+    ``short`` are further starts: length scales of the first columns, (D,) each.
     """
     names = [name for name, _ in maps]
     if not names or len(set(names)) != len(names):

@@ -64,7 +64,7 @@ class Boosting(ExpertRecord):
 
     def build(self, warm_up: WarmUp) -> list[NamedExpert]:
         adapter: ModelAdapter = HistogramBoosting(self.num_trees, self.learning_rate)
-        if warm_up.classes is not None:
+        if warm_up.class_likelihood is not None:
             adapter = boosted_classes(self.num_trees, self.learning_rate)
         return [(self.name, _external(adapter, warm_up, self))]
 
@@ -190,7 +190,7 @@ def _external(adapter: ModelAdapter, warm_up: WarmUp, record: Boosting | Externa
     X = warm_up.seen(record.lags)
     features = warm_up.on_all(InputFeatures(X.shape[1], X.new_ones(())))
     counts = -(-X.shape[0] // _TRAININGS), record.every, record.num_rows
-    return ExternalExpert(adapter, features, *counts, likelihood=warm_up.classes)
+    return ExternalExpert(adapter, features, *counts, likelihood=warm_up.class_likelihood)
 
 
 def without_forecasts(X: Tensor, forecasts: Sequence[str]) -> Tensor:

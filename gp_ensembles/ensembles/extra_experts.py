@@ -63,8 +63,8 @@ class WarmUp(NamedTuple):
     progress: bool = False  # whether to show progress bars
     # Column numbers of the forecasts in the rows of the ensemble, by name
     forecasts: Mapping[str, int] = MappingProxyType({})
-    short: Sequence[Tensor] = ()  # length scales (D,) of a function that changes fast, to start from, too
-    classes: Likelihood | None = None  # of targets that are classes; ``None`` for real numbers
+    short: Sequence[Tensor] = ()  # further starts: length scales (D,) of a function that varies fast
+    class_likelihood: Likelihood | None = None  # of targets that are classes; ``None`` for real numbers
 
     def seen(self, lags: bool) -> Tensor:
         """Inputs of an expert: all, or those without past targets."""
@@ -75,8 +75,8 @@ class WarmUp(NamedTuple):
         num_seen, num_columns = features.num_inputs, self.inputs.shape[1]
         return features if num_seen == num_columns else SelectColumns(features, range(num_seen), num_columns)
 
-    def exact(self, X: Tensor, y: Tensor, nu: float | None, num_rows: int) -> WindowExpert:
-        """An exact process of some of the rows, X (n, D') and y (n,), with hyperparameters of much evidence.
+    def fit_exact_gp(self, X: Tensor, y: Tensor, nu: float | None, num_rows: int) -> WindowExpert:
+        """An exact process of some of the rows, X (n, D') and y (n,), whose hyperparameters maximize the evidence.
 
         The search starts at half of each column's range, at a quarter of it times the root of the number of columns,
         as distances of rows grow with it, and at :attr:`short`. Without ``nu`` it is 3/2, or 5/2 if that has ten nats
@@ -190,7 +190,7 @@ class WindowGP(ExpertRecord):
     Attributes:
         num_rows: Least number of rows W in the window, once there have been so many.
         nu: Smoothness 0.5, 1.5 or 2.5 of a Matern kernel; infinity for the RBF kernel; ``None`` for 1.5, or with
-            L-BFGS 2.5 where that has ten nats more evidence, see :meth:`WarmUp.exact`.
+            L-BFGS 2.5 where that has ten nats more evidence, see :meth:`WarmUp.fit_exact_gp`.
         lags: Whether inputs include the past targets of the ensemble, if it has any.
         refit_every: Rows between refits of the hyperparameters to the last rows; the first comes after as many rows as
             the warm-up has, if these are fewer; see :class:`~gp_ensembles.experts.window.Refit`. ``None`` for none.
@@ -226,7 +226,7 @@ class WindowGP(ExpertRecord):
         if _has_too_many(X.shape[1], self.name, self.num_rows):
             return []
         seen = (~torch.isnan(y)).nonzero().flatten()[-self.num_rows :]
-        expert = warm_up.exact(X[seen], y[seen], self.nu, self.num_rows)
+        expert = warm_up.fit_exact_gp(X[seen], y[seen], self.nu, self.num_rows)
         features = warm_up.on_all(expert.features)
         every, n = self.refit_every, y.shape[0]
         refit = None if every is None else Refit(every, first=n + min(n, every))
@@ -317,7 +317,7 @@ class WideFeatures(ExpertRecord):
             return []
         num_features = self.resolved(X).num_features or _NUM_FEATURES
         seen = (~torch.isnan(y)).nonzero().flatten()[-_MOST_ROWS:]
-        kernel = warm_up.exact(X[seen], y[seen], self.nu, _MOST_ROWS).kernel
+        kernel = warm_up.fit_exact_gp(X[seen], y[seen], self.nu, _MOST_ROWS).kernel
         copies = torch.zeros(len(self.noises), dtype=torch.long, device="cpu")
         repeated = take_experts(kernel, kernel.batch_shape, copies)
         features = RandomFourierFeatures.from_kernel(repeated, X.shape[1], num_features, generator=warm_up.generator)

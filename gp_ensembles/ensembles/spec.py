@@ -318,7 +318,7 @@ class EnsembleSpec:
             first = copies * sum(group_size(group) for group in groups)
             rule = ReferenceAveraging(rule, range(first, first + copies * group_size(lagged.plain)))
             groups.append(lagged.plain)
-        likelihood = self.target.classes()
+        likelihood = self.target.class_likelihood()
         if has_layers or likelihood is not None:
             places = {name: X.shape[1] + number for number, name in enumerate(forecasts)}
             warm_up = WarmUp(X, y, inputs, settings, generator, progress, places, short, likelihood)

@@ -61,7 +61,7 @@ class Target(ABC):
     def expert(self, features: FeatureMap, y: Tensor) -> Expert:
         """A batch of static experts on warm-up targets (N,) or (N, O), not yet fitted."""
 
-    def classes(self) -> Likelihood | None:
+    def class_likelihood(self) -> Likelihood | None:
         """Likelihood of the log probabilities of external models; ``None`` unless :attr:`has_classes`."""
         if not self.has_classes or self.num_labels is None:
             return None

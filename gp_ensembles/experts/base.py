@@ -38,7 +38,7 @@ class Runner(ABC):
     """Runs one expert object block by block on a state that it changes in place."""
 
     @abstractmethod
-    def look(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> None:
+    def set_block(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> None:
         r"""Take a block of features (\*batch, B, F); the state is not touched."""
 
     @abstractmethod
@@ -50,8 +50,8 @@ class Runner(ABC):
         """Learn the block as it was predicted last."""
 
     def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
-        """:meth:`look` and :meth:`condition`."""
-        self.look(Phi, rows, has_gaps)
+        """:meth:`set_block` and :meth:`condition`."""
+        self.set_block(Phi, rows, has_gaps)
         return self.condition(rows)
 
 
@@ -120,7 +120,7 @@ class StagedRunner(Runner):
         self._block: tuple[Tensor, bool] | None = None
         self._learn: Callable[[], object] | None = None
 
-    def look(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> None:
+    def set_block(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> None:
         self._block, self._learn = (Phi, has_gaps), None
 
     def condition(self, rows: Rows) -> Predictions:

@@ -11,7 +11,7 @@ from torch import Tensor
 from gp_ensembles.experts.adapters import ModelAdapter, PredictFunction, TrainingRows, check_methods
 
 _HELD_SHARE, _EXPONENTS = 5, (-1.0, 0.2, 25)  # one row in so many calibrates; logarithms of the grid's ends, its size
-_REST, _LEAST_SHARE = 1e-3, 1e-9  # share of the frequencies, and least probability before calibration
+_REST, _LEAST = 1e-3, 1e-9  # share of the frequencies, and least probability before calibration
 
 
 @final
@@ -42,15 +42,19 @@ class ClassifierAdapter(ModelAdapter):
         y, num_held = rows.targets.long(), max(1, len(rows.targets) // _HELD_SHARE)
         counts = torch.bincount(y, minlength=rows.num_labels) + 1 / rows.num_labels
         log_rest = (_REST * counts / counts.sum()).log()
-        known = self._log_shares(rows, slice(-num_held))(rows.inputs[-num_held:])
+        known = self._log_probabilities(rows, slice(-num_held))(rows.inputs[-num_held:])
+
+        def calibrated(exponent: Tensor, log_probabilities: Tensor) -> Tensor:
+            return torch.logaddexp((exponent * log_probabilities).log_softmax(-1), log_rest)
+
         exponents = torch.logspace(*_EXPONENTS, dtype=torch.float64, device="cpu")
         held = y[-num_held:].expand(len(exponents), -1).unsqueeze(-1)
-        candidates = torch.logaddexp((exponents[:, None, None] * known).log_softmax(-1), log_rest)
+        candidates = calibrated(exponents[:, None, None], known)
         exponent = exponents[candidates.gather(-1, held).sum((1, 2)).argmax()]
-        log_shares = self._log_shares(rows, slice(None))
-        return lambda X: (torch.logaddexp((exponent * log_shares(X)).log_softmax(-1), log_rest).log_softmax(-1), None)
+        of_all = self._log_probabilities(rows, slice(None))
+        return lambda X: (calibrated(exponent, of_all(X)).log_softmax(-1), None)
 
-    def _log_shares(self, rows: TrainingRows, part: slice) -> Callable[[Tensor], Tensor]:
+    def _log_probabilities(self, rows: TrainingRows, part: slice) -> Callable[[Tensor], Tensor]:
         """Log probabilities (N, C) by a copy that is trained on some rows; the least ones of classes that it lacks."""
         from threadpoolctl import ThreadpoolController
 
@@ -62,12 +66,12 @@ class ClassifierAdapter(ModelAdapter):
                 model.fit(inputs, targets)
 
         def predict(X: Tensor) -> Tensor:
-            shares = X.new_zeros(len(X), rows.num_labels or 0)
-            shares[:, labels] = 1.0
+            probabilities = X.new_zeros(len(X), rows.num_labels or 0)
+            probabilities[:, labels] = 1.0
             if len(labels) > 1:
                 with threads.limit(limits=1):
-                    shares[:, labels] = torch.as_tensor(model.predict_proba(X.numpy().copy())).double()
-            return shares.clamp_min(_LEAST_SHARE).log()
+                    probabilities[:, labels] = torch.as_tensor(model.predict_proba(X.numpy().copy())).double()
+            return probabilities.clamp_min(_LEAST).log()
 
         return predict
 

@@ -22,7 +22,7 @@ from gp_ensembles.numerics.minimize import descend, minimize
 from gp_ensembles.numerics.profiled_evidence import best_variances, profile
 
 _WORTH = 0.1  # nats per row that the end of a further start must gain: where a first one finds something, it stays
-_BLOCKS = 6  # blocks of neighbors that the first rows are: they tell of short length scales, and of all of the warm-up
+_BLOCKS = 6  # blocks of consecutive first rows: near rows show short length scales, spread blocks the whole warm-up
 _SHRINK = 0.7  # share of experts still running below which the others are no longer evaluated
 _ABOVE = 1.2  # least length scales to start from, in their bound: at the bound itself nothing moves
 _TRAINED = frozenset({"features.kernel.raw_outputscale", "likelihood.noise_covar.raw_noise"})  # of fixed kernels
@@ -64,7 +64,7 @@ class EvidenceFit(NamedTuple):
         log_evidence: Log evidence (plus log priors, if any) at the end, in nats, shape (M,).
         num_iterations: Iterations taken, shape (M,).
         converged: Whether a tolerance was met, shape (M,).
-        center: Center of the prior of the search that counts, in the unconstrained space, shape (M, P).
+        center: Center of the Gaussian prior around the start that was kept, in the unconstrained space, shape (M, P).
     """
 
     log_evidence: Tensor
@@ -153,10 +153,10 @@ def fit_empirical_bayes(
         start_precision: Precision of a Gaussian prior around the starting values in the unconstrained space. A
             small one keeps hyperparameters that the data do not determine from running away, and starts apart.
         progress: Show a progress bar with the mean log evidence per row.
-        length_scales: Length scales of the first inputs, shape (D,) each, to start from, too; the end with most
-            evidence counts, without ``first_rows`` by a tenth of a nat per row.
-        first_rows: Where there are more rows and the method is L-BFGS, the search from every start is on so many of
-            them, in six blocks of neighbors, and ends soon; the end with most evidence of all rows goes on with them.
+        length_scales: Further starts: length scales of the first inputs, shape (D,) each. The optimum with the most
+            evidence is kept; without ``first_rows`` a further start must gain a tenth of a nat per row.
+        first_rows: With more rows than this and L-BFGS, every start is first searched on this many of them, in six
+            blocks of consecutive rows, to a coarse tolerance; the best end on all rows is then searched on all rows.
         center: Center of the prior in place of the starting values, shape (M, P).
 
     Returns:
@@ -181,7 +181,7 @@ def fit_empirical_bayes(
     _check(expert, X, y)
     X, y, start = X[_seen(y)], y[_seen(y)], get_vectors(expert)
     is_staged = first_rows is not None and len(y) > first_rows and isinstance(method, LBFGS)
-    rows = _neighbors(y, first_rows or 1) if is_staged else torch.arange(len(y), device=y.device)
+    rows = _consecutive(y, first_rows or 1) if is_staged else torch.arange(len(y), device=y.device)
     search, worth = (_FIRST_SEARCH if is_staged else method), (_WORTH * len(y) if first_rows is None else 0.0)
     missing = torch.nan * X.new_empty(X.shape[1])
     best, found, reached = start, None, torch.full_like(start[:, 0], -torch.inf)
@@ -217,8 +217,8 @@ def _chosen(is_first: Tensor, first: Tensor, second: Tensor) -> Tensor:
     return torch.where(is_first.reshape(-1, *[1] * (first.ndim - 1)), first, second)
 
 
-def _neighbors(y: Tensor, num_rows: int) -> Tensor:
-    """Numbers of so many rows of y (N,), in blocks of neighbors from all of them."""
+def _consecutive(y: Tensor, num_rows: int) -> Tensor:
+    """Indices of this many rows of y (N,), in evenly spread blocks of consecutive rows."""
     size = num_rows // _BLOCKS
     starts = torch.linspace(0, len(y) - size, _BLOCKS, dtype=torch.float64, device=y.device).round().long()
     return (starts.unsqueeze(-1) + torch.arange(size, device=y.device)).flatten()

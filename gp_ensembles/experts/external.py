@@ -31,13 +31,7 @@ from gp_ensembles.experts.linear_rows import passed_columns
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.batch import take_experts
 from gp_ensembles.filters.rows import Rows, as_rows, with_extra_noise
-from gp_ensembles.filters.states import (
-    ExternalState,
-    FilterState,
-    LatentPredictions,
-    Predictions,
-    StepPredictions,
-)
+from gp_ensembles.filters.states import ExternalState, FilterState, LatentPredictions, Predictions, StepPredictions
 from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.likelihoods.predictive import Predictive, ProbitApproximation, num_classes
 from gp_ensembles.likelihoods.response import check_support, latent_dim

@@ -74,11 +74,11 @@ class CovarianceRunner(Runner):
         self._prepared = dict[int, _Prepared]()
         self._block: _Prepared | None = None
 
-    def look(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> None:
+    def set_block(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> None:
         ages, num_rows = rows.ages, Phi.shape[-2]
         block = of_length(self._prepared, num_rows, self._prepare) if ages is None else self._prepare(num_rows, ages)
         self._block, (schedule, stream, _) = block, block
-        stream.look(scale_features(Phi, schedule), scale_targets(rows.y, schedule), has_gaps)
+        stream.set_block(scale_features(Phi, schedule), scale_targets(rows.y, schedule), has_gaps)
 
     def condition(self, rows: Rows) -> StepPredictions:
         assert self._block is not None

@@ -16,7 +16,7 @@ from gp_ensembles.experts.base import BoundExpert, CopiedSeries, Expert, Plans, 
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.batch import take_experts
 from gp_ensembles.filters.block import BlockGain
-from gp_ensembles.filters.latent import BlockSites, LatentBlock, find_sites, for_classes, latent_block, latent_gain
+from gp_ensembles.filters.latent import BlockSites, LatentBlock, find_sites, latent_block, latent_gain, with_class_axis
 from gp_ensembles.filters.rows import Rows, as_rows
 from gp_ensembles.filters.sites import LaplaceUpdate, LatentUpdate, LikelihoodRule, SiteRule, damped_newton
 from gp_ensembles.filters.states import FilterState, GaussianState, LatentMoments, LatentPredictions, gaussian_state
@@ -55,7 +55,7 @@ class LatentRunner(Runner):
         self._staged: BlockGain | None = None
         self._Phi: Tensor | None = None
 
-    def look(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> None:
+    def set_block(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> None:
         self._Phi = Phi
 
     def condition(self, rows: Rows) -> LatentPredictions:
@@ -73,7 +73,7 @@ class LatentRunner(Runner):
         else:
             prepare = partial(make_schedule, transition, prior_variance=prior_variance)
             schedule = of_length(self._schedules, Phi.shape[-2], prepare)
-        design, self._schedule, own = for_classes(self._bound.num_latent, Phi, schedule, prior_variance)
+        design, self._schedule, own = with_class_axis(self._bound.num_latent, Phi, schedule, prior_variance)
         block = latent_block(self._state, design, self._schedule, own)
         scale, axes = block.target_scale, len(self._batch_shape)
         if scale is not None:

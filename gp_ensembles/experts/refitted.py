@@ -84,7 +84,7 @@ def _runner(bound: "BoundRefitted", state: RefittedState) -> StagedRunner:
             return predictions, lambda: overwrite_(state, after)
         block = bound.block(state, Phi, rows)
         stream = stream_of(num_rows, block.ages)
-        stream.look(block.design, block.rows.y, has_gaps)
+        stream.set_block(block.design, block.rows.y, has_gaps)
         steps = stream.condition(block.rows)
 
         def learn() -> None:

@@ -18,7 +18,7 @@ from gp_ensembles.experts.gaussian import check_single_output, checked_likelihoo
 from gp_ensembles.experts.linear_rows import passed_columns
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.batch import take_experts
-from gp_ensembles.features.covariance import bind_covariance, bind_mean, evidence
+from gp_ensembles.features.covariance import bind_covariance, bind_mean, exact_log_evidence
 from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.filters.rows import Rows, as_rows
 from gp_ensembles.filters.states import (
@@ -398,7 +398,7 @@ class WindowExpert(Expert):
         """
         noise = (self.likelihood.noise * noise_scale).expand(rows.shape[:-1])
         errors = targets if self.mean is None else targets - self.mean(rows)
-        return evidence(self.kernel, rows, noise, errors.double())
+        return exact_log_evidence(self.kernel, rows, noise, errors.double())
 
     def take(self, index: Tensor) -> "WindowExpert":
         shape = self.batch_shape

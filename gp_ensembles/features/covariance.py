@@ -144,10 +144,7 @@ def _periodic(kernel: PeriodicKernel) -> Covariance:
 
 
 def _linear(variance: Tensor) -> Covariance:
-    return Covariance(
-        lambda first, second: (first * variance) @ second.mT,
-        lambda X: (X.square() * variance).sum(-1),
-    )
+    return Covariance(lambda first, second: (first * variance) @ second.mT, lambda X: (X.square() * variance).sum(-1))
 
 
 def _scaled(bound: Covariance, outputscale: Tensor) -> Covariance:
@@ -270,7 +267,7 @@ def _size(second: Tensor) -> int:
     return max(1, _AT_ONCE // max(1, second[..., 0].numel()))
 
 
-class _Evidence(torch.autograd.Function):
+class _LogEvidence(torch.autograd.Function):
     r"""Log density of targets y (N,) of an exact process, its derivatives by hand.
 
     With the gradient :math:`G = \tfrac12 (a a^\top - (s K + D)^{-1})` of the covariance and
@@ -328,20 +325,20 @@ class _Evidence(torch.autograd.Function):
         return (*(gradient * part for part in slopes), None)
 
 
-def evidence(kernel: Kernel, rows: Tensor, noise: Tensor, y: Tensor) -> Tensor:
+def exact_log_evidence(kernel: Kernel, rows: Tensor, noise: Tensor, y: Tensor) -> Tensor:
     r"""Log density of targets y (\*batch, N) at rows (\*batch, N, D) with noise variances (\*batch, N), (\*batch).
 
     NaN where a covariance is not positive definite.
     """
     inner = kernel.base_kernel if type(kernel) is ScaleKernel else kernel
-    nu = {RBFKernel: math.inf, MaternKernel: getattr(inner, "nu", 0.5)}.get(type(inner), 0.5)
+    nu = math.inf if type(inner) is RBFKernel else inner.nu if type(inner) is MaternKernel else 0.5
     if inner is kernel or nu == 0.5 or kernel.active_dims is not None or inner.active_dims is not None:
         return log_marginal(bind_covariance(kernel).of_targets(rows, noise).double(), y)
     scaled, _ = _scaled_rows(rows, rows, inner.lengthscale.reciprocal())
     shape = scaled.shape[:-2]
     parts = (scaled.double(), kernel.outputscale.double().expand(shape), noise.double(), y.expand(noise.shape))
     flat = (part.reshape(-1, *part.shape[len(shape) :]) for part in parts)
-    values: list[Tensor] = [_Evidence.apply(*some, nu) for some in zip(*flat, strict=True)]  # type: ignore[no-untyped-call]
+    values: list[Tensor] = [_LogEvidence.apply(*some, nu) for some in zip(*flat, strict=True)]  # type: ignore[no-untyped-call]
     return torch.stack(values).reshape(shape)
 
 

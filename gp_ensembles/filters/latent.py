@@ -84,7 +84,7 @@ def update_latent(
     parts = []
     for design, part in split_rows(Phi, as_rows(rows), transition):
         schedule = make_schedule(transition, design.shape[-2], prior_variance, part.ages)
-        design, schedule, own = for_classes(rule.num_latent, design, schedule, prior_variance)
+        design, schedule, own = with_class_axis(rule.num_latent, design, schedule, prior_variance)
         block = latent_block(state, design, schedule, own)
         sites = find_sites(block.mean, block.covariance, block.target_scale, part.y, rule)
         scaled = scale_state(apply_gain(state, latent_gain(block, sites)), schedule)
@@ -113,14 +113,14 @@ def predict_latent(
         none = torch.zeros_like(prior_variance)
         return LatentMoments(*predict_linear(state, Phi, none, transition, prior_variance, steps))
     schedule = make_schedule(transition, 1, prior_variance, steps)
-    design, schedule, own = for_classes(rule.num_latent, Phi, schedule, prior_variance)
+    design, schedule, own = with_class_axis(rule.num_latent, Phi, schedule, prior_variance)
     found = predict_covariance(state, design, torch.zeros_like(own), walk_ahead(schedule))
     mean, variance = (part.mT for part in found)
     mean = mean if schedule.target_scale is None else mean * schedule.target_scale.unsqueeze(-1)
     return LatentMoments(mean, torch.diag_embed(variance))
 
 
-def for_classes(
+def with_class_axis(
     num_latent: int, Phi: Tensor, schedule: Schedule, prior_variance: Tensor
 ) -> tuple[Tensor, Schedule, Tensor]:
     r"""Features in the coordinates of a schedule, the schedule and prior variances; with an axis for classes, if any.
@@ -130,11 +130,11 @@ def for_classes(
     design = scale_features(Phi, schedule)
     if num_latent == 1:
         return design, schedule, prior_variance
-    return design.unsqueeze(-3), schedule.for_classes(prior_variance.ndim), prior_variance.unsqueeze(-1)
+    return design.unsqueeze(-3), schedule.with_class_axis(prior_variance.ndim), prior_variance.unsqueeze(-1)
 
 
 def latent_block(state: GaussianState, design: Tensor, schedule: Schedule, prior_variance: Tensor) -> LatentBlock:
-    r"""Joint moments of the latent values of a block and the weights after it; arguments from :func:`for_classes`."""
+    """Joint moments of the latent values of a block and the weights after it; see :func:`with_class_axis`."""
     joint, size, drift = design @ state.moments, design.shape[-1], None
     cross, mean = joint[..., :size], joint[..., size]
     if schedule.walk is not None:
@@ -188,7 +188,7 @@ def _find_sites(mean: Any, covariance: Any, target_scale: Any, y: Any, rule: Sit
         target = target if known else xp.nan_to_num(target)
         if has_classes:
             site = rule.solve(center[..., None, :], diagonal_matrix(own)[..., None, :, :], target)
-            gradient, curvature = site.gradient[..., 0, :], _independent(site.curvature[..., 0, :, :], own)
+            gradient, curvature = site.gradient[..., 0, :], _diagonal_curvature(site.curvature[..., 0, :, :], own)
         elif isinstance(center, Tensor):  # parameters of experts have an axis for rows
             gradient, curvature = (part[..., 0] for part in rule.solve(center[..., None], own[..., None], target))
         else:  # numbers next to one another, without an axis of length one: a third of the time
@@ -210,7 +210,7 @@ def _find_sites(mean: Any, covariance: Any, target_scale: Any, y: Any, rule: Sit
     return latent, gradients, curvatures, lower
 
 
-def _independent(curvature: Any, variance: Any) -> Any:
+def _diagonal_curvature(curvature: Any, variance: Any) -> Any:
     """Reductions of variances (*batch, C) by the diagonal of a site's precision, from its curvature (*batch, C, C)."""
     xp = library_of(curvature)
     system = diagonal_matrix(xp.ones_like(variance)) - curvature * variance[..., None, :]

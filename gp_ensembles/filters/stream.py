@@ -1,6 +1,6 @@
 r"""The block filter in place, on memory set aside once: for long streams, and for blocks of many series.
 
-A block is predicted without touching the state: :meth:`BlockStream.look` computes its moments once, and
+A block is predicted without touching the state: :meth:`BlockStream.set_block` computes its moments once, and
 :meth:`BlockStream.condition` factors them, again where an outlier among its targets turns out to count less. Only
 :meth:`BlockStream.commit` changes the state, and it cannot fail; so several experts predict a block, all are checked,
 and then all commit or none does. No gradient flows here: use :func:`gp_ensembles.filters.update_block` for that.
@@ -83,7 +83,7 @@ class BlockStream:
         covariance = self._state[..., :num_features]
         self._drifting = covariance if self._full_walk is not None else covariance.diagonal(dim1=-2, dim2=-1)
 
-    def look(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> None:
+    def set_block(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> None:
         r"""Take a block of features (\*batch, B, F) and targets, (B,) or (\*batch, B); the state is not touched."""
         design = Phi if Phi.shape == self._design_shape else Phi.reshape(self._design_shape)
         torch.bmm(design, self._state, out=self._joint)

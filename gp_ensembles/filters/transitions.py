@@ -29,7 +29,7 @@ class Schedule(NamedTuple):
     mean_scale: Tensor | None = None  # scale of the mean after the block, shape () or (*batch)
     covariance_scale: Tensor | None = None  # scale of the covariance after the block, shape () or (*batch)
 
-    def for_classes(self, num_axes: int) -> "Schedule":
+    def with_class_axis(self, num_axes: int) -> "Schedule":
         """The same with an axis for classes behind those of the batch, what scales rows and targets excepted."""
 
         def behind(value: Tensor | None, own: int) -> Tensor | None:

@@ -54,10 +54,7 @@ _Counts = dict[Hashable, int]  # rows of series
 
 
 @final
-@guarded(
-    writes=["fit", "fit_shared", "observe", "add", "retire"],
-    reads=["predict", "export", "save"],
-)
+@guarded(writes=["fit", "fit_shared", "observe", "add", "retire"], reads=["predict", "export", "save"])
 class Fleet:
     """A model for each of many series: one ensemble's hyperparameters for all, scales, weights and states for each.
 

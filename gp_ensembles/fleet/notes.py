@@ -11,13 +11,7 @@ from gp_ensembles.distributions import Mixture, Recalibrated, StudentTMixture, W
 from gp_ensembles.distributions.quadrature import cdf_by_pieces
 from gp_ensembles.engine.predictions import AnyMixture
 from gp_ensembles.fleet.arrivals import batches
-from gp_ensembles.fleet.point_mass import (
-    learn_points,
-    next_shares,
-    no_point,
-    with_central_levels,
-    with_points,
-)
+from gp_ensembles.fleet.point_mass import learn_points, next_shares, no_point, with_central_levels, with_points
 from gp_ensembles.fleet.predictions import SeriesDistribution, merge_distributions
 from gp_ensembles.streaming.after_mixture import CalibrationState, calibrate_next, init_calibration
 from gp_ensembles.streaming.columns import Columns

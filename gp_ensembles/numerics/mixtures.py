@@ -39,7 +39,7 @@ def moments(log_weights: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor
 
 
 def typical_width(log_weights: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    r"""A width that a few far components do not make, :math:`(\sum_m w_m (v_m + (\mu_m - \mu)^2)^{1/4})^2`."""
+    r"""A width that is robust to a few far components, :math:`(\sum_m w_m (v_m + (\mu_m - \mu)^2)^{1/4})^2`."""
     weights = log_weights.exp()
     center = sum_over_experts(weighted(weights, mean)).unsqueeze(-2)
     return sum_over_experts(weighted(weights, (variance + (mean - center).square()).sqrt().sqrt())).square()

@@ -1,7 +1,7 @@
 """Structure that a fit misses: one-step errors of a warm-up that are alike where inputs are alike.
 
-A fit of hyperparameters may end where all is noise although there is a function, one that changes fast, say. Errors of
-the warm-up, each made before its target was learned, are then targets again, and neighbors' errors agree. Their rank
+A fit of hyperparameters may end where everything is noise although there is a function, such as one that varies fast.
+The one-step errors of the warm-up then are the targets less their mean, and those of neighbors agree. Their rank
 correlation needs no model (Moran 1950, for one neighbor and normal scores).
 """
 
@@ -61,7 +61,7 @@ def _nearest(rows: Tensor) -> Tensor:
 def missed_text(share: float) -> str:
     """A sentence about a share that a fit misses, for reports."""
     return (
-        f"the fit takes nearly all for noise, yet {share:.0%} or more of the variance of the targets is common to rows "
-        f"with similar inputs: it missed a function; take a longer warm-up, leave out inputs that do not matter, or "
-        f"add WindowGP() to extra_experts"
+        f"the fit explains almost none of the variance of the targets, yet rows with similar inputs share {share:.0%} "
+        f"or more of it: it missed a function; use a longer warm-up, leave out irrelevant inputs, or add WindowGP() to "
+        f"extra_experts"
     )

@@ -86,17 +86,16 @@ class RowPipeline:
         after = InputState(num_rows, gaps, followed.inactive_columns, followed.effect, within)
         mean, variance = self._in_units(staged.mixture)
         weights = np.exp(staged.mixture.log_weights)
-        width = typical_width_of(weights, mean.ravel(), variance.ravel())
         pit = mixture_cdf(target, weights, mean.ravel(), variance.ravel(), self.ensemble.degrees_of_freedom)
         base = self._mixture(staged.mixture.log_weights[:, None], mean, variance)
         distribution: StudentTMixture | Recalibrated = base
-        recalibration, levels, intervals, gain = calibration.recalibration, calibration.levels, None, 0.0
+        recalibration, levels, intervals, gain, spread = calibration.recalibration, calibration.levels, None, 0.0, 1.0
         if recalibration is not None:
             recalibration, log_weights, gain, pit, spread = recalibrate_row(recalibration, pit)
-            width *= spread
             distribution = Recalibrated(base, torch.from_numpy(log_weights).unsqueeze(-1), *map_components(base[0]))
         if levels is not None:
-            levels, output = self._levels.update_row(levels, pit, width)
+            width = typical_width_of(weights, mean.ravel(), variance.ravel())
+            levels, output = self._levels.update_row(levels, pit, width * spread)
             intervals = Intervals(self._levels.coverages, *output)
         log_prob = torch.from_numpy(np.array([staged.weighed.log_prob - math.log(self._unit) + gain]))
         by_expert = torch.from_numpy(np.log(weights.reshape(mean.shape).dot(self._ones)[:, None]))

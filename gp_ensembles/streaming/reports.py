@@ -20,7 +20,7 @@ class AnomalyCounts(NamedTuple):
         inputs_imputed: Imputed inputs, see :mod:`~gp_ensembles.streaming.input_states`.
         bad_rows: Rows with a number that cannot be learned, see ``StreamConfig.on_bad_row``.
         first_bad_row: What was wrong with the first of them.
-        number_of_first: The number of that row, from 1; zero without one.
+        first_bad_row_number: The number of that row, from 1; zero without one.
         share_missed: Share of the variance of the warm-up's targets that the fit missed, zero for none, see
             :mod:`~gp_ensembles.streaming.missed_structure`.
     """
@@ -32,7 +32,7 @@ class AnomalyCounts(NamedTuple):
     bad_rows: int = 0
     first_bad_row: str = ""
     targets_far: int = 0
-    number_of_first: int = 0
+    first_bad_row_number: int = 0
     share_missed: float = 0.0
 
     def after(self, num_moved: int, targets_discounted: int, inputs_imputed: int) -> "AnomalyCounts":
@@ -45,9 +45,9 @@ class AnomalyCounts(NamedTuple):
         if rows.first is None:
             return self
         counts, number = self._replace(bad_rows=self.bad_rows + len(rows.bad)), first_row + rows.first.row
-        if 0 < self.number_of_first <= number:
+        if 0 < self.first_bad_row_number <= number:
             return counts
-        return counts._replace(first_bad_row=rows.first.message(first_row, names), number_of_first=number)
+        return counts._replace(first_bad_row=rows.first.message(first_row, names), first_bad_row_number=number)
 
 
 class ColumnReport(NamedTuple):

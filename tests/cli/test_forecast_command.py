@@ -80,7 +80,7 @@ def test_known_inputs_make_it_surer_and_no_target_is_needed(place, capsys):
     assert not (place / "known" / "forecast.png").exists()
 
 
-@pytest.mark.filterwarnings("ignore:the fit takes nearly all for noise")  # the season, of which a line knows nothing
+@pytest.mark.filterwarnings("ignore:the fit explains almost none")  # a linear model misses the season
 def test_a_run_that_remembers_no_targets_has_a_picture_and_its_own_folder_is_refused(place, capsys):
     assert stream(place, "plain.yaml", "plain") == 0
     before = {path.name: path.read_bytes() for path in (place / "plain").iterdir()}

@@ -55,13 +55,13 @@ def assert_state(online, state, **tolerance):
 
 def test_twins_share_a_basis_and_a_form(monkeypatch):
     online, run = build(), []
-    look = RunnerBatches.look
+    set_block = RunnerBatches.set_block
 
     def looked(batches, *arguments):
         run.append([places for places, _ in batches.batches])
-        look(batches, *arguments)
+        set_block(batches, *arguments)
 
-    monkeypatch.setattr(RunnerBatches, "look", looked)
+    monkeypatch.setattr(RunnerBatches, "set_block", looked)
     X, y = stream()
     online.observe(X[:1], y[:1])
     assert find_shared_bases(online.ensemble.experts, [type(state) for state in online.state.experts]) == [

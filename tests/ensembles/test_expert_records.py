@@ -9,7 +9,6 @@ from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.external_models import Boosting, ForecastColumns
 from gp_ensembles.ensembles.extra_experts import WideFeatures, WindowGP
-from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import auto, light
 from gp_ensembles.ensembles.records import spec_from_plain
 from gp_ensembles.ensembles.targets import CountTarget
@@ -48,17 +47,6 @@ def test_forecasts_of_counts_are_refused():
     with pytest.raises(ValueError, match="CountTarget"):
         replace(auto, target=CountTarget(), extra_experts=(ForecastColumns("nwp"),))
     assert replace(auto, target=CountTarget()).extra_experts == auto.extra_experts  # left out there, as lags are
-
-
-def test_records_that_are_the_same_without_past_targets_stand_once():
-    generator = torch.Generator().manual_seed(0)
-    X = torch.randn(60, 2, generator=generator, dtype=torch.float64)
-    both = WindowGP(num_rows=30, lags=True), WindowGP(num_rows=30, name="of inputs")
-    spec = replace(auto, bases=(LinearBasis(),), static=True, random_walk_variances=(), innovations=(), lags=None)
-    spec = replace(spec, extra_experts=both)
-    assert spec.unfitted(X, X[:, 0]).names == ("linear/static/0", "window/0")
-    lagged = replace(spec, lags=TargetLags(lags=(1,), bases=()))
-    assert lagged.unfitted(X, X[:, 0]).names[-2:] == ("window/0", "of inputs/0")
 
 
 def test_auto_has_twelve_experts_at_most():

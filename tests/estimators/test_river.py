@@ -66,7 +66,7 @@ def checks_of(kind):
     ]
 
 
-@pytest.mark.filterwarnings("ignore:the fit takes nearly all for noise")  # features are dropped at random
+@pytest.mark.filterwarnings("ignore:the fit explains almost none")  # features are dropped at random
 @pytest.mark.parametrize(("model", "check"), checks_of(RiverRegressor))
 def test_checks_of_a_regressor(model, check):
     check(model.clone())

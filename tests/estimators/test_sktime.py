@@ -63,7 +63,7 @@ def test_a_season_is_forecast_and_updates_need_no_refit():
     assert ((y[96:108] >= lower) & (y[96:108] <= upper)).mean() >= 0.75
 
 
-@pytest.mark.filterwarnings("ignore:the fit takes nearly all for noise")
+@pytest.mark.filterwarnings("ignore:the fit explains almost none")
 def test_dates_without_a_frequency_are_refused_and_a_gap_filled_by_asfreq_is_none():
     y = series().set_axis(pd.date_range("2024-01-01", periods=72, freq="h"))
     holed = y.drop(y.index[20])

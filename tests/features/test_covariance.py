@@ -4,7 +4,7 @@ import pytest
 import torch
 from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
 
-from gp_ensembles.features.covariance import bind_covariance, evidence
+from gp_ensembles.features.covariance import bind_covariance, exact_log_evidence
 from gp_ensembles.numerics.exact_gp import log_marginal
 
 
@@ -38,7 +38,7 @@ def test_evidence_and_its_first_and_second_derivatives_are_those_of_the_matrix(n
     inputs = [*kernel.parameters(), noise.requires_grad_(), y.requires_grad_()]
     found = []
     for value in (
-        evidence(kernel, rows, noise, y),
+        exact_log_evidence(kernel, rows, noise, y),
         log_marginal(bind_covariance(kernel).of_targets(rows, noise), y),
     ):
         first = torch.autograd.grad((weights * value).sum(), inputs, create_graph=True)
@@ -46,13 +46,15 @@ def test_evidence_and_its_first_and_second_derivatives_are_those_of_the_matrix(n
         found.append([value, *first, *second])
     for got, want in zip(*found, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-8)
-    alone = torch.autograd.grad((weights * evidence(kernel, rows, noise, y)).sum(), inputs)
+    alone = torch.autograd.grad((weights * exact_log_evidence(kernel, rows, noise, y)).sum(), inputs)
     torch.testing.assert_close(alone, tuple(found[1][1 : 1 + len(alone)]), rtol=1e-9, atol=1e-9)
 
 
 def test_evidence_is_nan_without_a_factor():
     X, kernel, y = problem(2.5)
-    value = evidence(kernel, X.expand(2, 6, 2), torch.tensor([[-5.0], [1.0]], dtype=torch.float64).expand(2, 6), y)
+    value = exact_log_evidence(
+        kernel, X.expand(2, 6, 2), torch.tensor([[-5.0], [1.0]], dtype=torch.float64).expand(2, 6), y
+    )
     assert value.isnan().tolist() == [True, False]
     value.nansum().backward()
     assert bool(kernel.raw_outputscale.grad.isfinite().all())

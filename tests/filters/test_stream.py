@@ -28,7 +28,7 @@ def check(Phi, y, noise, q, size):
     for start in range(0, len(y), size):
         rows = slice(start, start + size)
         state, want = update_block(state, Phi[..., rows, :], y[rows], transition, noise)
-        stream.look(Phi[..., rows, :], y[rows], bool(y[rows].isnan().any()))
+        stream.set_block(Phi[..., rows, :], y[rows], bool(y[rows].isnan().any()))
         got = stream.condition(Rows(y[rows]))
         stream.commit()
         close = {"rtol": 1e-9, "atol": 1e-11} if Phi.shape[-1] > 100 else {"rtol": 1e-10, "atol": 1e-12}
@@ -61,7 +61,7 @@ def test_what_counts_of_targets_may_change_after_the_products():
         share[[size // 2, -1]] = torch.tensor([1e-3, 1e-14], dtype=torch.float64)
         moments, walks = state.moments.clone(), None if q is None else RandomWalk(q)
         stream = BlockStream(moments, noise, q, size)
-        stream.look(Phi, y, False)
+        stream.set_block(Phi, y, False)
         for known in (Rows(y), Rows(y, share=share), Rows(y, extra=extra), Rows(y, share=share, extra=extra)):
             found = stream.condition(known)
             after, wanted = update_block(state, Phi, known, walks, noise)
@@ -75,12 +75,12 @@ def test_staging_does_not_touch_the_state():
     moments = gaussian_state(torch.ones(3, dtype=torch.float64), 5).moments.clone()
     before = moments.clone()
     stream = BlockStream(moments, noise, torch.ones(3, 1, dtype=torch.float64), 8)
-    stream.look(Phi, y, False)
+    stream.set_block(Phi, y, False)
     stream.condition(Rows(y))
     assert torch.equal(moments, before)
     for size in (1, 8):
         bad = BlockStream(moments, torch.tensor([0.1, -90.0, 0.1], dtype=torch.float64), None, size)
-        bad.look(Phi[:, :size], y[:size], False)
+        bad.set_block(Phi[:, :size], y[:size], False)
         with pytest.raises(NumericalError, match="expert 1"):
             bad.condition(Rows(y[:size]))
         assert torch.equal(moments, before)
@@ -92,7 +92,7 @@ def test_a_long_stream_stays_exact():
     moments = gaussian_state(torch.ones(2, dtype=torch.float64), 8).moments.clone()
     stream = BlockStream(moments, noise, None, 32)
     for start in range(0, 20_000, 32):
-        stream.look(Phi[:, start : start + 32], y[start : start + 32], False)
+        stream.set_block(Phi[:, start : start + 32], y[start : start + 32], False)
         stream.condition(Rows(y[start : start + 32]))
         stream.commit()
     precision = Phi.mT @ Phi / noise[:, None, None] + torch.diag_embed(torch.ones(2, 8, dtype=torch.float64))
@@ -116,7 +116,7 @@ def count(num_rows, num_experts):
     moments = gaussian_state(torch.ones(num_experts, dtype=torch.float64), 6).moments.clone()
     stream = BlockStream(moments, noise, None, num_rows)
     with CountOperators() as counter:
-        stream.look(Phi, y, False)
+        stream.set_block(Phi, y, False)
         stream.condition(Rows(y))
         stream.commit()
     return counter.names

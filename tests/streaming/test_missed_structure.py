@@ -51,7 +51,7 @@ def test_noise_is_no_structure():
 def test_a_fit_that_misses_a_function_says_so_and_one_of_noise_does_not(tmp_path):
     X = torch.rand(300, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     with pytest.warns(
-        UserWarning, match="takes nearly all for noise, yet .* of the variance of the targets is common"
+        UserWarning, match="explains almost none .* similar inputs share .* of it: it missed a function"
     ) as seen:
         model = OnlineModel(LINES).fit(X, wave(X, 0.2))
     assert seen[0].filename == __file__

@@ -21,11 +21,4 @@ from gp_ensembles.papers.gplvm.model import IEGPLVM
 from gp_ensembles.papers.gplvm.presets import die_gplvm, dsie_gplvm, ie_gplvm, sie_gplvm
 from gp_ensembles.papers.gplvm.records import LatentSettings
 
-__all__ = [
-    "IEGPLVM",
-    "LatentSettings",
-    "die_gplvm",
-    "dsie_gplvm",
-    "ie_gplvm",
-    "sie_gplvm",
-]
+__all__ = ["IEGPLVM", "LatentSettings", "die_gplvm", "dsie_gplvm", "ie_gplvm", "sie_gplvm"]

@@ -27,14 +27,7 @@ from gp_ensembles.papers.gplvm.embed import (
     weight_prior,
 )
 from gp_ensembles.papers.gplvm.first_rows import filled_from_nearest, fit_batch, principal_components
-from gp_ensembles.papers.gplvm.neighbors import (
-    Replaced,
-    RowStore,
-    keep_rows,
-    nearest_rows,
-    restore_rows,
-    row_store,
-)
+from gp_ensembles.papers.gplvm.neighbors import Replaced, RowStore, keep_rows, nearest_rows, restore_rows, row_store
 from gp_ensembles.papers.gplvm.records import (
     Embeddings,
     LatentSettings,
