@@ -137,9 +137,9 @@ class PowerCut:
             for folder, _, files in os.walk(self._root):
                 for name in files:
                     path = Path(folder, name)
-                    content = self._contents[self._things[path.stat().st_ino]]
+                    thing = self._things.get(path.stat().st_ino, -1)  # a lock is opened by ``filelock``, unseen
                     path.unlink()
-                    path.write_bytes(content)
+                    path.write_bytes(self._contents.get(thing, b""))
             return
         root = self._things[self._root.stat().st_ino]
         for path in self._root.iterdir():
