@@ -2,7 +2,6 @@
 
 import copy
 import math
-import warnings
 from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any, Self
 
@@ -63,6 +62,7 @@ from gp_ensembles.filters.states import (
 )
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.display import ensemble_html, ensemble_text
+from gp_ensembles.numerics.warn_caller import warn_caller
 
 _UNRANKED = (
     "the experts are weighted equally because no row has been observed since the fit: observe rows first, or fit "
@@ -270,7 +270,7 @@ class OnlineEnsemble(nn.Module):
         check_inputs(X, self.ensemble.num_inputs, bound.like, bound.bounded, self.ensemble.forecasts)
         layers, state = self.ensemble.layers, bound.state
         if not self.is_ranked and int(state.meta.num_seen) == 0:
-            warnings.warn(_UNRANKED, UserWarning, stacklevel=4)  # of a guarded method without gradients
+            warn_caller(_UNRANKED)
         rows = checked_rows(X, X[:, 0], steps, extra, self.ensemble.is_real)
         parts: list[AnyMixture] = []
         for here in rows.equal_steps(_PREDICT_ROWS):

@@ -1,7 +1,6 @@
 """Records of bases: the feature maps of an ensemble's experts, built from the warm-up rows and not yet fitted."""
 
 import math
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -22,6 +21,7 @@ from gp_ensembles.features.linear import LinearFeatures
 from gp_ensembles.features.radial import RadialBasisFeatures
 from gp_ensembles.numerics.gpytorch_types import Kernel
 from gp_ensembles.numerics.kmeans import kmeans
+from gp_ensembles.numerics.warn_caller import warn_caller
 
 # Starting length scales as shares of each column's range. Of the papers' 0.1, 1 and 10 the first and the last stay
 # where the evidence is flat (all features zero, or all inputs alike); these were best or near it on three tables.
@@ -306,11 +306,9 @@ def most_per_column(number: int, num_columns: int, what: str) -> int:
     """Features per column of an additive basis; with more than 200 columns at least one, and at most 2 000 in all."""
     most = max(1, _MOST_ADDITIVE // num_columns) if num_columns > _MOST_COLUMNS else number
     if number > most:
-        warnings.warn(
+        warn_caller(
             f"each of {num_columns} columns has {most} {what} instead of {number}: {number * num_columns} features "
             f"would be too many; leave out columns for more",
-            UserWarning,
-            stacklevel=6,
         )
     return min(number, most)
 

@@ -1,6 +1,5 @@
 """Construction of an ensemble from warm-up rows: features, hyperparameters, samples, conditioning."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import final
@@ -38,6 +37,7 @@ from gp_ensembles.likelihoods import CountLikelihood
 from gp_ensembles.meta_learners import MetaLearner
 from gp_ensembles.numerics.devices import check_memory
 from gp_ensembles.numerics.display import call_text
+from gp_ensembles.numerics.warn_caller import warn_caller
 
 _REAL = RealTarget()
 _MIN_ROWS = 10
@@ -113,7 +113,7 @@ def fitted_experts(
         _check_room(name, features, X)
     label = only_label(target, y)
     if label is not None and fit.method is not None:
-        warnings.warn(one_class_message(label), UserWarning, stacklevel=4)
+        warn_caller(one_class_message(label))
         fit = replace(fit, method=None)
     return [(name, _fit(target.expert(features, y), X, y, fit, generator, progress, short)) for name, features in maps]
 
@@ -277,9 +277,7 @@ def check_warm_up(X: Tensor, y: Tensor, target: Target) -> None:
 def _warn_of_scale(y: Tensor) -> None:
     mean, scale = float(y.mean()), float(y.std())
     if abs(mean) > _FAR or not 1 / _FAR < scale < _FAR:
-        warnings.warn(
+        warn_caller(
             f"the warm-up targets have mean {mean:.3g} and standard deviation {scale:.3g}; ensembles expect "
             f"standardized targets (mean 0, deviation 1), see gp_ensembles.streaming.columns.Standardizer",
-            UserWarning,
-            stacklevel=5,
         )

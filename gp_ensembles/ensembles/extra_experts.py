@@ -7,7 +7,6 @@ length scales of one, :class:`Refitted` finds lags and hyperparameters afresh as
 
 import copy
 import math
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,6 +34,7 @@ from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.features.linear import LinearFeatures
 from gp_ensembles.numerics.gpytorch_types import Likelihood
 from gp_ensembles.numerics.lag_selection import carried_forward
+from gp_ensembles.numerics.warn_caller import warn_caller
 from gp_ensembles.spectral import OrthogonalDraws
 
 _MOST_ROWS = 500  # of the exact process of wide features: O(N^3) per step of the optimizer
@@ -136,11 +136,9 @@ def _has_too_many(num_columns: int, name: str, num_rows: int) -> bool:
     """Whether an exact Gaussian process has fewer rows than columns, its length scales undetermined; then it warns."""
     if num_columns <= num_rows:
         return False
-    warnings.warn(
+    warn_caller(
         f"the expert {name!r} is left out: its {num_rows} rows are fewer than its {num_columns} columns, including "
         f"past targets; give it more rows, or leave out columns",
-        UserWarning,
-        stacklevel=6,
     )
     return True
 

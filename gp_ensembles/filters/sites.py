@@ -14,7 +14,6 @@ costs several times as much as one of numpy for a dozen numbers.
 """
 
 import functools
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from torch import Tensor
 
 from gp_ensembles.numerics.derivatives import LatentDensity, diagonal_matrix, library_of
 from gp_ensembles.numerics.gauss_hermite import gauss_hermite, normal_nodes
+from gp_ensembles.numerics.warn_caller import warn_caller
 
 _NEWTON_STEPS = 8  # plain Newton steps before damping is paid for
 _UNCHECKED, _UNDAMPED = 2, 40  # steps from one side before the first is checked, and at most
@@ -278,11 +278,10 @@ def _damped(density: LatentDensity, mean: Any, variance: Any, y: Any) -> Site:
     if site is not None:
         return site
     sizes = abs(move).reshape(mean.shape[0] if mean.ndim > 1 + is_vector else 1, -1)
-    warnings.warn(
+    warn_caller(
         f"the mode of a target was not found in {_CAP} damped Newton steps for expert "
         f"{int(xp.amax(sizes, -1).argmax())}: the last step was {float(sizes.max()):.2g}; going on from there",
         ConvergenceWarning,
-        stacklevel=2,
     )
     # Off the mode a curvature may be negative beyond all bounds: that part is left out.
     second = density.derivatives(mean + _times(variance, pull), y)[1]

@@ -48,6 +48,7 @@ from gp_ensembles.streaming.after_mixture import in_units
 from gp_ensembles.streaming.bad_rows import warn_of_outliers
 from gp_ensembles.streaming.config import MIN_WARM_UP, Impute, OnBadRow, StreamConfig
 from gp_ensembles.streaming.inputs import InputState
+from gp_ensembles.streaming.missed_structure import warn_of_missed
 from gp_ensembles.streaming.point_mass import without_point
 
 _Counts = dict[Hashable, int]  # rows of series
@@ -475,7 +476,7 @@ class Fleet:
             self.series = self._empty(ensemble)
             if len(some_of(ups.standard)) == 1:  # it has been fitted to
                 own = False, False
-        start_series(self.series, self.config, ups, *own)
+        warn_of_missed(start_series(self.series, self.config, ups, *own))
         self._waiting = {name: rows for name, rows in self._waiting.items() if name not in ready}
         return ready
 

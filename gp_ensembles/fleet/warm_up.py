@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ from gp_ensembles.streaming.checks import extended_warm_up
 from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.config import MIN_WARM_UP, StreamConfig
 from gp_ensembles.streaming.inputs import InputState
+from gp_ensembles.streaming.missed_structure import missed_share
+
+T = TypeVar("T")
 
 _MOST_SERIES, _MOST_ROWS = 50, 500  # to which hyperparameters are fitted
 _AT_ONCE = 256  # series whose rows are standardized together
@@ -114,8 +117,8 @@ def _standardized(config: StreamConfig, ups: WarmUps) -> WarmUps:
 
 def start_series(
     series: EnsembleFleet, config: StreamConfig, ups: WarmUps, own_variances: bool, own_length_scales: bool
-) -> None:
-    """Add series that have had their warm-ups, and let them learn these."""
+) -> dict[Hashable, float]:
+    """Add series that have had their warm-ups, and let them learn these; what the fit misses of some that vary."""
     settings = config.ensemble.fit_settings
     if own_length_scales:
         ups = _standardized(config, ups._replace(columns=_own_length_scales(series.ensemble, settings, ups)))
@@ -123,10 +126,15 @@ def start_series(
     series.add(ups.names, variances=variances)
     each = [name for name, rows in zip(ups.names, ups.standard, strict=True) for _ in range(len(rows.y))]
     X, y = (torch.cat(part).to(config.torch_dtype) for part in zip(*ups.standard, strict=True))
-    series.observe(each, X, y)
+    predicted = series.observe(each, X, y).mixture.mean.to(y).split([len(rows.y) for rows in ups.standard])
     series.write_note("columns", ups.names, ups.columns)
     series.write_note("inputs", ups.names, _states_after(series, config, ups))
     series.write_note("point", ups.names, ups.points)
+    if not config.ensemble.target.is_real:
+        return {}
+    warm = dict(zip(ups.names, zip(ups.standard, predicted, strict=True), strict=True))
+    some = [name for name, (rows, _) in warm.items() if moves(rows)]
+    return {name: missed_share(*warm[name][0], warm[name][1]) for name in evenly(some)}
 
 
 def _states_after(series: EnsembleFleet, config: StreamConfig, ups: WarmUps) -> Tensor:
@@ -171,9 +179,13 @@ def template_of(series: Sequence[WarmUpRows]) -> WarmUpRows:
 
 def some_of(series: Sequence[WarmUpRows]) -> list[WarmUpRows]:
     """Some of the series that vary, evenly chosen."""
-    moving = [rows for rows in series if moves(rows)]
-    num = min(len(moving), _MOST_SERIES)
-    return [moving[number * len(moving) // num] for number in range(num)]
+    return evenly([rows for rows in series if moves(rows)])
+
+
+def evenly(things: Sequence[T]) -> list[T]:
+    """Some of them, evenly chosen."""
+    num = min(len(things), _MOST_SERIES)
+    return [things[number * len(things) // num] for number in range(num)]
 
 
 def stacked(series: Sequence[WarmUpRows]) -> tuple[Tensor, Tensor]:

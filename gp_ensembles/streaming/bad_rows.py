@@ -3,12 +3,12 @@
 Before there is a scale, one outlier would set it.
 """
 
-import warnings
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from gp_ensembles.numerics.warn_caller import warn_caller
 from gp_ensembles.streaming.checks import (
     FARTHEST,
     LARGEST,
@@ -92,7 +92,7 @@ def warm_up_outlier_lines(num_missing: int, num_kept: int) -> list[str]:
 def warn_of_outliers(num_missing: int, num_kept: int) -> None:
     """A ``UserWarning`` for each line of :func:`warm_up_outlier_lines`."""
     for line in warm_up_outlier_lines(num_missing, num_kept):
-        warnings.warn(line, UserWarning, stacklevel=5)  # the caller of a guarded method
+        warn_caller(line)
 
 
 def _most(num_observed: int) -> int:

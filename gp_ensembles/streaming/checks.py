@@ -1,6 +1,5 @@
 """Checks of the rows of a stream; messages name the row, the column and the remedy."""
 
-import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,6 +8,7 @@ from torch import Tensor
 
 from gp_ensembles.ensembles.targets import Target
 from gp_ensembles.likelihoods.response import IllegalTargetError
+from gp_ensembles.numerics.warn_caller import warn_caller
 from gp_ensembles.streaming.config import MIN_WARM_UP
 
 FARTHEST = 1e6  # warm-up deviations beyond which a number is taken for a mistake
@@ -110,11 +110,9 @@ def extended_warm_up(y: Tensor, num: int) -> int | None:
 def warn_of_waiting(num_before: int, num_rows: int, warmup: int) -> None:
     """A ``UserWarning``, once, when a warm-up has become twice as long as planned and continues."""
     if num_before < 2 * warmup <= num_rows:
-        warnings.warn(
+        warn_caller(
             f"the warm-up of {warmup} rows has not ended after {num_rows}: fewer than {MIN_WARM_UP} targets were "
             f"observed, or fewer than that differ from the commonest; all rows are kept until then",
-            UserWarning,
-            stacklevel=4,  # the caller of a guarded method
         )
 
 

@@ -1,6 +1,5 @@
 """The columns of a table: scales and imputation of inputs, and forecasts of the target, found from the warm-up rows."""
 
-import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ from gp_ensembles.ensembles.external_models import ForecastColumns
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.experts.adapters import moments_of
 from gp_ensembles.numerics.display import prints_fields
+from gp_ensembles.numerics.warn_caller import warn_caller
 from gp_ensembles.streaming.checks import columns_of
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.input_states import Imputation, missing_indicators
@@ -189,12 +189,10 @@ def warn_of_poor_forecasts(spec: EnsembleSpec, forecasts: Tensor, y: Tensor) -> 
             slope = (centered * seen).sum() / centered.square().sum().clamp_min(torch.finfo(seen.dtype).tiny)
             line = _size(seen - seen.mean() - slope * centered)
             names = ", ".join(map(repr, record.columns))
-            warnings.warn(
+            warn_caller(
                 f"the forecasts {names} were off by {off:.4g} in the warm-up rows (root mean square), where the mean "
                 f"of the targets is off by {spread:.4g} and the best line through the forecasts by {line:.4g}: are "
                 f"they in the units of the target, and in the row that they predict?",
-                UserWarning,
-                stacklevel=5,
             )
 
 

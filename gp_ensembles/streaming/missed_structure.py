@@ -6,12 +6,14 @@ correlation needs no model (Moran 1950, for one neighbor and normal scores).
 """
 
 import math
+from collections.abc import Hashable, Mapping
 from statistics import NormalDist
 
 import torch
 from torch import Tensor
 
 from gp_ensembles.numerics.normal_scores import normal_score
+from gp_ensembles.numerics.warn_caller import warn_caller
 
 _LITTLE = 0.1  # share of the variance that a fit explains which is next to nothing
 _FALSE = 1e-3  # share of tables of noise in which a correlation may be taken for structure
@@ -65,3 +67,11 @@ def missed_text(share: float) -> str:
         f"or more of it: it missed a function; use a longer warm-up, leave out irrelevant inputs, or add WindowGP() to "
         f"extra_experts"
     )
+
+
+def warn_of_missed(shares: Mapping[Hashable, float]) -> None:
+    """A ``UserWarning`` where fits miss something in any of the series that were looked at, which it names."""
+    missed = [name for name, share in shares.items() if share > 0]
+    if len(missed) > len(shares) // 25:  # one of many is found by chance
+        many = f"series {missed[0]!r}" + f" and {len(missed) - 1} more" * (len(missed) > 1)
+        warn_caller(f"{many} of {len(shares)} looked at: {missed_text(min(shares[name] for name in missed))}")

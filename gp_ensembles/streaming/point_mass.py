@@ -4,7 +4,6 @@ One learns whether a target equals the point, the ensemble of the stream learns 
 point as missing (Cragg 1971).
 """
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -24,6 +23,7 @@ from gp_ensembles.engine.state import snapshot
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
 from gp_ensembles.ensembles.presets import auto_for
 from gp_ensembles.ensembles.targets import BinaryTarget
+from gp_ensembles.numerics.warn_caller import warn_caller
 from gp_ensembles.streaming.after_mixture import (
     CalibrationState,
     calibrate_block,
@@ -191,7 +191,7 @@ def build(
     if predictions is not None and config.ensemble.target.is_real and y.ndim == 1:
         missed = missed_share(warm.scaled, path.targets(others), predictions.mean)
     if missed > 0:
-        warnings.warn(missed_text(missed), UserWarning, stacklevel=5)
+        warn_caller(missed_text(missed))
     if content is not None:
         restore(online, content)
         if point is not None:

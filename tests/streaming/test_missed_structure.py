@@ -7,6 +7,7 @@ import torch
 
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.presets import oebe
+from gp_ensembles.fleet import Fleet
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.health import health
 from gp_ensembles.streaming.missed_structure import missed_share
@@ -64,3 +65,13 @@ def test_a_fit_that_misses_a_function_says_so_and_one_of_noise_does_not(tmp_path
     assert quiet.anomaly_counts.share_missed == 0
     line = OnlineModel(LINES).fit(X, X[:, 0] + 0.2 * wave(X, 1.0))  # most of it is found
     assert line.anomaly_counts.share_missed == 0
+
+
+def test_a_fleet_names_series_whose_function_is_missed():
+    X = torch.rand(900, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    names, noise = [row % 3 for row in range(900)], draws(900)
+    y = torch.where(torch.arange(900) % 3 == 1, wave(X, 0.2), noise)
+    with pytest.warns(UserWarning, match="^series 1 of 3 looked at: the fit explains almost none") as seen:
+        Fleet(LINES.ensemble, warmup=300).observe(names, X, y)
+    assert seen[0].filename == __file__
+    Fleet(LINES.ensemble, warmup=300).observe(names, X, noise)

@@ -1,7 +1,6 @@
 """ChEES-HMC: Hamiltonian Monte Carlo with all chains as one tensor; the state from which they continue."""
 
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
@@ -11,6 +10,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from gp_ensembles.numerics.draws import generator_device
+from gp_ensembles.numerics.warn_caller import warn_caller
 from gp_ensembles.papers.fusion.adaptation import (
     DualAveraging,
     LengthState,
@@ -187,14 +187,13 @@ def sample_hmc(
                 bar.update()
     except KeyboardInterrupt:
         made = max(run.state.iteration - settings.num_warmup, 0)
-        warnings.warn(
+        warn_caller(
             f"interrupted after {run.state.iteration} transitions, {made} of them after the warm-up; pass the "
             "state of the draws as start to continue",
-            stacklevel=2,
         )
     draws = run.draws()
     for caution in _cautions(draws):
-        warnings.warn(caution, stacklevel=2)
+        warn_caller(caution)
     return draws
 
 

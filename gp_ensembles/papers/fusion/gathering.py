@@ -1,10 +1,10 @@
 """Predictions of all kinds of experts and forecasts as one table; a warning where experts were trained on the rows."""
 
-import warnings
 from collections.abc import Sequence
 
 from torch import Tensor
 
+from gp_ensembles.numerics.warn_caller import warn_caller
 from gp_ensembles.papers.fusion.experts import ExpertPredictions, predict_expert, predict_experts
 from gp_ensembles.papers.fusion.regressors import Regressor, RegressorExpert, known_rows, scale_numbered
 
@@ -82,10 +82,9 @@ def _warn_of_rows(expert: object, number: int, X: Tensor, y: Tensor) -> None:
     """Warn of an expert that was trained on some of these rows, as far as that can be seen."""
     shared = known_rows(expert.regressor if isinstance(expert, RegressorExpert) else expert, X, y)
     if shared:
-        warnings.warn(
+        warn_caller(
             f"expert {number} was trained on {shared} of the {len(X)} rows from which its weight is learned, and looks "
             "better there than it is: give other rows, or predictions by leave_one_out or cross_fit",
-            stacklevel=5,
         )
 
 
@@ -95,9 +94,8 @@ def _warn_of_errors(predictions: ExpertPredictions, y: Tensor) -> None:
         return
     ratio = ((y - predictions.mean).square() / predictions.target_variance).mean(1)
     for k in (ratio < _SUSPECT).nonzero().squeeze(-1).tolist():
-        warnings.warn(
+        warn_caller(
             f"the errors of expert {k} on these rows are {float(ratio[k].sqrt()):.2g} of the deviations that it "
             "states: if it was trained on them, give rows that it has not seen, or predictions by leave_one_out or "
             "cross_fit",
-            stacklevel=5,
         )

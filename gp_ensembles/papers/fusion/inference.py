@@ -2,7 +2,6 @@
 
 import math
 import time
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from tqdm import tqdm
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.display import call_text, prints_fields
 from gp_ensembles.numerics.minimize import Minimum, minimize
+from gp_ensembles.numerics.warn_caller import warn_caller
 from gp_ensembles.papers.fusion.base import FusionModel, hyperparameter_block
 from gp_ensembles.papers.fusion.chees import Chains
 from gp_ensembles.papers.fusion.leapfrog import evaluate
@@ -160,7 +160,7 @@ def without_parameters(model: FusionModel, method: str) -> PosteriorDraws:
 def issue_cautions(cautions: Sequence[str]) -> tuple[str, ...]:
     """Warn of each at the stack level of the caller's caller; returns them."""
     for caution in cautions:
-        warnings.warn(caution, stacklevel=4)
+        warn_caller(caution)
     return tuple(cautions)
 
 

@@ -5,13 +5,13 @@ Gaussian process experts with input-dependent noise: :class:`MoGPE`, :class:`PoG
 """
 
 import math
-import warnings
 from collections.abc import Mapping
 from typing import final
 
 import torch
 from torch import Tensor
 
+from gp_ensembles.numerics.warn_caller import warn_caller
 from gp_ensembles.papers.fusion.base import FusionModel, PredictiveComponents
 from gp_ensembles.papers.fusion.experts import ExpertPredictions
 from gp_ensembles.papers.fusion.function_priors import FourierPrior, weight_prior
@@ -386,8 +386,7 @@ def _warn_of_scale(y: Tensor, X: Tensor, prior: FourierPrior) -> None:
     stddev = float(prior.basis(X).square().sum(0).mean().sqrt())
     size = float(y.square().mean().sqrt())
     if size > _FAR * stddev:
-        warnings.warn(
+        warn_caller(
             f"targets of size {size:.2g} lie far outside a prior of standard deviation {stddev:.2g}: standardize them, "
             "or give the prior of the mean a larger amplitude",
-            stacklevel=4,
         )

@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, final, runtime_checkable
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from gp_ensembles.numerics import normal
 from gp_ensembles.numerics.draws import permutation
+from gp_ensembles.numerics.warn_caller import warn_caller
 from gp_ensembles.papers.fusion.experts import ExpertPredictions, PredictiveExpert, check_inputs
 
 # Fewest rows for a scale; folds in which scales are compared; Newton steps for one.
@@ -99,10 +99,9 @@ def scale_regressors(regressors: Sequence[Regressor], X: Tensor, y: Tensor) -> S
     found = scale_numbered(dict(enumerate(regressors)), X, y)
     for k, one in enumerate(regressors):
         if shared := known_rows(one, X, y):
-            warnings.warn(
+            warn_caller(
                 f"{_name(one, k)} was fitted to {shared} of these {len(X)} rows, and its errors are smaller here than "
                 "elsewhere: give other rows, or take cross_fit",
-                stacklevel=2,
             )
     return found
 

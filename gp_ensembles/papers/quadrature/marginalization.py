@@ -4,7 +4,6 @@ import functools
 import hashlib
 import operator
 import time
-import warnings
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -14,6 +13,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from gp_ensembles.files import checkpoint as files
+from gp_ensembles.numerics.warn_caller import warn_caller
 from gp_ensembles.papers.quadrature.evidence import TARGET_SD, EvidenceSampler, EvidenceState
 from gp_ensembles.papers.quadrature.importance import ImportanceDraws
 from gp_ensembles.papers.quadrature.prior import draw_seed
@@ -148,13 +148,12 @@ def marginalize(
         except KeyboardInterrupt:
             if state is None or not state.num_evaluations:
                 raise
-            warnings.warn(
+            warn_caller(
                 f"interrupted after {state.num_evaluations} of {budget.evaluations} likelihoods; the result uses those",
-                stacklevel=2,
             )
     found = Marginalization(given, cast(SearchState, state), search, deadline.is_over)
     if found.doubt and budget.draws:
-        warnings.warn(found.doubt, stacklevel=2)
+        warn_caller(found.doubt)
     return found
 
 

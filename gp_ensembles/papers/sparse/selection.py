@@ -1,7 +1,6 @@
 """Selection of knots for normal targets."""
 
 import math
-import warnings
 from copy import deepcopy
 from typing import final
 
@@ -15,6 +14,7 @@ from tqdm import tqdm
 
 from gp_ensembles.bo.data import warn_of_noise
 from gp_ensembles.numerics.gpytorch_types import Kernel, Mean
+from gp_ensembles.numerics.warn_caller import warn_caller
 from gp_ensembles.papers.rows import check_rows
 from gp_ensembles.papers.sparse.adaptive import AdaptiveKnots
 from gp_ensembles.papers.sparse.base import SparseModel, constant_mean
@@ -94,10 +94,9 @@ def select_knots(
     model = SparseGP(X, y, start, *deepcopy((kernel, likelihood, mean)), approximation=approximation, nugget=nugget)
     least = model.likelihood.noise_covar.raw_noise_constraint.lower_bound
     if bool(least > 0.1 * y.var()):
-        warnings.warn(
+        warn_caller(
             f"the likelihood's least noise variance, {float(least):.1g}, is as large as the targets' variance, "
             f"{float(y.var()):.1g}: standardize the targets, or give a likelihood with a smaller bound",
-            stacklevel=2,
         )
     return _search(model, strategy, progress=progress, generator=generator)
 
@@ -134,11 +133,10 @@ def _search(model: SparseGP, strategy: Strategy, *, progress: bool, generator: t
         except KeyboardInterrupt:
             run.record(run.model, "interrupted")  # what was being fitted has its best parameters so far
             stop_reason = "interrupted"
-            warnings.warn(f"interrupted with {run.model.num_knots} knots; the model is the best so far", stacklevel=3)
+            warn_caller(f"interrupted with {run.model.num_knots} knots; the model is the best so far")
     if has_free_hyperparameters(run.model) and (stuck := Coordinates(run.model).at_bounds()):
-        warnings.warn(
+        warn_caller(
             f"{', '.join(stuck)} ended ten thousand times off the start: standardize the data, or start nearer",
-            stacklevel=3,
         )
     run.model.eval()
     if isinstance(strategy, AdaptiveKnots) and run.model.likelihood.noise.requires_grad:
@@ -149,10 +147,9 @@ def _search(model: SparseGP, strategy: Strategy, *, progress: bool, generator: t
 def _warn_of_gap(model: SparseModel) -> None:
     gap, num_rows = model.bound_gap(), len(model.train_y)
     if _OPEN_GAP * num_rows < gap < math.inf:
-        warnings.warn(
+        warn_caller(
             f"with {model.num_knots} knots the bounds of the log evidence are {gap:.3g} nats apart, "
             f"{gap / num_rows:.2g} per row: more knots may predict better",
-            stacklevel=4,
         )
 
 
