@@ -121,7 +121,7 @@ def test_a_name_without_a_page_is_noticed():
 
 
 def test_the_table_of_configs_is_what_the_files_say():
-    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", PAGES["configs"], flags=re.MULTILINE)
+    rows = re.findall(r"^\| `([\w/]+)` \| (.*) \|$", PAGES["configs"], flags=re.MULTILINE)
     assert dict(rows) == config_titles()
     assert len(rows) == len(dict(rows))
 

@@ -59,7 +59,7 @@ def test_the_wheel_holds_the_package_and_the_configs_and_nothing_else(installed)
     names = zipfile.ZipFile(installed[0]).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"gp_ensembles"}
     configs = {Path(name).name for name in names if name.startswith("gp_ensembles/configs/")}
-    assert configs == {path.name for path in (ROOT / "configs").iterdir()}
+    assert configs == {path.name for path in (ROOT / "configs").rglob("*.yaml")}
     assert {"gp_ensembles/py.typed", "gp_ensembles/data/tables/SOURCES.md"} <= set(names)
 
 

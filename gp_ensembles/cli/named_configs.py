@@ -20,8 +20,9 @@ def configs_folder() -> Path:
 
 def config_titles() -> dict[str, str]:
     """Names of the configs, each with the first line of its file without the comment mark."""
-    files = sorted(configs_folder().glob("*.yaml"))
-    return {file.stem: file.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ") for file in files}
+    folder = configs_folder()
+    files = {file.relative_to(folder).with_suffix("").as_posix(): file for file in sorted(folder.rglob("*.yaml"))}
+    return {name: file.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ") for name, file in files.items()}
 
 
 def find_config(given: str | Path) -> Path:

@@ -179,13 +179,19 @@ def static_group(maps: Sequence[NamedExpert]) -> list[NamedExpert]:
     return [(f"{name}/static", expert) for name, expert in maps]
 
 
-def dynamic_group(maps: Sequence[NamedExpert], X: Tensor, random_walk_variances: Sequence[float]) -> list[NamedExpert]:
+def dynamic_group(
+    maps: Sequence[NamedExpert], X: Tensor, random_walk_variances: Sequence[float], weights_walk: bool = False
+) -> list[NamedExpert]:
     """Copies of static experts on a random walk, one for each speed, that share their features and noise."""
     speeds = list(random_walk_variances)
     if not speeds or not all(speed > 0 for speed in speeds) or len(set(speeds)) < len(speeds):
         raise ValueError(f"random_walk_variances must be distinct positive numbers, got {speeds}")
+
+    def walk(features: FeatureMap, speed: float) -> RandomWalk:
+        return RandomWalk(speed if weights_walk else _scaled_walk(features, X, speed))
+
     return [
-        (f"{name}/dynamic {speed:g}", expert.with_transition(RandomWalk(_scaled_walk(expert.features, X, speed))))
+        (f"{name}/dynamic {speed:g}", expert.with_transition(walk(expert.features, speed)))
         for speed in speeds
         for name, expert in maps
     ]

@@ -107,6 +107,8 @@ class EnsembleSpec:
         random_walk_variances: The speeds of dynamic experts: the variance that a step of the walk adds to the function,
             on average over the warm-up rows, in squared units of the standardized target. For random Fourier features
             this is the variance of each weight's step, as in the papers.
+        weights_walk: Whether each weight has these speeds and not the function, as in the papers: a basis of many or
+            large features then changes faster than another.
         rule: Weighs the experts; copied for each ensemble.
         fit_settings: How hyperparameters are found.
         target: Kind of target; targets that are not real numbers are not standardized.
@@ -119,6 +121,7 @@ class EnsembleSpec:
             never.
         rank_on_warm_up: Whether the rule weighs the experts on the warm-up rows, where their one-step log densities sum
             to the evidence of the fit; far better with few rows than equal weights, as in Waxman and Djuric (2024).
+        learns_warm_up: Whether the experts learn the warm-up rows; the papers use them for hyperparameters alone.
 
     Innovations, lags, extra experts and the threshold apply to targets of one real number only, and such extra experts
     as :class:`~gp_ensembles.ensembles.external_models.Boosting` to classes without an order, too.
@@ -155,6 +158,8 @@ class EnsembleSpec:
     extra_experts: tuple[ExpertRecord, ...] = ()
     outlier_threshold: float | None = None
     rank_on_warm_up: bool = False
+    weights_walk: bool = False
+    learns_warm_up: bool = True
 
     def __repr__(self) -> str:
         """The nearest preset, and the differences to it."""
@@ -185,7 +190,10 @@ class EnsembleSpec:
             raise ValueError("an ensemble needs random_walk_variances, static=True or both, got neither")
         if not isinstance(self.rule, MetaLearner | GroupedRule):
             raise TypeError(f"rule must be a weight rule such as FixedShare() or StickySwitching(), got {self.rule!r}")
-        check_flag(self, "rank_on_warm_up", self.rank_on_warm_up)
+        for flag in ("rank_on_warm_up", "weights_walk", "learns_warm_up"):
+            check_flag(self, flag, getattr(self, flag))
+        if self.rank_on_warm_up and not self.learns_warm_up:
+            raise ValueError("rank_on_warm_up=True goes with learns_warm_up=True: experts are ranked by what they learn")
         check_made("fit_settings", self.fit_settings, FitSettings, "FitSettings()")
         check_made("target", self.target, Target, "RealTarget() or BinaryTarget()")
         for field, example in (("innovations", "InnovationModel()"), ("extra_experts", "WindowGP()")):
@@ -276,7 +284,8 @@ class EnsembleSpec:
     ) -> tuple[OnlineEnsemble, EnsemblePredictions]:
         """As :meth:`fit`, and predictions of the warm-up rows, each made before its target was learned."""
         ensemble = self._assembled(X, y, self.fit_settings, generator, progress)
-        return conditioned(ensemble, X, y, keep_weights=self.rank_on_warm_up)
+        online, predictions = conditioned(ensemble, X, y, keep_weights=self.rank_on_warm_up)
+        return online if self.learns_warm_up else OnlineEnsemble(ensemble), predictions
 
     def unfitted(self, X: Tensor, y: Tensor, *, generator: torch.Generator | None = None) -> OnlineEnsemble:
         """An ensemble of the same shape before any data, with starting hyperparameters, to load a ``state_dict`` into.
@@ -309,7 +318,7 @@ class EnsembleSpec:
         linear = frozenset() if lagged is None else lagged.linear
         static = [named for named in experts if self.static or named[0] in linear]
         groups = [static_group(static)] if static else []
-        groups += [dynamic_group(experts, inputs, [speed]) for speed in self.random_walk_variances]
+        groups += [dynamic_group(experts, inputs, [speed], self.weights_walk) for speed in self.random_walk_variances]
         rule = copy.deepcopy(self.rule)
         if isinstance(rule, GroupedRule):
             rule = rule.build(group_size(groups[0]), len(groups))

@@ -24,6 +24,7 @@ from studies.maskerade.baselines import (
     spectral_mixture,
     variational_spectrum,
 )
+from studies.maskerade.functional_kernel import functional_kernel
 from studies.maskerade.predictions import Answer, asked
 from studies.maskerade.problems import problem_of, published_problem_of
 from studies.maskerade.sets import Split
@@ -88,6 +89,9 @@ METHODS: dict[str, Method] = {
         for letter, (title, policy) in _POLICIES.items()
     },
     "vssgp": Method("variational sparse spectrum, 10 or 50 frequencies (Gal and Turner, 2015)", variational_spectrum),
+    "fkl": Method(
+        "functional kernel learning: a Gaussian process over log spectra (Benton et al., 2019)", functional_kernel
+    ),
     "sobol": Method("average over Sobol draws of the prior, weighed by likelihood", sobol_average),
     "sm": Method("one spectral mixture, by gradient from the best prior draws", spectral_mixture),
     "rbf": Method("one RBF kernel by likelihood", radial_basis),

@@ -13,8 +13,8 @@ from studies.maskerade import sets
 from studies.maskerade.predictions import SCORES
 
 PRINTED = Path(__file__).with_name("printed.csv")
-ALL = ("maskerade-i", "maskerade-u", "maskerade-r", "vssgp", "sobol", "sm", "rbf", "matern")
-LARGE = ("maskerade-r", "maskerade-i", "vssgp", "sm", "sobol")
+ALL = ("maskerade-i", "maskerade-u", "maskerade-r", "fkl", "vssgp", "sobol", "sm", "rbf", "matern")
+LARGE = ("maskerade-r", "maskerade-i", "fkl", "vssgp", "sm", "sobol")
 _COSTS = ("evaluations", "seconds")
 ALL_SCORES = (*SCORES, *_COSTS, "best_log_likelihood", "kernels")
 

@@ -24,7 +24,7 @@ from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.streaming import StreamConfig
 
 FOLDER = Path(__file__).resolve().parents[2] / "configs"
-CONFIGS = sorted(FOLDER.glob("*.yaml"))
+CONFIGS = sorted(FOLDER.rglob("*.yaml"))
 
 
 def test_every_config_loads_and_survives_the_trip():

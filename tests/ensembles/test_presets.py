@@ -100,6 +100,20 @@ def test_predictions_before_any_weights_are_earned_warn():
     build("oebe", X[:100], y[:100], rank_on_warm_up=True).predict(X[:2])
 
 
+def test_the_papers_walk_of_weights_starts_from_the_prior():
+    """A row after the fit, nothing learned: mean zero, variance of prior, one step and noise, by hand."""
+    X, y = stream()
+    settings = {"rank_on_warm_up": False, "weights_walk": True, "learns_warm_up": False}
+    online = build("die_gp", X[:100], y[:100], **settings)
+    found, (expert,) = online.observe(X[100:101], y[100:101]).experts, online.ensemble.experts
+    Phi, prior = expert.features(X[100:101]), expert.features.prior_variance
+    variance = (prior + 1e-3) * Phi[:, 0].square().sum(-1) + expert.likelihood.noise.flatten()
+    torch.testing.assert_close(found.mean[:, 0], torch.zeros_like(prior))
+    torch.testing.assert_close(found.variance[:, 0], variance.detach())
+    with pytest.raises(ValueError, match="rank_on_warm_up=True goes with learns_warm_up=True"):
+        replace(PRESETS["ie_gp"], learns_warm_up=False)
+
+
 def test_twins_share_features_and_noise_and_exchange_weight():
     X, y = stream()
     online = build("e_doebe", X[:100], y[:100], rule=SpeedSwitching(0.2), random_walk_variances=(1e-4,))

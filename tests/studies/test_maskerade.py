@@ -19,6 +19,7 @@ from studies.harness.experiment import Choices
 from studies.harness.sources import Sources
 from studies.maskerade import sets
 from studies.maskerade import study as maskerade
+from studies.maskerade.functional_kernel import Grid, LogSpectra, differences, sliced
 from studies.maskerade.methods import METHODS, PUBLISHED
 from studies.maskerade.predictions import scored
 from studies.maskerade.problems import likelihood_of
@@ -142,8 +143,22 @@ def test_every_method_learns_within_its_budget(name):
     assert float(answer.posterior.log_weights.exp().sum()) == pytest.approx(1.0)
     assert answer.posterior.component_mean.shape[-2] == len(split.test_y)
     assert math.isfinite(answer.diagnostics["best_log_likelihood"])
-    if name not in ("rbf", "matern", "vssgp"):  # they converge instead
+    if name not in ("rbf", "matern", "vssgp", "fkl"):  # they converge instead, or go in turns
         assert answer.evaluations == 8
+
+
+def test_a_functional_kernel_starts_from_a_squared_exponential_one_and_draws_leave_the_prior_alone():
+    one, X = torch.ones((), dtype=torch.float64), torch.linspace(0, 1, 12, dtype=torch.float64).unsqueeze(-1)
+    grid = Grid(torch.linspace(0, 20, 200, dtype=torch.float64), differences(X, X))
+    state = LogSpectra(0.1 * one[None], 0 * one[None], one[None], 2 * one.log(), 40 * one)._replace(
+        width=-2 * one[None]
+    )
+    expected = (-0.5 * (X - X.mT).square() / math.exp(-2) ** 2).exp()
+    torch.testing.assert_close(grid.kernel(state.given(grid, 0 * grid.frequencies[None])), expected, rtol=0, atol=2e-3)
+    generator = torch.Generator().manual_seed(0)  # targets under noise of variance exp(40) say nothing of spectra
+    _, spent, draws = sliced(state, grid, 0 * grid.frequencies[None], X[:, 0], 400, generator)
+    assert spent == len(draws) + 1  # the first proposal of each is taken
+    assert float(torch.stack(draws).std()) == pytest.approx(1, abs=0.05)
 
 
 @pytest.mark.slow
