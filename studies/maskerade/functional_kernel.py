@@ -87,7 +87,7 @@ def functional_kernel(split: Split, evaluations: int, generator: torch.Generator
     start = (like + math.log(_LENGTH_SCALE), like, like + math.log(highest / 5), like[0], like[0] - 2)
     state, white, spent, kept = (
         LogSpectra(*start),
-        torch.zeros(num_inputs, number).to(X),
+        X.new_zeros(num_inputs, number),
         0,
         list[tuple[LogSpectra, Tensor]](),
     )
