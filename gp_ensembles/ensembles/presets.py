@@ -11,8 +11,8 @@ name         what it is                                                         
 ``sdoebe``   dynamic experts, Markov switching                                        the same
 ``e_doebe``  static experts and their dynamic copies exchange weight                  the same, section 4.2
 ``ie_gp``    a dictionary of eleven RBF kernels, Bayesian model averaging             Lu et al. (2022)
-``sie_gp``   the dictionary, Markov switching                                         the same, section 5
-``die_gp``   the dictionary, dynamic experts                                          the same, section 5
+``sie_gp``   the dictionary, Markov switching                                         the same, section 5.1
+``die_gp``   the dictionary, dynamic experts                                          the same, section 5.2
 ``dsie_gp``  the dictionary, dynamic experts and Markov switching                     the same
 ``auto``     bases, a window of the last rows, wide features and boosted trees        the page "Benchmarks"
 ``light``    random features only: fastest for one row at a time                      the same

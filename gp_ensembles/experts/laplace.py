@@ -197,9 +197,10 @@ class LaplaceExpert(Expert):
     .. math:: y_t \sim p(y \mid z_t), \qquad z_t = \phi(x_t)^\top \theta_t, \qquad \theta_0 \sim N(0, \sigma_\theta^2 I)
 
     After each target the posterior of the weights is made Gaussian again, by Laplace's method or by moment matching
-    (Lu et al. 2022, section 4; Waxman and Djuric 2024). All that a target teaches passes through its latent value, so a
-    row costs O(F²) and no system of F equations is solved. Unordered classes have a latent function each, whose weights
-    are independent of those of the others given the targets so far, see :mod:`~gp_ensembles.filters.latent`.
+    (Lu et al. 2022, section 3.2; Waxman and Djuric 2024, section 3.4). All that a target teaches passes through its
+    latent value, so a row costs O(F²) and no system of F equations is solved. Unordered classes have a latent function
+    each, whose weights are independent of those of the others given the targets so far, see
+    :mod:`~gp_ensembles.filters.latent`.
 
     Args:
         features: Feature map; its ``prior_variance`` is :math:`\sigma_\theta^2`.

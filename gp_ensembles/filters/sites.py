@@ -110,7 +110,7 @@ class RobustRule(SiteRule):
 @final
 @dataclass(frozen=True)
 class LaplaceUpdate:
-    r"""Mode and curvature of the posterior of the latent value (Lu et al. 2022, section 4).
+    r"""Mode and curvature of the posterior of the latent value (Lu et al. 2022, section 3.2).
 
     With :math:`\ell(z) = \log p(y \mid z)` and :math:`H = -\nabla^2 \ell(\hat z)` at the mode,
 

@@ -17,6 +17,8 @@ def textbook_step(
 ) -> tuple[GaussianState, StepPredictions]:
     r"""Predict one target, then learn it: recursive Bayesian linear regression.
 
+    (Lu et al. 2022, equations 23, 26 and 27; Waxman and Djuric 2024, equations 8 to 11.)
+
     .. math::
         \Sigma &\leftarrow \Sigma + Q, \qquad m = \phi^\top \mu, \qquad v = \phi^\top \Sigma \phi + \sigma^2 \\
         \mu &\leftarrow \mu + \Sigma \phi (y - m) / v, \qquad

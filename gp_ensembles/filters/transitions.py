@@ -187,7 +187,7 @@ def split_rows(Phi: Tensor, rows: Rows, transition: Transition | None) -> list[t
 class RandomWalk(Transition):
     r"""Weights walk at random: :math:`\theta_t = \theta_{t-1} + w_t`, :math:`w_t \sim N(0, Q)`.
 
-    (Lu et al. 2022, section 5; Waxman and Djuric 2024, section 3.) Where nothing is learned the variance of the
+    (Lu et al. 2022, equation 44; Waxman and Djuric 2024, equation 26.) Where nothing is learned the variance of the
     weights grows without limit.
 
     Args:

@@ -29,8 +29,8 @@ class BayesianModelAveraging(MetaLearner):
 
     .. math:: \log w_{t,m} = \log w_{0,m} + \sum_{s < t} \log p_m(y_s \mid y_{1:s-1}) + \text{const}
 
-    (Lu et al. 2022, eq. 12; Waxman and Djurić 2024, eq. 12.) A block is one cumulative sum. Weights never
-    underflow: an expert at log weight -10 000 comes back if the data turn in its favor.
+    (Lu et al. 2022, equations 20 and 25; Waxman and Djurić 2024, equation 23.) A block is one cumulative sum. Weights
+    never underflow: an expert at log weight -10 000 comes back if the data turn in its favor.
 
     Args:
         prior_weights: Prior weights, shape (M,), normalized here; ``None`` for equal ones and any M.

@@ -80,7 +80,7 @@ class MarkovSwitching(MetaLearner):
     .. math:: w_{t \mid t-1} = Q\, w_{t-1 \mid t-1}, \qquad
               w_{t \mid t} \propto w_{t \mid t-1} \circ p(y_t)
 
-    (Lu et al. 2022, section 5; Waxman and Djurić 2024, section 4.2.) The switch comes before the first
+    (Lu et al. 2022, equations 35 and 38; Waxman and Djurić 2024, equation 27.) The switch comes before the first
     target too, and before a missing one: time passes. A target is predicted with
     :math:`w_{t \mid t-1}`, never with weights that have seen it.
 
@@ -222,7 +222,7 @@ def sticky_transition(num_experts: int, stay: float) -> Tensor:
     r"""Stay with the expert with probability ``stay``, else move to any other alike.
 
     The switching IE-GP's matrix: :math:`Q_{mm}` = ``stay``, all other entries
-    :math:`(1 - q_{mm}) / (M - 1)` (Lu et al. 2022, section 5).
+    :math:`(1 - q_{mm}) / (M - 1)` (Lu et al. 2022, assumption as4).
 
     Args:
         num_experts: Number of experts M.

@@ -80,7 +80,7 @@ def nmse(mean: Tensor, y: Tensor) -> Tensor:
 
 
 def running_nmse(mean: Tensor, y: Tensor) -> Tensor:
-    r"""NMSE over time, :math:`\sum_{s \le t} (y_s - m_s)^2 / (t\,\mathrm{Var}(y))` (Lu et al. 2022, section 7).
+    r"""NMSE over time, :math:`\sum_{s \le t} (y_s - m_s)^2 / (t\,\mathrm{Var}(y))` (Lu et al. 2022, section 7.1).
 
     Shapes: ``mean`` (..., N), ``y`` (N,); returns (..., N).
     """

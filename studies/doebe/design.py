@@ -26,11 +26,9 @@ from gp_ensembles.experts.empirical_bayes import (
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.compose import Clamp
-from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.features.hilbert import Box, HilbertAdditiveFeatures
 from gp_ensembles.features.radial import RadialBasisFeatures
 from gp_ensembles.numerics.kmeans import kmeans
-from gp_ensembles.spectral import SobolDraws
 from studies.doebe.published import RampedHilbertFeatures, fit_half_determinant
 from studies.harness.protocol import Stream
 
@@ -41,7 +39,6 @@ TITLES = {
     "poly": "Poly",
     "linear": "Linear",
     "off": "OFF",
-    "qmc": "RFF-QMC",
 }
 FAMILIES = ("hsgp", "rff", "rbf", "poly", "linear")
 THREE = ("hsgp", "rff", "rbf")
@@ -63,7 +60,6 @@ class Making:
         conditioned: Whether experts have learned the warm-up rows.
         scaled_walk: Whether the walk adds 1e-3 to the function's variance; else to that of every weight.
         separate_poly: Whether OE-Poly is static and DOE-Poly dynamic; else both hold both.
-        centered_sobol: Whether quasi-random frequencies have mean zero; else one, in length scales.
     """
 
     starts: tuple[float, ...] = (0.2, 0.7, 2.0)
@@ -75,11 +71,10 @@ class Making:
     conditioned: bool = True
     scaled_walk: bool = True
     separate_poly: bool = True
-    centered_sobol: bool = True
 
 
 OURS = Making()
-PUBLISHED = Making((0.1, 1.0, 10.0), *([False] * 9))
+PUBLISHED = Making((0.1, 1.0, 10.0), *([False] * 8))
 
 
 @dataclass(frozen=True)
@@ -157,14 +152,6 @@ def _family_maps(
     num_fourier = design.num_fourier or design.num_features
     if family == "hsgp":
         return [(family, _hilbert(stream, design))]
-    if family == "qmc":
-        kernel = scaled_kernel(X, math.inf, making.starts)
-        features = RandomFourierFeatures.from_kernel(
-            kernel, X.shape[1], num_fourier, draws=SobolDraws(), generator=generator
-        )
-        if not making.centered_sobol:
-            features.normals += 1
-        return [(family, features)]
     if family == "rbf" and not making.fixed_centers:
         spread = X.amax(0) - X.amin(0)
         scales = X.new_tensor(making.starts).unsqueeze(-1) * spread

@@ -56,10 +56,6 @@ TABLES = (
         classes_text, {"": draw_scores, "_error": draw_error_curves}, is_classes=True,
     ),
     Table(
-        "appendix-b", "random and quasi-random frequencies", MAIN_SETS, tuple(family_methods(("rff", "qmc"))),
-        Design(("rff", "qmc"), num_features=500), scores_text, _SCORES,
-    ),
-    Table(
         "appendix-c", "ten samples of the hyperparameters against the optimum alone (table 3)", SAMPLES_SETS,
         _samples_methods(), Design(("hsgp", "rff"), num_samples=NUM_SAMPLES_C), samples_text, {"": draw_samples},
     ),
@@ -85,7 +81,7 @@ TABLES = (
         Design(("rff", "off"), perturbed=("rff", "off")), scores_text, _SCORES,
     ),
 )  # fmt: skip
-_TRIALS = {"appendix-a": 1, "appendix-b": 2, "appendix-c": 100, "appendix-d": 1}
+_TRIALS = {"appendix-a": 1, "appendix-c": 100, "appendix-d": 1}
 
 
 def _experiment(table: Table) -> Experiment:

@@ -37,7 +37,7 @@ COLLAPSE_SETS = (
     PaperSet(DRIFT, made_up=True),
 )
 _SMALL = ("autos", "servo", "machine", "yacht", "autompg", "housing", "stock", "energy", "concrete", "airfoil", "gas")
-_LARGE = ("skillcraft", "sml", "pol", "elevators", "bike")
+_LARGE = ("skillcraft", "sml", "pol", "bike")
 UCI_SETS = (
     *(PaperSet(name) for name in (*_SMALL, *_LARGE)),
     PaperSet("kin40k", ("kin40k", "kin8nm"), "a simulated arm of eight joints, as kin40k, with 8 192 rows"),

@@ -155,10 +155,10 @@ def _report(choices: Choices, results: Results[list[str]], end: str) -> str:
     header = ["set", "trial", "rule", *_COLUMNS]
     manner = "; the authors' choices, with their leaks" if choices.as_published else ""
     title = f"DOEBE, experiment-2: weight of the dynamic one of two additive Hilbert-space experts{manner}"
-    names = {"DOEBE": PRUNED.name, "E-DOEBE": EXCHANGED.name}
+    names = {"DOEBE": PRUNED.name, "DOEBE, not pruned": KEPT.name, "E-DOEBE": EXCHANGED.name}
     printed = beside_printed(
         read_printed(PRINTED, "experiment-2"),
-        lambda name, method, kind: estimate(results.known(f"{names[method]}; log_score_gaussian", name)),
+        lambda name, method, kind: estimate(results.known(f"{names[method]}; {kind}", name)),
     )
     lines = [title, "", aligned(header, rows), "", *([printed, ""] if printed else [])]
     lines += [*results.notes, *results.failure_lines()]

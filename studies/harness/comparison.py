@@ -89,11 +89,11 @@ class Printed(NamedTuple):
     Attributes:
         experiment: Name of the experiment here.
         set: Name of the set here.
-        method: Name of the method here, or the paper's where we do not run it.
+        method: Name of the method here, or the paper's where we do not run it; empty for a size or a setting.
         score: Name of the score here.
         value: The number.
         spread: What it printed behind a plus-minus; NaN if nothing.
-        where: Where it stands and how it was read: ``table 2``, ``figure 3, by eye``, or a secondary source.
+        where: Where it stands: ``table 2, row R, column C``, ``figure 3, caption``, ``section 5.2, text``.
     """
 
     experiment: str
@@ -132,7 +132,7 @@ def read_printed(path: Path, experiment: str) -> list[Printed]:
 
 
 def beside_printed(printed: Sequence[Printed], ours: Callable[[str, str, str], Estimate | None]) -> str:
-    """Our numbers and the printed ones as a table; empty if nothing is known to be printed.
+    """Our numbers and the printed ones as a table, without sizes and settings (no method); empty if none is left.
 
     Args:
         printed: The paper's numbers.
@@ -144,12 +144,12 @@ def beside_printed(printed: Sequence[Printed], ours: Callable[[str, str, str], E
         set   method  score        ours  trials  printed  where
         pump  exact   rmse   0.4 ± 0.01       5      0.5  table 1
     """
-    if not printed:
-        return ""
     rows: list[list[object]] = []
     for entry in printed:
+        if not entry.method:
+            continue
         found = ours(entry.set, entry.method, entry.score)
         text = f"{entry.value:.4g}" if math.isnan(entry.spread) else f"{entry.value:.4g} ± {entry.spread:.2g}"
         mine: tuple[object, object] = ("not run", 0) if found is None or not found.num else (str(found), found.num)
         rows.append([entry.set, entry.method, entry.score, *mine, text, entry.where])
-    return aligned(["set", "method", "score", "ours", "trials", "printed", "where"], rows)
+    return aligned(["set", "method", "score", "ours", "trials", "printed", "where"], rows) if rows else ""

@@ -13,7 +13,7 @@ from studies.harness.plan import chosen
 from studies.harness.sources import PaperSet
 
 BUNDLED = "digits"  # comes with scikit-learn; the others need a folder
-# Share of the rows that an online model starts from (Lu et al. 2022, section 7); digits is not among the paper's sets.
+# Share of the rows that an online model starts from (Lu et al. 2022, section 7.3); digits is not a set of the paper.
 START_SHARES = {BUNDLED: 0.1, "oil_flow": 0.1, "usps_0to4": 0.1, "mnist_5k": 0.05}
 SETS = {name: PaperSet(name) for name in START_SHARES}
 _FEWEST_TO_START = 3  # two directions need three rows

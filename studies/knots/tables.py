@@ -13,7 +13,7 @@ EXACT = "FGP"
 BESIDE = ("default",)  # another kernel: its divergence from the full process of this one is no approximation's
 _REFERENCE = "OBVk"  # the paper's method, with which the others are compared
 _COMPARED = ("mnlp", "mean_nlp", "srmse", "aukl_f", "seconds")
-_PRINTED = Path(__file__).with_name("printed.csv")
+_THEIRS = [Path(__file__).with_name(f"{name}.csv") for name in ("printed", "authors_code")]  # read, and run
 _OF_ALL = {"lowest of all": min, "highest of all": max}  # where only the range of a figure is known
 
 
@@ -55,7 +55,8 @@ def printed_text(results: Results[Plan], methods: Sequence[str], dataset: str) -
         return estimate(results.values(score, method))
 
     known = [*methods, *_OF_ALL] if methods else []
-    text = beside_printed([entry for entry in read_printed(_PRINTED, dataset) if entry.method in known], ours)
+    entries = [entry for path in _THEIRS for entry in read_printed(path, dataset)]
+    text = beside_printed([entry for entry in entries if entry.method in known], ours)
     return f"Beside the authors' numbers\n{text}" if text else ""
 
 

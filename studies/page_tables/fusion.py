@@ -1,6 +1,7 @@
 """Tables of the page on fusion by Monte Carlo."""
 
 from collections.abc import Sequence
+from statistics import median
 
 from studies.harness.comparison import paired
 from studies.page_tables.shared import Numbers
@@ -32,6 +33,13 @@ def _sampled(kept: str, method_and_experts: str) -> Sequence[Number]:
     return [Number(values(kept, score, **where)[0]) for score in ("nlpd", "seconds")]
 
 
+def _mixing(method: str, column: str) -> Sequence[Number]:
+    """R-hat: its median over parts and the largest; or how many are above 1.05."""
+    kept, _, above = column.partition(" ")
+    found = values(f"fusion/{kept}.csv", "rhat", method=method)
+    return [Number(sum(one > 1.05 for one in found))] if above else [Number(median(found)), Number(max(found))]
+
+
 _FUSED = {"constant stacking": "stacking", "het-RFF-GP": "HetGP"}
 TABLES = (
     PageTable(
@@ -51,6 +59,13 @@ TABLES = (
             "`nuts`, 4 of 500": "fusion/figure-3a_nuts.csv",
             "`--as-published`, 4 of 500": "fusion/figure-3a_as-published.csv",
         },
+    ),
+    PageTable(
+        "fusion",
+        "| R-hat | figure 3a |",
+        _mixing,
+        ("figure-3a", "figure-3a above", "figure-3b", "figure-3b above"),
+        {"het-RFF-GP": "HetGP"},
     ),
     PageTable("fusion", "| difference | K = 2 |", _paired, ("2", "3", "4", "5")),
     PageTable(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import median
 
-from studies.page_tables.shared import lines
+from studies.page_tables.shared import Numbers, lines, scores
 from studies.pages import Number, PageTable, mean, values
 
 
@@ -19,13 +19,24 @@ def _embedded(method: str, name: str) -> Sequence[Number]:
     return [Number(100 * value) for value in (median(errors), min(errors), max(errors))]
 
 
+def _medians(kept: str, *scores: str, spread: bool = False) -> Numbers:
+    """A row for each set, a column for each method: the median over draws of a sum of scores, and its range."""
+
+    def numbers(name: str, method: str) -> Sequence[Number]:
+        columns = (values(kept, score, set=name, method=method) for score in scores)
+        found = [sum(run) for run in zip(*columns, strict=True)]
+        return [Number(value) for value in (median(found), *((min(found), max(found)) if spread else ()))]
+
+    return numbers
+
+
 _ONLINE = ("IE-GP", "SIE-GP", "DIE-GP")
 _OTHERS = {"sarcos_thin10": "sarcos"}
 TABLES = (
     PageTable(
         "ie_gp",
         "| | IE-GP | SIE-GP | DIE-GP | SSGP | I-SSGPR | AdaRaker |",
-        lines("ie-gp/figure-2.json", "nmse"),
+        _medians("ie-gp/figure-2.json", "nmse", spread=True),
         (*_ONLINE, "SSGP", "I-SSGPR", "AdaRaker", "Raker"),
         _OTHERS,
     ),
@@ -39,14 +50,14 @@ TABLES = (
     PageTable(
         "ie_gp",
         "| as published | IE-GP |",
-        lines("ie-gp/figure-2_as-published.json", "nmse"),
+        _medians("ie-gp/figure-2_as-published.json", "nmse"),
         (*_ONLINE, "SSGP", "I-SSGPR", "AdaRaker", "Raker"),
         _OTHERS,
     ),
     PageTable(
         "ie_gp",
         "| seconds | IE-GP |",
-        lines("ie-gp/figure-2.json", "stream_seconds"),
+        _medians("ie-gp/figure-2.json", "fit_seconds", "stream_seconds"),
         (*_ONLINE, "SSGP", "I-SSGPR", "AdaRaker", "Raker"),
         _OTHERS,
     ),
@@ -57,6 +68,13 @@ TABLES = (
         (*_ONLINE, "AdaRaker", "Raker", "logistic regression"),
         {name: f"error_rate {name}" for name in ("banana", "musk2", "ionosphere")}
         | {f"seconds, {name}": f"stream_seconds {name}" for name in ("banana", "musk2")},
+    ),
+    PageTable(
+        "ie_gp",
+        "| wrong, percent | IE-GP |",
+        scores("ie-gp/figure-5_30-features.csv", "set"),
+        ("IE-GP", "AdaRaker"),
+        {"banana, 30 features": "banana"},
     ),
     PageTable(
         "ie_gp",

@@ -95,7 +95,7 @@ TABLES = (
         "| CO2 | RMSE |",
         scores("maskerade/table-5_co2.csv", set="co2"),
         ("rmse_standardized", "log_prob_joint"),
-        _BY_KERNELS,
+        {**_BY_KERNELS, "-I, 600 likelihoods": "maskerade-i, 600 likelihoods"},
     ),
     PageTable(
         "maskerade",

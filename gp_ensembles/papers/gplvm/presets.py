@@ -12,7 +12,7 @@ from gp_ensembles.meta_learners.switching import sticky_transition
 from gp_ensembles.papers.gplvm.model import IEGPLVM
 from gp_ensembles.papers.gplvm.records import LatentSettings
 
-# Squared length scales 2^k, k = -3 ... 3 (Lu et al. 2022, section 7), in units of the latent prior's variance of one.
+# Squared length scales 2^k, k = -3 ... 3 (Lu et al. 2022, section 7.3), of a prior of variance one.
 RBF_VARIANCES = tuple(2.0**power for power in range(-3, 4))
 
 

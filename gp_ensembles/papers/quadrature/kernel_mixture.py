@@ -36,7 +36,7 @@ _CHUNK = 2**21  # pairs of kernels times points per chunk
 
 
 class RootMixture(NamedTuple):
-    r"""Products of roots of normal densities, point by point and normalized (Hamid et al., 2022, section 3.4).
+    r"""Products of roots of normal densities, point by point and normalized (Hamid et al., 2022, appendix A).
 
     .. math:: p(y) \propto \sum_{ij} W_{ij} \sqrt{N_i(y) N_j(y)}
               = \sum_{ij} W_{ij} B_{ij} N(y; c_{ij}, V_{ij})
