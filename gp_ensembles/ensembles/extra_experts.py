@@ -11,9 +11,8 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple, final
+from typing import Any, ClassVar, NamedTuple, final
 
 import torch
 from gpytorch.kernels import RBFKernel
@@ -24,7 +23,13 @@ from gp_ensembles.ensembles.build import FitSettings, NamedExpert
 from gp_ensembles.ensembles.price import largest_size, price_of_features
 from gp_ensembles.ensembles.spec_checks import check_fields
 from gp_ensembles.experts.adapters import ModelAdapter, as_adapter, spelled
-from gp_ensembles.experts.empirical_bayes import LBFGS, fit_empirical_bayes, get_vectors, set_vectors_
+from gp_ensembles.experts.empirical_bayes import (
+    LBFGS,
+    fit_empirical_bayes,
+    get_vectors,
+    search_starts,
+    set_vectors_,
+)
 from gp_ensembles.experts.gaussian import GaussianExpert, default_likelihood
 from gp_ensembles.experts.refitted import InitialFit, RefittedExpert, lagged_columns, lags_of
 from gp_ensembles.experts.window import Refit, WindowExpert
@@ -87,24 +92,19 @@ class WarmUp(NamedTuple):
         method = self.fit.method
         if method is None:
             return best
-        precision, progress = self.fit.start_precision, self.progress
-        fit = partial(fit_empirical_bayes, start_precision=precision, progress=progress, first_rows=_FIRST_ROWS)
+        options: Any = {"start_precision": self.fit.start_precision, "progress": self.progress}
         half = best.kernel.base_kernel.lengthscale.detach().flatten()
         starts = [0.5 * len(half) ** 0.5 * half, *self.short]
+        found = search_starts(best, X, y, starts, num_rows=_FIRST_ROWS, **options)
+        for other in others:
+            set_vectors_(other, get_vectors(best))
+            fit = search_starts(other, X, y, (), num_rows=_FIRST_ROWS, before=found, **options)
+            if bool(fit.log_evidence > found.log_evidence + _WORTH):
+                best, found = other, fit
         if isinstance(method, LBFGS):
-            is_done = len(y) <= _FIRST_ROWS
             tolerance, steps = max(method.loss_tolerance, _TOLERANCE), min(method.max_iterations, _LAST_STEPS)
             method = method._replace(loss_tolerance=tolerance, max_iterations=steps)
-            first = method if is_done else method._replace(max_iterations=0)
-            found = fit(best, X, y, first, length_scales=starts)
-            for other in others:
-                set_vectors_(other, get_vectors(best))
-                fitted = fit(other, X, y, first, center=found.center)
-                best = other if bool(fitted.log_evidence > found.log_evidence + _WORTH) else best
-            if is_done:
-                return best
-            fit, starts = partial(fit, first_rows=None, center=found.center), []
-        fit(best, X, y, method, length_scales=starts)
+        fit_empirical_bayes(best, X, y, method, before=found, **options)
         return best
 
 
