@@ -44,7 +44,7 @@ class LBFGS(NamedTuple):
     loss_tolerance: float = 1e-7
 
 
-_FIRST_STEPS, _FIRST_TOLERANCE = 20, 1e-4  # of the search from each of several starts
+_FIRST_STEPS, _FIRST_TOLERANCE = 15, 1e-4  # of the search from each of several starts
 _MEMORY = 20  # steps that a search remembers: where there are many columns, fewer evaluations than with ten
 
 
@@ -158,7 +158,7 @@ def fit_empirical_bayes(
             small one keeps hyperparameters that the data do not determine from running away, and starts apart.
         progress: Show a progress bar with the mean log evidence per row.
         length_scales: Further starts: length scales of the first inputs, shape (D,) each. The search goes on from the
-            one with the most evidence after twenty steps of L-BFGS each, if that is ahead by a tenth of a nat per row.
+            one with the most evidence after fifteen steps of L-BFGS each, if that is ahead by a tenth of a nat per row.
         before: Another search, as of :func:`search_starts`, to go on from: with its prior and curvature.
 
     Returns:
@@ -204,7 +204,7 @@ def search_starts(
     worth: float = 0.0,
     before: EvidenceFit | None = None,
 ) -> EvidenceFit:
-    """Take twenty steps of L-BFGS from each of several starts, and keep the end with the most evidence, in place.
+    """Take fifteen steps of L-BFGS from each of several starts, and keep the end with the most evidence, in place.
 
     With more rows than ``num_rows`` the steps are taken on so many of them, in six blocks of consecutive rows. A
     further start must be ahead by ``worth`` nats per row. Other arguments, and what is raised, as in
