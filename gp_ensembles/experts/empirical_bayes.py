@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 import torch
 from gpytorch.kernels import ScaleKernel
-from gpytorch.priors import Prior
 from torch import Tensor, nn
 
 from gp_ensembles.experts.base import Expert
@@ -44,7 +43,7 @@ class LBFGS(NamedTuple):
     loss_tolerance: float = 1e-7
 
 
-_FIRST_STEPS, _FIRST_TOLERANCE = 15, 1e-4  # of the search from each of several starts
+_FIRST_SEARCH = LBFGS(max_iterations=15, loss_tolerance=1e-4)  # from each of several starts
 _MEMORY = 20  # steps that a search remembers: where there are many columns, fewer evaluations than with ten
 
 
@@ -128,7 +127,7 @@ def log_priors(expert: Expert) -> Tensor | float:
     value: Tensor | float = 0.0
     for module in expert.modules():
         for _, (prior, closure, _) in getattr(module, "_priors", {}).items():
-            value = value + _log_prior(prior, closure(module), expert.num_experts)
+            value = value + prior.log_prob(closure(module)).reshape(expert.num_experts, -1).sum(-1)
     return value
 
 
@@ -213,21 +212,21 @@ def search_starts(
     start, missing = get_vectors(expert), torch.nan * X.new_empty(X.shape[1])
     is_part = num_rows is not None and len(y) > num_rows
     rows = _consecutive(y, num_rows) if num_rows is not None and is_part else slice(None)
-    method, best, found, tried = LBFGS(_FIRST_STEPS, loss_tolerance=_FIRST_TOLERANCE), start, None, list[Tensor]()
+    best, found = start, None
     for scales in (missing, *length_scales):
         set_vectors_(expert, start)
         _set_length_scales_(expert, torch.cat([scales, missing[len(scales) :]]))
-        if any(torch.equal(get_vectors(expert), other) for other in tried):
+        if found is not None and torch.equal(get_vectors(expert), start):
             continue
-        tried.append(get_vectors(expert))
         try:
-            fit = _fit(expert, X[rows], y[rows], method, start_precision, progress, before)
+            fit = _fit(expert, X[rows], y[rows], _FIRST_SEARCH, start_precision, progress, before)
         except NumericalError:
             if found is None:
                 raise
             continue
         if is_part:
-            fit = fit._replace(log_evidence=_posterior(expert, X, y))
+            with torch.no_grad():
+                fit = fit._replace(log_evidence=log_posterior(expert, X, y).nan_to_num(-torch.inf))
         is_better = fit.log_evidence > (-torch.inf if found is None else found.log_evidence + worth * len(y))
         best = _chosen(is_better, get_vectors(expert), best)
         found = _chosen(is_better, fit, fit if found is None else found)
@@ -250,13 +249,6 @@ def _consecutive(y: Tensor, num_rows: int) -> Tensor:
     return (starts.unsqueeze(-1) + torch.arange(size, device=y.device)).flatten()
 
 
-@torch.no_grad()
-def _posterior(expert: Expert, X: Tensor, y: Tensor) -> Tensor:
-    """Log posterior of all rows, (M,); minus infinity where it cannot be computed."""
-    value = log_posterior(expert, X, y)
-    return torch.where(value.isfinite(), value, -torch.inf)
-
-
 def _set_length_scales_(module: nn.Module, scales: Tensor) -> None:
     """Write length scales of inputs (D,) into kernels and bumps of all these inputs; NaN for those that stay."""
     if isinstance(module, SelectColumns):
@@ -273,13 +265,7 @@ def _set_length_scales_(module: nn.Module, scales: Tensor) -> None:
 
 
 def _fit(
-    expert: Expert,
-    X: Tensor,
-    y: Tensor,
-    method: LBFGS | Adam,
-    precision: float,
-    progress: bool,
-    before: EvidenceFit | None,
+    expert: Expert, X: Tensor, y: Tensor, method: LBFGS | Adam, pull: float, progress: bool, before: EvidenceFit | None
 ) -> EvidenceFit:
     """The same from the hyperparameters that the experts have."""
     start, num_rows = get_vectors(expert), len(y)
@@ -296,7 +282,7 @@ def _fit(
         vectors, rows = get_vectors(running), [members.index(m) for m in wanted]
         vectors[rows] = points.to(vectors)
         set_vectors_(running, vectors)
-        value, gradient = _loss(running, _evidence(running, X, y), center[members], precision, num_rows)
+        value, gradient = _loss(running, _evidence(running, X, y), center[members], pull, num_rows)
         if is_first and not bool(value.isfinite().all()):
             raise NumericalError(
                 f"the evidence of expert {int((~value.isfinite()).int().argmax())} cannot be computed at its starting "
@@ -396,11 +382,6 @@ def _seen(y: Tensor) -> Tensor:
     """Rows whose targets are all observed, shape (N,)."""
     seen = ~torch.isnan(y)
     return seen if y.ndim == 1 else seen.all(-1)
-
-
-def _log_prior(prior: Prior, value: Tensor, num_experts: int) -> Tensor:
-    density: Tensor = prior.log_prob(value).reshape(num_experts, -1).sum(-1)
-    return density
 
 
 def _check(expert: Expert, X: Tensor, y: Tensor) -> None:

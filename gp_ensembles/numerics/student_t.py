@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gp_ensembles.numerics import normal
 from gp_ensembles.numerics.compiled import IS_COMPILED, compiled
+from gp_ensembles.numerics.mixtures import LOST
 
 _NORMAL_PEAK = 1 / math.sqrt(2 * math.pi)
 _MOST_EVEN = 20  # even degrees of freedom up to here are taken in closed form, a polynomial of half as many terms
@@ -47,6 +48,16 @@ def mixture_cdf(
             return found
     z = (y - location) / np.sqrt(variance * (1 - 2 / degrees_of_freedom))
     return float(weights.dot(special.stdtr(degrees_of_freedom, z)))
+
+
+def typical_width_of(weights: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> float:
+    """:func:`~gp_ensembles.numerics.mixtures.typical_width` of one row in numpy, all arguments (M,)."""
+    error = mean - weights.dot(mean)
+    root: float = weights.dot(np.sqrt(np.sqrt(variance + error * error)))
+    if root < math.inf:
+        return root * root
+    kept = weights > LOST
+    return math.nan if kept.all() else typical_width_of(weights[kept], mean[kept], variance[kept])
 
 
 @compiled

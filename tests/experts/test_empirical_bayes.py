@@ -63,7 +63,9 @@ def test_of_several_starts_the_end_with_most_evidence_counts():
     def fitted(length_scales=(), **options):
         expert = WindowExpert(ScaleKernel(MaternKernel(nu=2.5, ard_num_dims=1)).double(), 1, 300)
         before = search_starts(expert, X, y, length_scales, **options) if options else None
-        return float(fit_empirical_bayes(expert, X, y, length_scales=() if options else length_scales, before=before)[0])
+        return float(
+            fit_empirical_bayes(expert, X, y, length_scales=() if options else length_scales, before=before)[0]
+        )
 
     short, long = (torch.tensor([scale], dtype=torch.float64) for scale in (0.02, 0.7))
     assert fitted((short,)) > fitted() + 300
