@@ -24,7 +24,6 @@ from gp_ensembles.ensembles.price import largest_size, price_of_features
 from gp_ensembles.ensembles.spec_checks import check_fields
 from gp_ensembles.experts.adapters import ModelAdapter, as_adapter, spelled
 from gp_ensembles.experts.empirical_bayes import (
-    LBFGS,
     fit_empirical_bayes,
     get_vectors,
     search_starts,
@@ -101,10 +100,9 @@ class WarmUp(NamedTuple):
             fit = search_starts(other, X, y, (), num_rows=_FIRST_ROWS, before=found, **options)
             if bool(fit.log_evidence > found.log_evidence + _WORTH):
                 best, found = other, fit
-        if isinstance(method, LBFGS):
-            tolerance, steps = max(method.loss_tolerance, _TOLERANCE), min(method.max_iterations, _LAST_STEPS)
-            method = method._replace(loss_tolerance=tolerance, max_iterations=steps)
-        fit_empirical_bayes(best, X, y, method, before=found, **options)
+        tolerance, steps = max(method.loss_tolerance, _TOLERANCE), min(method.max_iterations, _LAST_STEPS)
+        last = method._replace(loss_tolerance=tolerance, max_iterations=steps)
+        fit_empirical_bayes(best, X, y, last, before=found, **options)
         return best
 
 

@@ -5,7 +5,6 @@ each optimum more experts are sampled: by a Laplace approximation of the evidenc
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 import torch
@@ -18,7 +17,7 @@ from gp_ensembles.features.compose import SelectColumns
 from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.draws import generator_device
-from gp_ensembles.numerics.minimize import CurvaturePairs, descend, minimize
+from gp_ensembles.numerics.minimize import CurvaturePairs, minimize
 from gp_ensembles.numerics.profiled_evidence import best_variances, profile
 
 _WORTH = 0.1  # nats per row that a further start must be ahead: where a first one finds something, it stays
@@ -45,18 +44,6 @@ class LBFGS(NamedTuple):
 
 _FIRST_SEARCH = LBFGS(max_iterations=15, loss_tolerance=1e-4)  # from each of several starts
 _MEMORY = 20  # steps that a search remembers: where there are many columns, fewer evaluations than with ten
-
-
-class Adam(NamedTuple):
-    """Plain gradient steps, as in the papers.
-
-    Attributes:
-        num_steps: Number of steps.
-        learning_rate: Step size in the unconstrained space.
-    """
-
-    num_steps: int = 500
-    learning_rate: float = 1e-2
 
 
 class EvidenceFit(NamedTuple):
@@ -135,7 +122,7 @@ def fit_empirical_bayes(
     expert: Expert,
     X: Tensor,
     y: Tensor,
-    method: LBFGS | Adam = LBFGS(),  # noqa: B008 (an immutable tuple)
+    method: LBFGS = LBFGS(),  # noqa: B008 (an immutable tuple)
     *,
     start_precision: float = 0.0,
     progress: bool = False,
@@ -152,7 +139,7 @@ def fit_empirical_bayes(
         expert: Batch of experts; its trainable parameters change.
         X: Warm-up inputs, shape (N, D).
         y: Warm-up targets, shape (N,); NaN rows are left out.
-        method: :class:`LBFGS` or :class:`Adam` with its settings.
+        method: Settings of the optimizer.
         start_precision: Precision of a Gaussian prior around the starting values in the unconstrained space. A
             small one keeps hyperparameters that the data do not determine from running away, and starts apart.
         progress: Show a progress bar with the mean log evidence per row.
@@ -265,7 +252,7 @@ def _set_length_scales_(module: nn.Module, scales: Tensor) -> None:
 
 
 def _fit(
-    expert: Expert, X: Tensor, y: Tensor, method: LBFGS | Adam, pull: float, progress: bool, before: EvidenceFit | None
+    expert: Expert, X: Tensor, y: Tensor, method: LBFGS, pull: float, progress: bool, before: EvidenceFit | None
 ) -> EvidenceFit:
     """The same from the hyperparameters that the experts have."""
     start, num_rows = get_vectors(expert), len(y)
@@ -291,9 +278,8 @@ def _fit(
         is_first = False
         return value[rows].to(points), gradient[rows].to(points)
 
-    bar, options = "empirical Bayes" if progress else None, method._asdict()
-    search = descend if isinstance(method, Adam) else partial(minimize, memory=_MEMORY, pairs=before and before.pairs)
-    found = search(evaluate, start.double().cpu(), **options, progress=bar)
+    options = {**method._asdict(), "memory": _MEMORY, "pairs": before and before.pairs}
+    found = minimize(evaluate, start.double().cpu(), **options, progress="empirical Bayes" if progress else None)
     set_vectors_(expert, found.point.to(start))
     log_evidence = (-num_rows * found.value).to(start)
     iterations, converged = found.num_iterations.to(start.device), found.converged.to(start.device)

@@ -1,6 +1,6 @@
-"""The driver of an optimizer: many independent problems at once, by L-BFGS or by Adam.
+"""The driver of an optimizer: many independent problems at once, by L-BFGS.
 
-In L-BFGS each problem has its own history, step length and end. Several starts of one problem are several problems.
+Each problem has its own history, step length and end. Several starts of one problem are several problems.
 """
 
 import math
@@ -161,27 +161,6 @@ def minimize(
     num_iterations = torch.tensor([one.num_iterations for one in searches], dtype=torch.int64, device=start.device)
     converged = _flags([one.converged for one in searches], start)
     return Minimum(*ends[:3], converged, num_iterations, num_evaluations, CurvaturePairs(*ends[3:]))
-
-
-def descend(
-    function: Differentiated,
-    start: Tensor,
-    *,
-    num_steps: int = 500,
-    learning_rate: float = 1e-2,
-    progress: str | None = None,
-) -> Minimum:
-    """The best points on the way of Adam; arguments and shapes as in :func:`minimize`."""
-    point, problems = start.detach().clone(), torch.arange(len(start), device=start.device)
-    optimizer = torch.optim.Adam([point], lr=learning_rate)
-    best = _Place(point.clone(), torch.full_like(point[:, 0], torch.inf), torch.zeros_like(point))
-    for _ in tqdm(range(num_steps), desc=progress, disable=progress is None, leave=False):
-        here = _Place(point.clone(), *function(point.clone(), problems))
-        best = _where(here.value < best.value, here, best)
-        point.grad = here.gradient
-        optimizer.step()
-    steps, pairs = torch.full_like(problems, num_steps), no_pairs(best.gradient, 0)
-    return Minimum(*best, torch.zeros_like(problems, dtype=torch.bool), steps, num_steps, pairs)
 
 
 def no_pairs(gradient: Tensor, memory: int) -> CurvaturePairs:
