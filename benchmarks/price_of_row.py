@@ -3,8 +3,7 @@
     python -m benchmarks.price_of_row
 
 Times are CPU times of one thread, medians and 99th percentiles over rows; models take turns on the same made stream.
-With numba installed (extra ``fast``) loops are compiled. The start is a fit over streaming as many rows, and
-empirical Bayes over the papers' 500 steps of Adam, of which 25 are timed, for each costs the same.
+With numba installed (extra ``fast``) loops are compiled. The start is a fit over streaming as many rows.
 """
 
 import copy
@@ -13,21 +12,15 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
 from benchmarks.price_of_block import Ratio, ensemble, table
-from gp_ensembles.ensembles.presets import PRESETS, auto
-from gp_ensembles.experts import GaussianExpert
-from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, fit_empirical_bayes
-from gp_ensembles.features import RandomFourierFeatures
-from gp_ensembles.features.batch import stack_kernels
+from gp_ensembles.ensembles.presets import PRESETS
 from gp_ensembles.filters import gaussian_state
 from gp_ensembles.numerics.compiled import IS_COMPILED
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 
 WARMUP, BEFORE, TURN, NUM_TURNS = 1000, 500, 50, 8
-NUM_EXPERTS, NUM_FEATURES, NUM_STEPS, NUM_TIMED = 15, 100, 500, 25  # of empirical Bayes
 
 
 def stream(num_rows: int) -> tuple[Tensor, Tensor]:
@@ -122,38 +115,12 @@ def start_of(name: str) -> float:
     return fitting / seconds(lambda: model.observe(X[WARMUP:], y[WARMUP:]))
 
 
-def experts() -> GaussianExpert:
-    """Experts on random features of ten inputs, each with a length scale for each input."""
-    kernels = [ScaleKernel(RBFKernel(ard_num_dims=10)).double() for _ in range(NUM_EXPERTS)]
-    for number, kernel in enumerate(kernels):
-        kernel.base_kernel.lengthscale = 2.0 + 0.3 * number
-    generator = torch.Generator().manual_seed(0)
-    return GaussianExpert(
-        RandomFourierFeatures.from_kernel(stack_kernels(kernels), 10, NUM_FEATURES, generator=generator)
-    )
-
-
-def empirical_bayes() -> tuple[float, float]:
-    """Ours over the papers' in time, and the nats that ours is ahead by on average."""
-    X, y = stream(WARMUP)
-    X, y = (X - X.mean(0)) / X.std(0), (y - y.mean()) / y.std()
-    ours, theirs, steps = experts(), experts(), Adam(num_steps=NUM_TIMED)
-    method = auto.fit_settings.method
-    assert isinstance(method, LBFGS)
-    took = seconds(lambda: fit_empirical_bayes(ours, X, y, method))
-    a_step = seconds(lambda: fit_empirical_bayes(theirs, X, y, steps)) / NUM_TIMED
-    ahead = ours.log_evidence(X, y) - theirs.log_evidence(X, y)
-    return took / (NUM_STEPS * a_step), float(ahead.detach().mean())
-
-
 def start_ratios() -> list[Ratio]:
     """What the start costs."""
     torch.set_num_threads(1)
-    ours, _ = empirical_bayes()
     return [
         ("auto: the fit to 1 000 rows over streaming 1 000", start_of("auto"), 5.0),
         ("light: the fit to 1 000 rows over streaming 1 000", start_of("light"), None),
-        (f"M={NUM_EXPERTS}, F={NUM_FEATURES}: empirical Bayes over {NUM_STEPS} steps of Adam", ours, 0.1),
     ]
 
 

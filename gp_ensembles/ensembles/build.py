@@ -19,7 +19,6 @@ from gp_ensembles.ensembles.targets import RealTarget, Target
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.empirical_bayes import (
     LBFGS,
-    Adam,
     GaussianPerturbation,
     fit_empirical_bayes,
     fit_fixed_kernels,
@@ -70,7 +69,7 @@ class FitSettings:
         LBFGS(max_iterations=200, gradient_tolerance=1e-05, loss_tolerance=1e-07)
     """
 
-    method: LBFGS | Adam | None = LBFGS()  # noqa: RUF009 (an immutable record)
+    method: LBFGS | None = LBFGS()  # noqa: RUF009 (an immutable record)
     num_samples: int = 3
     start_precision: float = 0.5
     prior_precision: float = 4.0

@@ -20,7 +20,7 @@ from gp_ensembles.ensembles.extra_experts import Refitted, WideFeatures, WindowG
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import PRESETS, auto_for
 from gp_ensembles.ensembles.spec import EnsembleSpec, SpeedSwitching, StickySwitching
-from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, GaussianPerturbation
+from gp_ensembles.experts.empirical_bayes import LBFGS, GaussianPerturbation
 from gp_ensembles.filters.sites import LaplaceUpdate, MomentMatchingUpdate
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import (
@@ -42,7 +42,7 @@ _KINDS: tuple[type, ...] = (
     BayesianModelAveraging, DynamicModelAveraging, FixedShare, ExponentiatedGradient, SoftBayes, OnlineNewton,
     DiscountedOnlineNewton, CombinedRules, StickySwitching, SpeedSwitching,
     InnovationModel, TargetLags, WindowGP, WideFeatures, Boosting, ForecastColumns, Refitted,
-    FitSettings, LBFGS, Adam, GaussianPerturbation, LaplaceUpdate, MomentMatchingUpdate,
+    FitSettings, LBFGS, GaussianPerturbation, LaplaceUpdate, MomentMatchingUpdate,
 )  # fmt: skip
 TABLE: Mapping[str, type] = {kind.__name__: kind for kind in _KINDS}
 _DEFAULT = "auto"

@@ -10,12 +10,12 @@
   trends from a warm-up.
 - ``external``: ``ExternalExpert``, trained on a schedule; ``adapters``: ``ModelAdapter``, the interface of such a
   model, ``RegressorAdapter``, ``FunctionAdapter``, ``HistogramBoosting``, ...; ``classifiers``: ``ClassifierAdapter``.
-- ``empirical_bayes``: ``fit_empirical_bayes`` by ``LBFGS`` or ``Adam``, ``sample_hyperparameters`` around the maximum,
+- ``empirical_bayes``: ``fit_empirical_bayes`` by ``LBFGS``, ``sample_hyperparameters`` around the maximum,
   and ``perturb_hyperparameters`` where there are too many for that; ``evidence``: its objective.
 - ``linear_rows``: experts that are linear in features, one row at a time on plain arrays.
 """
 
-from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, fit_empirical_bayes, sample_hyperparameters
+from gp_ensembles.experts.empirical_bayes import LBFGS, fit_empirical_bayes, sample_hyperparameters
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.laplace import LaplaceExpert
 from gp_ensembles.experts.multi_output import MultiOutputExpert
@@ -25,7 +25,6 @@ from gp_ensembles.experts.window import WindowExpert
 
 __all__ = [
     "LBFGS",
-    "Adam",
     "GaussianExpert",
     "LaplaceExpert",
     "MultiOutputExpert",

@@ -451,8 +451,8 @@ def _predict_by_steps(trees: FlatTrees, X: Numbers, out: Numbers) -> None:
     """All trees go down a step at a time; sums are taken in the order of the trees, as scikit-learn does."""
     baseline, roots, columns, thresholds, left, right, missing_left, values = trees
     for number, row in enumerate(X):
-        at, before, has_gaps = roots, roots[:0], bool(np.isnan(row).any())
-        while not np.array_equal(at, before):
+        at, before, has_gaps = roots, roots - 1, bool(np.isnan(row).any())
+        while (at != before).any():
             asked, before = row[columns[at]], at
             goes_left = asked <= thresholds[at]
             if has_gaps:

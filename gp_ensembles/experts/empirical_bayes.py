@@ -5,11 +5,10 @@ each optimum more experts are sampled: by a Laplace approximation of the evidenc
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 import torch
 from gpytorch.kernels import ScaleKernel
-from gpytorch.priors import Prior
 from torch import Tensor, nn
 
 from gp_ensembles.experts.base import Expert
@@ -18,13 +17,14 @@ from gp_ensembles.features.compose import SelectColumns
 from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.draws import generator_device
-from gp_ensembles.numerics.minimize import descend, minimize
+from gp_ensembles.numerics.minimize import CurvaturePairs, minimize
 from gp_ensembles.numerics.profiled_evidence import best_variances, profile
 
-_WORTH = 0.1  # nats per row that the end of a further start must gain: where a first one finds something, it stays
+_WORTH = 0.1  # nats per row that a further start must be ahead: where a first one finds something, it stays
 _BLOCKS = 6  # blocks of consecutive first rows: near rows show short length scales, spread blocks the whole warm-up
 _SHRINK = 0.7  # share of experts still running below which the others are no longer evaluated
 _ABOVE = 1.2  # least length scales to start from, in their bound: at the bound itself nothing moves
+_Chosen = TypeVar("_Chosen", bound=tuple[Any, ...] | Tensor)
 _TRAINED = frozenset({"features.kernel.raw_outputscale", "likelihood.noise_covar.raw_noise"})  # of fixed kernels
 
 
@@ -42,19 +42,8 @@ class LBFGS(NamedTuple):
     loss_tolerance: float = 1e-7
 
 
-_FIRST_SEARCH = LBFGS(max_iterations=60, loss_tolerance=1e-4)
-
-
-class Adam(NamedTuple):
-    """Plain gradient steps, as in the papers.
-
-    Attributes:
-        num_steps: Number of steps.
-        learning_rate: Step size in the unconstrained space.
-    """
-
-    num_steps: int = 500
-    learning_rate: float = 1e-2
+_FIRST_SEARCH = LBFGS(max_iterations=15, loss_tolerance=1e-4)  # from each of several starts
+_MEMORY = 20  # steps that a search remembers: where there are many columns, fewer evaluations than with ten
 
 
 class EvidenceFit(NamedTuple):
@@ -62,15 +51,17 @@ class EvidenceFit(NamedTuple):
 
     Attributes:
         log_evidence: Log evidence (plus log priors, if any) at the end, in nats, shape (M,).
-        num_iterations: Iterations taken, shape (M,).
+        num_iterations: Iterations of the last search, shape (M,).
         converged: Whether a tolerance was met, shape (M,).
         center: Center of the Gaussian prior around the start that was kept, in the unconstrained space, shape (M, P).
+        pairs: What L-BFGS learned of the curvature.
     """
 
     log_evidence: Tensor
     num_iterations: Tensor
     converged: Tensor
     center: Tensor
+    pairs: CurvaturePairs
 
 
 def trainable(expert: Expert) -> dict[str, nn.Parameter]:
@@ -123,7 +114,7 @@ def log_priors(expert: Expert) -> Tensor | float:
     value: Tensor | float = 0.0
     for module in expert.modules():
         for _, (prior, closure, _) in getattr(module, "_priors", {}).items():
-            value = value + _log_prior(prior, closure(module), expert.num_experts)
+            value = value + prior.log_prob(closure(module)).reshape(expert.num_experts, -1).sum(-1)
     return value
 
 
@@ -131,33 +122,30 @@ def fit_empirical_bayes(
     expert: Expert,
     X: Tensor,
     y: Tensor,
-    method: LBFGS | Adam = LBFGS(),  # noqa: B008 (an immutable tuple)
+    method: LBFGS = LBFGS(),  # noqa: B008 (an immutable tuple)
     *,
     start_precision: float = 0.0,
     progress: bool = False,
     length_scales: Sequence[Tensor] = (),
-    first_rows: int | None = None,
-    center: Tensor | None = None,
+    before: EvidenceFit | None = None,
 ) -> EvidenceFit:
     """Fit the hyperparameters of every expert in a batch, each on its own, in place.
 
     Type-II maximum likelihood in weight space (MacKay 1992); with GPyTorch priors registered it is the
-    maximum a posteriori. Without ``first_rows`` an expert never ends below where it started. If interrupted, the
-    expert keeps the hyperparameters it had before the call.
+    maximum a posteriori. An expert never ends below where it started. If interrupted, the expert keeps the
+    hyperparameters it had before the call.
 
     Args:
         expert: Batch of experts; its trainable parameters change.
         X: Warm-up inputs, shape (N, D).
         y: Warm-up targets, shape (N,); NaN rows are left out.
-        method: :class:`LBFGS` or :class:`Adam` with its settings.
+        method: Settings of the optimizer.
         start_precision: Precision of a Gaussian prior around the starting values in the unconstrained space. A
             small one keeps hyperparameters that the data do not determine from running away, and starts apart.
         progress: Show a progress bar with the mean log evidence per row.
-        length_scales: Further starts: length scales of the first inputs, shape (D,) each. The optimum with the most
-            evidence is kept; without ``first_rows`` a further start must gain a tenth of a nat per row.
-        first_rows: With more rows than this and L-BFGS, every start is first searched on this many of them, in six
-            blocks of consecutive rows, to a coarse tolerance; the best end on all rows is then searched on all rows.
-        center: Center of the prior in place of the starting values, shape (M, P).
+        length_scales: Further starts: length scales of the first inputs, shape (D,) each. The search goes on from the
+            one with the most evidence after fifteen steps of L-BFGS each, if that is ahead by a tenth of a nat per row.
+        before: Another search, as of :func:`search_starts`, to go on from: with its prior and curvature.
 
     Returns:
         The log evidence reached, iterations and convergence, per expert.
@@ -180,41 +168,65 @@ def fit_empirical_bayes(
     """
     _check(expert, X, y)
     X, y, start = X[_seen(y)], y[_seen(y)], get_vectors(expert)
-    is_staged = first_rows is not None and len(y) > first_rows and isinstance(method, LBFGS)
-    rows = _consecutive(y, first_rows or 1) if is_staged else torch.arange(len(y), device=y.device)
-    search, worth = (_FIRST_SEARCH if is_staged else method), (_WORTH * len(y) if first_rows is None else 0.0)
-    missing = torch.nan * X.new_empty(X.shape[1])
-    best, found, reached = start, None, torch.full_like(start[:, 0], -torch.inf)
     try:
-        for scales in (missing, *length_scales):
-            set_vectors_(expert, start)
-            _set_length_scales_(expert, torch.cat([scales, missing[len(scales) :]]))
-            if found is not None and torch.equal(get_vectors(expert), start):
-                continue
-            try:
-                fit = _fit(expert, X[rows], y[rows], search, start_precision, progress, center)
-            except NumericalError:
-                if found is None:
-                    raise
-                continue
-            if is_staged:
-                fit = fit._replace(log_evidence=_posterior(expert, X, y))
-            is_better = fit.log_evidence > reached + worth
-            best = _chosen(is_better, get_vectors(expert), best)
-            reached = torch.where(is_better, fit.log_evidence, reached)
-            found = EvidenceFit(*(_chosen(is_better, *pair) for pair in zip(fit, found or fit, strict=True)))
-        set_vectors_(expert, best)
-        assert found is not None
-        is_done = not is_staged or (isinstance(method, LBFGS) and method.max_iterations == 0)
-        return found if is_done else _fit(expert, X, y, method, start_precision, progress, found.center)
+        if length_scales:
+            options = {"start_precision": start_precision, "progress": progress}
+            before = search_starts(expert, X, y, length_scales, worth=_WORTH, **options)
+        return _fit(expert, X, y, method, start_precision, progress, before)
     except BaseException:
         set_vectors_(expert, start)
         raise
 
 
-def _chosen(is_first: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Rows of one tensor or of another, by flags (M,)."""
-    return torch.where(is_first.reshape(-1, *[1] * (first.ndim - 1)), first, second)
+def search_starts(
+    expert: Expert,
+    X: Tensor,
+    y: Tensor,
+    length_scales: Sequence[Tensor],
+    *,
+    start_precision: float = 0.0,
+    progress: bool = False,
+    num_rows: int | None = None,
+    worth: float = 0.0,
+    before: EvidenceFit | None = None,
+) -> EvidenceFit:
+    """Take fifteen steps of L-BFGS from each of several starts, and keep the end with the most evidence, in place.
+
+    With more rows than ``num_rows`` the steps are taken on so many of them, in six blocks of consecutive rows. A
+    further start must be ahead by ``worth`` nats per row. Other arguments, and what is raised, as in
+    :func:`fit_empirical_bayes`, which goes on from here.
+    """
+    start, missing = get_vectors(expert), torch.nan * X.new_empty(X.shape[1])
+    is_part = num_rows is not None and len(y) > num_rows
+    rows = _consecutive(y, num_rows) if num_rows is not None and is_part else slice(None)
+    best, found = start, None
+    for scales in (missing, *length_scales):
+        set_vectors_(expert, start)
+        _set_length_scales_(expert, torch.cat([scales, missing[len(scales) :]]))
+        if found is not None and torch.equal(get_vectors(expert), start):
+            continue
+        try:
+            fit = _fit(expert, X[rows], y[rows], _FIRST_SEARCH, start_precision, progress, before)
+        except NumericalError:
+            if found is None:
+                raise
+            continue
+        if is_part:
+            with torch.no_grad():
+                fit = fit._replace(log_evidence=log_posterior(expert, X, y).nan_to_num(-torch.inf))
+        is_better = fit.log_evidence > (-torch.inf if found is None else found.log_evidence + worth * len(y))
+        best = _chosen(is_better, get_vectors(expert), best)
+        found = _chosen(is_better, fit, fit if found is None else found)
+    set_vectors_(expert, best)
+    assert found is not None
+    return found
+
+
+def _chosen(is_first: Tensor, first: _Chosen, second: _Chosen) -> _Chosen:
+    """Rows of one tensor or of another, or of tuples of them, by flags (M,)."""
+    if isinstance(first, Tensor) and isinstance(second, Tensor):
+        return torch.where(is_first.to(first.device).reshape(-1, *[1] * (first.ndim - 1)), first, second)
+    return type(first)(*(_chosen(is_first, *pair) for pair in zip(first, second, strict=True)))
 
 
 def _consecutive(y: Tensor, num_rows: int) -> Tensor:
@@ -222,13 +234,6 @@ def _consecutive(y: Tensor, num_rows: int) -> Tensor:
     size = num_rows // _BLOCKS
     starts = torch.linspace(0, len(y) - size, _BLOCKS, dtype=torch.float64, device=y.device).round().long()
     return (starts.unsqueeze(-1) + torch.arange(size, device=y.device)).flatten()
-
-
-@torch.no_grad()
-def _posterior(expert: Expert, X: Tensor, y: Tensor) -> Tensor:
-    """Log posterior of all rows, (M,); minus infinity where it cannot be computed."""
-    value = log_posterior(expert, X, y)
-    return torch.where(value.isfinite(), value, -torch.inf)
 
 
 def _set_length_scales_(module: nn.Module, scales: Tensor) -> None:
@@ -247,46 +252,38 @@ def _set_length_scales_(module: nn.Module, scales: Tensor) -> None:
 
 
 def _fit(
-    expert: Expert, X: Tensor, y: Tensor, method: LBFGS | Adam, precision: float, progress: bool, center: Tensor | None
+    expert: Expert, X: Tensor, y: Tensor, method: LBFGS, pull: float, progress: bool, before: EvidenceFit | None
 ) -> EvidenceFit:
     """The same from the hyperparameters that the experts have."""
-    start, num_rows = get_vectors(expert), int(_seen(y).sum())
-    center = start if center is None else center
-    with torch.no_grad():
-        initial = log_posterior(expert, X, y)
-    if not bool(torch.isfinite(initial).all()):
-        worst = int((~torch.isfinite(initial)).int().argmax())
-        raise NumericalError(
-            f"the evidence of expert {worst} cannot be computed at its starting hyperparameters; start with a larger "
-            f"noise or a smaller outputscale"
-        )
+    start, num_rows = get_vectors(expert), len(y)
+    center = start if before is None else before.center
     running, members = expert, list(range(len(start)))
+    is_first = True
 
     def evaluate(points: Tensor, problems: Tensor) -> tuple[Tensor, Tensor]:
         """In the expert's own dtype, on its device."""
-        nonlocal running, members
+        nonlocal running, members, is_first
         wanted = problems.tolist()
         if len(wanted) <= _SHRINK * len(members):  # leave the converged ones behind
             running, members = expert.take(torch.tensor(wanted, device="cpu")), wanted
         vectors, rows = get_vectors(running), [members.index(m) for m in wanted]
         vectors[rows] = points.to(vectors)
         set_vectors_(running, vectors)
-        evidence = _evidence(running, X, y)
-        value, gradient = _loss(running, evidence, center[members], precision, num_rows)
+        value, gradient = _loss(running, _evidence(running, X, y), center[members], pull, num_rows)
+        if is_first and not bool(value.isfinite().all()):
+            raise NumericalError(
+                f"the evidence of expert {int((~value.isfinite()).int().argmax())} cannot be computed at its starting "
+                f"hyperparameters; start with a larger noise or a smaller outputscale"
+            )
+        is_first = False
         return value[rows].to(points), gradient[rows].to(points)
 
-    search = minimize if isinstance(method, LBFGS) else descend
-    try:
-        found = search(
-            evaluate, start.double().cpu(), **method._asdict(), progress="empirical Bayes" if progress else None
-        )
-        set_vectors_(expert, found.point.to(start))
-    except BaseException:
-        set_vectors_(expert, start)
-        raise
+    options = {**method._asdict(), "memory": _MEMORY, "pairs": before and before.pairs}
+    found = minimize(evaluate, start.double().cpu(), **options, progress="empirical Bayes" if progress else None)
+    set_vectors_(expert, found.point.to(start))
     log_evidence = (-num_rows * found.value).to(start)
     iterations, converged = found.num_iterations.to(start.device), found.converged.to(start.device)
-    return EvidenceFit(log_evidence, iterations, converged, center)
+    return EvidenceFit(log_evidence, iterations, converged, center, found.pairs)
 
 
 def gradient_ascent(
@@ -371,11 +368,6 @@ def _seen(y: Tensor) -> Tensor:
     """Rows whose targets are all observed, shape (N,)."""
     seen = ~torch.isnan(y)
     return seen if y.ndim == 1 else seen.all(-1)
-
-
-def _log_prior(prior: Prior, value: Tensor, num_experts: int) -> Tensor:
-    density: Tensor = prior.log_prob(value).reshape(num_experts, -1).sum(-1)
-    return density
 
 
 def _check(expert: Expert, X: Tensor, y: Tensor) -> None:

@@ -123,12 +123,16 @@ def _matern(kernel: MaternKernel, is_constant: bool) -> Covariance:
         return bound
     inverse, plain = kernel.lengthscale.reciprocal(), bound.between
 
+    def in_place(squared: Tensor) -> Tensor:
+        _profile(squared, nu, out := torch.empty_like(squared))
+        return out
+
     def between(first: Tensor, second: Tensor) -> Tensor:
         if torch.is_grad_enabled() and (first.requires_grad or second.requires_grad):
             return plain(first, second)
         return matern_covariance(*_scaled_rows(first, second, inverse), nu)
 
-    return bound._replace(between=between)
+    return bound._replace(between=between, stationary=Stationary(inverse, in_place))
 
 
 def _periodic(kernel: PeriodicKernel) -> Covariance:

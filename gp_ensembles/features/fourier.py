@@ -189,10 +189,12 @@ def bind_fourier(omega: Tensor, scale: float | Tensor) -> BoundFeatures:
     def features(X: Tensor) -> Tensor:
         if X.ndim == 2:
             angles = torch.baddbmm(phase, X.expand(num_experts, *X.shape), weight)
-            angles = angles.reshape(*batch_shape, X.shape[0], num_features)
+            shape = (*batch_shape, X.shape[0], num_features)
         else:
             angles = insert_batch(X, batch_shape) @ weight.reshape(*batch_shape, num_inputs, num_features) + phase
-        return angles.sin_() * scale
+            shape = angles.shape
+        # In place only where nothing is differentiated: autograd copies what is overwritten.
+        return (angles.sin() if angles.requires_grad else angles.sin_()).reshape(shape) * scale
 
     return features
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.linalg.blas import dtrsv
+from scipy.linalg.lapack import dtrtri
 from torch import Tensor
 
 from gp_ensembles.filters.rows import Rows, as_rows
@@ -20,7 +21,7 @@ from gp_ensembles.numerics.cholesky import cholesky
 from gp_ensembles.numerics.exact_gp import TARGETS, Covariance, condition, target_weights, whiten_rows
 
 Numbers = NDArray[np.float64]
-_PANEL = 128  # rows of a factor whose triangle is copied into the first-level cache; the columns before them are not
+_PANEL = 128  # rows of a factor whose triangle is inverted once; the columns before them are read for every row
 
 
 class Window(NamedTuple):
@@ -297,6 +298,9 @@ class RowWindow:
         self._inverse: Tensor | None = None
         self._scales, self._scaled = np.empty((num_experts, self._inputs.shape[-1], 1)), np.empty(0)
         self._num_scaled = 0
+        # Inverses of the triangles of whole panels of each window, and of which version of the factor they are.
+        self._panels: tuple[list[Numbers], ...] = tuple([] for _ in self._factor)
+        self._version = state.factor._version
 
     def predict(self, window: Window, x: Numbers) -> tuple[Numbers, Numbers]:
         """Means and variances (E,) of the target at a row x (D,); the state is not touched."""
@@ -310,9 +314,11 @@ class RowWindow:
         own = window.covariance.diagonal(row).reshape(-1).numpy() + noise
         prior = np.zeros(1) if window.mean is None else window.mean(row).reshape(-1).numpy()
         solved = np.empty((len(self._num_used), n))
+        if self._version != self._state.factor._version:  # a block has changed it
+            self._panels, self._version = tuple([] for _ in self._factor), self._state.factor._version
         if n > 0:
             for e, right in enumerate(self._across(window.covariance, x, n)):
-                solved[e] = forward_row(self._factor[e], right)
+                solved[e] = forward_row(self._factor[e], right, self._panels[e])
         mean = prior + np.einsum("en,en->e", solved, self._projected[:, :n])
         variance = np.maximum(own - np.einsum("en,en->e", solved, solved), noise)
         self._seen = x.copy(), solved, mean, variance
@@ -354,16 +360,22 @@ class RowWindow:
         self._seen = self._inverse = None
 
 
-def forward_row(factor: Numbers, right: Numbers) -> Numbers:
+def forward_row(factor: Numbers, right: Numbers, panels: list[Numbers]) -> Numbers:
     """Solve :math:`L v = r` with the first n rows and columns of a lower factor, which are read once, in its memory.
 
-    Shapes: ``factor`` (C, C), ``right`` (n,); returns (n,).
+    Shapes: ``factor`` (C, C), ``right`` (n,); returns (n,). Inverses of the triangles of whole panels are added to
+    ``panels``, for the next row of the same factor.
     """
     solved = right.copy()
-    for start in range(0, len(right), _PANEL):
+    for number, start in enumerate(range(0, len(right), _PANEL)):
         part = slice(start, min(start + _PANEL, len(right)))
         if start > 0:
             solved[part] -= factor[part, :start] @ solved[:start]
-        lower = np.ascontiguousarray(factor[part, part])
-        solved[part] = dtrsv(lower.T, solved[part], lower=0, trans=1)
+        if part.stop - start < _PANEL:
+            lower = np.ascontiguousarray(factor[part, part])
+            solved[part] = dtrsv(lower.T, solved[part], lower=0, trans=1)
+            break
+        if number == len(panels):
+            panels.append(np.tril(dtrtri(factor[part, part].T)[0].T))
+        solved[part] = panels[number] @ solved[part]
     return solved

@@ -33,7 +33,7 @@ class Stationary(NamedTuple):
 
     Attributes:
         inverse: Reciprocals of the length scales, shape (\*batch, 1, D) or (\*batch, 1, 1).
-        profile: Covariances of squared distances in length scales, shape (\*batch, K, N) both.
+        profile: Covariances of squared distances in length scales, which it may overwrite, shape (\*batch, K, N) both.
     """
 
     inverse: Tensor

@@ -1,6 +1,6 @@
-"""The driver of an optimizer: many independent problems at once, by L-BFGS or by Adam.
+"""The driver of an optimizer: many independent problems at once, by L-BFGS.
 
-In L-BFGS each problem has its own history, step length and end. Several starts of one problem are several problems.
+Each problem has its own history, step length and end. Several starts of one problem are several problems.
 """
 
 import math
@@ -31,6 +31,7 @@ class Minimum(NamedTuple):
     converged: Tensor  # Whether a tolerance was met, shape (M,), boolean
     num_iterations: Tensor  # Steps taken, shape (M,)
     num_evaluations: int  # Calls of the function, each for all problems still searched
+    pairs: "CurvaturePairs"  # What L-BFGS remembers of their curvature, with which a search of the like goes on
 
 
 class CurvaturePairs(NamedTuple):
@@ -70,8 +71,8 @@ class _Line(NamedTuple):
 class _Search:
     """Progress of the search of one problem; its numbers here are rows of tensors in :func:`minimize`."""
 
-    def __init__(self, converged: bool) -> None:
-        self.converged, self.stuck, self.remembers = converged, False, False
+    def __init__(self, converged: bool, remembers: bool) -> None:
+        self.converged, self.stuck, self.remembers = converged, False, remembers
         self.num_iterations = 0
         self.line: _Line | None = None
 
@@ -104,12 +105,14 @@ def minimize(
     gradient_tolerance: float = 1e-5,
     loss_tolerance: float = 1e-7,
     memory: int = 10,
+    pairs: CurvaturePairs | None = None,
     progress: str | None = None,
 ) -> Minimum:
     """Minimize M functions of P variables each by limited-memory BFGS (Nocedal and Wright, 2006, algorithm 7.5).
 
     ``function`` takes points (R, P) and the numbers of their problems (R,) to values (R,) and gradients (R, P);
-    infinity where it cannot be computed. A bar with the name ``progress`` is shown.
+    infinity where it cannot be computed. Searches begin with the ``pairs`` of others, of the same functions or of
+    similar ones. A bar with the name ``progress`` is shown.
 
     Shapes: ``start`` (M, P).
     """
@@ -119,16 +122,16 @@ def minimize(
     bad = ~(place.value + gradients).isfinite()
     if bool(bad.any()):
         raise ValueError(f"the function of problem {int(bad.int().argmax())} is not finite at its start")
-    end, num_evaluations = _Place(*(part.clone() for part in place)), 1
-    searches = [_Search(steep <= gradient_tolerance) for steep in gradients.tolist()]
-    running = searches
-    pairs, direction = no_pairs(place.gradient, memory), torch.zeros_like(start)
+    searches = [_Search(steep <= gradient_tolerance, pairs is not None) for steep in gradients.tolist()]
+    pairs = no_pairs(place.gradient, memory) if pairs is None else pairs
+    ends = [part.clone() for part in (*place, *pairs)]
+    running, direction, num_evaluations = searches, torch.zeros_like(start), 1
     with tqdm(desc=progress, unit="evaluation", disable=progress is None, leave=False) as bar:
         while True:
             stay = [not (one.converged or one.stuck or one.num_iterations >= max_iterations) for one in running]
             if not all(stay):
                 rows = _flags(stay, start)
-                for whole, part in zip(end, place, strict=True):
+                for whole, part in zip(ends, (*place, *pairs), strict=True):
                     whole[problems[~rows]] = part[~rows]
                 running, problems = list(compress(running, stay)), problems[rows]
                 place, pairs, direction = _take(place, rows), _take(pairs, rows), direction[rows]
@@ -156,28 +159,8 @@ def minimize(
                 failed = _flags([verdict is False for verdict in verdicts], start)
                 pairs = _where(failed, no_pairs(place.gradient, memory), pairs)
     num_iterations = torch.tensor([one.num_iterations for one in searches], dtype=torch.int64, device=start.device)
-    return Minimum(*end, _flags([one.converged for one in searches], start), num_iterations, num_evaluations)
-
-
-def descend(
-    function: Differentiated,
-    start: Tensor,
-    *,
-    num_steps: int = 500,
-    learning_rate: float = 1e-2,
-    progress: str | None = None,
-) -> Minimum:
-    """The best points on the way of Adam; arguments and shapes as in :func:`minimize`."""
-    point, problems = start.detach().clone(), torch.arange(len(start), device=start.device)
-    optimizer = torch.optim.Adam([point], lr=learning_rate)
-    best = _Place(point.clone(), torch.full_like(point[:, 0], torch.inf), torch.zeros_like(point))
-    for _ in tqdm(range(num_steps), desc=progress, disable=progress is None, leave=False):
-        here = _Place(point.clone(), *function(point.clone(), problems))
-        best = _where(here.value < best.value, here, best)
-        point.grad = here.gradient
-        optimizer.step()
-    steps = torch.full_like(problems, num_steps)
-    return Minimum(*best, torch.zeros_like(problems, dtype=torch.bool), steps, num_steps)
+    converged = _flags([one.converged for one in searches], start)
+    return Minimum(*ends[:3], converged, num_iterations, num_evaluations, CurvaturePairs(*ends[3:]))
 
 
 def no_pairs(gradient: Tensor, memory: int) -> CurvaturePairs:

@@ -7,11 +7,7 @@ whose mean and variance must be finite all the same but for moments. Variances a
 numbers do not depend on the other rows.
 """
 
-import math
-
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gp_ensembles.numerics import normal
@@ -19,10 +15,8 @@ from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.draws import categorical_draws, normal_draws
 from gp_ensembles.numerics.reductions import logsumexp_over_experts, sum_over_experts
 
-Numbers = NDArray[np.float64]
-
 _MAX_ITERATIONS = 2200  # more than bisection needs between any two float64 numbers
-_LOST = 1e-15  # weights up to which round-off of the others is as large
+LOST = 1e-15  # weights up to which round-off of the others is as large
 _COLUMNS = 4096  # quantiles solved at once, so that memory stays bounded
 
 
@@ -45,19 +39,9 @@ def typical_width(log_weights: Tensor, mean: Tensor, variance: Tensor) -> Tensor
     return sum_over_experts(weighted(weights, (variance + (mean - center).square()).sqrt().sqrt())).square()
 
 
-def typical_width_of(weights: Numbers, mean: Numbers, variance: Numbers) -> float:
-    """:func:`typical_width` of one row in numpy, all arguments (M,)."""
-    error = mean - weights.dot(mean)
-    root: float = weights.dot(np.sqrt(np.sqrt(variance + error * error)))
-    if root < math.inf:
-        return root * root
-    kept = weights > _LOST
-    return math.nan if kept.all() else typical_width_of(weights[kept], mean[kept], variance[kept])
-
-
 def weighted(weights: Tensor, values: Tensor) -> Tensor:
     """Weights times values of experts; zero for weights lost in round-off, whose values may be anything."""
-    return weights * values.masked_fill(weights <= _LOST, 0.0)
+    return weights * values.masked_fill(weights <= LOST, 0.0)
 
 
 def cdf(log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:

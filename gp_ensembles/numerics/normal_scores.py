@@ -13,7 +13,6 @@ import math
 from itertools import product
 
 import torch
-from scipy import special
 from torch import Tensor
 
 from gp_ensembles.numerics import mixtures, normal
@@ -28,11 +27,6 @@ def normal_score(u: Tensor) -> Tensor:
     """Normal scores of probabilities, held within ``LIMIT``; NaN where u is."""
     score: Tensor = torch.special.ndtri(u.clamp(TAIL, 1 - TAIL))
     return score.clamp(-LIMIT, LIMIT)
-
-
-def normal_score_of(u: float) -> float:
-    """:func:`normal_score` of one probability, as a plain number."""
-    return u if u != u else min(max(float(special.ndtri(min(max(u, TAIL), 1 - TAIL))), -LIMIT), LIMIT)
 
 
 def component_log_densities(u: Tensor, shift: Tensor, scale: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gp_ensembles.numerics import normal
 from gp_ensembles.numerics.compiled import IS_COMPILED, compiled
+from gp_ensembles.numerics.mixtures import LOST
 
 _NORMAL_PEAK = 1 / math.sqrt(2 * math.pi)
 _MOST_EVEN = 20  # even degrees of freedom up to here are taken in closed form, a polynomial of half as many terms
@@ -45,16 +46,18 @@ def mixture_cdf(
         found = _mixture_cdf(y, weights, location, variance, degrees_of_freedom)
         if found == found:
             return found
-    total = 0.0
-    for df in set(degrees_of_freedom.tolist()):
-        own = degrees_of_freedom == df
-        if df == math.inf:
-            part = special.ndtr((y - location[own]) / np.sqrt(variance[own]))
-        else:
-            z = (y - location[own]) / np.sqrt(variance[own] * ((df - 2) / df))
-            part = _even_on_host(z, int(df)) if df in _EVEN else special.stdtr(df, z)
-        total += float(weights[own].dot(part))
-    return total
+    z = (y - location) / np.sqrt(variance * (1 - 2 / degrees_of_freedom))
+    return float(weights.dot(special.stdtr(degrees_of_freedom, z)))
+
+
+def typical_width_of(weights: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> float:
+    """:func:`~gp_ensembles.numerics.mixtures.typical_width` of one row in numpy, all arguments (M,)."""
+    error = mean - weights.dot(mean)
+    root: float = weights.dot(np.sqrt(np.sqrt(variance + error * error)))
+    if root < math.inf:
+        return root * root
+    kept = weights > LOST
+    return math.nan if kept.all() else typical_width_of(weights[kept], mean[kept], variance[kept])
 
 
 @compiled
@@ -177,20 +180,6 @@ def _cdf_of_even(z: Tensor, df: int) -> tuple[Tensor, Tensor]:
     tail = total.mul_(_power(x, half))
     is_above = z.sign().clamp_min_(0.0)
     return torch.addcmul(tail, is_above, 1 - 2 * tail), root
-
-
-def _even_on_host(z: np.ndarray, df: int) -> np.ndarray:
-    """The distribution function of :func:`_cdf_of_even` in numpy."""
-    size = np.minimum(np.abs(z), 1e150)
-    square = size * size + df
-    x = (0.5 * df) / ((size / np.sqrt(square) + 1) * square)
-    half, rest = df // 2, 1 - x
-    total = np.full_like(x, math.comb(2 * half - 2, half - 1))
-    for j in range(half - 2, -1, -1):
-        total = total * rest + math.comb(half - 1 + j, j)
-    tail = total * x**half
-    result: np.ndarray = np.where(z > 0, 1 - tail, tail)
-    return result
 
 
 def _power(x: Tensor, exponent: int) -> Tensor:

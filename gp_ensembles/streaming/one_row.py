@@ -19,8 +19,7 @@ from gp_ensembles.distributions import Recalibrated, StudentTMixture
 from gp_ensembles.engine.bound import RowEnsemble, RowMixture, StagedRow
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.numerics.compiled import compiled
-from gp_ensembles.numerics.mixtures import typical_width_of
-from gp_ensembles.numerics.student_t import mixture_cdf
+from gp_ensembles.numerics.student_t import mixture_cdf, typical_width_of
 from gp_ensembles.streaming.after_mixture import CalibrationState
 from gp_ensembles.streaming.checks import FARTHEST
 from gp_ensembles.streaming.columns import Columns

@@ -10,11 +10,11 @@ from scipy.stats import multivariate_normal
 
 from gp_ensembles.ensembles.bases import OptimizedFourierBasis, RadialBasis
 from gp_ensembles.ensembles.build import FitSettings, fitted_experts
-from gp_ensembles.experts import Adam, GaussianExpert
+from gp_ensembles.experts import LBFGS, GaussianExpert
 from gp_ensembles.experts.empirical_bayes import GaussianPerturbation, get_vectors, perturb_hyperparameters
 from gp_ensembles.features import LinearFeatures
 
-MOVED = FitSettings(Adam(30), num_samples=3, perturbation=GaussianPerturbation(1e-4))
+MOVED = FitSettings(LBFGS(max_iterations=10), num_samples=3, perturbation=GaussianPerturbation(1e-4))
 
 
 def rows(num_rows=80):
@@ -56,7 +56,7 @@ def test_evidence_of_fitted_features_is_that_of_a_normal(basis):
     """Evidence by the density of all targets, features by hand from what was fitted; and fitting moved it uphill."""
     X, y = rows()
     start = fitted(basis, FitSettings(method=None, num_samples=1))
-    expert = fitted(basis, FitSettings(Adam(30), num_samples=1, start_precision=0.0))
+    expert = fitted(basis, FitSettings(LBFGS(max_iterations=10), num_samples=1, start_precision=0.0))
     inputs = X.numpy()
     for number in range(3):
         one = expert.take(torch.tensor([number]))
@@ -80,7 +80,7 @@ def test_evidence_of_fitted_features_is_that_of_a_normal(basis):
 
 @pytest.mark.parametrize("kind", [True, False])
 def test_centers_move_only_if_they_are_trained(kind):
-    settings = (FitSettings(method, num_samples=1) for method in (None, Adam(30)))
+    settings = (FitSettings(method, num_samples=1) for method in (None, LBFGS(max_iterations=10)))
     bases = (fitted(RadialBasis(6, train_centers=kind), one).features.parts[0] for one in settings)
     start, found = (bumps.centers for bumps in bases)
     moved = (found - start).detach().abs().amax((-1, -2))

@@ -8,6 +8,7 @@ from gp_ensembles.ensembles.bases import scaled_kernel
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.extra_experts import WarmUp, WideFeatures
 from gp_ensembles.experts import LBFGS, WindowExpert, fit_empirical_bayes
+from gp_ensembles.experts.empirical_bayes import search_starts
 from gp_ensembles.experts.gaussian import GaussianExpert, default_likelihood
 from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.spectral.frequencies import IIDDraws
@@ -38,9 +39,9 @@ def test_hyperparameters_are_those_of_an_exact_process_but_for_the_noise() -> No
     kernel = scaled_kernel(X[seen], record.nu, (0.5,))
     exact = WindowExpert(kernel, 3, 500)
     from_root = 0.5 * 3**0.5 * kernel.base_kernel.lengthscale.detach().flatten()
-    method, precision = LBFGS(max_iterations=30, loss_tolerance=1e-5), FitSettings().start_precision
-    options = {"length_scales": (from_root,), "start_precision": precision, "first_rows": 300}
-    fit_empirical_bayes(exact, X[seen], y[seen], method, **options)
+    method, precision = LBFGS(max_iterations=30, loss_tolerance=2e-4), FitSettings().start_precision
+    before = search_starts(exact, X[seen], y[seen], (from_root,), start_precision=precision)
+    fit_empirical_bayes(exact, X[seen], y[seen], method, start_precision=precision, before=before)
     features = expert.features
     assert isinstance(features, RandomFourierFeatures)
     assert isinstance(expert, GaussianExpert)

@@ -12,7 +12,10 @@ def test_a_row_is_solved_for_as_by_a_dense_solve(n: int) -> None:
     factor = draw.normal(size=(320, 320)) / 18 + 2 * np.eye(320)  # whole, and larger than what is read
     right = draw.normal(size=n)
     kept = factor.copy(), right.copy()
-    solved = forward_row(factor, right)
-    np.testing.assert_allclose(solved, np.linalg.solve(np.tril(factor[:n, :n]), right), rtol=1e-9, atol=1e-12)
+    panels: list[np.ndarray] = []
+    for rows in (n, n, n // 2):  # with what was inverted for the row before
+        solved = forward_row(factor, right[:rows], panels)
+        exact = np.linalg.solve(np.tril(factor[:rows, :rows]), right[:rows])
+        np.testing.assert_allclose(solved, exact, rtol=1e-9, atol=1e-12)
     assert np.array_equal(factor, kept[0])
     assert np.array_equal(right, kept[1])

@@ -11,7 +11,6 @@ from gp_ensembles.ensembles.bases import FourierBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.targets import UnknownNoiseTarget
-from gp_ensembles.experts.empirical_bayes import Adam
 from gp_ensembles.fleet import Fleet
 from gp_ensembles.fleet.fitting import fit_factors, fit_variances
 from gp_ensembles.streaming.columns import Columns
@@ -107,12 +106,6 @@ def test_a_series_that_stands_still_keeps_those_of_all(generator):
     found = fit_factors(ensemble_for(X[0], y[0], generator), X, y, FIT, moving)
     assert torch.equal(found[2], torch.ones(2, dtype=torch.float64))
     assert (found[moving] != 1).all()
-
-
-def test_another_optimizer_is_refused(generator):
-    X, y = standardized(*series(WARMUP, generator))
-    with pytest.raises(ValueError, match=r"fitted by L-BFGS; give FitSettings\(LBFGS\(\)\)"):
-        fit_factors(ensemble_for(X[0], y[0], generator), X, y, FitSettings(Adam(), num_samples=1), ALL)
 
 
 def test_series_without_noise_have_them_in_single_precision_too(generator):
