@@ -124,6 +124,13 @@ def scores(probabilities: Array, y: Array) -> tuple[float, float, float]:
     return float(loss), float(1 - right.mean()), float(sum(gaps) / len(y))
 
 
+def by_chance(probabilities: Array) -> float:
+    """Calibration error on average if labels are drawn from the probabilities: what as many rows show of no error."""
+    draws = np.random.default_rng(0).random((200, len(probabilities), 1))
+    sums = probabilities.cumsum(1)[:, :-1]
+    return float(np.mean([scores(probabilities, (draw > sums).sum(1))[2] for draw in draws]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
@@ -133,13 +140,14 @@ def main() -> None:
     for name in arguments.sets:
         X, y, warmup = stream(arguments.data, name, SEED)
         start = time.process_time()
-        own = scores(ours(X, y, warmup, SEED), y[warmup:])
+        found = ours(X, y, warmup, SEED)
         seconds = time.process_time() - start
+        own = *scores(found, y[warmup:]), by_chance(found)
         other = scores(rival(X, y, warmup), y[warmup:])
         rows.append([name, int(y.max()) + 1, X.shape[1], len(y), *own, *other, seconds])
         print(*(f"{cell:.3f}" if isinstance(cell, float) else cell for cell in rows[-1]), flush=True)
-    found = ["log loss", "wrong", "ECE"]
-    columns = ["set", "classes", "inputs", "rows", *found, *(f"trees: {name}" for name in found), "seconds"]
+    names = ["log loss", "wrong", "ECE"]
+    columns = ["set", "classes", "inputs", "rows", *names, "by chance", *(f"trees: {n}" for n in names), "seconds"]
     if arguments.sets == [*DECIDE, *CONFIRM]:
         keep("class_sets", columns, rows)
 

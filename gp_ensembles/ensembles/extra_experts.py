@@ -36,6 +36,7 @@ from gp_ensembles.features.batch import take_experts
 from gp_ensembles.features.compose import Concatenate, SelectColumns
 from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.features.linear import LinearFeatures
+from gp_ensembles.innovations.bank import InnovationBank, InnovationModel
 from gp_ensembles.numerics.gpytorch_types import Likelihood
 from gp_ensembles.numerics.lag_selection import carried_forward
 from gp_ensembles.numerics.warn_caller import warn_caller
@@ -44,7 +45,8 @@ from gp_ensembles.spectral import OrthogonalDraws
 _MOST_ROWS = 500  # of the exact process of wide features: O(N^3) per step of the optimizer
 _FIRST_ROWS, _LAST_STEPS = 300, 30  # of first searches of exact processes; steps with all rows from the best end
 _TOLERANCE = 2e-4  # of these: a step that gains less than a fifth of a nat for a thousand rows
-_SMOOTHER, _WORTH = 2.5, 10.0  # the other smoothness of a search, and the nats that it must be ahead
+_SMOOTHER, _WORTH = 2.5, 0.01  # the other smoothness of a search, and the nats per row that it must be ahead
+_FOLLOWED = InnovationBank([InnovationModel(degrees_of_freedom=8, rate=0.05)])
 _NUM_FEATURES = 1000
 _SIZES = (100, 250, 500, 1000, 2000, 4000)  # among which a price chooses
 _HALF = (0.5,)  # starting length scale of exact processes as a share of each column's range
@@ -83,8 +85,8 @@ class WarmUp(NamedTuple):
         """An exact process of some of the rows, X (n, D') and y (n,), whose hyperparameters maximize the evidence.
 
         The search starts at half of each column's range, at a quarter of it times the root of the number of columns,
-        as distances of rows grow with it, and at :attr:`short`. Without ``nu`` it is 3/2, or 5/2 if that has ten nats
-        more evidence where the first searches end.
+        as distances of rows grow with it, and at :attr:`short`. Without ``nu`` it is 3/2, or 5/2 if that predicts the
+        later half of the rows better where the first searches end, one step ahead, by a hundredth of a nat per row.
         """
         kinds = (1.5, _SMOOTHER) if nu is None else (nu,)
         best, *others = (WindowExpert(scaled_kernel(X, kind, _HALF), X.shape[1], num_rows) for kind in kinds)
@@ -98,12 +100,20 @@ class WarmUp(NamedTuple):
         for other in others:
             set_vectors_(other, get_vectors(best))
             fit = search_starts(other, X, y, (), num_rows=_FIRST_ROWS, before=found, **options)
-            if bool(fit.log_evidence > found.log_evidence + _WORTH):
+            if _score(other, X, y) > _score(best, X, y) + _WORTH:
                 best, found = other, fit
         tolerance, steps = max(method.loss_tolerance, _TOLERANCE), min(method.max_iterations, _LAST_STEPS)
         last = method._replace(loss_tolerance=tolerance, max_iterations=steps)
         fit_empirical_bayes(best, X, y, last, before=found, **options)
         return best
+
+
+@torch.no_grad()
+def _score(expert: WindowExpert, X: Tensor, y: Tensor) -> float:
+    """Mean log density of the later half of the rows, each predicted from all before, its scale that of past errors."""
+    steps = expert.update(expert.init(), X, y)[1]
+    models = _FOLLOWED.update_block(_FOLLOWED.init(1, steps.mean), steps.mean, steps.variance, y)[1]
+    return float(models.log_prob[..., len(y) // 2 :].mean())
 
 
 class ExpertRecord(ABC):
@@ -186,7 +196,7 @@ class WindowGP(ExpertRecord):
     Attributes:
         num_rows: Least number of rows W in the window, once there have been so many.
         nu: Smoothness 0.5, 1.5 or 2.5 of a Matern kernel; infinity for the RBF kernel; ``None`` for 1.5, or with
-            L-BFGS 2.5 where that has ten nats more evidence, see :meth:`WarmUp.fit_exact_gp`.
+            L-BFGS 2.5 where that predicts better, see :meth:`WarmUp.fit_exact_gp`.
         lags: Whether inputs include the past targets of the ensemble, if it has any.
         refit_every: Rows between refits of the hyperparameters to the last rows; the first comes after as many rows as
             the warm-up has, if these are fewer; see :class:`~gp_ensembles.experts.window.Refit`. ``None`` for none.

@@ -36,7 +36,7 @@ from gp_ensembles.meta_learners import (
     ReferenceAveraging,
     sticky_transition,
 )
-from gp_ensembles.meta_learners.switching import edoebe_transition
+from gp_ensembles.meta_learners.switching import group_transition
 from gp_ensembles.numerics.display import call_text, changed, spread_text
 from gp_ensembles.numerics.short_length_scales import short_length_scales
 
@@ -80,7 +80,7 @@ class SpeedSwitching:
 
     def build(self, group_size: int, num_groups: int) -> MetaLearner:
         """The rule for consecutive groups of experts; experts m of all groups differ in speed only."""
-        return MarkovSwitching(edoebe_transition(group_size, num_groups, self.delta))
+        return MarkovSwitching(group_transition(list(range(group_size)) * num_groups, self.delta))
 
 
 # Rules that depend on the number of experts and on groups of them that differ in speed only.
@@ -193,7 +193,7 @@ class EnsembleSpec:
         for flag in ("rank_on_warm_up", "weights_walk", "learns_warm_up"):
             check_flag(self, flag, getattr(self, flag))
         if self.rank_on_warm_up and not self.learns_warm_up:
-            raise ValueError("rank_on_warm_up=True goes with learns_warm_up=True: experts are ranked by what they learn")
+            raise ValueError("rank_on_warm_up=True goes with learns_warm_up=True: what is learned ranks experts")
         check_made("fit_settings", self.fit_settings, FitSettings, "FitSettings()")
         check_made("target", self.target, Target, "RealTarget() or BinaryTarget()")
         for field, example in (("innovations", "InnovationModel()"), ("extra_experts", "WindowGP()")):

@@ -4,7 +4,7 @@
   :class:`DynamicModelAveraging`, which forgets.
 - :mod:`~gp_ensembles.meta_learners.switching`, the right expert changes: :class:`FixedShare`,
   :class:`MarkovSwitching` and its transition matrices: :func:`sticky_transition`, :func:`group_transition` between
-  experts of one label, :func:`edoebe_transition`.
+  experts of one label.
 - :mod:`~gp_ensembles.meta_learners.gradient`, a mixture is right: first-order :class:`ExponentiatedGradient` and
   :class:`SoftBayes`, second-order :class:`OnlineNewton` and :class:`DiscountedOnlineNewton`, which solve the quadratic
   programs of :mod:`~gp_ensembles.numerics.simplex_path`.

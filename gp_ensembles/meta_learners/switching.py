@@ -254,7 +254,9 @@ def sticky_transition(num_experts: int, stay: float) -> Tensor:
 def group_transition(labels: Sequence[Hashable], delta: float) -> Tensor:
     r"""Experts with equal labels pass weight ``delta`` to one another; nothing passes between labels.
 
-    With k experts of one label, the diagonal entry is :math:`1 - (k - 1)\delta`, so columns sum to one.
+    With k experts of one label, the diagonal entry is :math:`1 - (k - 1)\delta`, so columns sum to one. Labels
+    0 to M - 1, R times over, make the transition of E-DOEBE: R groups of the same M experts that differ in their random
+    walk (Waxman and Djurić 2024, section 4.2; the paper prints :math:`1 - R\delta`, whose columns do not sum to one).
 
     Args:
         labels: One label for each of the M experts, for instance the name of the model that several experts
@@ -287,37 +289,6 @@ def group_transition(labels: Sequence[Hashable], delta: float) -> Tensor:
     transition = alike * delta
     stay = 1.0 - (alike.sum(0) - 1.0) * delta
     return transition - torch.diag(transition.diagonal()) + torch.diag(stay)
-
-
-def edoebe_transition(num_experts_per_group: int, num_groups: int, delta: float) -> Tensor:
-    r"""The E-DOEBE transition: R groups of the same M experts, differing in their random walk only.
-
-    Blocks :math:`(1 - (R - 1)\delta) I_M` on the diagonal and :math:`\delta I_M` elsewhere (Waxman and
-    Djurić 2024, section 4.2; the paper prints :math:`1 - R\delta`, whose columns do not sum to one).
-
-    Args:
-        num_experts_per_group: Number of experts M in a group, in the same order in each group.
-        num_groups: Number of groups R.
-        delta: Probability of a switch to the same expert of each other group; the paper uses 0.01.
-
-    Returns:
-        Transition matrix, shape (R M, R M), float64; columns sum to one.
-
-    Raises:
-        ValueError: If a number is not positive or ``delta`` is not in [0, 1/(R - 1)].
-
-    Example:
-        >>> edoebe_transition(2, 2, delta=0.25)
-        tensor([[0.7500, 0.0000, 0.2500, 0.0000],
-                [0.0000, 0.7500, 0.0000, 0.2500],
-                [0.2500, 0.0000, 0.7500, 0.0000],
-                [0.0000, 0.2500, 0.0000, 0.7500]], dtype=torch.float64)
-    """
-    if num_experts_per_group < 1 or num_groups < 1:
-        raise ValueError(
-            f"a transition needs at least one expert and one group, got {num_experts_per_group} and {num_groups}"
-        )
-    return group_transition(list(range(num_experts_per_group)) * num_groups, delta)
 
 
 def _check_transition(transition: Tensor) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching, MetaLearner
 from gp_ensembles.meta_learners.base import weigh_observed
-from gp_ensembles.meta_learners.switching import edoebe_transition
+from gp_ensembles.meta_learners.switching import group_transition
 from gp_ensembles.numerics import mixtures, normal
 from studies.doebe.design import FAMILIES, THREE, TITLES
 from studies.doebe.published import chain_transition, weights_after_targets
@@ -57,7 +57,7 @@ class Exchange(Rule):
 
     def build(self, num_experts: int) -> MetaLearner:
         """The rule for this many experts."""
-        return MarkovSwitching(edoebe_transition(num_experts // 2, 2, self.delta))
+        return MarkovSwitching(group_transition(list(range(num_experts // 2)) * 2, self.delta))
 
 
 @dataclass(frozen=True)

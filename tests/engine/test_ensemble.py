@@ -11,7 +11,7 @@ from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import FeatureMap, LinearFeatures, RadialBasisFeatures
 from gp_ensembles.filters import RandomWalk
 from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching
-from gp_ensembles.meta_learners.switching import edoebe_transition
+from gp_ensembles.meta_learners.switching import group_transition
 from gp_ensembles.numerics.cholesky import NumericalError
 from tests.refusals import refused
 
@@ -89,7 +89,7 @@ def check_golden_ensemble(folder, name, rule):
 
 CASES = {
     "ensemble_doebe6": lambda numbers: BayesianModelAveraging(),
-    "ensemble_edoebe2x3": lambda numbers: MarkovSwitching(edoebe_transition(3, 2, 0.01)),
+    "ensemble_edoebe2x3": lambda numbers: MarkovSwitching(group_transition("abcabc", 0.01)),
 }
 
 

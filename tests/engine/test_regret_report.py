@@ -23,7 +23,7 @@ from gp_ensembles.meta_learners import (
     SoftBayes,
 )
 from gp_ensembles.meta_learners.base import weigh_observed
-from gp_ensembles.meta_learners.switching import edoebe_transition, group_transition
+from gp_ensembles.meta_learners.switching import group_transition
 from gp_ensembles.metrics import best_expert, best_fixed_mixture, best_switching_path, cumulative_regret
 from gp_ensembles.metrics.regret_bounds import averaging_bound, soft_bayes_bound
 from gp_ensembles.numerics.cholesky import NumericalError
@@ -50,7 +50,7 @@ RULES = {
         lambda order: MarkovSwitching(group_transition([LABELS[number] for number in order], 0.05)),
         (True, False, False),
     ),
-    "edoebe": (lambda order: MarkovSwitching(edoebe_transition(3, 2, 0.05)[order][:, order]), (True, False, False)),
+    "edoebe": (lambda order: MarkovSwitching(group_transition("abcabc", 0.05)[order][:, order]), (True, False, False)),
     "gradient": (lambda order: ExponentiatedGradient(0.1, 1e-3), (True, True, False)),
     "gradient, fast": (lambda order: ExponentiatedGradient(2.0, 0.0), (True, True, False)),
     "soft": (lambda order: SoftBayes(), (True, True, False)),

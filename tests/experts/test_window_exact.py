@@ -209,7 +209,7 @@ def test_windows_shorter_than_their_inputs_are_refused():
 
 
 @pytest.mark.parametrize("nu", [1.5, 2.5])
-def test_smoothness_is_found_by_evidence_and_kept_with_the_state(nu):
+def test_smoothness_is_found_and_kept_with_the_state(nu):
     g = torch.Generator().manual_seed(0)
     X = torch.rand(90, 1, generator=g, dtype=torch.float64)
     kernel = MaternKernel(nu=nu).double()

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from gp_ensembles import meta_learners as meta
-from gp_ensembles.meta_learners.switching import edoebe_transition
+from gp_ensembles.meta_learners.switching import group_transition
 
 M = 6
 
@@ -27,7 +27,7 @@ BAYES = {
     "averaging, pruned": lambda: meta.BayesianModelAveraging(prune_below=1e-6),
     "switching, identity": lambda: meta.MarkovSwitching(torch.eye(M, dtype=torch.float64)),
     "switching, sticky": lambda: meta.MarkovSwitching(meta.sticky_transition(M, 0.99)),
-    "switching, edoebe": lambda: meta.MarkovSwitching(edoebe_transition(3, 2, 0.01)),
+    "switching, edoebe": lambda: meta.MarkovSwitching(group_transition("abcabc", 0.01)),
     "switching, random": lambda: meta.MarkovSwitching(random_transition(0)),
     "switching, sparse": lambda: meta.MarkovSwitching(random_transition(1, zeros=0.7)),
     "switching, chain": lambda: meta.MarkovSwitching(CHAIN, torch.tensor([1.0, 0, 0, 0, 0, 0], dtype=torch.float64)),

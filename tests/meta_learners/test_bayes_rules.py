@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching, sticky_transition
-from gp_ensembles.meta_learners.switching import edoebe_transition, group_transition
+from gp_ensembles.meta_learners.switching import group_transition
 from tests.meta_learners.rules import BAYES, densities, each, random_transition, run
 from tests.refusals import refused
 
@@ -124,7 +124,7 @@ def test_bad_transitions():
 def test_transitions():
     for Q in (sticky_transition(1, 0.9), sticky_transition(5, 0.99), group_transition("abcab", 0.3)):
         torch.testing.assert_close(Q.sum(0), torch.ones(Q.shape[0], dtype=torch.float64))
-    Q = edoebe_transition(3, 4, 0.01)
+    Q = group_transition("abcabcabcabc", 0.01)
     assert Q.shape == (12, 12)
     identity = torch.eye(3, dtype=torch.float64)
     torch.testing.assert_close((Q[:3, :3], Q[3:6, 9:]), (0.97 * identity, 0.01 * identity))
@@ -134,7 +134,6 @@ def test_transitions():
         (lambda: group_transition([], 0.1), "at least one"),
         (lambda: group_transition("aaa", 0.6), "3 experts of one label"),
         (lambda: group_transition("ab", -0.1), "not legal"),
-        (lambda: edoebe_transition(0, 2, 0.1), "at least one"),
     ):
         with pytest.raises(ValueError, match=message):
             call()
@@ -166,7 +165,7 @@ def learned(rule, loglik):
 def test_golden_averaging_and_switching(folder, name):
     data, rule = load(folder, f"ensemble_{name}.npz"), None
     if "Q" in data:
-        np.testing.assert_allclose(edoebe_transition(3, 2, 0.01), data["Q"], rtol=0, atol=1e-15)
+        np.testing.assert_allclose(group_transition("abcabc", 0.01), data["Q"], rtol=0, atol=1e-15)
         rule = MarkovSwitching(torch.tensor(data["Q"]))
     rule = rule or BayesianModelAveraging(torch.tensor(data["w0"]))
     state, weights, scores = learned(rule, data["expert_loglik"])
@@ -187,7 +186,7 @@ def test_golden_rules(folder):
     share = torch.full((6, 6), 0.01 / 6, dtype=torch.float64) + 0.99 * torch.eye(6, dtype=torch.float64)
     for rule, key in (
         (BayesianModelAveraging(), "bma"),
-        (MarkovSwitching(edoebe_transition(3, 2, 0.01)), "switching_blockQ_0.01"),
+        (MarkovSwitching(group_transition("abcabc", 0.01)), "switching_blockQ_0.01"),
         (MarkovSwitching(share), "switching_fixedshare_0.01"),
     ):
         _, weights, _ = learned(rule, data["expert_loglik"])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gp_ensembles import meta_learners as meta
-from gp_ensembles.meta_learners.switching import edoebe_transition, group_transition
+from gp_ensembles.meta_learners.switching import group_transition
 from gp_ensembles.metrics import best_expert, best_fixed_mixture, best_switching_path
 from gp_ensembles.metrics.regret_bounds import (
     averaging_bound,
@@ -198,7 +198,7 @@ def test_newton_bound_without_a_bound_on_the_densities():
 TRANSITIONS = {
     "sticky": meta.sticky_transition(6, 0.9),
     "groups": group_transition(["a", "b", "a", "c", "a", "b"], 0.05),
-    "edoebe": edoebe_transition(3, 2, 0.02),
+    "edoebe": group_transition("abcabc", 0.02),
     "any": torch.tensor(np.random.default_rng(0).dirichlet(np.full(6, 0.3), size=6).T),
 }
 
@@ -247,8 +247,8 @@ def test_prior_of_a_sequence_has_the_special_cases():
         assert value == pytest.approx(switching_bound(3, 4, used, 0.9))
         value = path_prior_bound(meta.sticky_transition(3, 1 - 0.3 + 0.3 / 3), torch.tensor(path))
         assert value == pytest.approx(fixed_share_bound(3, 4, used, 0.3))
-    assert path_prior_bound(edoebe_transition(2, 2, 0.1), torch.tensor([0, 1])) == math.inf
-    assert path_prior_bound(edoebe_transition(2, 2, 0.1), torch.tensor([0, 2])) == pytest.approx(math.log(40))
+    assert path_prior_bound(group_transition("abab", 0.1), torch.tensor([0, 1])) == math.inf
+    assert path_prior_bound(group_transition("abab", 0.1), torch.tensor([0, 2])) == pytest.approx(math.log(40))
 
 
 @pytest.mark.slow
