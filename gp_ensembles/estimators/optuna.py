@@ -8,7 +8,8 @@ from typing import Any, final
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
 from botorch.acquisition.analytic import LogExpectedImprovement, LogProbabilityOfFeasibility
-from botorch.optim.optimize_mixed import optimize_acqf_mixed_alternating
+from botorch.exceptions.warnings import OptimizationWarning
+from botorch.generation.gen import gen_candidates_scipy
 from torch import Tensor
 
 from gp_ensembles.bo import ExactEnsembleModel, WeightedAcquisition
@@ -22,8 +23,9 @@ try:
 except ImportError:
     raise ImportError("gp_ensembles.estimators.optuna needs Optuna; install gp_ensembles[optuna]") from None
 
-_RESTARTS, _RAW_SAMPLES = 3, 128
-_MOST_STEPS = 100  # values of a number that are searched one by one; more are searched as if continuous
+_PLACES, _STARTS, _SEARCH = 512, 2, {"maxiter": 50}  # points of each kind, the best of them, steps from there
+_SPREAD, _STAY = 4, 0.7  # powers of ten of distances to the best trial; how often a category is its own
+_LONGEST_GRID = 100  # longer ones are searched like numbers without steps
 
 
 @final
@@ -34,17 +36,16 @@ class EnsembleSampler(BaseSampler):
 
     .. math:: \log E\big[(f(x) - f^*)_+\big] + \sum_k \log P\big(c_k(x) \le 0\big)
 
-    is highest, with f turned so that more is better, :math:`f^*` the best feasible value, and an ensemble for each
-    constraint that trials set (``trial.set_constraint``); while no trial is feasible only the second term counts. Trials
-    that run count as if they had ended with what is expected of them. Numbers are searched on their own scale, linear or
-    logarithmic, with their steps; categories have no order. Parameters that not all trials have are random.
+    is highest, with f turned so that more is better, :math:`f^*` the best feasible value and an ensemble for each
+    constraint that trials set (``trial.set_constraint``); while none is feasible only the second term counts. Trials
+    that run count as if they had ended with what is expected of them. Parameters that not all trials have are random.
 
     Args:
         seed: Makes a study with one worker reproducible.
         n_startup_trials: Trials before the ensemble is asked.
 
     Raises:
-        ValueError: In a study of several objectives.
+        ValueError: If a study has several objectives, or fewer than two trials are to be random.
 
     Example:
         >>> import optuna  # doctest: +SKIP
@@ -89,8 +90,7 @@ class EnsembleSampler(BaseSampler):
         seed = int(torch.randint(2**31, (), generator=self._seeds, device="cpu"))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            acquisition = _acquisition(search_space, done, Y, running)
-            x = _highest(acquisition, search_space)
+            x = _highest(*_acquisition(search_space, done, Y, running), [_grid(kind) for kind in search_space.values()])
         return {name: _value(kind, u) for (name, kind), u in zip(search_space.items(), x, strict=True)}
 
 
@@ -108,55 +108,57 @@ class _Sum(AcquisitionFunction):
 
 def _acquisition(
     space: dict[str, BaseDistribution], done: list[FrozenTrial], Y: Tensor, running: list[FrozenTrial]
-) -> AcquisitionFunction:
-    """Log expected improvement of feasible trials, and the log probability of each constraint."""
+) -> tuple[AcquisitionFunction, Tensor]:
+    """What is to be maximized, and the best point so far."""
     X, pending = _inputs(space, done), _inputs(space, running)
+    categories = [place for place, kind in enumerate(space.values()) if isinstance(kind, CategoricalDistribution)]
+
+    def learned(Y: Tensor) -> tuple[ExactEnsembleModel, Tensor]:
+        model = ExactEnsembleModel(X, Y, cat_dims=categories)
+        model = model.fit() if bool((Y[~Y.isnan()] != Y[~Y.isnan()][0]).any()) else model
+        with torch.no_grad():
+            believed = model.posterior(pending).mean if running else Y[:0]
+            return model.condition_on_observations(pending, believed) if running else model, believed
+
     names = sorted({name for each in done for name in each.constraints})
-    C = torch.cat([Y[:, :0], *(_column([t.constraints.get(name, math.nan) for t in done]) for name in names)], dim=-1)
+    C = torch.cat([Y[:, :0], *(_column([t.constraints.get(name) for t in done]) for name in names)], dim=-1)
     feasible = (C <= 0).all(-1)
     parts: list[AcquisitionFunction] = []
     for column in C.mT.unsqueeze(-1):
-        model, _ = _learned(space, X, column, pending)
+        model, _ = learned(column)
         parts.append(WeightedAcquisition(model, lambda each: LogProbabilityOfFeasibility(each, {0: (None, 0.0)})))
     if bool(feasible.any()):
-        model, believed = _learned(space, X, Y, pending)
+        model, believed = learned(Y)
         best = torch.cat([Y[feasible], believed]).max()
         parts.append(WeightedAcquisition(model, lambda each: LogExpectedImprovement(each, best_f=best)))
-    return parts[0] if len(parts) == 1 else _Sum(parts)
+    return _Sum(parts), X[torch.where(feasible, Y[:, 0], -torch.inf).argmax()]
 
 
-def _learned(
-    space: dict[str, BaseDistribution], X: Tensor, Y: Tensor, pending: Tensor
-) -> tuple[ExactEnsembleModel, Tensor]:
-    """A fitted model, which believes its own expectation at pending points, and that expectation."""
-    categories = [place for place, kind in enumerate(space.values()) if isinstance(kind, CategoricalDistribution)]
-    model = ExactEnsembleModel(X, Y, cat_dims=categories)
-    if bool((Y[0] != Y).any()):
-        model.fit()
-    if not pending.shape[0]:
-        return model, Y[:0]
+def _highest(acquisition: AcquisitionFunction, best: Tensor, grids: list[list[float]]) -> list[float]:
+    """Where it is highest: from the best of points everywhere and about the best trial, uphill and along the grids."""
+    everywhere = torch.quasirandom.SobolEngine(len(grids), scramble=True).draw(_PLACES, dtype=torch.float64)
+    near = (best + 10 ** (-_SPREAD * torch.rand_like(everywhere[:, :1])) * torch.randn_like(everywhere)).clamp(0, 1)
+    values = {place: best.new_tensor(grid) for place, grid in enumerate(grids) if grid}
+    for place, grid in values.items():
+        everywhere[:, place] = grid[(everywhere[:, place] * len(grid)).long()]
+        near[:, place] = best[place].where(torch.rand_like(near[:, 0]) < _STAY, everywhere[:, place])
     with torch.no_grad():
-        believed = model.posterior(pending).mean
-        return model.condition_on_observations(pending, believed), believed
-
-
-def _highest(acquisition: AcquisitionFunction, space: dict[str, BaseDistribution]) -> list[float]:
-    """Where an acquisition function is highest, in coordinates."""
-    categories = {}
-    steps = {}
-    bounds = torch.zeros(2, len(space), dtype=torch.float64, device="cpu")
-    for place, kind in enumerate(space.values()):
-        values = _grid(kind)
-        bounds[1, place] = values[-1] if values else 1.0
-        if values:
-            (categories if isinstance(kind, CategoricalDistribution) else steps)[place] = values
-    with warnings.catch_warnings():  # of searches that end where the function is flat
-        warnings.filterwarnings("ignore", "Optimization failed", RuntimeWarning)
-        X, _ = optimize_acqf_mixed_alternating(
-            acquisition, bounds, steps, categories, {"max_discrete_values": _MOST_STEPS}, 1, _RAW_SAMPLES, _RESTARTS
-        )
-    coordinates: list[float] = X[0].tolist()
-    return coordinates
+        parts = [points.unsqueeze(-2) for points in (everywhere, near)]
+        X = torch.cat([part[acquisition(part).topk(_STARTS).indices] for part in parts])
+    for _ in range(2 if values else 1):
+        if len(values) < len(grids):
+            fixed = {place: X[:, 0, place] for place in values}
+            with warnings.catch_warnings():  # of searches that end where the function is flat
+                warnings.simplefilter("ignore", OptimizationWarning)
+                X, _ = gen_candidates_scipy(X, acquisition, 0.0, 1.0, options=_SEARCH, fixed_features=fixed)
+        for place, grid in values.items():
+            others = X.unsqueeze(1).repeat(1, len(grid), 1, 1)
+            others[..., 0, place] = grid
+            with torch.no_grad():
+                X = torch.stack([some[acquisition(some).argmax()] for some in others])
+    with torch.no_grad():
+        found: list[float] = X[acquisition(X).argmax(), 0].tolist()
+    return found
 
 
 def _column(values: Sequence[float | None]) -> Tensor:
@@ -164,19 +166,17 @@ def _column(values: Sequence[float | None]) -> Tensor:
 
 
 def _inputs(space: dict[str, BaseDistribution], trials: Sequence[FrozenTrial]) -> Tensor:
-    """Coordinates of trials, shape (n, D)."""
     rows = [[_coordinate(kind, each.params[name]) for name, kind in space.items()] for each in trials]
     return torch.tensor(rows, dtype=torch.float64, device="cpu").reshape(len(trials), len(space))
 
 
 def _grid(kind: Any) -> list[float]:
-    """All coordinates there are, if they are few."""
+    """All coordinates of a parameter, if they are few."""
     if isinstance(kind, CategoricalDistribution):
         return [float(place) for place in range(len(kind.choices))]
-    if kind.step is None or (kind.high - kind.low) / kind.step >= _MOST_STEPS:
-        return []
-    count = round((kind.high - kind.low) / kind.step)
-    return [_coordinate(kind, kind.low + place * kind.step) for place in range(count + 1)]
+    count = math.inf if kind.step is None else (kind.high - kind.low) / kind.step
+    steps = range(round(count) + 1) if count < _LONGEST_GRID else ()
+    return [_coordinate(kind, kind.low + step * kind.step) for step in steps]
 
 
 def _coordinate(kind: Any, value: Any) -> float:
@@ -184,17 +184,15 @@ def _coordinate(kind: Any, value: Any) -> float:
     if isinstance(kind, CategoricalDistribution):
         return float(kind.to_internal_repr(value))
     place, low, high = (math.log(v) if kind.log else v for v in (value, kind.low, kind.high))
-    return (place - low) / (high - low)
+    return float((place - low) / (high - low))
 
 
 def _value(kind: Any, coordinate: float) -> Any:
-    """The value at a coordinate; see :func:`_coordinate`."""
+    """What :func:`_coordinate` makes a coordinate of."""
     if isinstance(kind, CategoricalDistribution):
         return kind.choices[round(coordinate)]
     low, high = (math.log(v) if kind.log else v for v in (kind.low, kind.high))
     value = low + coordinate * (high - low)
     value = math.exp(value) if kind.log else value
-    if kind.step is not None:
-        value = kind.low + round((value - kind.low) / kind.step) * kind.step
-    value = min(max(value, kind.low), kind.high)
-    return int(value) if isinstance(kind.low, int) else value
+    value = value if kind.step is None else kind.low + round((value - kind.low) / kind.step) * kind.step
+    return type(kind.low)(min(max(value, kind.low), kind.high))
