@@ -2,13 +2,13 @@
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, final
 
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
 from botorch.acquisition.analytic import LogExpectedImprovement, LogProbabilityOfFeasibility
-from botorch.exceptions.warnings import OptimizationWarning
 from botorch.generation.gen import gen_candidates_scipy
 from torch import Tensor
 
@@ -23,7 +23,7 @@ try:
 except ImportError:
     raise ImportError("gp_ensembles.estimators.optuna needs Optuna; install gp_ensembles[optuna]") from None
 
-_PLACES, _STARTS, _SEARCH = 512, 2, {"maxiter": 50}  # points of each kind, the best of them, steps from there
+_PLACES, _STARTS, _SEARCH = 512, 2, {"maxiter": 20}  # points of each kind, the best of them, steps from there
 _SPREAD, _STAY = 4, 0.7  # powers of ten of distances to the best trial; how often a category is its own
 _LONGEST_GRID = 100  # longer ones are searched like numbers without steps
 
@@ -94,47 +94,46 @@ class EnsembleSampler(BaseSampler):
         return {name: _value(kind, u) for (name, kind), u in zip(search_space.items(), x, strict=True)}
 
 
-@final
-class _Sum(AcquisitionFunction):
-    """The sum of logarithmic acquisition functions."""
-
-    def __init__(self, parts: Sequence[AcquisitionFunction]) -> None:
-        super().__init__(parts[0].model)
-        self.parts = torch.nn.ModuleList(parts)
-
-    def forward(self, X: Tensor) -> Tensor:
-        return torch.stack([part(X) for part in self.parts]).sum(0)
-
-
 def _acquisition(
     space: dict[str, BaseDistribution], done: list[FrozenTrial], Y: Tensor, running: list[FrozenTrial]
-) -> tuple[AcquisitionFunction, Tensor]:
+) -> tuple[Callable[[Tensor], Tensor], Tensor]:
     """What is to be maximized, and the best point so far."""
     X, pending = _inputs(space, done), _inputs(space, running)
     categories = [place for place, kind in enumerate(space.values()) if isinstance(kind, CategoricalDistribution)]
 
-    def learned(Y: Tensor) -> tuple[ExactEnsembleModel, Tensor]:
-        model = ExactEnsembleModel(X, Y, cat_dims=categories)
-        model = model.fit() if bool((Y[~Y.isnan()] != Y[~Y.isnan()][0]).any()) else model
-        with torch.no_grad():
-            believed = model.posterior(pending).mean if running else Y[:0]
-            return model.condition_on_observations(pending, believed) if running else model, believed
+    def learned(Y: Tensor, threshold: float) -> tuple[ExactEnsembleModel, Tensor, float]:
+        """A model in units of deviations, what it believes of running trials, and a number in these units."""
+        known = Y[~Y.isnan()]
+        mean, scale = known.mean(), known.std().clamp_min(torch.finfo(Y.dtype).tiny)
+        model = ExactEnsembleModel(X, (Y - mean) / scale, outcome_transform=None, cat_dims=categories)
+        model = model.fit() if bool((known[0] != known).any()) else model
+        if running:
+            with torch.no_grad():
+                believed = model.posterior(pending).mean
+                model = model.condition_on_observations(pending, believed)
+        return model, believed if running else Y[:0], (threshold - float(mean)) / float(scale)
 
     names = sorted({name for each in done for name in each.constraints})
     C = torch.cat([Y[:, :0], *(_column([t.constraints.get(name) for t in done]) for name in names)], dim=-1)
     feasible = (C <= 0).all(-1)
     parts: list[AcquisitionFunction] = []
     for column in C.mT.unsqueeze(-1):
-        model, _ = learned(column)
-        parts.append(WeightedAcquisition(model, lambda each: LogProbabilityOfFeasibility(each, {0: (None, 0.0)})))
+        model, _, zero = learned(column, 0.0)
+        parts.append(WeightedAcquisition(model, partial(LogProbabilityOfFeasibility, constraints={0: (None, zero)})))
     if bool(feasible.any()):
-        model, believed = learned(Y)
-        best = torch.cat([Y[feasible], believed]).max()
-        parts.append(WeightedAcquisition(model, lambda each: LogExpectedImprovement(each, best_f=best)))
-    return _Sum(parts), X[torch.where(feasible, Y[:, 0], -torch.inf).argmax()]
+        model, believed, best = learned(_without_outliers(Y), float(Y[feasible].max()))
+        best = max([best, *believed[:, 0].tolist()])
+        parts.append(WeightedAcquisition(model, partial(LogExpectedImprovement, best_f=best)))
+    best_point = X[torch.where(feasible, Y[:, 0], -torch.inf).argmax()]
+    return lambda X: torch.stack([part(X) for part in parts]).sum(0), best_point
 
 
-def _highest(acquisition: AcquisitionFunction, best: Tensor, grids: list[list[float]]) -> list[float]:
+def _without_outliers(Y: Tensor) -> Tensor:
+    """Values below the mirror image of the best about the median count as that: how bad they are says little."""
+    return Y.clamp_min(2 * Y.median() - Y.max())
+
+
+def _highest(acquisition: Callable[[Tensor], Tensor], best: Tensor, grids: list[list[float]]) -> list[float]:
     """Where it is highest: from the best of points everywhere and about the best trial, uphill and along the grids."""
     everywhere = torch.quasirandom.SobolEngine(len(grids), scramble=True).draw(_PLACES, dtype=torch.float64)
     near = (best + 10 ** (-_SPREAD * torch.rand_like(everywhere[:, :1])) * torch.randn_like(everywhere)).clamp(0, 1)
@@ -148,8 +147,7 @@ def _highest(acquisition: AcquisitionFunction, best: Tensor, grids: list[list[fl
     for _ in range(2 if values else 1):
         if len(values) < len(grids):
             fixed = {place: X[:, 0, place] for place in values}
-            with warnings.catch_warnings():  # of searches that end where the function is flat
-                warnings.simplefilter("ignore", OptimizationWarning)
+            with warnings.catch_warnings(record=True):  # of searches that end where the function is flat
                 X, _ = gen_candidates_scipy(X, acquisition, 0.0, 1.0, options=_SEARCH, fixed_features=fixed)
         for place, grid in values.items():
             others = X.unsqueeze(1).repeat(1, len(grid), 1, 1)

@@ -126,8 +126,8 @@ def _fitted_process(X: Tensor, Y: Tensor, own_kernel: bool = False) -> SingleTas
 
 def _own_kernel(X: Tensor) -> dict[str, Any]:
     matern = get_covar_module_with_dim_scaled_prior(X.shape[-1], use_rbf_kernel=False)
-    constant = ConstantKernel()
-    constant.initialize(constant=1.0)
+    constant = ConstantKernel().to(X)
+    constant.constant = X.new_ones(1)
     constant.raw_constant.requires_grad_(False)
     scaled = ScaleKernel(matern, outputscale_prior=LogNormalPrior(0.0, 1.0))
     return {"covar_module": scaled + constant, "mean_module": ZeroMean()}
