@@ -2,9 +2,9 @@
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
@@ -15,13 +15,12 @@ from torch import Tensor
 from gp_ensembles.bo import ExactEnsembleModel, WeightedAcquisition
 
 try:
-    from optuna.distributions import BaseDistribution, CategoricalDistribution
-    from optuna.samplers import BaseSampler, RandomSampler
-    from optuna.search_space import IntersectionSearchSpace
-    from optuna.study import Study, StudyDirection
-    from optuna.trial import FrozenTrial, TrialState
-except ImportError:
-    raise ImportError("gp_ensembles.estimators.optuna needs Optuna; install gp_ensembles[optuna]") from None
+    import optuna
+    from optuna.samplers import BaseSampler
+except ImportError:  # an extra: said as soon as a sampler is made
+    optuna, BaseSampler = None, object
+
+Space: TypeAlias = Mapping[str, Any]  # a distribution for each parameter
 
 _PLACES, _STARTS, _SEARCH = 512, 2, {"maxiter": 20}  # points of each kind, the best of them, steps from there
 _SPREAD, _STAY = 4, 0.7  # powers of ten of distances to the best trial; how often a category is its own
@@ -45,61 +44,61 @@ class EnsembleSampler(BaseSampler):
         n_startup_trials: Trials before the ensemble is asked.
 
     Raises:
+        ImportError: If Optuna is not installed.
         ValueError: If a study has several objectives, or fewer than two trials are to be random.
 
     Example:
-        >>> import optuna  # doctest: +SKIP
         >>> study = optuna.create_study(sampler=EnsembleSampler(seed=0))  # doctest: +SKIP
         >>> study.optimize(lambda t: (t.suggest_float("x", -1, 1) - 0.3) ** 2, n_trials=20)  # doctest: +SKIP
     """
 
     def __init__(self, *, seed: int | None = None, n_startup_trials: int = 10) -> None:
+        if optuna is None:
+            raise ImportError("EnsembleSampler needs Optuna; install gp_ensembles[optuna]")
         if n_startup_trials < 2:
             raise ValueError(f"n_startup_trials is {n_startup_trials}; an ensemble needs at least two trials")
-        self._random = RandomSampler(seed)
-        self._seeds = torch.Generator(device="cpu")
-        self._seeds.seed() if seed is None else self._seeds.manual_seed(seed)
-        self._space = IntersectionSearchSpace()
+        self._random = optuna.samplers.RandomSampler(seed)
+        self._generator = torch.Generator(device="cpu")
+        self._generator.seed() if seed is None else self._generator.manual_seed(seed)
+        self._space = optuna.search_space.IntersectionSearchSpace()
         self._num_startup = n_startup_trials
 
     def reseed_rng(self) -> None:
         """Other random numbers for another worker."""
         self._random.reseed_rng()
-        self._seeds.seed()
+        self._generator.seed()
 
-    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
         """What all trials have in common, but for parameters of one value."""
         if len(study.directions) > 1:
             raise ValueError(f"EnsembleSampler takes one objective, and this study has {len(study.directions)}")
         return {name: kind for name, kind in self._space.calculate(study).items() if not kind.single()}
 
-    def sample_independent(self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: Any) -> Any:
+    def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
         """A random value."""
         return self._random.sample_independent(study, trial, param_name, param_distribution)
 
-    def sample_relative(self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]) -> Any:
+    def sample_relative(self, study: Any, trial: Any, search_space: Space) -> Any:
         """The next trial, or nothing while there are too few."""
-        done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        done = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
         Y = _column([each.value for each in done])
         if not search_space or len(done) < self._num_startup or not bool(Y.isfinite().any()):
             return {}
-        running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        running = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,))
         running = [t for t in running if t.number != trial.number and search_space.keys() <= t.params.keys()]
         Y = Y.clamp(*Y[Y.isfinite()].aminmax())
-        Y = -Y if study.direction == StudyDirection.MINIMIZE else Y
-        seed = int(torch.randint(2**31, (), generator=self._seeds, device="cpu"))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            x = _highest(*_acquisition(search_space, done, Y, running), [_grid(kind) for kind in search_space.values()])
+        Y = -Y if study.direction == optuna.study.StudyDirection.MINIMIZE else Y
+        acquisition, best = _acquisition(search_space, done, Y, running)
+        x = _highest(acquisition, best, [_grid(kind) for kind in search_space.values()], self._generator)
         return {name: _value(kind, u) for (name, kind), u in zip(search_space.items(), x, strict=True)}
 
 
 def _acquisition(
-    space: dict[str, BaseDistribution], done: list[FrozenTrial], Y: Tensor, running: list[FrozenTrial]
+    space: Space, done: Sequence[Any], Y: Tensor, running: Sequence[Any]
 ) -> tuple[Callable[[Tensor], Tensor], Tensor]:
     """What is to be maximized, and the best point so far."""
     X, pending = _inputs(space, done), _inputs(space, running)
-    categories = [place for place, kind in enumerate(space.values()) if isinstance(kind, CategoricalDistribution)]
+    categories = [place for place, kind in enumerate(space.values()) if _is_category(kind)]
 
     def learned(Y: Tensor, threshold: float) -> tuple[ExactEnsembleModel, Tensor, float]:
         """A model in units of deviations, what it believes of running trials, and a number in these units."""
@@ -133,14 +132,18 @@ def _without_outliers(Y: Tensor) -> Tensor:
     return Y.clamp_min(2 * Y.median() - Y.max())
 
 
-def _highest(acquisition: Callable[[Tensor], Tensor], best: Tensor, grids: list[list[float]]) -> list[float]:
+def _highest(
+    acquisition: Callable[[Tensor], Tensor], best: Tensor, grids: list[list[float]], generator: torch.Generator
+) -> list[float]:
     """Where it is highest: from the best of points everywhere and about the best trial, uphill and along the grids."""
-    everywhere = torch.quasirandom.SobolEngine(len(grids), scramble=True).draw(_PLACES, dtype=torch.float64)
-    near = (best + 10 ** (-_SPREAD * torch.rand_like(everywhere[:, :1])) * torch.randn_like(everywhere)).clamp(0, 1)
+    draw = partial(torch.rand, generator=generator, dtype=torch.float64, device="cpu")
+    everywhere = draw(_PLACES, len(grids))
+    steps = 10 ** (-_SPREAD * draw(_PLACES, 1)) * (2 * draw(_PLACES, len(grids)) - 1)
+    near = (best + steps).clamp(0, 1)
     values = {place: best.new_tensor(grid) for place, grid in enumerate(grids) if grid}
     for place, grid in values.items():
         everywhere[:, place] = grid[(everywhere[:, place] * len(grid)).long()]
-        near[:, place] = best[place].where(torch.rand_like(near[:, 0]) < _STAY, everywhere[:, place])
+        near[:, place] = best[place].where(draw(_PLACES) < _STAY, everywhere[:, place])
     with torch.no_grad():
         parts = [points.unsqueeze(-2) for points in (everywhere, near)]
         X = torch.cat([part[acquisition(part).topk(_STARTS).indices] for part in parts])
@@ -163,23 +166,27 @@ def _column(values: Sequence[float | None]) -> Tensor:
     return torch.tensor([[math.nan if value is None else value] for value in values], dtype=torch.float64, device="cpu")
 
 
-def _inputs(space: dict[str, BaseDistribution], trials: Sequence[FrozenTrial]) -> Tensor:
+def _inputs(space: Space, trials: Sequence[Any]) -> Tensor:
     rows = [[_coordinate(kind, each.params[name]) for name, kind in space.items()] for each in trials]
     return torch.tensor(rows, dtype=torch.float64, device="cpu").reshape(len(trials), len(space))
 
 
 def _grid(kind: Any) -> list[float]:
     """All coordinates of a parameter, if they are few."""
-    if isinstance(kind, CategoricalDistribution):
+    if _is_category(kind):
         return [float(place) for place in range(len(kind.choices))]
     count = math.inf if kind.step is None else (kind.high - kind.low) / kind.step
     steps = range(round(count) + 1) if count < _LONGEST_GRID else ()
     return [_coordinate(kind, kind.low + step * kind.step) for step in steps]
 
 
+def _is_category(kind: Any) -> bool:
+    return isinstance(kind, optuna.distributions.CategoricalDistribution)
+
+
 def _coordinate(kind: Any, value: Any) -> float:
     """The number of a category, or a number's place in the unit interval."""
-    if isinstance(kind, CategoricalDistribution):
+    if _is_category(kind):
         return float(kind.to_internal_repr(value))
     place, low, high = (math.log(v) if kind.log else v for v in (value, kind.low, kind.high))
     return float((place - low) / (high - low))
@@ -187,7 +194,7 @@ def _coordinate(kind: Any, value: Any) -> float:
 
 def _value(kind: Any, coordinate: float) -> Any:
     """What :func:`_coordinate` makes a coordinate of."""
-    if isinstance(kind, CategoricalDistribution):
+    if _is_category(kind):
         return kind.choices[round(coordinate)]
     low, high = (math.log(v) if kind.log else v for v in (kind.low, kind.high))
     value = low + coordinate * (high - low)

@@ -115,7 +115,9 @@ class EnsembleImprovement(Optimizer):
         return model
 
     def _features(self, X: Tensor, Y: Tensor) -> EnsembleModel:
-        ensemble = kernel_ensemble(X, num_features=NUM_FEATURES, smoothnesses=self.kernels) if self.ensemble is None else self.ensemble
+        ensemble = self.ensemble
+        if ensemble is None:
+            ensemble = kernel_ensemble(X, num_features=NUM_FEATURES, smoothnesses=self.kernels)
         model = EnsembleModel(X, Y, ensemble=ensemble)
         if self.ensemble is None or self._is_due(X):
             self.ensemble, self.num_fitted = model.fit().ensemble, X.shape[0]

@@ -31,8 +31,8 @@ EPOCHS, PATIENCE = 1000, 100  # of a network whose last layer is Bayesian
 class ProcessImprovement(Optimizer):
     """One Gaussian process, fitted to all rows, and its expected improvement.
 
-    With ``own_kernel`` its kernel is the Matern-5/2 kernel of our ensembles, with an output scale and a constant of unit
-    prior variance in the place of a mean.
+    With ``own_kernel`` its kernel is the Matern-5/2 kernel of our ensembles, with an output scale and, in the place of
+    a mean, a constant of unit prior variance.
     """
 
     def __init__(self, bounds: Tensor, seed: int, own_kernel: bool = False) -> None:

@@ -174,8 +174,8 @@ def differences_markdown(found: Sequence[Difference], reference: str) -> str:
         own = [d for d in found if d.method == method]
         lines.append(f"| all | {method} | | | {sum(d.won for d in own)} of {sum(d.num_seeds for d in own)} |")
     note = (
-        f"Mean and 95 % t-interval over the same seeds; below zero where a method is better than {reference}. A pair is "
-        f"won by the lower simple regret, where the objective moves by the lower cumulative regret."
+        f"Mean and 95 % t-interval over the same seeds; below zero where a method is better than {reference}. A pair "
+        f"is won by the lower simple regret, where the objective moves by the lower cumulative regret."
     )
     return "\n".join([*lines, "", note])
 
@@ -205,8 +205,8 @@ def table_markdown(summaries: Sequence[Summary], runs: Runs) -> str:
         lines.append(f"| {s.problem} | {s.method} | {s.num_seeds} | {simple} | {cumulative} | {seconds} |")
     notes = [
         "Mean and 95 % t-interval over seeds, at the last evaluation; lower is better. Cumulative regret counts the "
-        "initial design, which is the same for all methods of a seed. Seconds are processor time of a suggestion, without "
-        "the objective's own."
+        "initial design, which is the same for all methods of a seed. Seconds are processor time of a suggestion, "
+        "without the objective's own."
     ]
     for name, problem in runs.problems.items():
         traces = [trace for run, trace in runs.traces.items() if run[0] == name]

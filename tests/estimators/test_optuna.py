@@ -1,9 +1,7 @@
 """Optuna's sampler: places of every kind of parameter, constraints, running trials, directions, seeds."""
 
 import math
-import re
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,8 +9,6 @@ import torch
 optuna = pytest.importorskip("optuna", reason="Optuna is an optional extra", exc_type=ImportError)
 
 from gp_ensembles.estimators.optuna import EnsembleSampler  # noqa: E402
-
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "how_to" / "optuna.md"
 
 
 @pytest.fixture(autouse=True)
@@ -119,11 +115,3 @@ def test_what_is_refused():
         study.ask().suggest_float("x", 0, 1)
     with pytest.raises(ValueError, match="n_startup_trials is 1"):
         EnsembleSampler(n_startup_trials=1)
-
-
-def test_the_example_of_the_page():
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    names = {}
-    exec(code, names)
-    assert names["study"].best_params["kind"] == "relu"
-    assert names["study"].best_value < 0.5
