@@ -56,8 +56,9 @@ test-newest:  ## Run them with the newest versions of the day, in .venv-newest
 slow:  ## Run the same with the slow tests, but the broad ones
 	@$(MAKE) test TESTS="not broad"
 
-broad: $(STAMP)  ## Run the broad ones: tests that take minutes each, and every notebook
+broad: $(STAMP)  ## Run the broad ones, and every notebook; with BOTORCH_TESTS=FOLDER BoTorch's own on our model, too
 	$(PYTEST) -m broad
+	test -z "$(BOTORCH_TESTS)" || $(BIN)/python -m benchmarks.botorch_suite --tests "$(BOTORCH_TESTS)" --again
 
 processors: $(STAMP)  ## Run the tests that hang on rounding again, as two other processors
 	ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE $(PYTEST) -m "processor and not broad" $(ROUNDING)

@@ -105,8 +105,11 @@ TABLE = {
         "gpytorch numpy sklearn",
     ),
     "papers": ("", ""),
-    # numpy: the language of scikit-learn. pandas: tables of river and others. data: scales of the warm-up rows.
-    "estimators": ("distributions engine ensembles streaming tables", "numpy pandas sklearn river skpro sktime"),
+    # numpy: the language of scikit-learn. pandas: tables of river and others. bo, botorch: what Optuna's sampler asks.
+    "estimators": (
+        "bo distributions engine ensembles streaming tables",
+        "numpy pandas sklearn river skpro sktime optuna botorch",
+    ),
     # numpy: the language of matplotlib.
     "plots": ("files", "numpy matplotlib"),
     # The command line. extras: its door.

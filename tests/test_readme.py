@@ -16,7 +16,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 # What a build of the site left under docs/generated is nobody's text.
 PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.md") if "generated" not in path.parts)]
 HOME = ROOT / "docs" / "index.md"  # begins as the README does
-OPTIONAL = {"ax.md": "ax"}  # what a page needs besides the package's own development tools
+OPTIONAL = {"ax.md": "ax", "optuna.md": "optuna"}  # what a page needs besides the package's own development tools
 BLOCK = r"```python\n(.*?)```(?:\n+```text\n(.*?)```)?"  # code, and below it what a page says that it prints
 NUMBER = r"(?<![\w.])-?\d+\.\d+(?!\w)"
 

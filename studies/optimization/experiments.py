@@ -11,9 +11,9 @@ PAPER = Paper(
         Experiment(
             "regret",
             "regrets of ensembles and of single processes",
-            "Sobol designs of 2 D + 2 points, the same for all methods of a seed; the unit cube, no noise, maximized.",
+            "Sobol designs of 10 points, the same for all methods of a seed; the unit cube, no noise, maximized.",
             study.run,
-            Size(10),
+            Size(20),
             Size(2),
             methods=tuple(METHODS),
             settings=study.RegretSettings(),

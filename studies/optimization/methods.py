@@ -1,6 +1,6 @@
 """Optimization methods: each suggests the next point from all observations so far."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import NamedTuple, final
 
@@ -18,6 +18,7 @@ from gp_ensembles.bo import (
     WeightedAcquisition,
     kernel_ensemble,
 )
+from gp_ensembles.bo.default_ensemble import SMOOTHNESSES
 from gp_ensembles.bo.exact_kernels import Hyperparameters
 from gp_ensembles.engine.ensemble import Ensemble
 from studies.optimization.optimizer import Optimizer, maximizer
@@ -90,8 +91,8 @@ class EnsembleImprovement(Optimizer):
 
     num_fitted: int
 
-    def __init__(self, bounds: Tensor, seed: int) -> None:
-        self.bounds = bounds
+    def __init__(self, bounds: Tensor, seed: int, kernels: Sequence[float] = SMOOTHNESSES) -> None:
+        self.bounds, self.kernels = bounds, kernels
         self.start: Hyperparameters | None = None
         self.ensemble: Ensemble | None = None
         self.num_fitted = 0
@@ -105,7 +106,7 @@ class EnsembleImprovement(Optimizer):
         )
 
     def _exact(self, X: Tensor, Y: Tensor) -> ExactEnsembleModel:
-        model = ExactEnsembleModel(X, Y)
+        model = ExactEnsembleModel(X, Y, kernels=self.kernels)
         if bool((Y[:1] == Y).all()):  # a plateau has no information about length scales
             return model
         if self.start is not None and not self._is_due(X):
@@ -114,7 +115,9 @@ class EnsembleImprovement(Optimizer):
         return model
 
     def _features(self, X: Tensor, Y: Tensor) -> EnsembleModel:
-        ensemble = kernel_ensemble(X, num_features=NUM_FEATURES) if self.ensemble is None else self.ensemble
+        ensemble = self.ensemble
+        if ensemble is None:
+            ensemble = kernel_ensemble(X, num_features=NUM_FEATURES, smoothnesses=self.kernels)
         model = EnsembleModel(X, Y, ensemble=ensemble)
         if self.ensemble is None or self._is_due(X):
             self.ensemble, self.num_fitted = model.fit().ensemble, X.shape[0]
@@ -165,6 +168,14 @@ class SobolSearch(Optimizer):
         return initial_design(self.bounds, X.shape[0] + 1, self.seed)[-1:]
 
 
+def _matern(bounds: Tensor, seed: int) -> Optimizer:
+    return EnsembleImprovement(bounds, seed, (2.5,))
+
+
+def _own_kernel(bounds: Tensor, seed: int) -> Optimizer:
+    return ProcessImprovement(bounds, seed, own_kernel=True)
+
+
 def _forgetful(bounds: Tensor, seed: int) -> Optimizer:
     return EnsembleThompson(bounds, seed, _FORGETTING)
 
@@ -179,9 +190,11 @@ def _sparse(bounds: Tensor, seed: int) -> Optimizer:
 
 METHODS: dict[str, Method] = {
     "ensemble-logei": Method(EnsembleImprovement, runs_anywhere=True),
+    "matern-logei": Method(_matern, runs_anywhere=True),
     "egp-ts": Method(EnsembleThompson, runs_anywhere=True),
     "egp-ts-dynamic": Method(_forgetful, runs_anywhere=True),
     "gp-logei": Method(ProcessImprovement, runs_anywhere=True),
+    "gp-own-kernel-logei": Method(_own_kernel, runs_anywhere=True),
     "gp-ts": Method(ProcessThompson, runs_anywhere=True),
     "bayesian-logei": Method(_fully_bayesian, ("jax", "numpyro")),
     "saas-logei": Method(_sparse, ("jax", "numpyro")),

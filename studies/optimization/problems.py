@@ -10,7 +10,8 @@ from typing import NamedTuple, cast
 
 import numpy as np
 import torch
-from botorch.test_functions.synthetic import Ackley, Branin, Hartmann, SyntheticTestFunction
+from botorch.test_functions import synthetic
+from botorch.test_functions.synthetic import SyntheticTestFunction
 from botorch.utils.transforms import unnormalize
 from sklearn.model_selection import KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -56,11 +57,11 @@ def make_problem(name: str, seed: int = 0) -> Problem:
         ValueError: If there is none of that name.
 
     Example:
-        >>> make_problem("ackley6").dimension
-        6
+        >>> make_problem("ackley5").dimension
+        5
         >>> make_problem("parabola")
         Traceback (most recent call last):
-        ValueError: there is no problem 'parabola'; choose from branin, hartmann6, ..., tuning
+        ValueError: there is no problem 'parabola'; choose from branin, michalewicz2, ..., tuning
     """
     if name not in PROBLEMS:
         raise ValueError(f"there is no problem {name!r}; choose from {', '.join(PROBLEMS)}")
@@ -126,8 +127,9 @@ def cross_validated(table: Table, x: Tensor) -> float:
     return float(np.mean(scores))
 
 
-def _standing(function: SyntheticTestFunction, name: str) -> Problem:
-    """A test function, whose bounds become the unit cube."""
+def _standing(make: Callable[[], SyntheticTestFunction], name: str, seed: int) -> Problem:
+    """A test function of BoTorch, whose bounds become the unit cube."""
+    function = make()
     bounds = cast(Tensor, function.bounds)
 
     def evaluate(X: Tensor, evaluation: int) -> Tensor:
@@ -151,30 +153,25 @@ def _tuning(name: str, seed: int) -> Problem:
     return Problem(name, len(_TUNED), evaluate, None)
 
 
-def _branin(name: str, seed: int) -> Problem:
-    return _standing(Branin(negate=True), name)
-
-
-def _hartmann(name: str, seed: int) -> Problem:
-    return _standing(Hartmann(6, negate=True), name)
-
-
-def _ackley(dimension: int, name: str, seed: int) -> Problem:
-    return _standing(Ackley(dimension, negate=True), name)
-
-
 def _drawn(name: str, seed: int) -> Problem:
     function = draw(seed)
     best = highest(function)
     return Problem(name, DIMENSION, lambda X, _: function.at(X), lambda _: best)
 
 
+_FUNCTIONS: dict[str, Callable[[], SyntheticTestFunction]] = {
+    "branin": lambda: synthetic.Branin(negate=True),
+    "michalewicz2": lambda: synthetic.Michalewicz(2, negate=True),
+    "ackley2": lambda: synthetic.Ackley(2, negate=True),
+    "rastrigin3": lambda: synthetic.Rastrigin(3, negate=True),
+    "levy4": lambda: synthetic.Levy(4, negate=True),
+    "rosenbrock4": lambda: synthetic.Rosenbrock(4, negate=True),
+    "ackley5": lambda: synthetic.Ackley(5, negate=True),
+    "michalewicz5": lambda: synthetic.Michalewicz(5, negate=True),
+    "hartmann6": lambda: synthetic.Hartmann(6, negate=True),
+}
 PROBLEMS: dict[str, Callable[[str, int], Problem]] = {
-    "branin": _branin,
-    "hartmann6": _hartmann,
-    "ackley2": partial(_ackley, 2),
-    "ackley6": partial(_ackley, 6),
-    "ackley10": partial(_ackley, 10),
+    **{name: partial(_standing, make) for name, make in _FUNCTIONS.items()},
     "drawn": _drawn,
     "drifting": _drifting,
     "tuning": _tuning,

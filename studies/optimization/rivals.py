@@ -1,7 +1,7 @@
 """BoTorch's own models: what an ensemble is compared with."""
 
 from collections.abc import Callable
-from typing import final
+from typing import Any, final
 
 import torch
 from botorch.acquisition.analytic import LogExpectedImprovement
@@ -10,8 +10,12 @@ from botorch.models import SingleTaskGP
 from botorch.models.fully_bayesian import FullyBayesianSingleTaskGP
 from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from botorch.models.transforms import Standardize
+from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from botorch.sampling.pathwise import get_matheron_path_model
+from gpytorch.kernels import ConstantKernel, ScaleKernel
+from gpytorch.means import ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
+from gpytorch.priors import LogNormalPrior
 from torch import Tensor
 
 from gp_ensembles.bo.thompson import maximize_draws
@@ -25,14 +29,18 @@ EPOCHS, PATIENCE = 1000, 100  # of a network whose last layer is Bayesian
 
 @final
 class ProcessImprovement(Optimizer):
-    """One Gaussian process, fitted to all rows, and its expected improvement."""
+    """One Gaussian process, fitted to all rows, and its expected improvement.
 
-    def __init__(self, bounds: Tensor, seed: int) -> None:
-        self.bounds = bounds
+    With ``own_kernel`` its kernel is the Matern-5/2 kernel of our ensembles, with an output scale and, in the place of
+    a mean, a constant of unit prior variance.
+    """
+
+    def __init__(self, bounds: Tensor, seed: int, own_kernel: bool = False) -> None:
+        self.bounds, self.own_kernel = bounds, own_kernel
 
     def suggest(self, X: Tensor, Y: Tensor) -> Tensor:
         """See :meth:`Optimizer.suggest`."""
-        return maximizer(LogExpectedImprovement(_fitted_process(X, Y), best_f=Y.max()), self.bounds)
+        return maximizer(LogExpectedImprovement(_fitted_process(X, Y, self.own_kernel), best_f=Y.max()), self.bounds)
 
 
 @final
@@ -110,7 +118,16 @@ class LastLayerImprovement(Optimizer):
         return maximizer(LogExpectedImprovement(model, best_f=standard.max()), self.bounds)
 
 
-def _fitted_process(X: Tensor, Y: Tensor) -> SingleTaskGP:
-    model = SingleTaskGP(X, Y)
+def _fitted_process(X: Tensor, Y: Tensor, own_kernel: bool = False) -> SingleTaskGP:
+    model = SingleTaskGP(X, Y, **_own_kernel(X) if own_kernel else {})
     fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
     return model
+
+
+def _own_kernel(X: Tensor) -> dict[str, Any]:
+    matern = get_covar_module_with_dim_scaled_prior(X.shape[-1], use_rbf_kernel=False)
+    constant = ConstantKernel().to(X)
+    constant.constant = X.new_ones(1)
+    constant.raw_constant.requires_grad_(False)
+    scaled = ScaleKernel(matern, outputscale_prior=LogNormalPrior(0.0, 1.0))
+    return {"covar_module": scaled + constant, "mean_module": ZeroMean()}

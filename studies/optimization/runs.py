@@ -23,7 +23,7 @@ class Trace(NamedTuple):
         X: Inputs in the unit cube, in their order, shape (n, D).
         value: Values of the objective, shape (n,).
         optimum: Highest value there was at each evaluation, shape (n,); NaN if nobody knows.
-        seconds: Wall time of each suggestion, the objective's own left out, shape (n,); NaN in the initial design.
+        seconds: Processor time of each suggestion, the objective's own left out, shape (n,); NaN in the initial design.
     """
 
     X: Tensor
@@ -54,7 +54,7 @@ def run_one(
     method: str,
     seed: int,
     num_iterations: int,
-    num_initial: int | None = None,
+    num_initial: int,
     device: str = "cpu",
 ) -> Trace:
     """Optimize; torch's global generator is left as it was.
@@ -64,7 +64,7 @@ def run_one(
         method: Name of the method.
         seed: Chooses the initial design, which methods share, and all that is random afterwards.
         num_iterations: Suggestions after the initial design.
-        num_initial: Points of the initial design; ``None`` for twice the dimensions plus two.
+        num_initial: Points of the initial design.
         device: Where models are, in float64; objectives are evaluated on the host.
 
     Returns:
@@ -72,26 +72,25 @@ def run_one(
 
     Example:
         >>> from studies.optimization.problems import make_problem
-        >>> trace = run_one(make_problem("branin"), "random", seed=0, num_iterations=3)
+        >>> trace = run_one(make_problem("branin"), "random", seed=0, num_iterations=3, num_initial=6)
         >>> trace.X.shape, trace.num_initial
         (torch.Size([9, 2]), 6)
     """
     one = torch.ones(problem.dimension, dtype=torch.float64, device="cpu")
     bounds = torch.stack([torch.zeros_like(one), one])
-    num_initial = 2 * problem.dimension + 2 if num_initial is None else num_initial
     with manual_seed(seed):
         X = initial_design(bounds, num_initial, seed)
         Y = problem.evaluate(X, 0)
         optimizer = make_method(method).start(bounds.to(device), seed)
         seconds = [math.nan] * num_initial
         for _ in range(num_iterations):
-            began = time.perf_counter()
+            began = time.process_time()
             with warnings.catch_warnings():  # of optimizers that were started again, of jitter that was added
                 for category in (BotorchWarning, NumericalWarning):
                     warnings.simplefilter("ignore", category)
                 warnings.filterwarnings("ignore", "Optimization failed", RuntimeWarning)
                 x = optimizer.suggest(X.to(device), Y.to(device)).clamp(0.0, 1.0).cpu()
-            seconds.append(time.perf_counter() - began)
+            seconds.append(time.process_time() - began)
             X, Y = torch.cat([X, x]), torch.cat([Y, problem.evaluate(x, Y.shape[0])])
     highest = [math.nan if problem.optimum is None else problem.optimum(t) for t in range(len(seconds))]
     return Trace(X, Y.squeeze(-1), X.new_tensor(highest), X.new_tensor(seconds))

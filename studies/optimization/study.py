@@ -24,7 +24,7 @@ from studies.optimization.tables import (
 )
 
 SLOW = ("bayesian-logei", "saas-logei", "map-saas-logei", "vbll-logei")  # run where they are named
-REFERENCE = "gp-logei"  # what methods are compared with, seed by seed
+REFERENCES = ("matern-logei", "gp-logei")  # what methods are compared with, seed by seed
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class RegretSettings:
         default_factory=lambda: list(PROBLEMS),
         metadata={"help": f"[branin,drifting] or others of {', '.join(PROBLEMS)}"},
     )
-    iterations: int = field(default=40, metadata={"help": "suggestions of a run, after the initial design"})
-    num_initial: int | None = field(default=None, metadata={"help": "points of the initial design; 2 D + 2 by default"})
+    iterations: int = field(default=30, metadata={"help": "suggestions of a run, after the initial design"})
+    num_initial: int = field(default=10, metadata={"help": "points of the initial design"})
     device: str = field(default="cpu", metadata={"help": "where models are, in float64: cpu, cuda, cuda:1"})
 
 
@@ -94,7 +94,7 @@ def _check(settings: RegretSettings, methods: Sequence[str]) -> None:
             f"leave --device out, or choose other --methods"
         )
     check_range("iterations", settings.iterations, 1)
-    if settings.num_initial is not None and settings.num_initial < 2:
+    if settings.num_initial < 2:
         raise ValueError(f"--num-initial={settings.num_initial} is out of range; models need two observations")
 
 
@@ -102,7 +102,7 @@ def _written(choices: Choices, settings: RegretSettings, runs: Runs, results: Re
     summaries = summarize(runs)
     parts = [
         table_markdown(summaries, runs),
-        differences_markdown(differences(runs, REFERENCE), REFERENCE),
+        *(differences_markdown(differences(runs, reference), reference) for reference in REFERENCES),
         "\n".join(results.failure_lines()),
     ]
     content = {

@@ -33,7 +33,7 @@ class Summary(NamedTuple):
         num_seeds: Runs.
         simple: Simple regret at the end; NaN where the objective moves.
         cumulative: Cumulative regret at the end, initial design included.
-        seconds: Wall time of a suggestion, averaged over a run.
+        seconds: Processor time of a suggestion, averaged over a run.
         simple_curve: Decimal logarithm of the simple regret after every evaluation, shape (n,).
         cumulative_curve: Cumulative regret after every evaluation, shape (n,).
     """
@@ -57,6 +57,7 @@ class Difference(NamedTuple):
         num_seeds: Seeds that both have run.
         simple: Simple regret at the end; NaN where the objective moves.
         cumulative: Cumulative regret at the end.
+        won: Seeds on which the method has less simple regret, or less cumulative regret where the objective moves.
     """
 
     problem: str
@@ -64,6 +65,7 @@ class Difference(NamedTuple):
     num_seeds: int
     simple: Interval
     cumulative: Interval
+    won: int
 
 
 def regrets(value: Tensor, optimum: Tensor) -> tuple[Tensor, Tensor]:
@@ -150,8 +152,9 @@ def differences(runs: Runs, reference: str) -> list[Difference]:
                 optimum = optimum if best is None else torch.full_like(optimum, best)
                 ends.append([regret[:, -1] for regret in regrets(value, optimum)])
             simple, cumulative = (own - other for own, other in zip(*ends, strict=True))
+            won = int(((cumulative if problem.moves else simple) < 0).sum())
             simple = torch.full_like(simple, math.nan) if problem.moves else simple
-            found.append(Difference(name, method, len(seeds), interval(simple), interval(cumulative)))
+            found.append(Difference(name, method, len(seeds), interval(simple), interval(cumulative), won))
     return found
 
 
@@ -160,11 +163,20 @@ def differences_markdown(found: Sequence[Difference], reference: str) -> str:
     if not found:
         return ""
     lines = [
-        f"| problem | method less {reference} | seeds | simple regret | cumulative regret |",
+        f"| problem | method less {reference} | simple regret | cumulative regret | pairs won |",
         "|---|---|---:|---:|---:|",
-        *(f"| {d.problem} | {d.method} | {d.num_seeds} | {_cell(d.simple)} | {_cell(d.cumulative)} |" for d in found),
+        *(
+            f"| {d.problem} | {d.method} | {_cell(d.simple)} | {_cell(d.cumulative)} | {d.won} of {d.num_seeds} |"
+            for d in found
+        ),
     ]
-    note = f"Mean and 95 % t-interval over the same seeds; below zero where a method is better than {reference}."
+    for method in dict.fromkeys(d.method for d in found):
+        own = [d for d in found if d.method == method]
+        lines.append(f"| all | {method} | | | {sum(d.won for d in own)} of {sum(d.num_seeds for d in own)} |")
+    note = (
+        f"Mean and 95 % t-interval over the same seeds; below zero where a method is better than {reference}. A pair "
+        f"is won by the lower simple regret, where the objective moves by the lower cumulative regret."
+    )
     return "\n".join([*lines, "", note])
 
 
@@ -193,8 +205,8 @@ def table_markdown(summaries: Sequence[Summary], runs: Runs) -> str:
         lines.append(f"| {s.problem} | {s.method} | {s.num_seeds} | {simple} | {cumulative} | {seconds} |")
     notes = [
         "Mean and 95 % t-interval over seeds, at the last evaluation; lower is better. Cumulative regret counts the "
-        "initial design, which is the same for all methods of a seed. Seconds are those of a suggestion, without the "
-        "objective's own."
+        "initial design, which is the same for all methods of a seed. Seconds are processor time of a suggestion, "
+        "without the objective's own."
     ]
     for name, problem in runs.problems.items():
         traces = [trace for run, trace in runs.traces.items() if run[0] == name]

@@ -71,7 +71,8 @@ def test_differences_are_paired_by_seeds():
     torch.testing.assert_close(torch.stack(found.simple), torch.stack(tables.interval(simple)))
     torch.testing.assert_close(torch.stack(found.cumulative), torch.stack(tables.interval(numbers(-0.5, -1, -1.5))))
     text = tables.differences_markdown([found], "gp-logei")
-    assert "| parabola | a | 3 | -1 (-2.242 to 0.2421) | -1 (-2.242 to 0.2421) |" in text
+    assert "| parabola | a | -1 (-2.242 to 0.2421) | -1 (-2.242 to 0.2421) | 3 of 3 |" in text
+    assert "| all | a | | | 3 of 3 |" in text
     assert tables.differences_markdown([], "gp-logei") == ""
 
 
@@ -100,7 +101,11 @@ def test_nothing_is_higher_than_the_peak_that_drifts(generator):
 def test_test_functions_reach_their_optimum_in_the_unit_cube():
     places = {
         "branin": [(math.pi + 5) / 15, 2.275 / 15],
-        "ackley6": [0.5] * 6,
+        "ackley5": [0.5] * 5,
+        "levy4": [0.55] * 4,
+        "rosenbrock4": [0.4] * 4,
+        "rastrigin3": [0.5] * 3,
+        "michalewicz2": [2.202905 / math.pi, 0.5],
         "hartmann6": [0.20169, 0.150011, 0.476874, 0.275332, 0.311652, 0.6573],
     }
     for name, place in places.items():
@@ -190,10 +195,10 @@ DRAWN = ("random", "gp-ts", "egp-ts", "egp-ts-dynamic")
 @pytest.mark.slow
 @pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.runs_anywhere])
 def test_points_are_suggested_on_a_gpu_as_on_the_host(method, gpu):
-    expected, draws = run_one(make_problem("branin"), method, seed=0, num_iterations=1), method in DRAWN and gpu.draws
+    expected, draws = run_one(make_problem("branin"), method, 0, 1, num_initial=6), method in DRAWN and gpu.draws
     with gpu.here():
-        found = run_one(make_problem("branin"), method, seed=0, num_iterations=1, device="cuda")
-        again = run_one(make_problem("branin"), method, seed=0, num_iterations=1, device="cuda") if draws else found
+        found = run_one(make_problem("branin"), method, 0, 1, 6, "cuda")
+        again = run_one(make_problem("branin"), method, 0, 1, 6, "cuda") if draws else found
     if draws:
         torch.testing.assert_close(again.X, found.X)
         found, expected = (part._replace(X=part.X[:-1]) for part in (found, expected))
