@@ -25,6 +25,7 @@ from gp_ensembles.numerics.display import call_text
 from gp_ensembles.numerics.lag_selection import find_lags
 
 _LEAST_NOISE = 1e-6  # of the value a season ago, in squared units of standardized targets
+_NORMAL_MEDIAN = 0.455  # median of the square of a standard normal number
 _LEVEL_NOISE = 1e-2  # noise of the level in steps of its walk: nearly all of a change stays
 
 
@@ -156,10 +157,13 @@ def _level(y: Tensor, num_inputs: int) -> Expert:
 
 
 def _seasonal(before: Tensor, y: Tensor, column: int, num_inputs: int) -> Expert:
-    """A regression on the value one season ago, shape (N,), whose noise is the mean square of the differences."""
+    """A regression on the value one season ago, shape (N,), whose noise is that of normal differences of their median.
+
+    Where all but a few values recur, their mean square would hide it: innovation models follow scales within limits.
+    """
     difference = (y - before)[~torch.isnan(y)]
     features = LinearFeatures(1, torch.ones_like(difference[0]), bias=False)
     likelihood = GaussianLikelihood(noise_constraint=Positive()).to(features.prior_variance)
-    likelihood.noise = difference.square().mean().clamp_min(_LEAST_NOISE).reshape(1)
+    likelihood.noise = (difference.square().median() / _NORMAL_MEDIAN).clamp_min(_LEAST_NOISE).reshape(1)
     selected = SelectColumns(features, [column], num_inputs).requires_grad_(False)
     return GaussianExpert(selected, likelihood.requires_grad_(False))

@@ -41,9 +41,7 @@ _LOG_MEMORY = math.log(MEMORY)
 NOISE = (1 - MEMORY) / (1 + MEMORY)  # variance of a coefficient of errors that are not correlated
 LOWEST, HIGHEST = -0.2, 1.0
 # Squared errors in the experts' variances: a scale of nothing could not grow again, and a gross error not be squared.
-# The first limits densities of experts that are right to the last digit, such as the value a season ago; from there a
-# scale of rate .3 and four degrees of freedom is back after 29 gross errors.
-SMALLEST, LARGEST = 1e-10, 1e30
+SMALLEST, LARGEST = 1e-6, 1e30
 _NORMAL = -0.5 * math.log(2 * math.pi)
 
 backend = backend_of(__name__)
