@@ -22,7 +22,7 @@ except ImportError:  # an extra: said as soon as a sampler is made
 
 Space: TypeAlias = Mapping[str, Any]  # a distribution for each parameter
 
-_PLACES, _STARTS, _SEARCH = 512, 2, {"maxiter": 20}  # points of each kind, the best of them, steps from there
+_PLACES, _STARTS, _SEARCH = 512, 2, {"maxiter": 8}  # points of each kind, the best of them, steps from there
 _SPREAD, _STAY = 4, 0.7  # powers of ten of distances to the best trial; how often a category is its own
 _LONGEST_GRID = 100  # longer ones are searched like numbers without steps
 
