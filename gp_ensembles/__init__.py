@@ -10,7 +10,7 @@
   ``auto.fit(X, y)`` gives an ``OnlineEnsemble``; ``dataclasses.replace(auto, bases=..., target=...)`` makes another
   record.
 - ``Ensemble``: the same as pure functions, from experts and a weight rule of your own.
-- ``ExactEnsembleModel``, beyond a thousand rows ``EnsembleModel``; ``ThompsonLoop``: for BoTorch.
+- ``ExactEnsembleModel``, beyond a thousand rows ``EnsembleModel``; ``thompson``: for BoTorch.
 - ``select_knots``, ``marginalize``, ``fit_fusion``, ``ie_gplvm``: the offline papers.
 - The modules ``bases``, ``targets``, ``external_models`` (external models), ``experts``, ``features``, ``filters``,
   ``meta_learners`` (weight rules), ``metrics``, ``data``, ``plots``.

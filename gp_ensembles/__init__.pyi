@@ -7,7 +7,7 @@ from . import metrics as metrics
 from . import plots as plots
 from .bo import EnsembleModel as EnsembleModel
 from .bo import ExactEnsembleModel as ExactEnsembleModel
-from .bo import ThompsonLoop as ThompsonLoop
+from .bo import thompson as thompson
 from .engine import Ensemble as Ensemble
 from .engine import OnlineEnsemble as OnlineEnsemble
 from .ensembles import EnsembleSpec as EnsembleSpec

@@ -16,8 +16,8 @@
 # %% [markdown]
 # # An optimum that moves
 #
-# A bump goes around in a circle, and a Thompson loop whose experts forget goes after it. The loop does not know that,
-# or how fast, the objective moves.
+# A bump goes around in a circle, and Thompson sampling with the time as one more input goes after it. It does not know
+# how fast the objective moves: the length scale of time is learned with the others.
 
 # %%
 # %matplotlib inline
@@ -25,7 +25,7 @@ import math
 
 import torch
 
-from gp_ensembles.bo import ThompsonLoop, ThompsonSettings
+from gp_ensembles.bo import ExactEnsembleModel, thompson
 from gp_ensembles.plots.canvas import ALARM, SERIES, label, new_figure
 
 
@@ -36,39 +36,44 @@ def peak(step):
     )
 
 
-def run(forgetting):
-    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
-    settings = ThompsonSettings(
-        48,
-        smoothnesses=(2.5,),
-        forgetting=forgetting,
-        refit_every=25,
-        raw_samples=64,
-        num_restarts=1,
-    )
-    loop = ThompsonLoop(bounds, settings, generator=torch.Generator().manual_seed(1))
-
-    def objective(X):
-        step = loop.Y.shape[0]
-        return (-15 * (X - peak(step)).square().sum(-1, keepdim=True)).exp()
-
-    return loop.run(objective, 50)
+def height(X, step):
+    return (-15 * (X - peak(step)).square().sum(-1, keepdim=True)).exp()
 
 
-runs = {"forgets": run((0.97, 0.9)), "does not": run(())}
+def run(sees_time):
+    torch.manual_seed(1)
+    X = torch.rand(6, 2, dtype=torch.float64)
+    Y = torch.cat([height(x.unsqueeze(0), step) for step, x in enumerate(X)])
+    start = None
+    for step in range(len(X), 56):
+        times = torch.arange(step + 1, dtype=torch.float64).unsqueeze(-1)
+        seen = torch.cat([X, times[:-1]], -1) if sees_time else X
+        bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+        if sees_time:
+            bounds = torch.cat([bounds, times[-1:].expand(2, 1)], -1)
+        model = ExactEnsembleModel(seen, Y, kernels=(2.5,))
+        if step % 5 == 1:
+            start = model.fit(start).hyperparameters
+        model.with_hyperparameters_(start)
+        x = thompson(model, bounds, raw_samples=64, num_restarts=1)[:, :2]
+        X, Y = torch.cat([X, x]), torch.cat([Y, height(x, step)])
+    return X, Y
+
+
+runs = {"sees the time": run(True), "does not": run(False)}
 regret = {name: (1 - Y.flatten()).cumsum(0) for name, (_, Y) in runs.items()}
 print({name: f"lost {values[-1]:.1f}" for name, values in regret.items()})
 
 # %%
 figure, (left, right) = new_figure(1, 2, 9.0, 4.2)
-X, _ = runs["forgets"]
+X, _ = runs["sees the time"]
 path = torch.stack([peak(step) for step in range(len(X))])
 left.plot(*path.T, color=ALARM, label="way of the optimum")
 points = left.scatter(
     *X.T, c=range(len(X)), s=16, cmap="viridis", label="where it looked"
 )
 figure.colorbar(points, ax=left, label="evaluation")
-label(left, "the loop that forgets", "x1", "x2")
+label(left, "seeing the time", "x1", "x2")
 left.set_aspect("equal")
 for color, (name, values) in zip(SERIES, regret.items(), strict=False):
     right.plot(values, color=color, label=name)

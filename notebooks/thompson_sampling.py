@@ -17,20 +17,19 @@
 # # Thompson sampling
 #
 # Functions drawn from the posterior agree where data are and differ where none are: each one's maximum is where one
-# would look next. A draw takes an expert by its weight, then a function of that expert.
+# would look next. A draw takes a kernel by its weight, then a function of that process.
 
 # %%
 # %matplotlib inline
 import torch
 
-from gp_ensembles.bo import EnsembleModel
-from gp_ensembles.bo.thompson import draw_paths
+from gp_ensembles.bo import ExactEnsembleModel, draw_paths
 from gp_ensembles.plots.canvas import ALARM, BAND, INK, SERIES, label, new_figure
 
 generator = torch.Generator().manual_seed(2)
 X = torch.tensor([[0.05], [0.2], [0.35], [0.5], [0.58], [0.95]], dtype=torch.float64)
 Y = (9 * X).sin() + X
-model = EnsembleModel(X, Y, generator=generator).fit()
+model = ExactEnsembleModel(X, Y).fit()
 grid = torch.linspace(0, 1, 201, dtype=torch.float64).unsqueeze(-1)
 paths = draw_paths(model, torch.Size([8]), generator=generator)
 with torch.no_grad():

@@ -66,7 +66,6 @@ def botorch():
     X, y = rows(30)
     for model in (gpe.ExactEnsembleModel(X, y.unsqueeze(-1)), gpe.EnsembleModel(X, y.unsqueeze(-1), ensemble=SMALL)):
         yield from (model, model.posterior(X), model.posterior(X.unsqueeze(-2)))
-    yield gpe.ThompsonLoop(torch.tensor([[0.0], [1.0]]))
 
 
 def papers():

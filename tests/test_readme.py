@@ -175,7 +175,7 @@ def exists(name):
 
 
 PACKAGES = "|".join(sorted(path.parent.name for path in (ROOT / "gp_ensembles").glob("*/__init__.py")))
-BELOW = re.compile(rf"`((?:{PACKAGES})(?:\.\w+)*\.[A-Z]\w+)")  # `papers.sparse.VFE`, `bo.ThompsonLoop`
+BELOW = re.compile(rf"`((?:{PACKAGES})(?:\.\w+)*\.[A-Z]\w+)")  # `papers.sparse.VFE`, `bo.EnsembleModel`
 
 
 def name_complaints(page):
@@ -190,7 +190,7 @@ def name_complaints(page):
 def test_every_name_in_code_exists(tmp_path, monkeypatch):
     assert [found for page in PAGES for found in name_complaints(page)] == []
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
-    (tmp_path / "a.md").write_text("`gp_ensembles.no`, `gpe.auto`, `bo.ThompsonLoop`, `bo.Nobody`, `gpe.nowhere()`\n")
+    (tmp_path / "a.md").write_text("`gp_ensembles.no`, `gpe.auto`, `bo.EnsembleModel`, `bo.Nobody`, `gpe.nowhere()`\n")
     found = name_complaints(tmp_path / "a.md")
     assert found == [f"a.md: gp_ensembles.{name}" for name in ("no", "nowhere", "bo.Nobody")]
 

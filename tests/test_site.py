@@ -2,7 +2,6 @@
 
 import inspect
 
-from gp_ensembles.bo import ThompsonLoop
 from gp_ensembles.ensembles.bases import FourierBasis
 from gp_ensembles.ensembles.extra_experts import WindowGP
 from gp_ensembles.filters import RandomWalk
@@ -46,7 +45,6 @@ def test_defaults_are_shown_as_one_would_write_them():
     assert predicted == "(rule=LBFGSB(), kind=Kind.EQUAL)"
     bases = FourierBasis.__module__
     assert written("(starts: tuple[float, ...] = _STARTS)", bases) == "(starts: tuple[float, ...] = (0.2, 0.7, 2.0))"
-    assert written("(settings=_SETTINGS)", ThompsonLoop.__module__) == "(settings=ThompsonSettings(...))"
 
 
 def test_what_the_base_says_stands_in_the_place_of_a_reference_to_it():

@@ -304,21 +304,18 @@ def _online_model(spec: str | None = None) -> Arrays:
     else:
         model = gpe.EnsembleModel(X, Y, ensemble=getattr(gpe, spec), generator=seeded(41))
     more = model.condition_on_observations(ahead[:2], Y[:2])
-    path = _package(gpe.EnsembleModel).thompson.draw_paths(model, torch.Size([3]), generator=seeded(42))
     return {
         **_of_model(model, ahead, Y.max()),
         "log_weights": model.log_weights,
         "conditioned": more.posterior(ahead).mean,
-        "paths": path(ahead).detach(),
     }
 
 
 def _thompson() -> Arrays:
     X, Y, _ = _observations()
     bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
-    settings = _package(gpe.ThompsonLoop).ThompsonSettings(num_features=64, raw_samples=64, num_restarts=2)
-    first = gpe.ThompsonLoop(bounds, settings, generator=seeded(43)).suggest(3)
-    return {"design": first, "suggested": gpe.ThompsonLoop(bounds, settings, X, Y, generator=seeded(44)).suggest(2)}
+    model = gpe.ExactEnsembleModel(X, Y).fit()
+    return {"suggested": gpe.thompson(model, bounds, 2, raw_samples=64, num_restarts=2, generator=seeded(44))}
 
 
 _BOTORCH: dict[str, Entry] = {

@@ -1,13 +1,10 @@
 """Registration with Ax, so that ensembles serve as surrogates of its BoTorch generator."""
 
-import warnings
 from typing import Any
 
-from botorch.exceptions.errors import InputDataError, UnsupportedError
-from botorch.exceptions.warnings import InputDataWarning
+from botorch.exceptions.errors import UnsupportedError
 from gpytorch.mlls import ExactMarginalLogLikelihood, MarginalLogLikelihood
 
-from gp_ensembles.bo.data import check_varies
 from gp_ensembles.bo.exact_model import ExactEnsembleModel
 from gp_ensembles.bo.model import EnsembleModel
 
@@ -37,9 +34,4 @@ def fit_ax_model(
     """Fit a surrogate in place, as Ax asks for it."""
     if mll_class is not ExactMarginalLogLikelihood or mll_options:
         raise UnsupportedError("experts are fitted by their own evidence; leave mll_class and mll_options as they are")
-    try:
-        check_varies(model.data.Y)
-    except InputDataError as error:
-        warnings.warn(str(error), InputDataWarning, stacklevel=2)
-        return
     model.fit()

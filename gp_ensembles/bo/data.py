@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.exceptions.warnings import InputDataWarning
 from botorch.models.transforms.input import InputTransform, Normalize
 from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.models.utils.assorted import fantasize as fantasize_flag
@@ -14,7 +15,6 @@ from torch import Tensor
 
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.experts.gaussian import GaussianExpert
-from gp_ensembles.experts.multi_output import MultiOutputExpert
 
 _EXPLAINED = 0.03  # of the targets' variance, which noise hardly leaves to a function by chance
 _FILLED = 0.1  # of the unit interval, by columns of inputs that are taken as they are
@@ -25,7 +25,7 @@ class Observations(NamedTuple):
 
     X: Tensor  # inputs, (..., n, D)
     Y: Tensor  # targets, (..., n, O)
-    noise: Tensor | None  # known noise variances, (..., n, 1); None if they are inferred
+    noise: Tensor | None  # known noise variances, (..., n, O); None if they are inferred
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -36,6 +36,11 @@ class Observations(NamedTuple):
     def map(self, function: Callable[[Tensor], Tensor]) -> "Observations":
         """The same rows with a function of every tensor."""
         return Observations(function(self.X), function(self.Y), None if self.noise is None else function(self.noise))
+
+    def of_outputs(self, outputs: list[int]) -> "Observations":
+        """The rows of some of the outputs."""
+        noise = None if self.noise is None else self.noise[..., outputs]
+        return Observations(self.X, self.Y[..., outputs], noise)
 
     def observed(self) -> "Observations":
         """The rows whose targets are not missing (NaN)."""
@@ -77,6 +82,20 @@ def transform_rows(
     return Observations(inputs, *outcome_transform(Y, Yvar, X=X))
 
 
+def untransform_rows(
+    input_transform: InputTransform | None,
+    outcome_transform: OutcomeTransform | None,
+    X: Tensor,
+    Y: Tensor,
+    Yvar: Tensor | None = None,
+) -> Observations:
+    """Rows as they were before the transforms by which they came about."""
+    given = X if input_transform is None else input_transform.eval().untransform(X)
+    if outcome_transform is None:
+        return Observations(given, Y, Yvar)
+    return Observations(given, *outcome_transform.eval().untransform(Y, Yvar))
+
+
 def unit_scale(X: Tensor, kept: Sequence[int] = ()) -> Normalize:
     r"""Range of every column of inputs (\*b, n, D) to the unit interval, where it is not a part of it already."""
     low, high = X.detach().amin(-2, keepdim=True), X.detach().amax(-2, keepdim=True)
@@ -91,9 +110,9 @@ def unit_scale(X: Tensor, kept: Sequence[int] = ()) -> Normalize:
 
 
 def normal_likelihood(noise: Tensor, known_noise: Tensor | None) -> GaussianLikelihood | FixedNoiseGaussianLikelihood:
-    r"""GPyTorch's likelihood with this noise variance, shape (\*b), or with those known of all rows, (\*b, n, 1)."""
+    r"""GPyTorch's likelihood with this noise variance, shape (\*b), or with known ones, (\*b, n) or (\*b, n, 1)."""
     if known_noise is not None:
-        return FixedNoiseGaussianLikelihood(known_noise.squeeze(-1))
+        return FixedNoiseGaussianLikelihood(known_noise.squeeze(-1) if known_noise.shape[-1] == 1 else known_noise)
     likelihood = GaussianLikelihood(batch_shape=noise.shape).to(noise)
     likelihood.noise = noise.unsqueeze(-1)
     return likelihood
@@ -114,9 +133,9 @@ def check_training_data(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Observatio
     _check_targets(X, Y)
     given = Observations(X, Y, Yvar)
     rows = given.observed() if X.device.type != "meta" else given
-    if rows.X.shape[0] < 2:
-        some = "" if rows is given else f" ({X.shape[0] - rows.X.shape[0]} targets are missing, NaN)"
-        raise InputDataError(f"{rows.X.shape[0]} observation(s){some} cannot tell kernels apart; give at least 2")
+    if not rows.X.shape[0]:
+        some = "" if rows is given else f" ({X.shape[0]} targets are missing, NaN)"
+        raise InputDataError(f"there is no observation{some}; give one at least")
     if rows is not given:  # what is missing is of no account, but numbers of rows are those that were given
         given = given.map(lambda values: values.masked_fill(Y.isnan().all(-1, keepdim=True), 1.0))
     check_finite("train_X", given.X)
@@ -151,17 +170,12 @@ def check_noise(Y: Tensor, Yvar: Tensor) -> None:
             f"train_Yvar is {float(Yvar[row].min()):g} in row {row}; a noise variance must be positive (1e-6 or so for "
             f"noise-free observations)"
         )
-    if Y.shape[-1] > 1:
-        raise InputDataError(
-            "known noise is supported for one output; build a model for each and join them in a ModelList"
-        )
 
 
-def check_queries(X: Tensor, like: Tensor) -> None:
-    """Raise unless X (..., q, D) is finite and as wide as ``like`` (n, D), in its dtype and on its device."""
-    num_inputs = like.shape[-1]
-    if X.ndim < 2 or X.shape[-1] != num_inputs:
-        raise BotorchTensorDimensionError(f"X must have shape (..., q, {num_inputs}), got {tuple(X.shape)}")
+def check_inputs(X: Tensor, like: Tensor) -> None:
+    """Raise unless X (..., q, D) is finite, in the dtype and on the device of ``like``."""
+    if X.ndim < 2:
+        raise BotorchTensorDimensionError(f"X must have shape (..., q, {like.shape[-1]}), got {tuple(X.shape)}")
     if X.dtype != like.dtype or X.device != like.device:
         raise InputDataError(f"X is {X.dtype} on {X.device}, the model {like.dtype} on {like.device}; use X.to(...)")
     check_finite("X", X)
@@ -169,7 +183,9 @@ def check_queries(X: Tensor, like: Tensor) -> None:
 
 def check_observations(X: Tensor, Y: Tensor, like: Tensor, num_outputs: int, *, may_miss: bool) -> None:
     """Raise unless X (..., n, D) and Y (..., n, O) are finite observations for the model, or Y missing if it may be."""
-    check_queries(X, like)
+    if X.ndim < 2 or X.shape[-1] != like.shape[-1]:
+        raise BotorchTensorDimensionError(f"X must have shape (..., q, {like.shape[-1]}), got {tuple(X.shape)}")
+    check_inputs(X, like)
     _check_targets(X, Y)
     if Y.shape[-1] != num_outputs:
         raise BotorchTensorDimensionError(
@@ -178,20 +194,22 @@ def check_observations(X: Tensor, Y: Tensor, like: Tensor, num_outputs: int, *, 
     check_finite("Y", Y.nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf) if may_miss else Y)
 
 
-def check_varies(Y: Tensor) -> None:
-    """Raise if all observations of an output are equal."""
-    constant = (Y[:1] == Y).all(0)
-    if bool(constant.any()):
-        output = int(constant.int().argmax())
-        raise InputDataError(
-            f"all {Y.shape[0]} observations of output {output} are {float(Y[0, output]):g}: there is nothing to fit "
-            f"to; use the model unfitted, or observe elsewhere first"
+def is_flat(Y: Tensor) -> bool:
+    """Whether all observations (n,) are equal: then there is nothing to fit to, of which this warns."""
+    flat = bool((Y[:1] == Y).all())
+    if flat:
+        warnings.warn(
+            f"all {Y.shape[0]} observations are {float(Y[0]):g}: there is nothing to fit to, and hyperparameters stay "
+            f"at the modes of their priors",
+            InputDataWarning,
+            stacklevel=3,
         )
+    return flat
 
 
 def warn_of_noise(noise: Tensor, Y: Tensor) -> None:
-    r"""Warn of a fit whose noise variance is next to all of that of targets (\*b, n, 1), shape (\*b) or (\*b, 1)."""
-    share = float((1 - noise.detach().reshape(Y.shape[:-2]) / Y.var(-2).squeeze(-1)).min())
+    r"""Warn of a fit whose noise variances are next to all of that of targets (\*b, n), shape (\*b)."""
+    share = float((1 - noise.detach() / Y.var(-1)).min())
     if share < _EXPLAINED:
         warnings.warn(
             f"the fit explains {max(share, 0.0):.1%} of the variance of the targets, the rest is noise to it: if there "
@@ -200,20 +218,11 @@ def warn_of_noise(noise: Tensor, Y: Tensor) -> None:
         )
 
 
-def check_ensemble(ensemble: Ensemble, X: Tensor, Y: Tensor) -> None:
-    """Raise unless an ensemble's experts can learn Y (n, O) from X (n, D), and give joint normal predictions."""
+def check_ensemble(ensemble: Ensemble, X: Tensor) -> None:
+    """Raise unless an ensemble's experts can learn one target from X, and give joint normal predictions."""
     for expert in ensemble.experts:
-        if not isinstance(expert, GaussianExpert | MultiOutputExpert):
-            raise TypeError(
-                f"a BoTorch model needs experts with Gaussian posteriors (GaussianExpert or MultiOutputExpert), got "
-                f"{type(expert).__name__}"
-            )
-        num_outputs = expert.num_outputs if isinstance(expert, MultiOutputExpert) else 1
-        if num_outputs != Y.shape[1]:
-            raise BotorchTensorDimensionError(
-                f"an expert predicts {num_outputs} output(s), train_Y has {Y.shape[1]}; use MultiOutputExpert, or a "
-                f"ModelList of one model for each output"
-            )
+        if not isinstance(expert, GaussianExpert):
+            raise TypeError(f"a BoTorch model needs GaussianExperts of one output, got {type(expert).__name__}")
     like = ensemble.experts[0].features.prior_variance
     if like.dtype != X.dtype or like.device != X.device:
         raise InputDataError(f"the ensemble is {like.dtype} on {like.device}, train_X {X.dtype} on {X.device}")
@@ -226,18 +235,9 @@ def check_input_transform(transform: InputTransform | None) -> None:
     """Raise an UnsupportedError if a transform has something to learn: these models fit hyperparameters only."""
     if transform is not None and any(p.requires_grad for p in transform.parameters()):
         raise UnsupportedError(
-            f"{type(transform).__name__} has parameters to be trained, which an ensemble does not do; set them and "
-            f"call transform.requires_grad_(False) to use it as it is"
+            f"{type(transform).__name__} has parameters to be trained, which only ExactEnsembleModel does; set them "
+            f"and call transform.requires_grad_(False) to use it as it is"
         )
-
-
-def check_known_noise(ensemble: Ensemble) -> None:
-    """Raise an UnsupportedError unless an ensemble's experts can learn rows whose noise variance is known."""
-    for expert in ensemble.experts:
-        if not isinstance(expert, GaussianExpert):
-            raise UnsupportedError(
-                f"known noise needs GaussianExpert, got {type(expert).__name__}, which learns with its own noise only"
-            )
 
 
 def check_domain(ensemble: Ensemble, X: Tensor) -> None:

@@ -5,7 +5,6 @@ import math
 from collections.abc import Sequence
 
 import torch
-from botorch.exceptions.errors import UnsupportedError
 from botorch.models.utils.assorted import check_min_max_scaling
 from botorch.models.utils.gpytorch_modules import MIN_INFERRED_NOISE_LEVEL
 from gpytorch.constraints import GreaterThan
@@ -19,7 +18,6 @@ from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.gaussian import GaussianExpert
-from gp_ensembles.experts.multi_output import MultiOutputExpert
 from gp_ensembles.features.compose import Concatenate
 from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.features.linear import ConstantFeatures
@@ -37,7 +35,6 @@ _STAY = 0.99  # probability that the Markov chain over experts stays
 
 def kernel_ensemble(
     X: Tensor,
-    num_outputs: int = 1,
     *,
     num_features: int = 256,
     smoothnesses: Sequence[float] = SMOOTHNESSES,
@@ -53,7 +50,6 @@ def kernel_ensemble(
 
     Args:
         X: Any inputs of the dtype and device wanted, about the unit cube, shape (n, D).
-        num_outputs: Number of outputs O, which share features and covariance.
         num_features: Features of each expert, twice the number of frequencies. With many more observations than half of
             them the posterior variance is too small between the observations.
         smoothnesses: One expert for each: 0.5, 1.5 or 2.5 of a Matern kernel, infinity for the RBF kernel.
@@ -88,14 +84,16 @@ def kernel_ensemble(
             features = Concatenate([fourier, constant])
             transition = None if factor is None else StabilizedForgetting(factor)
             likelihood = _gaussian_likelihood().to(X)
-            if num_outputs == 1:
-                experts.append(GaussianExpert(features, likelihood, transition))
-            else:
-                experts.append(MultiOutputExpert(features, num_outputs, likelihood, transition))
-            label = "rbf" if math.isinf(nu) else f"matern {nu:g}"
+            experts.append(GaussianExpert(features, likelihood, transition))
+            label = kernel_name(nu)
             names.append(label if factor is None else f"{label} forgetting {factor:g}")
     rule = MarkovSwitching(sticky_transition(len(experts), _STAY).to(X)) if forgetting else BayesianModelAveraging()
     return Ensemble(experts, rule, names)
+
+
+def kernel_name(nu: float) -> str:
+    """Of a kernel's smoothness."""
+    return "rbf" if math.isinf(nu) else f"matern {nu:g}"
 
 
 @torch.no_grad()
@@ -116,20 +114,17 @@ def make_ensemble(
     """The ensemble of a model, from its ``ensemble`` argument and its transformed data."""
     if ensemble is None:
         check_min_max_scaling(X)  # warns: the priors of length scales are for the unit cube
-        return kernel_ensemble(X, Y.shape[-1], generator=generator)
+        return kernel_ensemble(X, generator=generator)
     if isinstance(ensemble, OnlineEnsemble):
         ensemble = ensemble.ensemble
     if isinstance(ensemble, Ensemble):
-        return copy.deepcopy(ensemble)  # fitting one model must not change another
+        own = copy.deepcopy(ensemble)  # fitting one model must not change another
+        return Ensemble(own.experts, own.meta_learner, own.expert_names)
     if not isinstance(ensemble, EnsembleSpec):
         raise TypeError(
             f"ensemble must be an Ensemble, an OnlineEnsemble or an EnsembleSpec, got {type(ensemble).__name__}"
         )
-    if Y.shape[-1] > 1:
-        raise UnsupportedError(
-            "an EnsembleSpec makes experts of one output; build a model for each and join them in a ModelList"
-        )
-    return ensemble.fit(X, Y.squeeze(-1), generator=generator).ensemble
+    return make_ensemble(ensemble.fit(X, Y.squeeze(-1), generator=generator), X, Y, generator)
 
 
 def _gaussian_likelihood() -> GaussianLikelihood:

@@ -13,28 +13,36 @@ from botorch.models.transforms.outcome import OutcomeTransform, Standardize
 from botorch.models.utils import check_min_max_scaling
 from botorch.posteriors.posterior import Posterior
 from botorch.utils.types import DEFAULT, _DefaultType
+from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.mlls import MarginalLogLikelihood
+from linear_operator import to_linear_operator
 from torch import Tensor
 
 from gp_ensembles.bo import exact_kernels, fantasies
 from gp_ensembles.bo.data import (
     Observations,
     check_training_data,
-    check_varies,
+    is_flat,
     normal_likelihood,
     unit_scale,
     warn_of_noise,
 )
-from gp_ensembles.bo.default_ensemble import SMOOTHNESSES
+from gp_ensembles.bo.default_ensemble import SMOOTHNESSES, kernel_name
 from gp_ensembles.bo.exact_kernels import Hyperparameters, Kernels
 from gp_ensembles.bo.fitting import fit_in_turn
 from gp_ensembles.bo.mixture_model import MixtureModel
-from gp_ensembles.bo.posterior import MixtureOutcomeTransform, MixturePosterior
-from gp_ensembles.numerics.display import fields_text
+from gp_ensembles.bo.posterior import MixturePosterior, resampled
+from gp_ensembles.numerics.display import block_text, fields_text
 from gp_ensembles.numerics.exact_gp import Conditioned
 from gp_ensembles.numerics.gpytorch_types import Kernel
+
+_OF_SINGLE_TASK_GP = {
+    "covar_module": "its kernels are RBF and Matern ones of the smoothness given as kernels=",
+    "mean_module": "its kernels have a constant of unit prior variance instead of a mean",
+    "likelihood": "each process has a noise variance of its own; known ones are given as train_Yvar",
+}
 
 
 @final
@@ -49,8 +57,9 @@ class ExactEnsembleModel(MixtureModel):
         train_X: Inputs, shape (n, D). With shape (\*b, n, D) they are those of a batch of data sets, as of the folds of
             cross-validation: each has hyperparameters and weights of its own, and posteriors have the batch shape
             (\*t, \*b).
-        train_Y: Observations, shape (\*b, n, 1), in their order; rows that are NaN (in all data sets) are left out.
-        train_Yvar: Known noise variances, shape (\*b, n, 1); inferred if ``None``.
+        train_Y: Observations, shape (\*b, n, O), in their order; rows that are NaN (in all data sets and outputs) are
+            left out. Each output has hyperparameters and weights of its own.
+        train_Yvar: Known noise variances, shape (\*b, n, O); inferred if ``None``.
         outcome_transform: As in ``SingleTaskGP``: ``Standardize`` by default, ``None`` for none; for a batch of
             data sets one with their ``batch_shape``.
         input_transform: As in ``SingleTaskGP``; one with parameters, such as ``Warp``, is learned by :meth:`fit`. It
@@ -58,11 +67,17 @@ class ExactEnsembleModel(MixtureModel):
             by the range of each column of these rows; columns that fill a tenth or more of the unit interval stay.
         cat_dims: Columns of categories, as any numbers (of transformed inputs). Two different categories are at a
             distance of one, as the ends of the unit interval are, and each has a constant of unit prior variance.
+        kernels: Smoothness of each process: 1.5 or 2.5 of a Matern kernel, infinity for the RBF kernel.
+        members: ``None`` for the mixture, in which imagined rows move the weights. A number makes it a fully Bayesian
+            model of BoTorch's own kind, of so many processes of equal weight (each kernel in proportion to its own):
+            formulas for one normal distribution, such as ``LogExpectedImprovement``, are then averaged over them.
+            It learns rows for good, but no imagined ones.
+        **options: None; arguments that only ``SingleTaskGP`` has are refused with what to do instead.
 
     Raises:
-        BotorchError: If a shape or dtype is wrong, a value is not finite, there is only one observation or more than
-            one output; of a batch, the first data set that is wrong is described.
-        ValueError: If a column of categories does not exist.
+        BotorchError: If a shape or dtype is wrong, a value is not finite, or there is no observation; of a batch, the
+            first data set that is wrong is described.
+        ValueError: If a column of categories does not exist, or a smoothness or the number of members is wrong.
 
     Example:
         >>> import torch
@@ -75,6 +90,7 @@ class ExactEnsembleModel(MixtureModel):
     lengthscale: Tensor
     outputscale: Tensor
     noise: Tensor
+    kernels: tuple[float, ...]
     _shapes: Tensor
     _categorical: Tensor | None
     _cache: tuple[Observations, Conditioned] | None
@@ -89,30 +105,37 @@ class ExactEnsembleModel(MixtureModel):
         outcome_transform: OutcomeTransform | _DefaultType | None = DEFAULT,
         input_transform: InputTransform | None = None,
         cat_dims: Sequence[int] | Tensor | None = (),
+        *,
+        kernels: Sequence[float] = SMOOTHNESSES,
+        members: int | None = None,
+        **options: Any,
     ) -> None:
+        _refuse(options)
         data = _check_data_sets(train_X, train_Y, train_Yvar)
-        batch = data.batch_shape
-        if train_Y.shape[-1] > 1:
-            raise UnsupportedError("exact processes have one output; build a model for each, and a ModelList of them")
+        if members is not None and members < 1:
+            raise ValueError(f"there must be one member at least, got {members}; None is the mixture")
         if isinstance(outcome_transform, _DefaultType):
-            outcome_transform = Standardize(m=1, batch_shape=batch)
-        outcomes = MixtureOutcomeTransform(outcome_transform)
+            outcome_transform = Standardize(m=train_Y.shape[-1], batch_shape=data.X.shape[:-2])
         columns = [] if cat_dims is None else [int(column) for column in cat_dims]
-        scale = unit_scale(data.X, columns) if input_transform is None else input_transform
-        super().__init__(data, scale, outcomes)
+        scale = unit_scale(data.X, columns) if input_transform is None else None
+        super().__init__(data, input_transform, outcome_transform, scale)
+        self.members = members
+        self._is_fully_bayesian = self._is_ensemble = self._supports_cache_root = members is not None
         X = self._first_rows().X
         num_inputs = X.shape[-1]
         if any(not -num_inputs <= column < num_inputs for column in columns):
             raise ValueError(f"cat_dims must be some of the {num_inputs} columns of inputs, got {columns}")
-        kernels = exact_kernels.make_kernels(SMOOTHNESSES, X, columns)
-        numbers = X if kernels.categorical is None else X[..., ~kernels.categorical]
+        self.kernels = tuple(float(nu) for nu in kernels)
+        own = exact_kernels.make_kernels(self.kernels, X, columns)
+        numbers = X if own.categorical is None else X[..., ~own.categorical]
         if numbers.shape[-1]:
             check_min_max_scaling(numbers)  # warns: the priors of length scales are for the unit cube
-        self.register_buffer("_shapes", kernels.shapes, persistent=False)
-        self.register_buffer("_categorical", kernels.categorical, persistent=False)
-        start = exact_kernels.initial_hyperparameters(kernels, num_inputs)
+        self.register_buffer("_shapes", own.shapes, persistent=False)
+        self.register_buffer("_categorical", own.categorical, persistent=False)
+        start = exact_kernels.initial_hyperparameters(own, num_inputs)
         for name, value in zip(Hyperparameters._fields, start, strict=True):
-            self.register_buffer(name, value.expand(*batch, *value.shape).clone())
+            self.register_buffer(name, value.expand(*self._data_sets, *value.shape).clone())
+        self.training = True  # as BoTorch's models begin; the transforms have learned
 
     @property
     def num_experts(self) -> int:
@@ -125,24 +148,48 @@ class ExactEnsembleModel(MixtureModel):
         return Hyperparameters(self.lengthscale, self.outputscale, self.noise)
 
     def __repr__(self) -> str:
-        return fields_text(self._sizes(), self.hyperparameters._asdict())
+        if len(self._data_sets) > 1 or self.data.X.ndim > 2 or self._rows_imagined is not None:
+            return fields_text(self._sizes(), self.hyperparameters._asdict())
+        every = [value.reshape(-1, *value.shape[self.noise.ndim :]).tolist() for value in self.hyperparameters]
+        lines = []
+        for number, (scales, scale, noise, weight) in enumerate(
+            zip(*every, self.log_weights.exp().flatten().tolist(), strict=True)
+        ):
+            name = kernel_name(self.kernels[number % self.num_experts])
+            name = f"output {number // self.num_experts}: {name}" if self.num_outputs > 1 else name
+            lengths = ", ".join(f"{length:.3g}" for length in scales)
+            lines.append(
+                f"{name}: weight {weight:.2f}, noise {noise:.2g}, output scale {scale:.3g}, length scales {lengths}"
+            )
+        return block_text(self._sizes(), lines)
 
     @property
     def log_evidence(self) -> Tensor:
-        r"""Log density of all targets, in transformed outcomes, under each process, shape (\*b, M)."""
+        r"""Log density of all targets, in transformed outcomes, under each process, shape (\*b, M) or (\*b, O, M)."""
         return self._learned()[1].log_density
 
     @property
     def log_weights(self) -> Tensor:
-        r"""Log weights of the processes, shape (\*batch, M)."""
+        r"""Log weights of the processes, shape (\*batch, M), or (\*batch, O, M) of several outputs."""
         own = self.log_evidence.log_softmax(-1).to(self.data.X)
-        return fantasies.log_weights_after(self.joint, self.noise.to(own), self._rows_imagined, own)
+        if self._rows_imagined is None:
+            return own
+        after = self.predict(self.rows().X[..., :1, :], False).log_weights
+        return after.expand(*self.batch_shape, *own.shape[self.data.X.ndim - 2 :])
 
     @property
     def likelihood(self) -> GaussianLikelihood | FixedNoiseGaussianLikelihood:
-        """A likelihood with the processes' weighted mean noise, or the known noise; in transformed outcomes."""
-        noise = (self.log_evidence.softmax(-1) * self.noise).sum(-1).to(self.data.X)
-        return normal_likelihood(noise, self.rows().noise)
+        r"""A likelihood with the known noise, or the processes' weighted mean noise; in transformed outcomes.
+
+        In training it has the noise of each process, as :meth:`forward` has them in its batch; of members that of each.
+        """
+        known = self._seen().noise
+        noise = self.noise.to(self.data.X)
+        if known is None and self.members is None and not self.training:
+            noise = (self.log_evidence.softmax(-1) * self.noise).sum(-1).to(self.data.X)
+        elif known is None and self.members is not None:
+            noise = self._of_members(noise, 0)
+        return normal_likelihood(noise, known if known is None or self.num_outputs == 1 else known.mT)
 
     @property
     def covar_module(self) -> Kernel:
@@ -151,33 +198,87 @@ class ExactEnsembleModel(MixtureModel):
         No kernel has the mixture's covariance; the constant is left out.
 
         Raises:
-            AttributeError: If there are categories, for which GPyTorch has no such kernel, or several data sets.
+            AttributeError: If there are categories, several data sets or outputs: they have no such kernel.
         """
-        if self.data.X.ndim > 2:
-            raise AttributeError("each data set has its own kernel; read model.lengthscale")
+        if self._data_sets:
+            raise AttributeError("each data set and output has its own kernel; read model.lengthscale")
         if self._categorical is not None:
             raise AttributeError("GPyTorch has no kernel of columns and categories together; read model.lengthscale")
-        weights = self.log_weights.flatten(0, -2).mean(0) if self.batch_shape else self.log_weights
-        heaviest = int(weights.argmax())
-        nu, num_inputs = SMOOTHNESSES[heaviest], self.lengthscale.shape[-1]
+        heaviest = int(
+            self.log_weights.flatten(0, -2).mean(0).argmax() if self.batch_shape else self.log_weights.argmax()
+        )
+        nu, num_inputs = self.kernels[heaviest], self.lengthscale.shape[-1]
         base = RBFKernel(ard_num_dims=num_inputs) if math.isinf(nu) else MaternKernel(nu, ard_num_dims=num_inputs)
-        kernel: Kernel = ScaleKernel(base).to(self.data.X)
+        kernel: Kernel = _Scaled(base).to(self.data.X)
         base.lengthscale, kernel.outputscale = self.lengthscale[heaviest], self.outputscale[heaviest]
         return kernel
-
-    def log_weights_at(self, X: Tensor) -> Tensor:
-        """See :attr:`log_weights`: they are the same for all inputs."""
-        return self.log_weights
 
     def joint(self, X: Tensor) -> MixturePosterior:
         r"""The mixture over the function at transformed points (\*t, q, D), before rows that are imagined."""
         rows, learned = self._learned()
-        mean, covariance = exact_kernels.predict(self._kernels, self.hyperparameters, rows, learned, X.double())
-        log_weights = learned.log_density.log_softmax(-1)
-        return MixturePosterior(log_weights.to(X), mean.unsqueeze(-1).to(X), covariance.unsqueeze(-3).to(X))
+        mean, covariance = exact_kernels.predict(self._kernels, self.hyperparameters, rows, learned, self._points(X))
+        log_weights = learned.log_density.log_softmax(-1).to(X)
+        if self.num_outputs == 1:
+            return MixturePosterior(log_weights, mean.unsqueeze(-1).to(X), covariance.unsqueeze(-3).to(X))
+        mean, covariance = mean.movedim(-3, -1), covariance.transpose(-4, -3)  # from (*t, O, M, q), (*t, O, M, q, q)
+        return MixturePosterior(log_weights, mean.to(X), covariance.to(X), independent_outputs=True)
 
-    def predict(self, X: Tensor, noise: bool | Tensor) -> Posterior:
-        return fantasies.predict(self.joint, self.noise.to(X), self._rows_imagined, X, noise)
+    def predict(self, X: Tensor, noise: bool | Tensor) -> MixturePosterior:
+        own = (self.noise.unsqueeze(-1) if self.num_outputs == 1 else self.noise.mT).to(X)
+        return fantasies.predict(self.joint, own, self._rows_imagined, X, noise)
+
+    def forward(self, X: Tensor) -> MultivariateNormal:
+        r"""The processes' prior at X, a batch of them behind those of the data sets and outputs, as GPyTorch asks.
+
+        In training X is as it was given, else after the input transform.
+
+        Raises:
+            UnsupportedError: If the model predicts as one mixture: that has no single prior.
+        """
+        if not self.training and self.members is None:
+            raise UnsupportedError(
+                "a mixture has no single prior: its cross-validation is leave_one_out(), of members BoTorch's loo_cv"
+            )
+        for _ in range(X.ndim - self.data.X.ndim):  # of outputs and members, which have all the same
+            X = X[..., 0, :, :]
+        inputs = self._points(self._scaled(self.transform_inputs(X) if self.training else X))
+        covariance = exact_kernels.covariance_between(self._kernels, self.hyperparameters, inputs, inputs).to(X)
+        if self.members is not None:
+            covariance = self._of_members(covariance, 2)
+        return MultivariateNormal(covariance[..., 0].new_zeros(covariance.shape[:-1]), to_linear_operator(covariance))
+
+    def leave_one_out(self) -> Posterior:
+        r"""Each target predicted from all others, in closed form, shape (n, 1, O); hyperparameters stay.
+
+        .. math:: \mu_i = y_i - [K^{-1} y]_i / [K^{-1}]_{ii}, \qquad \sigma_i^2 = 1 / [K^{-1}]_{ii}
+
+        for every process (Rasmussen and Williams, 2006, section 5.4.2), whose weight is its evidence without the row.
+
+        Raises:
+            UnsupportedError: If there is a batch of data sets, or rows were imagined.
+        """
+        if self.batch_shape[: len(self.batch_shape) - (self.members is not None)]:
+            raise UnsupportedError("the rows of one data set are left out one by one, of a model without imagined rows")
+        rows, learned = self._learned()
+        assert learned.inverse is not None
+        variance = 1.0 / learned.inverse.square().sum(-2)  # (M, n) or (O, M, n)
+        mean = rows.Y.mT - (learned.inverse.mT @ learned.white.unsqueeze(-1)).squeeze(-1) * variance
+        density = -0.5 * ((rows.Y.mT - mean).square() / variance + (2 * math.pi * variance).log())
+        log_weights = (learned.log_density.unsqueeze(-1) - density).log_softmax(-2)
+        mean, variance, log_weights = (part.to(self.data.X).movedim(-1, 0) for part in (mean, variance, log_weights))
+        if self.num_outputs == 1:
+            mean, variance = mean.unsqueeze(-1), variance.unsqueeze(-1)
+        else:
+            mean, variance = mean.mT, variance.mT
+        found = MixturePosterior(
+            log_weights, mean.unsqueeze(-2), variance[..., None, None], independent_outputs=self.num_outputs > 1
+        )
+        outcomes = self._outcome_transform
+        return found if outcomes is None else found.map_components(lambda each: outcomes.untransform_posterior(each))
+
+    def processes(self) -> tuple[Kernels, Observations, Conditioned]:
+        """Kernels, rows (*data_sets, n, D) and (*data_sets, n, 1), and what each process has learned from them."""
+        return (self._kernels, *self._learned())
 
     def learned(self, rows: Observations, data: Observations) -> Self:
         """The processes of all rows, with the same hyperparameters; weights are their evidence."""
@@ -188,37 +289,79 @@ class ExactEnsembleModel(MixtureModel):
     def prepare(self, rows: Observations) -> None:
         self._learned()
 
+    def selected(self, outputs: list[int]) -> Self:
+        """The model of some of the outputs."""
+        other, batch = self._sibling(), self.data.X.ndim - 2
+        index = outputs if len(outputs) > 1 else outputs[0]
+        for name, value in zip(Hyperparameters._fields, self.hyperparameters, strict=True):
+            setattr(other, name, value[(slice(None),) * batch + (index,)])
+        other.data, imagined = self.data.of_outputs(outputs), self._rows_imagined
+        other._rows_imagined = None if imagined is None else imagined.of_outputs(outputs)
+        if self._outcome_transform is not None:
+            other.outcome_transform = self._outcome_transform.subset_output(outputs)
+        other._cache = None
+        return other
+
+    def set_train_data(self, inputs: Any = None, targets: Tensor | None = None, strict: bool = True) -> None:
+        """Other rows in place, as GPyTorch's exact models take them: inputs and targets as the properties show them.
+
+        Args:
+            inputs: As :attr:`train_inputs`, or the tensor in it.
+            targets: As :attr:`train_targets`, in transformed outcomes.
+            strict: Whether shapes must stay.
+
+        Raises:
+            RuntimeError: If a shape changes nevertheless, or there are not as many targets as inputs.
+        """
+        X, Y, noise = self.data
+        if inputs is not None:
+            X = inputs if isinstance(inputs, Tensor) else inputs[0]
+            for _ in range(X.ndim - self.data.X.ndim):
+                X = X[..., 0, :, :]
+            transform = self._input_transform
+            X = X if transform is None or self.training else transform.untransform(X)
+        if targets is not None:
+            Y = targets if self.members is None else targets[..., 0, :]
+            Y = Y.unsqueeze(-1) if self.num_outputs == 1 else Y.mT
+            Y = Y if self._outcome_transform is None else self._outcome_transform.untransform(Y, X=X)[0]
+        if (strict and (X.shape, Y.shape) != (self.data.X.shape, self.data.Y.shape)) or X.shape[:-1] != Y.shape[:-1]:
+            raise RuntimeError(
+                f"inputs {tuple(X.shape)} and targets {tuple(Y.shape)} cannot take the place of the rows"
+            )
+        self.data, self._cache = Observations(X.detach(), Y.detach(), noise), None
+
     def fit(self, start: Hyperparameters | None = None) -> Self:
         """Maximize the evidence of all rows, with priors, in place.
 
         Processes are fitted each by its own evidence, and parameters of the input transform in turn by that of them
-        all; data sets of a batch one after another.
+        all; data sets of a batch, and outputs, one after another. Where all observations are equal, hyperparameters
+        are the modes of their priors, with a warning.
 
         Args:
             start: Where to begin besides the modes of the priors, such as the hyperparameters of fewer rows; each
                 process takes the better end.
 
         Raises:
-            InputDataError: If all observations are equal.
             NumericalError: If a covariance cannot be factorized.
         """
         if self._rows_imagined is not None:
             raise UnsupportedError("this model has no data; fit the model that it was derived from")
         self._enter_evaluation()
-        for index in _indices(self.data.Y.shape[:-2]):
-            check_varies(self.data.Y[index])
         starts = [] if start is None else [start]
         for given in starts:
             self._check_shapes(given)
-        self._unshare()
+        Y = self.data.Y.mT.reshape(*self._data_sets, -1)
+        varying = [index for index in _indices(self._data_sets) if not is_flat(Y[index])]
 
         def fit_processes() -> None:
-            self._fit(starts)
+            self._fit(starts, varying)
             starts[:] = [self.hyperparameters]
 
         fit_in_turn(self._input_transform, fit_processes, self._log_evidences)
-        if self.data.noise is None:
-            warn_of_noise(self.likelihood.noise, self.rows().Y)
+        if self.data.noise is None and varying:
+            noise = self.likelihood.noise if self.members is None else self.noise.mean(-1)
+            places = tuple(map(list, zip(*varying, strict=True))) if self._data_sets else ...
+            warn_of_noise(noise.reshape(self._data_sets)[places], self._own_rows().Y.squeeze(-1)[places])
         return self
 
     def with_hyperparameters_(self, hyperparameters: Hyperparameters) -> Self:
@@ -239,17 +382,19 @@ class ExactEnsembleModel(MixtureModel):
             if value.shape != wanted:
                 raise ValueError(f"{name} must have shape {tuple(wanted)}, got {tuple(value.shape)}")
 
-    def _fit(self, starts: Sequence[Hyperparameters]) -> None:
+    def _fit(self, starts: Sequence[Hyperparameters], varying: Sequence[tuple[int, ...]]) -> None:
         with torch.no_grad():
-            rows, batch, found = self._own_rows(), self.data.X.shape[:-2], []
+            rows = self._own_rows()
             modes = exact_kernels.initial_hyperparameters(self._kernels, rows.X.shape[-1])
-            for index in _indices(batch):
+            found = [value.expand_as(own).clone() for value, own in zip(modes, self.hyperparameters, strict=True)]
+            for index in varying:
                 own = [Hyperparameters(*(value[index] for value in start)) for start in starts]
                 some = rows.map(itemgetter(index))
                 more = exact_kernels.short_start(self._kernels, some, modes)
-                found.append(exact_kernels.fit(self._kernels, some, [*own, modes, *more]))
-        each = (torch.stack(values).reshape(*batch, *values[0].shape) for values in zip(*found, strict=True))
-        self.with_hyperparameters_(Hyperparameters(*each))
+                fitted = exact_kernels.fit(self._kernels, some, [*own, modes, *more])
+                for every, value in zip(found, fitted, strict=True):
+                    every[index] = value
+        self.with_hyperparameters_(Hyperparameters(*found))
 
     def _log_evidences(self) -> Tensor:
         return exact_kernels.condition(self._kernels, self._own_rows(), self.hyperparameters).log_density
@@ -258,8 +403,30 @@ class ExactEnsembleModel(MixtureModel):
     def _kernels(self) -> Kernels:
         return Kernels(self._shapes, self._categorical)
 
+    @property
+    def _data_sets(self) -> torch.Size:
+        """The batch of data sets and, if there are several, outputs: each has hyperparameters."""
+        return torch.Size([*self.data.X.shape[:-2], *([self.num_outputs] if self.num_outputs > 1 else [])])
+
+    def _points(self, X: Tensor) -> Tensor:
+        """Inputs in double precision, with a dimension for several outputs."""
+        return X.double() if self.num_outputs == 1 else X.double().unsqueeze(-3)
+
     def _own_rows(self) -> Observations:
-        return self.rows().map(Tensor.double)
+        """The rows of every data set and output, (*data_sets, n, D) and (*data_sets, n, 1), in double precision."""
+        rows = self.rows().map(Tensor.double)
+        if self.num_outputs == 1:
+            return rows
+        X = rows.X.unsqueeze(-3).expand(*self._data_sets, *rows.X.shape[-2:])
+        return Observations(X, rows.Y.mT.unsqueeze(-1), None if rows.noise is None else rows.noise.mT.unsqueeze(-1))
+
+    def _of_members(self, values: Tensor, tail: int) -> Tensor:
+        """The processes' values (..., M) and as many dimensions as the tail, for each member."""
+        assert self.members is not None
+        index = resampled(self.log_weights, self.members, independent_outputs=self.num_outputs > 1)
+        places = index.reshape(*index.shape, *[1] * tail)
+        shape = values.shape[: values.ndim - tail - 1], values.shape[values.ndim - tail :]
+        return values.gather(-1 - tail, places.expand(*shape[0], self.members, *shape[1]))
 
     @torch.no_grad()
     def _learned(self) -> tuple[Observations, Conditioned]:
@@ -269,9 +436,31 @@ class ExactEnsembleModel(MixtureModel):
         return self._cache
 
 
+@final
+class _Scaled(ScaleKernel):  # type: ignore[misc]
+    """A kernel with an output scale that shows its length scales, as those of a ``SingleTaskGP`` do."""
+
+    @property
+    def lengthscale(self) -> Tensor:
+        """Those of the kernel that is scaled."""
+        scales: Tensor = self.base_kernel.lengthscale
+        return scales
+
+
 def _indices(batch: torch.Size) -> Iterator[tuple[int, ...]]:
     """The index of every data set of a batch; the empty index for one alone."""
     return product(*map(range, batch))
+
+
+def _refuse(options: dict[str, Any]) -> None:
+    """Refuse arguments that a ``SingleTaskGP`` has, with what to do instead, and others."""
+    for name, value in options.items():
+        if name not in _OF_SINGLE_TASK_GP:
+            raise TypeError(f"an ExactEnsembleModel takes no argument {name!r}")
+        if value is not None:
+            raise UnsupportedError(
+                f"an ExactEnsembleModel takes no {name}: {_OF_SINGLE_TASK_GP[name]}; with your own, take a SingleTaskGP"
+            )
 
 
 def _check_data_sets(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Observations:

@@ -25,23 +25,16 @@ def predict(
 ) -> MixturePosterior:
     r"""Joint prediction of q points after the imagined rows, weights included.
 
-    Shapes: ``own_noise`` (M,) or (\*b, M), ``X`` (\*t, q, D).
+    Shapes: ``own_noise`` (\*b, M, O or 1), ``X`` (\*t, q, D).
     """
     if rows is None:
         mixture = joint(X)
-    elif not rows.X.shape[-2]:
-        mixture = joint(X)
-        mean = mixture.component_mean
-        wide = torch.broadcast_shapes(mixture.batch_shape, rows.batch_shape)
-        mixture = MixturePosterior(
-            mixture.log_weights, mean.expand(*wide, *mean.shape[-3:]), mixture.component_covariance
-        )
     else:
         places = torch.broadcast_shapes(rows.X.shape[:-2], X.shape[:-2])
         both = torch.cat([part.expand(*places, *part.shape[-2:]) for part in (rows.X, X)], dim=-2)
-        spread = own_noise[..., None, None] if rows.noise is None else rows.noise.mT.unsqueeze(-3)
+        spread = own_noise.unsqueeze(-1) if rows.noise is None else rows.noise.mT.unsqueeze(-3)
         mixture = condition_mixture(joint(both), rows.Y, spread)
-    return add_noise(mixture, own_noise.unsqueeze(-1), noise)
+    return add_noise(mixture, own_noise, noise)
 
 
 def condition_mixture(mixture: MixturePosterior, Y: Tensor, noise: Tensor) -> MixturePosterior:
@@ -57,19 +50,9 @@ def condition_mixture(mixture: MixturePosterior, Y: Tensor, noise: Tensor) -> Mi
     batch = torch.broadcast_shapes(factor.shape[:-2], errors.shape[:-1])
     learned = condition(factor.expand(*batch, q, q), errors.expand(*batch, q))
     after = mean[..., q:] + learned.mean(gain)
-    log_weights = (mixture.log_weights + learned.log_density.sum(-1)).log_softmax(-1)
-    return MixturePosterior(log_weights, after.mT, covariance[..., q:, q:] - gain.mT @ gain)
-
-
-def log_weights_after(
-    joint: Callable[[Tensor], MixturePosterior], own_noise: Tensor, rows: Observations | None, log_weights: Tensor
-) -> Tensor:
-    r"""Log weights (\*batch, M) of the components after the imagined rows; before them they are (\*b, M)."""
-    if rows is None:
-        return log_weights
-    if not rows.X.shape[-2]:
-        return log_weights.expand(*torch.broadcast_shapes(rows.batch_shape, log_weights.shape[:-1]), -1)
-    return predict(joint, own_noise, rows, rows.X[..., :1, :], False).log_weights
+    each = learned.log_density
+    log_weights = (mixture.log_weights + (each.mT if mixture.independent_outputs else each.sum(-1))).log_softmax(-1)
+    return _changed(mixture, log_weights, after.mT, covariance[..., q:, q:] - gain.mT @ gain)
 
 
 def add_noise(mixture: MixturePosterior, own_noise: Tensor, noise: bool | Tensor) -> MixturePosterior:
@@ -79,4 +62,8 @@ def add_noise(mixture: MixturePosterior, own_noise: Tensor, noise: bool | Tensor
     q = mixture.component_mean.shape[-2]
     added = noise.mT.unsqueeze(-3) if isinstance(noise, Tensor) else own_noise.unsqueeze(-1)
     covariance = mixture.component_covariance + torch.diag_embed(added.expand(*added.shape[:-1], q))
-    return MixturePosterior(mixture.log_weights, mixture.component_mean, covariance)
+    return _changed(mixture, mixture.log_weights, mixture.component_mean, covariance)
+
+
+def _changed(mixture: MixturePosterior, log_weights: Tensor, mean: Tensor, covariance: Tensor) -> MixturePosterior:
+    return MixturePosterior(log_weights, mean, covariance, independent_outputs=mixture.independent_outputs)

@@ -11,13 +11,11 @@ from gpytorch import Module as GPyTorchModule
 from linear_operator.utils.errors import NanError
 from torch import Tensor
 
-from gp_ensembles.bo.conditioning import update_expert
 from gp_ensembles.bo.data import Observations
 from gp_ensembles.bo.default_ensemble import allow_length_scales_
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.empirical_bayes import LBFGS, fit_empirical_bayes
-from gp_ensembles.experts.evidence import batched_log_evidence
 from gp_ensembles.filters.states import FilterState
 from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.numerics.cholesky import NumericalError
@@ -42,31 +40,14 @@ def fit_in_turn(
 def fit_experts(ensemble: Ensemble, rows: Observations, progress: bool = False) -> None:
     """Maximize evidence plus log priors, in place; experts that share a feature map are fitted through the first."""
     first = {id(expert.features): expert for expert in reversed(ensemble.experts)}
-    found = [short for y in rows.Y.unbind(-1) if (short := short_length_scales(rows.X, y)) is not None]
-    starts = (torch.stack(found).amin(0),) if found else ()
+    y = rows.Y.squeeze(-1)
+    found = short_length_scales(rows.X, y)
+    starts = () if found is None else (found,)
     for expert in first.values():
         for scales in starts:
             allow_length_scales_(expert, scales)
-        evidence = _SequentialEvidence(expert, rows.noise)
-        fit_empirical_bayes(evidence, rows.X, _targets(rows), _METHOD, progress=progress, length_scales=starts)
-
-
-def log_evidences(ensemble: Ensemble, rows: Observations) -> Tensor:
-    """Log evidence of every expert, shape (M,), differentiable in the rows and constant in hyperparameters."""
-    frozen = [p for expert in ensemble.experts for p in expert.parameters() if p.requires_grad]
-    for parameter in frozen:
-        parameter.requires_grad_(False)
-    try:
-        experts = [_SequentialEvidence(expert, rows.noise) for expert in ensemble.experts]
-        return torch.cat([expert.log_evidence(rows.X, _targets(rows)).flatten() for expert in experts])
-    finally:
-        for parameter in frozen:
-            parameter.requires_grad_(True)
-
-
-def _targets(rows: Observations) -> Tensor:
-    """Targets as experts take them, (n,) or (n, O)."""
-    return rows.Y.squeeze(-1) if rows.Y.shape[-1] == 1 else rows.Y
+        evidence = _SequentialEvidence(expert)
+        fit_empirical_bayes(evidence, rows.X, y, _METHOD, progress=progress, length_scales=starts)
 
 
 def maximize_in_transform(transform: InputTransform, log_evidences: Callable[[], Tensor]) -> None:
@@ -99,12 +80,11 @@ def maximize_in_transform(transform: InputTransform, log_evidences: Callable[[],
 
 
 class _SequentialEvidence(Expert):
-    """An expert whose evidence is that of rows in their order, with weights that change and known noise of each row."""
+    """An expert whose evidence is that of rows in their order, with weights that change."""
 
-    def __init__(self, expert: Expert, known_noise: Tensor | None) -> None:
+    def __init__(self, expert: Expert) -> None:
         super().__init__(expert.features, None)
         self.expert = expert
-        self.known_noise = known_noise
 
     def init(self) -> FilterState:
         return self.expert.init()
@@ -117,21 +97,15 @@ class _SequentialEvidence(Expert):
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
         """Exact; in weight or function space for static weights, by the filter for weights that change."""
-        expert, noise = self.expert, self.known_noise
-        if expert.transition is None and noise is None:
+        expert = self.expert
+        if expert.transition is None:
             return expert.log_evidence(X, y)
         bound = expert.bind()
-        Phi = bound.features(X)
-        if expert.transition is None and noise is not None:
-            root, one = noise.sqrt(), torch.ones_like(bound.prior_variance)
-            scaled = batched_log_evidence(Phi / root, y / root.squeeze(-1), bound.prior_variance, one)
-            return scaled - root.log().sum()
-        Y = y.unsqueeze(-1) if y.ndim == 1 else y
-        _, steps = update_expert(bound, expert.init(), Phi, Y, None if noise is None else noise.squeeze(-1))
+        _, steps = bound.update_block(expert.init(), bound.features(X), y)
         return steps.log_prob.sum(-1)
 
     def take(self, index: Tensor) -> "_SequentialEvidence":
-        return _SequentialEvidence(self.expert.take(index), self.known_noise)
+        return _SequentialEvidence(self.expert.take(index))
 
     def with_transition(self, transition: Transition | None) -> "_SequentialEvidence":
-        return _SequentialEvidence(self.expert.with_transition(transition), self.known_noise)
+        return _SequentialEvidence(self.expert.with_transition(transition))

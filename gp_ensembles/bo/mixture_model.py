@@ -3,24 +3,27 @@
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Self, cast
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel
 from botorch.models.model import Model
-from botorch.models.transforms.input import InputTransform
+from botorch.models.transforms.input import InputTransform, Normalize
 from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.models.utils.assorted import fantasize as fantasize_flag
 from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.posteriors.posterior import Posterior
 from botorch.sampling.base import MCSampler
 from botorch.utils.datasets import SupervisedDataset
+from gpytorch.distributions import MultivariateNormal
 from gpytorch.models import GP
 from torch import Tensor, nn
 
-from gp_ensembles.bo.data import Observations, check_finite, check_observations, check_queries, transform_rows
-from gp_ensembles.bo.posterior import MixtureOutcomeTransform, MixturePosterior
+from gp_ensembles.bo.data import Observations, check_finite, check_inputs, check_observations, transform_rows
+from gp_ensembles.bo.posterior import ComponentsPosterior, MixturePosterior
 from gp_ensembles.numerics.display import counted
 
 
@@ -40,6 +43,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         data: The rows as they were given.
         input_transform: Applied to inputs; it must have nothing to learn by gradients.
         outcome_transform: Applied to targets, and undone in predictions.
+        unit_scale: Applied to transformed inputs; BoTorch does not see it.
     """
 
     data: Observations
@@ -51,16 +55,22 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
     _in_double: tuple[str, ...] = ()  # buffers of double precision, whatever that of the rows
     _rows_imagined: Observations | None = None
     _is_imaginary = False  # whether rows were imagined, or the model has no data of its own for another reason
-    _is_shared = False  # whether another model has the same parameters and modules
+    _supports_cache_root = False  # draws are those of the mixture, not of one normal distribution
+    members: int | None = None  # how many normal posteriors of equal weight stand for the mixture
 
     def __init__(
-        self, data: Observations, input_transform: InputTransform | None, outcome_transform: OutcomeTransform | None
+        self,
+        data: Observations,
+        input_transform: InputTransform | None,
+        outcome_transform: OutcomeTransform | None,
+        unit_scale: Normalize | None = None,
     ) -> None:
         super().__init__()
         # Attributes that are absent where there is no transform, as BoTorch's own models have them.
         for name, transform in (("input_transform", input_transform), ("outcome_transform", outcome_transform)):
             if transform is not None:
                 setattr(self, name, transform)
+        self._unit_scale = unit_scale
         self.data = data.map(lambda values: values.detach().clone())
         self._forget()
         self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
@@ -69,10 +79,6 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
     @abstractmethod
     def num_experts(self) -> int:
         """Number M of components at one point."""
-
-    @abstractmethod
-    def log_weights_at(self, X: Tensor) -> Tensor:
-        r"""Log weights of the components of the posterior at X (\*t, 1, D), shape (\*b, M) or (M,)."""
 
     @abstractmethod
     def predict(self, X: Tensor, noise: bool | Tensor) -> Posterior:
@@ -116,10 +122,10 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
 
     @property
     def batch_shape(self) -> torch.Size:
-        """Shape of the batch of data sets or of imagined rows; empty for a model of one data set."""
+        """Shape of the batch of data sets or of imagined rows, and of the members; empty for one data set."""
         own, rows = self.data.X.shape[:-2], self._rows_imagined
         shape: torch.Size = own if rows is None else torch.broadcast_shapes(own, rows.batch_shape)
-        return shape
+        return shape if self.members is None else torch.Size([*shape, self.members])
 
     def __repr__(self) -> str:
         return self._sizes()
@@ -137,14 +143,45 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
 
     @property
     def train_inputs(self) -> tuple[Tensor]:
-        """Inputs as they were given, (n, D), in a tuple."""
-        return (self.data.X,)
+        """Inputs (n, D) in a tuple, after the input transform unless in training; with a batch as the targets have."""
+        X = self.data.X
+        if self._rows_imagined is not None:
+            X = self._seen().X
+            X = X if self._unit_scale is None else self._unit_scale.untransform(X)
+        elif self._input_transform is not None and not self.training:
+            X = transform_rows(self._input_transform, None, X, X).X
+        lead = self._target_batch
+        places = X.reshape(*X.shape[:-2], *[1] * len(lead), *X.shape[-2:])
+        return (places.expand(*X.shape[:-2], *lead, *X.shape[-2:]),)
+
+    @property
+    def _has_transformed_inputs(self) -> bool:  # type: ignore[override]
+        """Whether :attr:`train_inputs` are after the input transform, by the name that BoTorch has for it."""
+        return self._input_transform is not None and not self.training
+
+    @property
+    def _original_train_inputs(self) -> Tensor:  # type: ignore[override]
+        """The inputs as they were given, by the name that BoTorch has for them."""
+        return self.data.X
 
     @property
     def train_targets(self) -> Tensor:
-        """Targets after the outcome transform, (n,), or (O, n) for several outputs as in BoTorch's models."""
-        Y = self.rows().Y
-        return Y.squeeze(-1) if self.num_outputs == 1 else Y.mT
+        """Targets after the outcome transform, (n,); (O, n) of several outputs, (K, n) of members, as in BoTorch."""
+        Y = self._seen().Y.mT  # (*b, O, n)
+        Y = Y.squeeze(-2) if self.num_outputs == 1 else Y
+        return Y if self.members is None else Y.unsqueeze(-2).expand(*Y.shape[:-1], self.members, -1)
+
+    @property
+    def _aug_batch_shape(self) -> torch.Size:
+        """The batch of data sets and outputs, by the name that BoTorch has for it."""
+        return torch.Size([*self.data.X.shape[:-2], *self._target_batch])
+
+    @property
+    def _target_batch(self) -> list[int]:
+        """What the targets of a data set have before their rows: outputs, if there are several, and members."""
+        return [
+            count for count in (self.num_outputs if self.num_outputs > 1 else None, self.members) if count is not None
+        ]
 
     def posterior(
         self,
@@ -163,36 +200,62 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
             posterior_transform: Applied to every component, so it has to give normal posteriors.
 
         Returns:
-            A ``MixturePosterior``; a ``GPyTorchPosterior`` from a model of one component; a ``TransformedPosterior`` of
-            either where the outcome transform is not linear.
+            A ``MixturePosterior``; a ``GPyTorchPosterior`` from a model of one component; a
+            ``GaussianMixturePosterior`` of the members, if the model has some; a ``TransformedPosterior`` of one of
+            them where the outcome transform is not linear.
 
         Raises:
             BotorchTensorDimensionError: If X has another number of inputs, or an output does not exist.
             InputDataError: If X is of another dtype, or not finite.
         """
         self._enter_evaluation()
-        check_queries(X, self.data.X)
+        inputs = self.inputs_at(X)
         if output_indices is not None:
             self._check_outputs(output_indices)
         known = self._mean_noise() if observation_noise is True else None
-        posterior = self.predict(self.transform_inputs(X), observation_noise if known is None else known)
+        posterior = self.predict(inputs, observation_noise if known is None else known)
         outcomes = self._outcome_transform
-        if output_indices is not None and isinstance(posterior, MixturePosterior):
-            posterior = posterior.select_outputs(output_indices)
-            outcomes = None if outcomes is None else outcomes.subset_output(output_indices)
+        if isinstance(posterior, MixturePosterior):
+            if output_indices is not None:
+                posterior = posterior.select_outputs(output_indices)
+                outcomes = None if outcomes is None else outcomes.subset_output(output_indices)
+            if self.members is not None:
+                posterior = posterior.members(self.members)
         if outcomes is not None:
-            posterior = outcomes.untransform_posterior(posterior, X=X)
+            posterior = _changed(posterior, lambda normal: outcomes.untransform_posterior(normal, X=X))
         if posterior_transform is None:
             return posterior
         if isinstance(posterior, MixturePosterior):
-            return posterior.map_components(lambda normal: posterior_transform(normal, X))
-        if not isinstance(posterior, GPyTorchPosterior):
+            posterior = posterior.joined()
+        elif not isinstance(posterior, GPyTorchPosterior):
             raise UnsupportedError(
                 "a posterior_transform needs normal components and a linear outcome transform; give an objective "
                 "instead"
             )
-        changed: Posterior = posterior_transform(posterior, X)
-        return changed
+        return _changed(posterior, lambda normal: posterior_transform(normal, X))
+
+    def __call__(self, X: Tensor, *arguments: Any, **options: Any) -> MultivariateNormal:
+        """The prior in training; else the posterior's normal distribution, of inputs after the transform."""
+        if self.training:
+            return cast(MultivariateNormal, super().__call__(X, *arguments, **options))
+        posterior = self.predict(self._scaled(X), False)
+        if self.members is not None and isinstance(posterior, MixturePosterior):
+            posterior = posterior.members(self.members)
+        normal: MultivariateNormal = cast(Any, posterior).distribution
+        return normal
+
+    def inputs_at(self, X: Tensor) -> Tensor:
+        r"""Inputs (\*t, q, D) as the components see them, checked; a transform may make more columns or points."""
+        X = X.to(self.data.X.dtype)
+        check_inputs(X, self.data.X)
+        num_inputs, inputs = self.data.X.shape[-1], None
+        if X.shape[-1] == num_inputs:
+            return self._scaled(self.transform_inputs(X))
+        with suppress(BotorchTensorDimensionError):
+            inputs = self.transform_inputs(X)
+        if inputs is None or inputs.shape[-1] != self.rows().X.shape[-1]:
+            raise BotorchTensorDimensionError(f"X must have shape (..., q, {num_inputs}), got {tuple(X.shape)}")
+        return self._scaled(inputs)
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **options: Any) -> Self:
         r"""The model after further observations, weights included; this one stays as it is.
@@ -204,7 +267,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
             X: Inputs, shape (\*t, n, D).
             Y: Observations, shape (\*y, n, O); in a batch, dimensions of X that are missing in Y are shared. Rows that
                 are NaN are left out where they would be learned for good.
-            noise: Known noise variances in transformed outcomes, (..., n, 1): if the model was built with some, or of
+            noise: Known noise variances in transformed outcomes, (..., n, O): if the model was built with some, or of
                 a batch.
             **options: As in BoTorch's models; ``propagate_grads`` is always true.
 
@@ -243,7 +306,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         With q = 0 the batch is expanded and nothing learned. Arguments as in BoTorch's models.
         """
         self._enter_evaluation()
-        check_queries(X, self.data.X)
+        check_inputs(X, self.data.X)
         _refuse_options(options)
         noise = self._mean_noise() if observation_noise is None else observation_noise
         num_rows = X.shape[-2]
@@ -257,6 +320,10 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
 
     def fantasies(self, rows: Observations) -> Self:
         r"""The model after rows that differ over a batch, (\*t, n, D) and (\*y, n, O); this one stays as it is."""
+        if self.members is not None:
+            raise UnsupportedError(
+                "members learn no imagined rows: their weights could not move; build with members=None"
+            )
         self.prepare(rows)
         other = self._sibling()
         other._rows_imagined = rows if self._rows_imagined is None else self._rows_imagined.followed_by(rows)
@@ -290,20 +357,24 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False, keep_transforms: bool = True
     ) -> Any:
-        """Load hyperparameters and transforms; this model's own data are then learned again with them.
-
-        Models that came from this one, and the one that it came from, stay as they are.
-        """
-        self._unshare()
+        """Load hyperparameters and transforms; this model's own data are then learned again with them."""
+        self._start_anew()
         return nn.Module.load_state_dict(self, state_dict, strict, assign)
 
     def rows(self) -> Observations:
         """The data as the components see them."""
         return self._rows(*self.data)
 
+    def _seen(self) -> Observations:
+        """The data and the imagined rows as the components see them, in every batch."""
+        more = self._rows_imagined
+        if more is None:
+            return self.rows()
+        return self.rows().followed_by(more).map(lambda part: part.expand(*self.batch_shape, *part.shape[-2:]))
+
     def _first_rows(self) -> Observations:
         """The data as the components see them, checked: transforms learn here, and nowhere else."""
-        for transform in (self._input_transform, self._outcome_transform):
+        for transform in (self._input_transform, self._outcome_transform, self._unit_scale):
             if transform is not None:
                 transform.to(self.data.X).train()
         rows = self.rows()
@@ -312,10 +383,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         return rows
 
     def _check_transformed(self, rows: Observations) -> None:
-        outcomes: nn.Module | None = self._outcome_transform
-        if isinstance(outcomes, MixtureOutcomeTransform):
-            outcomes = next(iter(outcomes.values()), None)
-        for name, transform, values in (("X", self._input_transform, rows.X), ("Y", outcomes, rows.Y)):
+        for name, transform, values in (("X", self._input_transform, rows.X), ("Y", self._outcome_transform, rows.Y)):
             if transform is not None:
                 what = f"{type(transform).__name__}() of {name}"
                 check_finite(what, values, "take another transform, or other rows")
@@ -329,7 +397,11 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         return cast(OutcomeTransform | None, self._modules.get("outcome_transform"))
 
     def _rows(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> Observations:
-        return transform_rows(self._input_transform, self._outcome_transform, X, Y, noise)
+        rows = transform_rows(self._input_transform, self._outcome_transform, X, Y, noise)
+        return rows._replace(X=self._scaled(rows.X))
+
+    def _scaled(self, X: Tensor) -> Tensor:
+        return X if self._unit_scale is None else self._unit_scale(X)
 
     def _mean_noise(self) -> Tensor | None:
         """Noise of a future observation where that of the rows is known, (..., 1, 1)."""
@@ -337,11 +409,10 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         return None if noise is None else noise.mean(-2, keepdim=True)
 
     def _sibling(self) -> Self:
-        """A model with registries of its own that shares parameters, buffers and modules until they are replaced."""
-        other = type(self).__new__(type(self))
-        own = {name: dict(self.__dict__[name]) for name in ("_buffers", "_modules", "_parameters")}
-        other.__dict__ = {**self.__dict__, **own}
-        self._is_shared = other._is_shared = True
+        """A copy of its own hyperparameters and transforms, which shares rows and what was computed from them."""
+        shared = {name: getattr(self, name) for name in ("data", "_rows_imagined")}
+        other = copy.deepcopy(self, {id(part): part for part in shared.values() if part is not None})
+        other.__dict__.update({name: getattr(self, name) for name in self._computed})
         return other
 
     def _forget(self) -> None:
@@ -349,25 +420,18 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         for name in self._computed:
             setattr(self, name, None)
 
-    def _unshare(self) -> None:
-        """Before anything changes in place: copies of the parts that siblings have, and nothing computed with them."""
+    def _start_anew(self) -> None:
+        """Before numbers change in place: forget what was computed, keep buffers that relatives refer to."""
         self._forget()
         for mode in (not self.training, self.training):  # when it changes, GPyTorch forgets what it has computed
             self.train(mode)
-        if not self._is_shared:
-            return
-        self._is_shared = False
-        copied: dict[int, Any] = {}  # parts of one another stay so
-        self._modules.update({name: copy.deepcopy(part, copied) for name, part in self._modules.items()})
         self._buffers.update({name: None if part is None else part.clone() for name, part in self._buffers.items()})
-        for name, part in self._parameters.items():
-            self._parameters[name] = None if part is None else nn.Parameter(part.detach().clone(), part.requires_grad)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         like, after = self.data.X, fn(self.data.X[:0])
         if (after.dtype, after.device) == (like.dtype, like.device):  # BoTorch often calls it in vain
             return self
-        self._unshare()
+        self._start_anew()
         self.data = self.data.map(fn)
         if self._rows_imagined is not None:
             self._rows_imagined = self._rows_imagined.map(fn)
@@ -391,6 +455,17 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
 
     def _set_transformed_inputs(self) -> None:
         """Nothing to do: the data are kept as they were given, and transformed when they are learned."""
+
+    def _revert_to_original_inputs(self) -> None:
+        """Nothing to do, likewise."""
+
+
+BatchedMultiOutputGPyTorchModel.register(MixtureModel)  # type: ignore[type-abstract]  # what BoTorch asks for: several outputs, inputs (O, n, D)
+
+
+def _changed(posterior: Posterior, transform: Callable[[Posterior], Posterior]) -> Posterior:
+    """A posterior transformed, a mixture component by component."""
+    return posterior.map_components(transform) if isinstance(posterior, ComponentsPosterior) else transform(posterior)
 
 
 def _forget(model: MixtureModel, *_: object) -> None:

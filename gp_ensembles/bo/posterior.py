@@ -2,11 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
-from botorch.models.transforms.outcome import ChainedOutcomeTransform, OutcomeTransform
+from botorch.posteriors.fully_bayesian import GaussianMixturePosterior
 from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.posteriors.posterior import Posterior
 from botorch.posteriors.transformed import TransformedPosterior
@@ -24,6 +24,7 @@ from gp_ensembles.numerics.display import counted, ends, rows_text
 from gp_ensembles.numerics.exact_gp import condition
 
 _MOST_QUANTILES = 1000  # points beyond which no intervals are printed
+_MOST_CHOICES = 1024  # components of several outputs together
 
 
 class ComponentsPosterior(Posterior, ABC):
@@ -45,13 +46,29 @@ class ComponentsPosterior(Posterior, ABC):
     def variance(self) -> Tensor:
         r"""Variances, shape (\*batch, q, O)."""
 
+    @property
     @abstractmethod
-    def moment_matched(self) -> GPyTorchPosterior:
+    def distribution(self) -> MultivariateNormal:
         """The normal distribution over all points and outputs with the same mean and covariance."""
+
+    @property
+    def mvn(self) -> MultivariateNormal:
+        """Another name of :attr:`distribution`, by which BoTorch asks for it."""
+        return self.distribution
+
+    @abstractmethod
+    def map_components(self, transform: Callable[[Posterior], Posterior]) -> Posterior:
+        """The posterior with every component's normal posterior transformed."""
 
     @abstractmethod
     def draws(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
         r"""Draws (\*sample_shape, \*batch, q, O) from standard normals (\*sample_shape, \*batch, num_normals)."""
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        """That of :attr:`distribution`."""
+        covariance: Tensor = self.distribution.covariance_matrix
+        return covariance
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -98,14 +115,27 @@ class ComponentsPosterior(Posterior, ABC):
         return torch.Size([*sample_shape, *self.batch_shape, *self.point_shape])
 
 
-def selected(log_weights: Tensor, normals: Tensor) -> Tensor:
-    """The place along the last axis (..., M) that each standard normal (..., n) selects, by cumulative weights."""
+def selected(log_weights: Tensor, uniform: Tensor) -> Tensor:
+    """The place along the last axis (..., M) that each number (..., n) of the unit interval selects by weights."""
     cumulative = log_weights.detach().exp().cumsum(-1)
-    uniform = torch.special.ndtr(normals)
     shape = torch.broadcast_shapes(cumulative.shape[:-1], uniform.shape[:-1])
     last = (cumulative < cumulative[..., -1:]).sum(-1, keepdim=True)  # beyond it weights are zero
     places = torch.searchsorted(cumulative.expand(*shape, -1).contiguous(), uniform.expand(*shape, -1).contiguous())
     return places.minimum(last)
+
+
+def resampled(log_weights: Tensor, count: int, *, independent_outputs: bool = False) -> Tensor:
+    """Places of so many members along the last axis (..., M): systematic resampling at the midpoints, (..., count).
+
+    Outputs (..., O, M) with weights of their own choose in another order each.
+    """
+    levels = torch.arange(0.5, count, dtype=log_weights.dtype, device=log_weights.device) / count
+    index = selected(log_weights, levels)
+    if not independent_outputs:
+        return index
+    others = [torch.randperm(count, generator=torch.Generator().manual_seed(o)) for o in range(1, index.shape[-2])]
+    order = torch.stack([torch.arange(count, device="cpu"), *others]).to(index.device)
+    return index.gather(-1, order.expand_as(index))
 
 
 def covariance_factors(covariance: Tensor) -> Tensor:
@@ -123,21 +153,20 @@ def _sampler(posterior: ComponentsPosterior, sample_shape: torch.Size, *, seed: 
     return (SobolQMCNormalSampler if few else IIDNormalSampler)(sample_shape, seed=seed)
 
 
-class NotGaussianError(UnsupportedError, AttributeError):
-    """A BoTorch component asks a mixture for one normal distribution; the message says which view has it."""
-
-
 class MixturePosterior(ComponentsPosterior):
     r"""Mixture of M joint normal distributions over q points and O outputs, already marginal over the experts.
 
     .. math:: p(f) = \sum_m w_m\, N(f;\, \mu_m, K_m)
 
-    Outputs are independent given the expert (and dependent through the weights).
+    Outputs are independent given the expert; they share the expert, and so depend on each other, unless each has
+    weights of its own. Who asks for one normal distribution, as BoTorch's formulas do, gets :attr:`distribution`, with
+    the mixture's mean and covariance; draws, quantiles and densities are the mixture's.
 
     Args:
-        log_weights: Log weights, shape (M,) or (\*batch, M).
+        log_weights: Log weights, shape (M,) or (\*batch, M); (O, M) or (\*batch, O, M) if each output has its own.
         mean: The experts' means, shape (\*batch, M, q, O).
         covariance: Their covariances, one for each output, shape (\*batch, M, O, q, q) or what broadcasts to it.
+        independent_outputs: Whether each output has weights of its own.
 
     Raises:
         ValueError: If the shapes do not fit.
@@ -155,21 +184,26 @@ class MixturePosterior(ComponentsPosterior):
         torch.Size([8, 1, 1])
     """
 
-    def __init__(self, log_weights: Tensor, mean: Tensor, covariance: Tensor) -> None:
-        if mean.ndim < 3 or log_weights.shape[-1:] != mean.shape[-3:-2]:
+    def __init__(
+        self, log_weights: Tensor, mean: Tensor, covariance: Tensor, *, independent_outputs: bool = False
+    ) -> None:
+        own = log_weights.shape[-2:] if independent_outputs else log_weights.shape[-1:]
+        if mean.ndim < 3 or own != (mean.shape[:-4:-2] if independent_outputs else mean.shape[-3:-2]):
             raise ValueError(
-                f"log_weights (..., M) and mean (..., M, q, O) do not fit: {tuple(log_weights.shape)} and "
-                f"{tuple(mean.shape)}"
+                f"log_weights (..., M), or (..., O, M) of independent outputs, and mean (..., M, q, O) do not fit: "
+                f"{tuple(log_weights.shape)} and {tuple(mean.shape)}"
             )
         num_experts, num_points, num_outputs = mean.shape[-3:]
-        batch_shape = torch.broadcast_shapes(mean.shape[:-3], log_weights.shape[:-1], covariance.shape[:-4])
+        batch_shape = torch.broadcast_shapes(mean.shape[:-3], log_weights.shape[: -len(own)], covariance.shape[:-4])
         wide = covariance.expand(*covariance.shape[:-4], num_experts, num_outputs, num_points, num_points)
         self.log_weights = log_weights
         self.component_mean = mean.expand(*batch_shape, -1, -1, -1)
         self.component_covariance = wide
+        self.independent_outputs = independent_outputs
         self.num_experts = num_experts
         self.point_shape = mean.shape[-2:]
-        self.num_normals = 1 + num_points * num_outputs  # the first selects the expert, its factor scales the others
+        # The first select experts, their factors scale the others.
+        self.num_normals = (num_outputs if independent_outputs else 1) + num_points * num_outputs
 
     def __repr__(self) -> str:
         points, outputs = self.batch_shape.numel() * self.point_shape[0], self.point_shape[-1]
@@ -203,8 +237,7 @@ class MixturePosterior(ComponentsPosterior):
     def covariance(self) -> Tensor:
         r"""Covariance of the mixture over the q points, one for each output, shape (\*batch, O, q, q)."""
         deviation = (self.component_mean - self.mean.unsqueeze(-3)).mT.unsqueeze(-1)  # (*batch, M, O, q, 1)
-        within = self._weights.unsqueeze(-1) * self.component_covariance
-        return (within + self._weights.unsqueeze(-1) * (deviation @ deviation.mT)).sum(-4)
+        return (self._weights.mT.unsqueeze(-1) * (self.component_covariance + deviation @ deviation.mT)).sum(-4)
 
     def quantile(self, value: Tensor) -> Tensor:
         r"""Quantiles of each point's own mixture.
@@ -236,18 +269,44 @@ class MixturePosterior(ComponentsPosterior):
         factors = covariance_factors(self.component_covariance)
         errors = (value.unsqueeze(-3) - self.component_mean).mT  # (..., M, O, q)
         learned = condition(factors.expand(*errors.shape, errors.shape[-1]), errors)
+        if self.independent_outputs:
+            return (learned.log_density.mT + self.log_weights).logsumexp(-1).sum(-1)
         joint: Tensor = learned.log_density.sum(-1) + self.log_weights
         return joint.logsumexp(-1)
 
     def draws(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
-        num_draws = sample_shape.numel()
-        which = selected(self.log_weights, base_samples[..., :1]).reshape(num_draws, -1)
-        normals = base_samples[..., 1:].reshape(num_draws, *self.batch_shape, *self.point_shape)
+        num_points, num_outputs = self.point_shape
+        choices, normals = base_samples.split(
+            [self.num_normals - num_points * num_outputs, num_points * num_outputs], -1
+        )
+        normals = normals.reshape(-1, *self.batch_shape, num_points, num_outputs)
         factors = covariance_factors(self.component_covariance)
+        if not self.independent_outputs:
+            return self._selected_draws(sample_shape, self.log_weights, choices, normals, factors, slice(None))
+        parts = [
+            self._selected_draws(
+                sample_shape, self.log_weights[..., output, :], choices[..., [output]], normals, factors, [output]
+            )
+            for output in range(num_outputs)
+        ]
+        return torch.cat(parts, dim=-1)
+
+    def _selected_draws(
+        self,
+        sample_shape: torch.Size,
+        log_weights: Tensor,
+        choices: Tensor,
+        normals: Tensor,
+        factors: Tensor,
+        outputs: slice | list[int],
+    ) -> Tensor:
+        """Draws of outputs that share their expert, from normals (N, *batch, q, O)."""
+        normals, factors = normals[..., outputs], factors[..., outputs, :, :]
+        means = self.component_mean[..., outputs]
+        which = selected(log_weights, torch.special.ndtr(choices)).reshape(normals.shape[0], -1)
 
         def draws_of(expert: int, own: Tensor) -> Tensor:  # from normals (..., q, O)
-            spread = torch.einsum("...oij,...jo->...io", factors[..., expert, :, :, :], own)
-            return self.component_mean[..., expert, :, :] + spread
+            return means[..., expert, :, :] + torch.einsum("...oij,...jo->...io", factors[..., expert, :, :, :], own)
 
         if bool((which == which[:, :1]).all()):  # one expert for the whole t-batch: each does its own draws only
             order = which[:, 0].argsort(stable=True)
@@ -255,17 +314,52 @@ class MixturePosterior(ComponentsPosterior):
             parts = zip(experts.tolist(), normals[order].split(counts.tolist()), strict=True)
             draws = torch.cat([draws_of(expert, part) for expert, part in parts])[order.argsort()]
         else:
-            draws, which = normals, which.reshape(num_draws, *self.batch_shape, 1, 1)
+            draws, which = normals, which.reshape(-1, *self.batch_shape, 1, 1)
             for expert in which.unique().tolist():
                 draws = torch.where(which == expert, draws_of(expert, normals), draws)
-        return draws.reshape(self._extended_shape(sample_shape))
+        return draws.reshape(*sample_shape, *draws.shape[1:])
 
     def select_outputs(self, outputs: list[int]) -> "MixturePosterior":
         """The posterior of some of the outputs."""
-        covariance = self.component_covariance[..., outputs, :, :]
-        return MixturePosterior(self.log_weights, self.component_mean[..., outputs], covariance)
+        log_weights = self.log_weights[..., outputs, :] if self.independent_outputs else self.log_weights
+        mean, covariance = self.component_mean[..., outputs], self.component_covariance[..., outputs, :, :]
+        return MixturePosterior(log_weights, mean, covariance, independent_outputs=self.independent_outputs)
 
-    def map_components(self, transform: Callable[[GPyTorchPosterior], Posterior]) -> Posterior:
+    def joined(self) -> "MixturePosterior":
+        """The same distribution with experts that all outputs share: one for each choice of an expert by each output.
+
+        Raises:
+            UnsupportedError: If there are more than about a thousand choices.
+        """
+        if not self.independent_outputs:
+            return self
+        each, num_outputs = torch.arange(self.num_experts, device=self.device), self.point_shape[-1]
+        if self.num_experts**num_outputs > _MOST_CHOICES:
+            raise UnsupportedError(
+                f"{num_outputs} outputs with {self.num_experts} experts each have too many choices for a formula; "
+                f"give an objective of samples instead of a posterior_transform"
+            )
+        choices = list(torch.cartesian_prod(*[each] * num_outputs).reshape(-1, num_outputs).unbind(-1))
+        own = list(enumerate(choices))
+        log_weights = torch.stack([self.log_weights[..., o, of] for o, of in own]).sum(0)
+        mean = torch.stack([self.component_mean[..., of, :, o] for o, of in own], dim=-1)
+        covariance = torch.stack([self.component_covariance[..., of, o, :, :] for o, of in own], dim=-3)
+        return MixturePosterior(log_weights, mean, covariance)
+
+    def members(self, count: int) -> GaussianMixturePosterior:
+        r"""As many normal posteriors of equal weight, (\*batch, count, q, O), which keep each weight to one over it."""
+        num_outputs = self.point_shape[-1]
+        index = resampled(self.log_weights, count, independent_outputs=self.independent_outputs)
+        index = index if self.independent_outputs else index.unsqueeze(-2)
+        index = index.expand(*self.batch_shape, num_outputs, count)
+        mean, covariance = self.component_mean.movedim(-1, -3), self._wide.transpose(-4, -3)
+        mean = mean.gather(-2, index.unsqueeze(-1).expand(*index.shape, mean.shape[-1]))
+        covariance = covariance.gather(-3, index[..., None, None].expand(*index.shape, *covariance.shape[-2:]))
+        return GaussianMixturePosterior(
+            _normal_posterior(mean.movedim(-3, -1), covariance.transpose(-4, -3)).distribution
+        )
+
+    def map_components(self, transform: Callable[[Posterior], Posterior]) -> Posterior:
         r"""Transform each expert's normal posterior and mix the results; mean and variance stay exact.
 
         Args:
@@ -305,39 +399,32 @@ class MixturePosterior(ComponentsPosterior):
         r"""The experts' normal posteriors, as one of batch shape (\*batch, M)."""
         return _normal_posterior(self.component_mean, self._wide)
 
-    def moment_matched(self) -> GPyTorchPosterior:
-        deviation = (self.component_mean - self.mean.unsqueeze(-3)).mT.flatten(-2)  # (*batch, M, O q)
-        weights = self.log_weights.exp().unsqueeze(-1)
-        between = (weights * deviation).mT @ deviation
-        within = (weights[..., None, None] * self.component_covariance).sum(-4)
-        if self.component_mean.shape[-1] == 1:
-            covariance = within.squeeze(-3) + between
-            return GPyTorchPosterior(MultivariateNormal(self.mean.squeeze(-1), to_linear_operator(covariance)))
-        covariance = BlockDiagLinearOperator(to_linear_operator(within), block_dim=-3).to_dense() + between
-        distribution = MultitaskMultivariateNormal(self.mean, to_linear_operator(covariance), interleaved=False)
-        return GPyTorchPosterior(distribution)
-
     @property
     def distribution(self) -> MultivariateNormal:
-        """Always an error: a mixture has no single MultivariateNormal.
-
-        Raises:
-            NotGaussianError: Always; the message says which view to use.
-        """
-        raise NotGaussianError(
-            "a mixture has no single MultivariateNormal; use GaussianView(model), EquallyWeightedView(model, K) or "
-            "WeightedAcquisition (docs/how_to/acquisition_functions.md)"
-        )
-
-    mvn = covariance_matrix = distribution  # other names that BoTorch asks for
+        """The normal distribution over all points and outputs with the same mean and covariance."""
+        if self.independent_outputs or self.point_shape[-1] == 1:
+            return _normal_posterior(self.mean, self.covariance).distribution
+        deviation = (self.component_mean - self.mean.unsqueeze(-3)).mT.flatten(-2)  # (*batch, M, O q)
+        weights = self.log_weights.exp().unsqueeze(-1)
+        within = (weights[..., None, None] * self.component_covariance).sum(-4)
+        blocks = BlockDiagLinearOperator(to_linear_operator(within), block_dim=-3).to_dense()
+        covariance = to_linear_operator(blocks + (weights * deviation).mT @ deviation)
+        return MultitaskMultivariateNormal(self.mean, covariance, interleaved=False)
 
     def _with_moments_of(self, each: GPyTorchPosterior) -> "MixturePosterior":
         """The mixture, with the same weights, of normal posteriors along the first dimension."""
-        return MixturePosterior(self.log_weights, each.mean.movedim(0, -3), output_covariances(each).movedim(0, -4))
+        mean, covariance = each.mean.movedim(0, -3), output_covariances(each).movedim(0, -4)
+        return MixturePosterior(self.log_weights, mean, covariance, independent_outputs=self.independent_outputs)
+
+    @property
+    def _log_weights(self) -> Tensor:
+        r"""Shape (\*batch, M, 1, 1), or (\*batch, M, 1, O) if outputs have their own."""
+        own = self.log_weights
+        return own.mT.unsqueeze(-2) if self.independent_outputs else own[..., None, None]
 
     @property
     def _weights(self) -> Tensor:
-        return self.log_weights.exp()[..., None, None]
+        return self._log_weights.exp()
 
     @property
     def _wide(self) -> Tensor:
@@ -347,7 +434,7 @@ class MixturePosterior(ComponentsPosterior):
     def _columns(self) -> tuple[Tensor, Tensor, Tensor]:
         """Log weights, means and variances of each point's own mixture, (M, points) each."""
         mean, variance = self.component_mean, self.component_variance
-        weights = self.log_weights[..., None, None].expand_as(mean)
+        weights = self._log_weights.expand_as(mean)
         weights, mean, variance = (values.movedim(-3, 0).flatten(1) for values in (weights, mean, variance))
         return weights, mean, variance
 
@@ -388,26 +475,6 @@ def _few(values: Tensor, rows: list[int]) -> Tensor:
     return few.squeeze(-1) if few.shape[-1] == 1 else few
 
 
-@final
-class MixtureOutcomeTransform(ChainedOutcomeTransform):
-    """An outcome transform, or none, of a mixture: it acts on every component, so moments and draws stay exact."""
-
-    def __init__(self, transform: OutcomeTransform | None = None) -> None:
-        super().__init__(**({} if transform is None else {"transform": transform}))
-
-    @property
-    def _is_linear(self) -> bool:
-        """No: of linear transforms BoTorch's ``ModelListGP`` concludes that posteriors are normal."""
-        return False
-
-    def untransform_posterior(self, posterior: Posterior, X: Tensor | None = None) -> Posterior:
-        """The posterior in the units of the data; that of a mixture component by component."""
-        each = super().untransform_posterior
-        if len(self) and isinstance(posterior, MixturePosterior):
-            return posterior.map_components(lambda normal: each(normal, X=X))
-        return each(posterior, X=X)
-
-
 def as_mixture(posterior: Any) -> MixturePosterior:
     """A posterior as a mixture; a normal one is a mixture of one component."""
     if isinstance(posterior, MixturePosterior):
@@ -419,11 +486,3 @@ def as_mixture(posterior: Any) -> MixturePosterior:
         f"this needs a mixture of normal distributions, and the posterior is a {type(posterior).__name__}: take a "
         f"linear outcome transform such as Standardize, and one point at a time where weights depend on the input"
     )
-
-
-def normal_like(posterior: Any) -> GPyTorchPosterior:
-    """The normal distribution with a posterior's mean and covariance."""
-    if isinstance(posterior, GPyTorchPosterior):
-        return posterior
-    mixture = posterior if isinstance(posterior, ComponentsPosterior) else as_mixture(posterior)
-    return mixture.moment_matched()

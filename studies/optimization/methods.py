@@ -13,10 +13,9 @@ from torch import Tensor
 from gp_ensembles.bo import (
     EnsembleModel,
     ExactEnsembleModel,
-    ThompsonLoop,
-    ThompsonSettings,
     WeightedAcquisition,
     kernel_ensemble,
+    thompson,
 )
 from gp_ensembles.bo.default_ensemble import SMOOTHNESSES
 from gp_ensembles.bo.exact_kernels import Hyperparameters
@@ -32,7 +31,6 @@ from studies.optimization.rivals import (
 
 NUM_FEATURES = 256
 MOST_EXACT, REFIT_SHARE = 1000, 50  # rows of exact processes; the share by which rows grow between two fits
-_FORGETTING = (0.99, 0.95, 0.8)
 
 
 class Method(NamedTuple):
@@ -129,18 +127,23 @@ class EnsembleImprovement(Optimizer):
 
 @final
 class EnsembleThompson(Optimizer):
-    """The library's own Thompson loop."""
+    """The maximum of a function drawn from exact processes, to which time may be one more input."""
 
-    def __init__(self, bounds: Tensor, seed: int, forgetting: tuple[float, ...] = ()) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        settings = ThompsonSettings(NUM_FEATURES, forgetting=forgetting, num_initial=0)
-        self.loop: ThompsonLoop = ThompsonLoop(bounds, settings, generator=generator)
+    def __init__(self, bounds: Tensor, seed: int, *, drifts: bool = False) -> None:
+        self.bounds = bounds
+        self.drifts = drifts
+        self.start: Hyperparameters | None = None
 
     def suggest(self, X: Tensor, Y: Tensor) -> Tensor:
         """See :meth:`Optimizer.suggest`."""
-        seen = self.loop.Y.shape[0]
-        self.loop.observe(X[seen:], Y[seen:])
-        return self.loop.suggest()
+        bounds = self.bounds
+        if self.drifts:
+            times = torch.arange(len(X) + 1, dtype=X.dtype, device=X.device).unsqueeze(-1)
+            X, bounds = torch.cat([X, times[:-1]], -1), torch.cat([bounds, times[-1:].expand(2, 1)], -1)
+        model = ExactEnsembleModel(X, Y)
+        if bool((Y[:1] != Y).any()):  # a plateau has no information about length scales
+            self.start = model.fit(self.start).hyperparameters
+        return thompson(model, bounds)[:, : self.bounds.shape[1]]
 
 
 @final
@@ -176,8 +179,8 @@ def _own_kernel(bounds: Tensor, seed: int) -> Optimizer:
     return ProcessImprovement(bounds, seed, own_kernel=True)
 
 
-def _forgetful(bounds: Tensor, seed: int) -> Optimizer:
-    return EnsembleThompson(bounds, seed, _FORGETTING)
+def _dynamic(bounds: Tensor, seed: int) -> Optimizer:
+    return EnsembleThompson(bounds, seed, drifts=True)
 
 
 def _fully_bayesian(bounds: Tensor, seed: int) -> Optimizer:
@@ -192,7 +195,7 @@ METHODS: dict[str, Method] = {
     "ensemble-logei": Method(EnsembleImprovement, runs_anywhere=True),
     "matern-logei": Method(_matern, runs_anywhere=True),
     "egp-ts": Method(EnsembleThompson, runs_anywhere=True),
-    "egp-ts-dynamic": Method(_forgetful, runs_anywhere=True),
+    "egp-ts-dynamic": Method(_dynamic, runs_anywhere=True),
     "gp-logei": Method(ProcessImprovement, runs_anywhere=True),
     "gp-own-kernel-logei": Method(_own_kernel, runs_anywhere=True),
     "gp-ts": Method(ProcessThompson, runs_anywhere=True),

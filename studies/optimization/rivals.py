@@ -18,7 +18,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.priors import LogNormalPrior
 from torch import Tensor
 
-from gp_ensembles.bo.thompson import maximize_draws
+from gp_ensembles.bo.paths import maximize_draws
 from studies.optimization.optimizer import Optimizer, maximizer
 
 _DRAW_RESTARTS, _DRAW_RAW_SAMPLES = 5, 1024  # of optimizing a draw, as the Thompson loop's

@@ -1,4 +1,4 @@
-"""Every acquisition function that BoTorch exports, and which view of an ensemble it takes."""
+"""Every acquisition function that BoTorch exports, and what it takes of an ensemble."""
 
 import importlib
 import inspect
@@ -20,8 +20,8 @@ from botorch.sampling import IIDNormalSampler, ListSampler, MCSampler, SobolQMCN
 from botorch.utils.multi_objective.box_decompositions.non_dominated import NondominatedPartitioning
 from torch import Size, Tensor
 
-from gp_ensembles.bo import EnsembleModel, WeightedAcquisition, kernel_ensemble
-from gp_ensembles.bo.views import EquallyWeightedView, GaussianView
+from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, WeightedAcquisition, kernel_ensemble
+from gp_ensembles.bo.exact_kernels import Hyperparameters
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.meta_learners import BayesianModelAveraging
 
@@ -34,8 +34,7 @@ NUM_FANTASIES, NUM_PARETO = 3, 2
 
 MODEL = "the model"
 WEIGHTED = "`WeightedAcquisition`"
-GAUSSIAN = "`GaussianView`"
-EQUAL = "`EquallyWeightedView`"
+MEMBERS = "`members=K`"
 SAME = "as the one it changes"
 NONE = "none"
 
@@ -44,8 +43,9 @@ class Setting(NamedTuple):
     """Models of some data, and how carefully they are to be sampled."""
 
     model: EnsembleModel  # four experts that disagree, one output
-    pair: EnsembleModel  # the same kernels, two outputs that share weights
-    both: ModelList  # two models of one output, weights of their own
+    pair: ExactEnsembleModel  # three kernels, two outputs with weights of their own
+    both: ModelList  # two models of one output
+    exact: ExactEnsembleModel  # three kernels, one output
     X: Tensor  # the inputs they have seen, (n, D)
     num_samples: int = 64  # of Monte Carlo acquisition functions
     smoothing: float = 1e-2  # temperature of smooth maxima
@@ -102,16 +102,19 @@ def build(weights: tuple[float, ...], dtype: torch.dtype = torch.float64, **opti
     Y = torch.cat([(4 * X.sum(-1, keepdim=True)).sin(), (5 * X[:, :1] - 3 * X[:, 1:]).cos()], dim=-1)
     Y = Y + 0.1 * torch.randn(Y.shape, generator=generator, dtype=torch.float64)
     wanted = X.new_tensor(weights)
-    parts = [_model(X, Y[:, [output]], wanted) for output in range(2)]
-    pair, both = _model(X, Y, wanted).to(dtype), ModelList(*parts).to(dtype)
-    return Setting(both.models[0], pair, both, X.to(dtype), **options)
+    both = ModelList(*(_model(X, Y[:, [output]], wanted) for output in range(2))).to(dtype)
+    lengthscale = X.new_tensor([0.25, 0.6, 0.4])[:, None].expand(3, NUM_INPUTS)
+    own = Hyperparameters(lengthscale, X.new_tensor([1.0, 2.0, 0.5]), X.new_tensor([0.02, 0.3, 0.1]))
+    pair = ExactEnsembleModel(X, Y).with_hyperparameters_(Hyperparameters(*(torch.stack([v, v]) for v in own)))
+    exact = ExactEnsembleModel(X, Y[:, :1]).with_hyperparameters_(own)
+    return Setting(both.models[0], pair.to(dtype), both, exact.to(dtype), X.to(dtype), **options)
 
 
 def _model(X: Tensor, Y: Tensor, wanted: Tensor) -> EnsembleModel:
     """Hyperparameters are far apart, so that experts disagree; prior weights make up for their evidence."""
     generator = torch.Generator().manual_seed(11)
     smoothnesses = (math.inf, 2.5, 1.5, 0.5)
-    start = kernel_ensemble(X, Y.shape[-1], num_features=64, smoothnesses=smoothnesses, generator=generator)
+    start = kernel_ensemble(X, num_features=64, smoothnesses=smoothnesses, generator=generator)
     scales, noises = (0.25, 1.0, 0.5, 0.12), (0.02, 0.3, 0.1, 0.05)
     for expert, lengthscale, noise in zip(start.experts, scales, noises, strict=True):
         expert.features.parts[0].kernel.base_kernel.lengthscale = lengthscale
@@ -121,7 +124,7 @@ def _model(X: Tensor, Y: Tensor, wanted: Tensor) -> EnsembleModel:
     return EnsembleModel(X, Y, ensemble=Ensemble(start.experts, BayesianModelAveraging(prior), start.names))
 
 
-# Views: a class and a setting to an acquisition function; options may be functions of the setting.
+# A class and a setting to an acquisition function; options may be functions of the setting.
 
 
 def _of(pick: Callable[[Setting], Any]) -> Callable[..., Make]:
@@ -134,7 +137,6 @@ def _of_experts(pick: Callable[[Setting], EnsembleModel]) -> Callable[..., Make]
 
 
 on_model, on_pair, on_both = _of(lambda s: s.model), _of(lambda s: s.pair), _of(lambda s: s.both)
-on_gaussian, on_gaussian_pair = _of(lambda s: GaussianView(s.model)), _of(lambda s: GaussianView(s.pair))
 on_experts, on_pair_experts = _of_experts(lambda s: s.model), _of_experts(lambda s: s.pair)
 
 
@@ -152,6 +154,11 @@ def _q_log_ei(s: Setting) -> AcquisitionFunction:
 
 def _sampled(s: Setting) -> MCSampler:
     return s.sampler()
+
+
+def _members(model: ExactEnsembleModel) -> ExactEnsembleModel:
+    other = ExactEnsembleModel(model.data.X, model.data.Y, members=20)
+    return other.with_hyperparameters_(model.hyperparameters)
 
 
 def _best_below(samples: Tensor) -> Tensor:
@@ -270,30 +277,26 @@ CASES: dict[str, Case] = {
         MODEL, on_model(batch_sizes=[1], samplers=lambda s: [s.sampler(NUM_FANTASIES)]), (1 + NUM_FANTASIES,)
     ),
     # Entropy searches
-    "qMaxValueEntropy": Case(GAUSSIAN, on_gaussian(**_CANDIDATES), (1,)),
-    "qLowerBoundMaxValueEntropy": Case(GAUSSIAN, on_gaussian(**_CANDIDATES), (1,)),
-    "qMultiFidelityMaxValueEntropy": Case(GAUSSIAN, on_gaussian(**_CANDIDATES, project=lambda s: _to_target), (1,)),
-    "qMultiFidelityLowerBoundMaxValueEntropy": Case(
-        GAUSSIAN, on_gaussian(**_CANDIDATES, project=lambda s: _to_target), (1,)
-    ),
+    "qMaxValueEntropy": Case(MODEL, on_model(**_CANDIDATES), (1,)),
+    "qLowerBoundMaxValueEntropy": Case(MODEL, on_model(**_CANDIDATES), (1,)),
+    "qMultiFidelityMaxValueEntropy": Case(MODEL, on_model(**_CANDIDATES, project=lambda s: _to_target), (1,)),
+    "qMultiFidelityLowerBoundMaxValueEntropy": Case(MODEL, on_model(**_CANDIDATES, project=lambda s: _to_target), (1,)),
     "qJointEntropySearch": Case(
-        GAUSSIAN, on_gaussian(optimal_inputs=_optima, optimal_outputs=lambda s: s.X.new_full((3, 1), 1.2))
+        MODEL, on_model(optimal_inputs=_optima, optimal_outputs=lambda s: s.X.new_full((3, 1), 1.2))
     ),
-    "qPredictiveEntropySearch": Case(GAUSSIAN, on_gaussian(optimal_inputs=_optima), rough=(1, 3)),
+    "qPredictiveEntropySearch": Case(MODEL, on_model(optimal_inputs=_optima), rough=(1, 3)),
     # Active learning
-    "qNegIntegratedPosteriorVariance": Case(
-        GAUSSIAN, on_gaussian(mc_points=lambda s: s.X, sampler=lambda s: s.sampler(1))
-    ),
+    "qNegIntegratedPosteriorVariance": Case(MODEL, on_model(mc_points=lambda s: s.X, sampler=lambda s: s.sampler(1))),
     "PairwiseMCPosteriorVariance": Case(
         MODEL,
         on_model(objective=lambda s: GenericMCObjective(lambda Y, X=None: Y.squeeze(-1).sigmoid()), sampler=_sampled),
         (2, 4),
     ),
-    "qBayesianActiveLearningByDisagreement": Case(EQUAL, lambda A, s: A(EquallyWeightedView(s.model, 20), s.sampler())),
+    "qBayesianActiveLearningByDisagreement": Case(MEMBERS, lambda A, s: A(_members(s.exact), s.sampler())),
     "AnalyticExpectedUtilityOfBestOption": Case(NONE, on_model(), (2,), error=AttributeError),
-    "PairwiseBayesianActiveLearningByDisagreement": Case(GAUSSIAN, on_gaussian(), (2,), fixed=False),
+    "PairwiseBayesianActiveLearningByDisagreement": Case(MODEL, on_model(), (2,), fixed=False),
     # Thompson samples
-    "PathwiseThompsonSampling": Case(MODEL, on_model()),
+    "PathwiseThompsonSampling": Case(MODEL, lambda A, s: A(s.exact)),
     # Changes of another acquisition function
     "FixedFeatureAcquisitionFunction": Case(SAME, lambda A, s: A(_q_log_ei(s), NUM_INPUTS, [1], [0.4]), num_inputs=1),
     "PenalizedAcquisitionFunction": Case(SAME, lambda A, s: A(_q_log_ei(s), L2Penalty(s.X[0]), 0.1)),
@@ -319,11 +322,11 @@ CASES: dict[str, Case] = {
     "qMultiFidelityHypervolumeKnowledgeGradient": Case(
         MODEL, on_both(**_PARETO, target_fidelities={1: 1.0}, project=lambda s: _to_target), _PARETO_SIZES, alone=True
     ),
-    "qLowerBoundMultiObjectiveMaxValueEntropySearch": Case(GAUSSIAN, on_gaussian_pair(hypercell_bounds=_boxes)),
+    "qLowerBoundMultiObjectiveMaxValueEntropySearch": Case(MODEL, on_pair(hypercell_bounds=_boxes)),
     "qLowerBoundMultiObjectiveJointEntropySearch": Case(
-        GAUSSIAN, on_gaussian_pair(pareto_sets=_sets, pareto_fronts=_fronts, hypercell_bounds=_boxes)
+        MODEL, on_pair(pareto_sets=_sets, pareto_fronts=_fronts, hypercell_bounds=_boxes)
     ),
-    "qMultiObjectivePredictiveEntropySearch": Case(GAUSSIAN, on_gaussian_pair(pareto_sets=_sets), rough=(1, 3)),
+    "qMultiObjectivePredictiveEntropySearch": Case(MODEL, on_pair(pareto_sets=_sets), rough=(1, 3)),
 }
 
 

@@ -149,7 +149,7 @@ def _fusion(kind: type[fusion.BHS | fusion.PBHS]) -> Options:
 
 
 CASES = {
-    "ensemble": Case(EnsembleModel, _ensemble),
+    "ensemble": Case(EnsembleModel, _ensemble, known_noise=False),
     "exact ensemble": Case(ExactEnsembleModel, lambda X, Y, given: {}),
     "kernel mixture": Case(KernelMixtureModel, _kernels),
     "exact": Case(ExactGP, _exact),

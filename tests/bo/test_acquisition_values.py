@@ -15,7 +15,6 @@ import torch
 from botorch.utils.multi_objective.scalarization import get_chebyshev_scalarization
 from torch import Tensor
 
-from gp_ensembles.bo.views import ExpertsView
 from tests.bo import acquisition_cases as cases
 
 NUM_DRAWS, NUM_BATCHES, NUM_POINTS = 200_000, 3, 3
@@ -47,32 +46,32 @@ def setting(weights, dtype=torch.float64, num_samples=2**14):
 
 @functools.cache
 def draws(weights, models):
-    """Brute force. Outputs of one model share the expert, models of a list draw their own."""
+    """Brute force. Outputs draw their own expert, of one model or of several."""
     generator = np.random.default_rng(5)
     s = setting(weights)
     points = torch.Generator().manual_seed(9)
     X = torch.rand(NUM_BATCHES, NUM_POINTS, cases.NUM_INPUTS, generator=points, dtype=s.X.dtype)
-    w = np.array(cases.WEIGHTS[weights])
     places = torch.cat([X, s.baseline.expand(NUM_BATCHES, -1, -1)], dim=1)
-    sources = {"one": [(s.model, [0])], "pair": [(s.pair, [0, 1])], "list": [(m, [0]) for m in s.both.models]}
+    sources = {"one": [(s.model, 0)], "pair": [(s.pair, 0), (s.pair, 1)], "list": [(m, 0) for m in s.both.models]}
     values, means = [], []
-    for model, outputs in sources[models]:
-        picked = generator.choice(len(w), size=NUM_DRAWS, p=w)
-        view = ExpertsView(model)
-        for output in outputs:
-            drawn = np.empty((NUM_DRAWS, *places.shape[:-1]))
-            mean = np.empty((len(w), *places.shape[:-1]))
-            for t, points in enumerate(places):
-                normal = view.posterior(points, output_indices=[output]).distribution
-                moments = normal.mean.detach().numpy(), normal.covariance_matrix.detach().numpy()
-                for m, (center, covariance) in enumerate(zip(*moments, strict=True)):
-                    chosen = picked == m
-                    factor = np.linalg.cholesky(covariance + 1e-10 * np.identity(len(points)))
-                    normals = generator.standard_normal((chosen.sum(), len(points)))
-                    drawn[chosen, t] = center + normals @ factor.T
-                    mean[m, t] = center
-            values.append(torch.from_numpy(drawn))
-            means.append(torch.from_numpy(np.tensordot(w, mean, 1)))
+    for model, output in sources[models]:
+        w = model.log_weights.exp().detach().reshape(model.num_outputs, -1)[output].numpy()
+        picked = generator.choice(len(w), size=NUM_DRAWS, p=w / w.sum())
+        drawn = np.empty((NUM_DRAWS, *places.shape[:-1]))
+        mean = np.empty((len(w), *places.shape[:-1]))
+        for t, points in enumerate(places):
+            mixture = model.posterior(points)
+            centers, covariances = mixture.component_mean[..., output], mixture.component_covariance[:, output]
+            for m, (center, covariance) in enumerate(
+                zip(centers.detach().numpy(), covariances.detach().numpy(), strict=True)
+            ):
+                chosen = picked == m
+                factor = np.linalg.cholesky(covariance + 1e-10 * np.identity(len(points)))
+                normals = generator.standard_normal((chosen.sum(), len(points)))
+                drawn[chosen, t] = center + normals @ factor.T
+                mean[m, t] = center
+        values.append(torch.from_numpy(drawn))
+        means.append(torch.from_numpy(np.tensordot(w, mean, 1)))
     values, means = torch.stack(values, dim=-1), torch.stack(means, dim=-1)
     return Draws(X, values[:, :, :NUM_POINTS], values[:, :, NUM_POINTS:], means[:, :NUM_POINTS], means[0, NUM_POINTS:])
 

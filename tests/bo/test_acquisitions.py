@@ -1,4 +1,4 @@
-"""Every acquisition function that BoTorch exports is made from an ensemble, by the view that the table names."""
+"""Every acquisition function that BoTorch exports is made from an ensemble, as the table says."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,6 @@ from botorch.acquisition import (
 from botorch.exceptions.errors import UnsupportedError
 
 from gp_ensembles.bo import WeightedAcquisition
-from gp_ensembles.bo.posterior import NotGaussianError
 from tests.bo import acquisition_cases as cases
 
 CLASSES = cases.exported()
@@ -51,11 +50,11 @@ def make(name, setting):
 
 
 def test_no_acquisition_function_is_missing():
-    """A new version of BoTorch may bring more: say here which view they take."""
+    """A new version of BoTorch may bring more: say here what they take."""
     assert CLASSES.keys() == cases.CASES.keys()
 
 
-def test_the_page_names_the_views():
+def test_the_page_is_the_table():
     page = PAGE.read_text(encoding="utf-8")
     assert dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", page, re.M)) == {n: c.view for n, c in cases.CASES.items()}
 
@@ -150,24 +149,7 @@ def test_entropy_searches_take_pending_points(setting):
             assert float((values - before).argmin()) == 0
 
 
-# Formulas for one normal distribution that a mixture is not taken for by mistake.
-NORMAL = sorted(
-    name
-    for name, case in cases.CASES.items()
-    if case.view == cases.GAUSSIAN
-    and name not in {"qNegIntegratedPosteriorVariance", "qLowerBoundMaxValueEntropy"}
-    and not name.startswith("Pairwise")
-)
-
-
-def test_what_needs_a_view_names_it(setting, monkeypatch):
-    for name in NORMAL:
-        monkeypatch.setattr(cases, "GaussianView", lambda model: model)
-        with pytest.raises(NotGaussianError, match="GaussianView"):
-            make(name, setting)(points(cases.CASES[name], 1))
-
-
-def test_what_takes_no_view_says_so(setting):
+def test_what_takes_no_ensemble_says_so(setting):
     for name in (name for name, case in cases.CASES.items() if case.view == cases.NONE):
         with pytest.raises(cases.CASES[name].error):
             make(name, setting)

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 from botorch.acquisition import qLogExpectedImprovement
-from botorch.exceptions import InputDataError, InputDataWarning, UnsupportedError
+from botorch.exceptions import InputDataWarning, UnsupportedError
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.models.transforms.input import ChainedInputTransform, Normalize, NumericToCategoricalEncoding, Warp
@@ -21,7 +21,7 @@ from gpytorch.priors import LogNormalPrior
 from torch.nn.functional import one_hot
 from torch.testing import assert_close
 
-from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, exact_kernels, kernel_ensemble
+from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, exact_kernels
 from gp_ensembles.bo.data import Observations
 from gp_ensembles.bo.exact_kernels import (
     Hyperparameters,
@@ -212,10 +212,11 @@ def test_botorch_takes_it_as_its_own(generator):
 
 def test_what_cannot_be_done_is_said():
     X = torch.linspace(0, 1, 5, dtype=torch.float64).unsqueeze(-1)
-    with pytest.raises(UnsupportedError, match="one output"):
-        ExactEnsembleModel(X, X.expand(-1, 2))
-    with pytest.raises(InputDataError, match="there is nothing to fit"):
-        ExactEnsembleModel(X, torch.ones_like(X)).fit()
+    for name, words in (("covar_module", "kernels="), ("likelihood", "train_Yvar"), ("mean_module", "constant")):
+        with pytest.raises(UnsupportedError, match=f"takes no {name}: .*{words}"):
+            ExactEnsembleModel(X, X, **{name: torch.nn.Identity()})
+    with pytest.raises(TypeError, match="no argument 'kernel'"):
+        ExactEnsembleModel(X, X, kernel=2.5)
     model = ExactEnsembleModel(X, X)
     with pytest.raises(ValueError, match="noise must have shape"):
         model.with_hyperparameters_(model.hyperparameters._replace(noise=torch.ones(4)))
@@ -310,27 +311,22 @@ def test_an_input_transform_may_change_the_number_of_columns(generator):
 
 
 def log_evidences(model):
-    """Of every component, differentiable in the input transform."""
+    """Of every process, differentiable in the input transform."""
     rows = model.rows()
-    if isinstance(model, ExactEnsembleModel):
-        return condition(make_kernels(SMOOTHNESSES, rows.X), rows, model.hyperparameters).log_density
-    return torch.cat([expert.log_evidence(rows.X, rows.Y.squeeze(-1)).flatten() for expert in model.ensemble.experts])
+    return condition(make_kernels(SMOOTHNESSES, rows.X), rows, model.hyperparameters).log_density
 
 
 @pytest.mark.processor
-@pytest.mark.parametrize("kind", [ExactEnsembleModel, EnsembleModel])
-def test_input_transforms_with_parameters_are_learned(kind, generator):
+def test_input_transforms_with_parameters_are_learned(generator):
     """A function that is smooth in warped inputs only: the evidence rises, to where it is flat in the transform."""
     X = torch.rand(30, 2, generator=generator, dtype=torch.float64)
     places = torch.rand(100, 2, generator=generator, dtype=torch.float64)
     Y, truth = ((8 * inputs[:, :1] ** 0.25).sin() for inputs in (X, places))
     bounds = torch.stack([X.new_zeros(2), X.new_ones(2)])
     priors = {f"concentration{number}_prior": LogNormalPrior(0.0, 0.75**0.5) for number in (0, 1)}
-    parts = kernel_ensemble(X, num_features=24, smoothnesses=(2.5,), generator=generator)
-    options = {} if kind is ExactEnsembleModel else {"ensemble": parts}
-    plain = kind(X, Y, **options).fit()
-    start = kind(X, Y, input_transform=Warp(d=2, indices=[0], bounds=bounds, **priors), **options)
-    fantasies = start.condition_on_observations(X[:1].unsqueeze(0), Y[:1].unsqueeze(0))  # shares the transform
+    plain = ExactEnsembleModel(X, Y).fit()
+    start = ExactEnsembleModel(X, Y, input_transform=Warp(d=2, indices=[0], bounds=bounds, **priors))
+    fantasies = start.condition_on_observations(X[:1].unsqueeze(0), Y[:1].unsqueeze(0))
     before = fantasies.posterior(places).mean
     warped = start.fit()
     assert torch.equal(fantasies.posterior(places).mean, before)
@@ -339,10 +335,7 @@ def test_input_transforms_with_parameters_are_learned(kind, generator):
     errors = [(model.posterior(places).mean - truth).square().mean().sqrt().detach() for model in (warped, plain)]
     assert float(errors[0]) < 0.9 * float(errors[1])
     learned = warped.input_transform
-    if kind is ExactEnsembleModel:
-        assert_close(log_evidences(warped).detach(), warped.log_evidence, rtol=1e-8, atol=1e-8)
-    else:
-        assert all(p.requires_grad for e in warped.ensemble.experts for p in e.likelihood.parameters())
+    assert_close(log_evidences(warped).detach(), warped.log_evidence, rtol=1e-8, atol=1e-8)
     maximize_in_transform(learned, partial(log_evidences, warped))
     value = log_evidences(warped).logsumexp(0)
     for name, prior in priors.items():
@@ -376,14 +369,12 @@ def test_distances_by_products_are_those_by_differences(categories, monkeypatch)
     assert torch.allclose(found[0][0], found[1][0], atol=1e-11)
 
 
-@pytest.mark.parametrize("kind", [ExactEnsembleModel, EnsembleModel])
-def test_bounds_and_priors_of_transforms_in_a_chain_hold(kind, generator):
+def test_bounds_and_priors_of_transforms_in_a_chain_hold(generator):
     X, Y = made_up(generator)
-    parts = kernel_ensemble(X, num_features=16, smoothnesses=(2.5,), generator=generator)
-    tight, options = LogNormalPrior(0.0, 1e-3), {} if kind is ExactEnsembleModel else {"ensemble": parts}
+    tight = LogNormalPrior(0.0, 1e-3)
     warp = Warp(d=2, indices=[0, 1], concentration1_prior=tight, concentration0_prior=tight)
     chain = ChainedInputTransform(scaled=Normalize(2), warped=warp)
-    model = kind(10 * X, Y, input_transform=chain, **options).fit()
+    model = ExactEnsembleModel(10 * X, Y, input_transform=chain).fit()
     warped = model.input_transform["warped"]
     for learned in (warped.concentration0, warped.concentration1):
         assert torch.allclose(learned, torch.ones_like(learned), atol=0.02)

@@ -52,7 +52,7 @@ DOORS = {
     "exact, known noise": lambda rows, y: moments(ExactEnsembleModel(rows, y, 0.01 + 0 * y).fit()),
     "exact, data sets": lambda rows, y: moments(ExactEnsembleModel(torch.stack([rows, 1 - rows]), y.expand(2, -1, -1))),
     "experts": lambda rows, y: moments(EnsembleModel(rows, y, generator=source()).fit()),
-    "experts, two outputs": lambda rows, y: moments(EnsembleModel(rows, torch.cat([y, -y], -1), generator=source())),
+    "exact, two outputs": lambda rows, y: moments(ExactEnsembleModel(rows, torch.cat([y, -y], -1)).fit()),
     "every row a knot": lambda rows, y: moments(ExactGP(rows, y, RBFKernel().double())),
     "knots": tails,
     "fusion": lambda rows, y: fused(rows, y.squeeze(-1)).predict(AT)[:2],
@@ -99,7 +99,7 @@ def each(table):
 def test_what_cannot_be_learned_is_refused():
     nothing, endless = HOLES * nan, HOLES.index_fill(0, torch.tensor([4]), torch.inf)
     for make in (ExactEnsembleModel, EnsembleModel):
-        with pytest.raises(InputDataError, match=r"0 observation\(s\) \(24 targets are missing, NaN\)"):
+        with pytest.raises(InputDataError, match=r"there is no observation \(24 targets are missing, NaN\)"):
             make(X, nothing)
         with pytest.raises(InputDataError, match="train_Y is inf in row 4"):
             make(X, endless)
@@ -109,7 +109,7 @@ def test_what_cannot_be_learned_is_refused():
         with pytest.raises(ValueError, match=r"targets must be finite, but targets\[4, 0\] is inf"):
             make(X, endless)
     with pytest.raises(InputDataError, match="some targets of row 3 are missing"):
-        EnsembleModel(X, torch.cat([HOLES, Y], -1))
+        ExactEnsembleModel(X, torch.cat([HOLES, Y], -1))
     with pytest.raises(InputDataError, match="some targets of row 3 are missing"):
         ExactEnsembleModel(X.expand(2, -1, -1), torch.stack([HOLES, Y]))
 

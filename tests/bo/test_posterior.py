@@ -14,7 +14,7 @@ from torch import Size
 from torch.testing import assert_close
 
 from gp_ensembles.bo import MixturePosterior
-from gp_ensembles.bo.posterior import NotGaussianError, covariance_factors
+from gp_ensembles.bo.posterior import covariance_factors
 
 F64 = torch.float64
 M, Q = 4, 3
@@ -53,11 +53,10 @@ def test_moments_are_those_of_draws(weights, num_outputs):
     np.testing.assert_allclose(p.variance, draws.var(0), rtol=0.02)
     for o in range(num_outputs):
         np.testing.assert_allclose(p.covariance[o], np.cov(draws[..., o].T), atol=0.02 * draws.var())
-    matched = p.moment_matched()
-    np.testing.assert_allclose(matched.mean, p.mean)
-    np.testing.assert_allclose(matched.variance, p.variance)
+    np.testing.assert_allclose(p.distribution.mean.reshape(p.mean.shape), p.mean)
+    np.testing.assert_allclose(p.distribution.variance.reshape(p.mean.shape), p.variance)
     if num_outputs == 2:  # outputs are linked through the experts' means
-        full = matched.distribution.covariance_matrix.unflatten(0, (2, Q)).unflatten(-1, (2, Q))
+        full = p.distribution.covariance_matrix.unflatten(0, (2, Q)).unflatten(-1, (2, Q))
         cross = np.cov(draws[..., 0].T, draws[..., 1].T)[:Q, Q:]
         np.testing.assert_allclose(full[0, :, 1, :], cross, atol=0.02 * draws.var())
 
@@ -156,10 +155,36 @@ def test_what_does_not_fit_is_said():
         MixturePosterior(p.log_weights[:2], p.component_mean, p.component_covariance)
     with pytest.raises(ValueError, match="base samples must have shape"):
         p.rsample_from_base_samples(Size([2]), torch.zeros(2, Q, dtype=F64))
-    for name in ("distribution", "mvn", "covariance_matrix"):
-        with pytest.raises(NotGaussianError, match="GaussianView"):
-            getattr(p, name)
-        assert not hasattr(p, name)
+
+
+def test_outputs_with_weights_of_their_own():
+    """Each is the mixture of it alone; together they are the mixture of all choices of an expert by each of them."""
+    alone = [posterior(WEIGHTS[name], seed=seed) for seed, name in enumerate(("even", "one"))]
+    mean = torch.cat([p.component_mean for p in alone], -1)
+    covariance = torch.cat([p.component_covariance for p in alone], -3)
+    weights = torch.stack([p.log_weights for p in alone])
+    both = MixturePosterior(weights, mean, covariance, independent_outputs=True)
+    joined, levels = both.joined(), torch.tensor([0.1, 0.9], dtype=F64)
+    value = torch.randn(5, Q, 2, generator=torch.Generator().manual_seed(3), dtype=F64)
+    for p in (both, joined):
+        for name in ("mean", "variance", "quantile", "cdf", "density"):
+            parts = [getattr(q, name) if name in ("mean", "variance") else None for q in alone]
+            if name in ("mean", "variance"):
+                assert_close(getattr(p, name), torch.cat(parts, -1))
+        assert_close(p.quantile(levels), torch.cat([q.quantile(levels) for q in alone], -1))
+        assert_close(p.cdf(value), torch.cat([q.cdf(value[..., [o]]) for o, q in enumerate(alone)], -1))
+        assert_close(p.log_prob(value), sum(q.log_prob(value[..., [o]]) for o, q in enumerate(alone)))
+        assert_close(p.covariance, torch.cat([q.covariance for q in alone]))
+    assert_close(both.distribution.covariance_matrix, joined.distribution.covariance_matrix, rtol=1e-9, atol=1e-9)
+    draws = get_sampler(both, Size([2**15]), seed=0)(both)
+    assert_close(draws.mean(0), both.mean, rtol=0, atol=0.02)
+    for o in range(2):
+        assert_close(draws[..., o].mT.cov(), both.covariance[o], rtol=0.02, atol=0.1)
+        assert float(torch.corrcoef(draws[:, 0].mT)[0, 1].abs()) < 0.02
+    assert_close(both.select_outputs([1]).quantile(levels), alone[1].quantile(levels))
+    many = both.members(400)
+    assert_close(many.mixture_mean, both.mean, rtol=0, atol=0.02)
+    assert_close(many.mixture_variance, both.variance, rtol=0.02, atol=0.02)
 
 
 def test_a_covariance_that_is_zero_has_a_factor():

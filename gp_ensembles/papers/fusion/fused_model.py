@@ -20,9 +20,9 @@ from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor, nn
 
 from gp_ensembles.bo import fantasies
-from gp_ensembles.bo.data import Observations, normal_likelihood
+from gp_ensembles.bo.data import Observations, normal_likelihood, untransform_rows
 from gp_ensembles.bo.mixture_model import MixtureModel
-from gp_ensembles.bo.posterior import MixtureOutcomeTransform, MixturePosterior, as_mixture
+from gp_ensembles.bo.posterior import MixturePosterior, as_mixture
 from gp_ensembles.numerics import normal
 from gp_ensembles.papers.fusion.base import FusionModel, PredictiveComponents
 from gp_ensembles.papers.fusion.experts import ExpertPredictions, PredictiveExpert, predict_expert
@@ -102,9 +102,8 @@ class FusedModel(MixtureModel):
     ) -> None:
         experts = _predictors(fitted.model, experts)
         X, Y = fitted.model.X, fitted.model.y.unsqueeze(-1)
-        outcomes = MixtureOutcomeTransform(outcome_transform).eval()
-        given_X = X if input_transform is None else input_transform.eval().untransform(X)
-        super().__init__(Observations(given_X, outcomes.untransform(Y)[0], None), input_transform, outcomes)
+        data = untransform_rows(input_transform, outcome_transform, X, Y)
+        super().__init__(data, input_transform, outcome_transform)
         self.fusion: FusionModel = fitted.model
         self.register_buffer("theta", fitted.theta.detach())
         self.register_buffer("draw_log_weights", fitted.log_weights.detach())
@@ -137,14 +136,6 @@ class FusedModel(MixtureModel):
         with torch.no_grad():
             noise, function = (as_mixture(plain.predict(X, choice)).variance.mean() for choice in (True, False))
         return normal_likelihood(noise - function if self.experts else noise, None)
-
-    def log_weights_at(self, X: Tensor) -> Tensor:
-        r"""Log weights of the components at X (\*t, 1, D), shape (\*t, M).
-
-        Raises:
-            UnsupportedError: If there are several points, whose components are too many to be named.
-        """
-        return as_mixture(self.predict(self.transform_inputs(X), False)).log_weights
 
     def predict(self, X: Tensor, noise: bool | Tensor) -> Posterior:
         r"""The fusion at transformed points (\*t, q, D), with the experts' noise or a variance to add (..., q or 1, 1).

@@ -1,7 +1,10 @@
 """A mixture whose weights depend on the input: at every point its own expert, functions of an expert joint."""
 
+from collections.abc import Callable
+
 import torch
 from botorch.posteriors.gpytorch import GPyTorchPosterior
+from botorch.posteriors.posterior import Posterior
 from gpytorch.distributions import MultivariateNormal
 from linear_operator import to_linear_operator
 from torch import Tensor
@@ -55,11 +58,20 @@ class PointwisePosterior(ComponentsPosterior):
         own = self.variance.squeeze(-1)
         return covariance + torch.diag_embed(own - covariance.diagonal(dim1=-2, dim2=-1))
 
+    def map_components(self, transform: Callable[[Posterior], Posterior]) -> Posterior:
+        lead = self.component_mean.shape[:-1]
+        covariance = self.component_covariance.expand(*lead, *self.component_covariance.shape[-2:])
+        each = transform(GPyTorchPosterior(MultivariateNormal(self.component_mean, to_linear_operator(covariance))))
+        if not isinstance(each, GPyTorchPosterior):
+            return transform(self)
+        mean, covariance = each.mean.squeeze(-1), each.distribution.covariance_matrix
+        return PointwisePosterior(self.draw_log_weights, self.log_weights, mean, covariance)
+
     def draws(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
         num_experts, num_points = self.component_mean.shape[-2:]
         which, choices, normals = base_samples.split([1, num_points, num_experts * num_points], dim=-1)
         normals = normals.unflatten(-1, (num_experts, num_points))
-        draw = selected(self.draw_log_weights, which)  # (..., 1)
+        draw = selected(self.draw_log_weights, torch.special.ndtr(which))  # (..., 1)
         log_weights, mean = (
             _taken(part, draw.squeeze(-1), sample_shape) for part in (self.log_weights, self.component_mean)
         )  # (..., K, q)
@@ -67,12 +79,13 @@ class PointwisePosterior(ComponentsPosterior):
         shared = factor.shape[-4] == 1
         factor = factor.squeeze(-4) if shared else _taken(factor, draw.squeeze(-1), sample_shape)
         values = mean + (factor @ normals.unsqueeze(-1)).squeeze(-1)
-        expert = selected(log_weights.mT, choices.unsqueeze(-1)).mT  # (..., 1, q)
+        expert = selected(log_weights.mT, torch.special.ndtr(choices).unsqueeze(-1)).mT  # (..., 1, q)
         draws: Tensor = values.gather(-2, expert).mT
         return draws
 
-    def moment_matched(self) -> GPyTorchPosterior:
-        return GPyTorchPosterior(MultivariateNormal(self.mean.squeeze(-1), to_linear_operator(self.covariance)))
+    @property
+    def distribution(self) -> MultivariateNormal:
+        return MultivariateNormal(self.mean.squeeze(-1), to_linear_operator(self.covariance))
 
     @property
     def _draws(self) -> Tensor:

@@ -6,14 +6,13 @@ from typing import Any, NamedTuple, Self, final
 import torch
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
-from botorch.posteriors.posterior import Posterior
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from torch import Tensor
 
 from gp_ensembles.bo import fantasies
-from gp_ensembles.bo.data import Observations, normal_likelihood
+from gp_ensembles.bo.data import Observations, normal_likelihood, untransform_rows
 from gp_ensembles.bo.mixture_model import MixtureModel
-from gp_ensembles.bo.posterior import MixtureOutcomeTransform, MixturePosterior
+from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.numerics import mixtures
 from gp_ensembles.numerics.display import prints_fields
 from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood, Processes
@@ -141,9 +140,8 @@ class KernelMixtureModel(MixtureModel):
             raise ValueError(f"known noise must have shape {tuple(Y.shape)}, got {tuple(known_noise.shape)}")
         if known_noise is not None and not isinstance(problem.likelihoods, DenseLikelihood):
             raise ValueError(f"known noise needs a DenseLikelihood, not {type(problem.likelihoods).__name__}")
-        outcomes = MixtureOutcomeTransform(outcome_transform).eval()
-        given_X = X if input_transform is None else input_transform.eval().untransform(X)
-        super().__init__(Observations(given_X, *outcomes.untransform(Y, known_noise)), input_transform, outcomes)
+        data = untransform_rows(input_transform, outcome_transform, X, Y, known_noise)
+        super().__init__(data, input_transform, outcome_transform)
         self._likelihood = problem.likelihood
         state = {
             "component_weights": hyperparameters.mixtures.weights,
@@ -183,12 +181,8 @@ class KernelMixtureModel(MixtureModel):
         mean, covariance = self._conditioned.predict(X)
         return MixturePosterior(self.log_weights, (mean + self.mean).unsqueeze(-1), covariance.unsqueeze(-3))
 
-    def predict(self, X: Tensor, noise: bool | Tensor) -> Posterior:
-        return fantasies.predict(self.joint, self.noise, self._rows_imagined, X, noise)
-
-    def log_weights_at(self, X: Tensor) -> Tensor:
-        r"""Log weights of the kernels, the same for all inputs, shape (\*batch, R)."""
-        return fantasies.log_weights_after(self.joint, self.noise, self._rows_imagined, self.log_weights)
+    def predict(self, X: Tensor, noise: bool | Tensor) -> MixturePosterior:
+        return fantasies.predict(self.joint, self.noise.unsqueeze(-1), self._rows_imagined, X, noise)
 
     def learned(self, rows: Observations, data: Observations) -> Self:
         """The processes of all rows; their weights by Bayes' rule."""
@@ -198,7 +192,8 @@ class KernelMixtureModel(MixtureModel):
         if self._likelihood is not DenseLikelihood:  # another arithmetic might not take these rows
             other._rows_imagined = rows if self._rows_imagined is None else self._rows_imagined.followed_by(rows)
             return other
-        other.log_weights = fantasies.log_weights_after(self.joint, self.noise, rows, self.log_weights).detach()
+        after = fantasies.predict(self.joint, self.noise.unsqueeze(-1), rows, rows.X[:1], False)
+        other.log_weights = after.log_weights.detach()
         other._X = torch.cat([self._X, rows.X.detach()])
         other._residual = torch.cat([self._residual, rows.Y.detach().squeeze(-1) - self.mean])
         if self._known_noise is not None and rows.noise is not None:

@@ -273,11 +273,7 @@ class SparseModel(MixtureModel, ABC):
 
     def predict(self, X: Tensor, noise: bool | Tensor) -> Posterior:
         r"""A ``GPyTorchPosterior`` at points (\*t, q, D) as the process has them, noise added as asked for."""
-        return fantasies.predict(self.joint, self._noise(), self._rows_imagined, X, noise).alone()
-
-    def log_weights_at(self, X: Tensor) -> Tensor:
-        """Zero: there is one component."""
-        return X.new_zeros(1)
+        return fantasies.predict(self.joint, self._noise().unsqueeze(-1), self._rows_imagined, X, noise).alone()
 
     def learned(self, rows: Observations, data: Observations) -> Self:
         """A model of more rows, hyperparameters as they are; knots too, unless every row is one."""

@@ -142,7 +142,7 @@ def _search(model: SparseGP, strategy: Strategy, *, progress: bool, generator: t
         )
     run.model.eval()
     if isinstance(strategy, AdaptiveKnots) and run.model.likelihood.noise.requires_grad:
-        warn_of_noise(run.model.likelihood.noise, run.model.train_y.unsqueeze(-1))
+        warn_of_noise(run.model.likelihood.noise.mean(), run.model.train_y)
     return run.result(stop_reason)
 
 
