@@ -108,7 +108,8 @@ def _acquisition(
         model = model.fit() if bool((known[0] != known).any()) else model
         if running:
             with torch.no_grad():
-                believed = model.posterior(pending).mean
+                posterior: Any = model.posterior(pending)
+                believed = posterior.mean
                 model = model.condition_on_observations(pending, believed)
         return model, believed if running else Y[:0], (threshold - float(mean)) / float(scale)
 
@@ -150,8 +151,9 @@ def _highest(
     for _ in range(2 if values else 1):
         if len(values) < len(grids):
             fixed = {place: X[:, 0, place] for place in values}
+            search: Any = partial(gen_candidates_scipy, options=_SEARCH, fixed_features=fixed)
             with warnings.catch_warnings(record=True):  # of searches that end where the function is flat
-                X, _ = gen_candidates_scipy(X, acquisition, 0.0, 1.0, options=_SEARCH, fixed_features=fixed)
+                X, _ = search(X, acquisition, 0.0, 1.0)
         for place, grid in values.items():
             others = X.unsqueeze(1).repeat(1, len(grid), 1, 1)
             others[..., 0, place] = grid
