@@ -90,6 +90,7 @@ class ExactEnsembleModel(MixtureModel):
     lengthscale: Tensor
     outputscale: Tensor
     noise: Tensor
+    kernels: tuple[float, ...]
     _shapes: Tensor
     _categorical: Tensor | None
     _cache: tuple[Observations, Conditioned] | None
@@ -134,6 +135,7 @@ class ExactEnsembleModel(MixtureModel):
         start = exact_kernels.initial_hyperparameters(own, num_inputs)
         for name, value in zip(Hyperparameters._fields, start, strict=True):
             self.register_buffer(name, value.expand(*self._data_sets, *value.shape).clone())
+        self.training = True  # as BoTorch's models begin; the transforms have learned
 
     @property
     def num_experts(self) -> int:
@@ -293,9 +295,8 @@ class ExactEnsembleModel(MixtureModel):
         index = outputs if len(outputs) > 1 else outputs[0]
         for name, value in zip(Hyperparameters._fields, self.hyperparameters, strict=True):
             setattr(other, name, value[(slice(None),) * batch + (index,)])
-        other.data, other._rows_imagined = (
-            part if part is None else part.of_outputs(outputs) for part in (self.data, self._rows_imagined)
-        )
+        other.data, imagined = self.data.of_outputs(outputs), self._rows_imagined
+        other._rows_imagined = None if imagined is None else imagined.of_outputs(outputs)
         if self._outcome_transform is not None:
             other.outcome_transform = self._outcome_transform.subset_output(outputs)
         other._cache = None

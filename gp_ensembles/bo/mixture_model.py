@@ -155,12 +155,12 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         return (places.expand(*X.shape[:-2], *lead, *X.shape[-2:]),)
 
     @property
-    def _has_transformed_inputs(self) -> bool:
+    def _has_transformed_inputs(self) -> bool:  # type: ignore[override]
         """Whether :attr:`train_inputs` are after the input transform, by the name that BoTorch has for it."""
         return self._input_transform is not None and not self.training
 
     @property
-    def _original_train_inputs(self) -> Tensor:
+    def _original_train_inputs(self) -> Tensor:  # type: ignore[override]
         """The inputs as they were given, by the name that BoTorch has for them."""
         return self.data.X
 
@@ -241,7 +241,8 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         posterior = self.predict(self._scaled(X), False)
         if self.members is not None and isinstance(posterior, MixturePosterior):
             posterior = posterior.members(self.members)
-        return cast(MultivariateNormal, posterior.distribution)
+        normal: MultivariateNormal = cast(Any, posterior).distribution
+        return normal
 
     def inputs_at(self, X: Tensor) -> Tensor:
         r"""Inputs (\*t, q, D) as the components see them, checked; a transform may make more columns or points."""
@@ -459,10 +460,10 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         """Nothing to do, likewise."""
 
 
-BatchedMultiOutputGPyTorchModel.register(MixtureModel)  # what BoTorch asks for: several outputs, inputs (O, n, D)
+BatchedMultiOutputGPyTorchModel.register(MixtureModel)  # type: ignore[type-abstract]  # what BoTorch asks for: several outputs, inputs (O, n, D)
 
 
-def _changed(posterior: Posterior, transform: Callable[[GPyTorchPosterior], Posterior]) -> Posterior:
+def _changed(posterior: Posterior, transform: Callable[[Posterior], Posterior]) -> Posterior:
     """A posterior transformed, a mixture component by component."""
     return posterior.map_components(transform) if isinstance(posterior, ComponentsPosterior) else transform(posterior)
 

@@ -32,6 +32,8 @@ from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.state import EnsembleState
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.experts.base import BoundExpert
+from gp_ensembles.experts.gaussian import BoundGaussian
+from gp_ensembles.filters.states import GaussianState, SquareRootState
 from gp_ensembles.filters.transitions import step_ahead
 from gp_ensembles.numerics.display import block_text
 
@@ -210,6 +212,8 @@ class EnsembleModel(MixtureModel):
         experts, bound = [], self.ensemble.bind()
         for one, own in zip(bound, state.experts, strict=True):
             flat = one.take(torch.arange(one.prior_variance.numel(), device=y.device))
+            assert isinstance(flat, BoundGaussian)
+            assert isinstance(own, GaussianState | SquareRootState)
             num_features = own.mean.shape[-1]
             mean = own.mean.reshape(-1, num_features)
             covariance = own.covariance.reshape(-1, num_features, num_features)

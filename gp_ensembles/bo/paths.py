@@ -108,7 +108,7 @@ def draw_paths(
         torch.Size([3, 6])
     """
     if not isinstance(model, ExactEnsembleModel):
-        _refuse_paths(model)
+        raise _refusal(model)
     kernels, rows, learned = model.processes()
     data_sets: torch.Size = rows.X.shape[:-2]
     if model.batch_shape != data_sets[: len(data_sets) - (model.num_outputs > 1)] or kernels.categorical is not None:
@@ -218,9 +218,13 @@ def _draw_matheron_paths(model: ExactEnsembleModel, *, sample_shape: torch.Size,
 
 
 @DrawMatheronPaths.register(MixtureModel)  # type: ignore[untyped-decorator]
-def _refuse_paths(model: object, **_: Any) -> NoReturn:
+def _refuse_paths(model: MixtureModel, **_: Any) -> NoReturn:
     """What BoTorch's pathwise functions call for the other models."""
-    raise UnsupportedError(
+    raise _refusal(model)
+
+
+def _refusal(model: MixtureModel) -> UnsupportedError:
+    return UnsupportedError(
         f"draws of {type(model).__name__} are no functions in closed form; give an ExactEnsembleModel, or take the "
         f"best of model.posterior(grid).rsample(...) on a grid of points"
     )

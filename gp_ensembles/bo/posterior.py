@@ -57,7 +57,7 @@ class ComponentsPosterior(Posterior, ABC):
         return self.distribution
 
     @abstractmethod
-    def map_components(self, transform: Callable[[GPyTorchPosterior], Posterior]) -> Posterior:
+    def map_components(self, transform: Callable[[Posterior], Posterior]) -> Posterior:
         """The posterior with every component's normal posterior transformed."""
 
     @abstractmethod
@@ -359,7 +359,7 @@ class MixturePosterior(ComponentsPosterior):
             _normal_posterior(mean.movedim(-3, -1), covariance.transpose(-4, -3)).distribution
         )
 
-    def map_components(self, transform: Callable[[GPyTorchPosterior], Posterior]) -> Posterior:
+    def map_components(self, transform: Callable[[Posterior], Posterior]) -> Posterior:
         r"""Transform each expert's normal posterior and mix the results; mean and variance stay exact.
 
         Args:

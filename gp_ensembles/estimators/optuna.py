@@ -13,6 +13,7 @@ from botorch.generation.gen import gen_candidates_scipy
 from torch import Tensor
 
 from gp_ensembles.bo import ExactEnsembleModel, WeightedAcquisition
+from gp_ensembles.bo.exact_kernels import Hyperparameters
 
 try:
     import optuna
@@ -21,8 +22,14 @@ except ImportError:  # an extra: said as soon as a sampler is made
     optuna, BaseSampler = None, object
 
 Space: TypeAlias = Mapping[str, Any]  # a distribution for each parameter
+Fits: TypeAlias = dict[str, tuple[int, Hyperparameters]]  # by constraint: after how many trials, and what was found
 
-_PLACES, _STARTS, _SEARCH = 512, 2, {"maxiter": 20}  # points of each kind, the best of them, steps from there
+_OBJECTIVE = ""
+_PLACES, _STARTS, _SEARCH = (
+    512,
+    2,
+    {"maxiter": 8, "maxls": 4},
+)  # points of each kind, the best of them, steps from there
 _SPREAD, _STAY = 4, 0.7  # powers of ten of distances to the best trial; how often a category is its own
 _LONGEST_GRID = 100  # longer ones are searched like numbers without steps
 
@@ -62,6 +69,7 @@ class EnsembleSampler(BaseSampler):
         self._generator.seed() if seed is None else self._generator.manual_seed(seed)
         self._space = optuna.search_space.IntersectionSearchSpace()
         self._num_startup = n_startup_trials
+        self._fits: Fits = {}
 
     def reseed_rng(self) -> None:
         """Other random numbers for another worker."""
@@ -88,39 +96,44 @@ class EnsembleSampler(BaseSampler):
         running = [t for t in running if t.number != trial.number and search_space.keys() <= t.params.keys()]
         Y = Y.clamp(*Y[Y.isfinite()].aminmax())
         Y = -Y if study.direction == optuna.study.StudyDirection.MINIMIZE else Y
-        acquisition, best = _acquisition(search_space, done, Y, running)
+        acquisition, best = _acquisition(search_space, done, Y, running, self._fits)
         x = _highest(acquisition, best, [_grid(kind) for kind in search_space.values()], self._generator)
         return {name: _value(kind, u) for (name, kind), u in zip(search_space.items(), x, strict=True)}
 
 
 def _acquisition(
-    space: Space, done: Sequence[Any], Y: Tensor, running: Sequence[Any]
+    space: Space, done: Sequence[Any], Y: Tensor, running: Sequence[Any], fits: Fits
 ) -> tuple[Callable[[Tensor], Tensor], Tensor]:
     """What is to be maximized, and the best point so far."""
     X, pending = _inputs(space, done), _inputs(space, running)
     categories = [place for place, kind in enumerate(space.values()) if _is_category(kind)]
 
-    def learned(Y: Tensor, threshold: float) -> tuple[ExactEnsembleModel, Tensor, float]:
+    def learned(name: str, Y: Tensor, threshold: float) -> tuple[ExactEnsembleModel, Tensor, float]:
         """A model in units of deviations, what it believes of running trials, and a number in these units."""
         known = Y[~Y.isnan()]
-        mean, scale = known.mean(), known.std().clamp_min(torch.finfo(Y.dtype).tiny)
+        mean, scale = float(known.mean()), float(known.std(correction=0)) or 1.0
         model = ExactEnsembleModel(X, (Y - mean) / scale, outcome_transform=None, cat_dims=categories)
-        model = model.fit() if bool((known[0] != known).any()) else model
+        last, hyperparameters = fits.get(name, (0, model.hyperparameters))
+        if last and len(X) < last + last // 10 and hyperparameters[0].shape == model.lengthscale.shape:
+            model.with_hyperparameters_(hyperparameters)
+        elif bool((known[0] != known).any()):
+            fits[name] = len(X), model.fit().hyperparameters
         if running:
             with torch.no_grad():
-                believed = model.posterior(pending).mean
+                posterior: Any = model.posterior(pending)
+                believed = posterior.mean
                 model = model.condition_on_observations(pending, believed)
-        return model, believed if running else Y[:0], (threshold - float(mean)) / float(scale)
+        return model, believed if running else Y[:0], (threshold - mean) / scale
 
     names = sorted({name for each in done for name in each.constraints})
     C = torch.cat([Y[:, :0], *(_column([t.constraints.get(name) for t in done]) for name in names)], dim=-1)
     feasible = (C <= 0).all(-1)
     parts: list[AcquisitionFunction] = []
-    for column in C.mT.unsqueeze(-1):
-        model, _, zero = learned(column, 0.0)
+    for name, column in zip(names, C.mT.unsqueeze(-1), strict=True):
+        model, _, zero = learned(name, column, 0.0)
         parts.append(WeightedAcquisition(model, partial(LogProbabilityOfFeasibility, constraints={0: (None, zero)})))
     if bool(feasible.any()):
-        model, believed, best = learned(_without_outliers(Y), float(Y[feasible].max()))
+        model, believed, best = learned(_OBJECTIVE, _without_outliers(Y), float(Y[feasible].max()))
         best = max([best, *believed[:, 0].tolist()])
         parts.append(WeightedAcquisition(model, partial(LogExpectedImprovement, best_f=best)))
     best_point = X[torch.where(feasible, Y[:, 0], -torch.inf).argmax()]
@@ -150,8 +163,9 @@ def _highest(
     for _ in range(2 if values else 1):
         if len(values) < len(grids):
             fixed = {place: X[:, 0, place] for place in values}
+            search: Any = partial(gen_candidates_scipy, options=_SEARCH, fixed_features=fixed)
             with warnings.catch_warnings(record=True):  # of searches that end where the function is flat
-                X, _ = gen_candidates_scipy(X, acquisition, 0.0, 1.0, options=_SEARCH, fixed_features=fixed)
+                X, _ = search(X, acquisition, 0.0, 1.0)
         for place, grid in values.items():
             others = X.unsqueeze(1).repeat(1, len(grid), 1, 1)
             others[..., 0, place] = grid

@@ -58,7 +58,7 @@ class PointwisePosterior(ComponentsPosterior):
         own = self.variance.squeeze(-1)
         return covariance + torch.diag_embed(own - covariance.diagonal(dim1=-2, dim2=-1))
 
-    def map_components(self, transform: Callable[[GPyTorchPosterior], Posterior]) -> Posterior:
+    def map_components(self, transform: Callable[[Posterior], Posterior]) -> Posterior:
         lead = self.component_mean.shape[:-1]
         covariance = self.component_covariance.expand(*lead, *self.component_covariance.shape[-2:])
         each = transform(GPyTorchPosterior(MultivariateNormal(self.component_mean, to_linear_operator(covariance))))
