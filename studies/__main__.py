@@ -4,7 +4,7 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 from jsonargparse import ArgumentParser, Namespace
 from jsonargparse.typing import PositiveInt
@@ -104,7 +104,9 @@ def experiment_parser(paper: Paper, experiment: Experiment) -> ArgumentParser:
         for field in dataclasses.fields(experiment.settings):
             names_of = {f"--{field.name}", f"--{field.name.replace('_', '-')}"}
             value = getattr(experiment.settings, field.name)
-            add(*sorted(names_of), dest=field.name, type=hints[field.name], default=value, help=field.metadata["help"])
+            hint = hints[field.name]
+            several: dict[str, Any] = {"nargs": "+", "type": int} if hint == list[int] else {"type": hint}
+            add(*sorted(names_of), dest=field.name, default=value, help=field.metadata["help"], **several)
     _add_running(parser, Path("out") / f"{paper.name}_{experiment.name}")
     return parser
 

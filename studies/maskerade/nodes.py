@@ -37,8 +37,8 @@ _BLOCK = 2_000  # nodes at a time
 _NUM_CENTERS = 3
 _REMARK = (
     "Log evidence of the training rows in nats, mean over draws of the nodes with its standard error, and the "
-    "evidence over the largest design's (all kernels, most nodes, the same rule). The paper prints evidences relative "
-    "to its own largest budget only, and none of its numbers is known to us."
+    "evidence over the largest design's (all kernels, most nodes, the same rule). The paper prints evidences in "
+    "a unit that it does not state: how they change is what can be compared."
 )
 
 

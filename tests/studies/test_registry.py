@@ -49,6 +49,12 @@ def test_every_experiment_says_what_it_is_and_has_a_command():
     assert complaints == []
 
 
+def test_several_numbers_are_several_words():
+    paper = paper_named("maskerade")
+    values = experiment_parser(paper, paper.experiment("table-6")).parse_args(["--observations", "100", "500"])
+    assert values.observations == [100, 500]
+
+
 def test_bad_words_are_one_sentence(tmp_path, capsys):
     for words, message in [
         (["gardening", "figure-1"], "there is no paper gardening"),
