@@ -134,8 +134,7 @@ def test_an_interrupted_fit_leaves_the_expert_as_it_was(monkeypatch):
     X, y = data()
     expert = bumps([2.0])
     before = get_vectors(expert)
-    calls = []
-    original = GaussianExpert.log_evidence
+    calls, original = [], GaussianExpert.log_evidence
 
     def interrupted(self, *rows):
         calls.append(1)
