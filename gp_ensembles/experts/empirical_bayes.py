@@ -282,8 +282,8 @@ def _fit(
     options = {**method._asdict(), "memory": _MEMORY, "pairs": before and before.pairs}
     found = minimize(evaluate, start.double().cpu(), **options, progress="empirical Bayes" if progress else None)
     set_vectors_(expert, found.point.to(start))
-    counts = (part.to(start.device) for part in (found.num_iterations, found.converged))
-    return EvidenceFit((-num_rows * found.value).to(start), *counts, center, found.pairs)
+    steps, converged = found.num_iterations.to(start.device), found.converged.to(start.device)
+    return EvidenceFit((-num_rows * found.value).to(start), steps, converged, center, found.pairs)
 
 
 def gradient_ascent(
