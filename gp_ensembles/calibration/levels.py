@@ -33,9 +33,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gp_ensembles.calibration.recalibration import normal_score_of
 from gp_ensembles.numerics import normal
 from gp_ensembles.numerics.normal_scores import LIMIT, TAIL, normal_score
+from gp_ensembles.numerics.student_t import normal_score_of
 
 _STEP, _FIRST, _BEFORE = 0.05, 50.0, 100.0  # the step is 50 / (100 + targets so far), and at least 0.05
 _FARTHEST = 1.0  # offset of a fifth

@@ -22,13 +22,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import special
 from torch import Tensor
 
 from gp_ensembles.calibration import maps
 from gp_ensembles.numerics import normal
 from gp_ensembles.numerics.backends import arrays_of, rows_of
 from gp_ensembles.numerics.normal_scores import LIMIT, TAIL, normal_score
+from gp_ensembles.numerics.student_t import normal_score_of
 
 Numbers = NDArray[np.float64]
 
@@ -138,11 +138,6 @@ def recalibrate_row(state: RecalibrationState, u: float) -> tuple[RecalibrationS
     )
     after = RecalibrationState(torch.from_numpy(learned), torch.from_numpy(shared))
     return after, np.log(weights), math.log(density[0]), moved[0], math.sqrt(weights.dot(_SQUARES))
-
-
-def normal_score_of(u: float) -> float:
-    """:func:`~gp_ensembles.numerics.normal_scores.normal_score` of one probability, as a plain number."""
-    return u if u != u else min(max(float(special.ndtri(min(max(u, TAIL), 1 - TAIL))), -LIMIT), LIMIT)
 
 
 def _as_block(weights: Tensor, density: Tensor, moved: Tensor) -> Recalibrations:

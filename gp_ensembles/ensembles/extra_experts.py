@@ -43,8 +43,8 @@ from gp_ensembles.numerics.warn_caller import warn_caller
 from gp_ensembles.spectral import OrthogonalDraws
 
 _MOST_ROWS = 500  # of the exact process of wide features: O(N^3) per step of the optimizer
-_FIRST_ROWS, _LAST_STEPS = 300, 30  # of first searches of exact processes; steps with all rows from the best end
-_TOLERANCE = 2e-4  # of these: a step that gains less than a fifth of a nat for a thousand rows
+_FIRST_ROWS = 300  # of first searches of exact processes
+_TOLERANCE = 5e-4  # of the last ones: a step that gains less than half of a nat for a thousand rows
 _SMOOTHER, _WORTH = 2.5, 0.01  # the other smoothness of a search, and the nats per row that it must be ahead
 _FOLLOWED = InnovationBank([InnovationModel(degrees_of_freedom=8, rate=0.05)])
 _NUM_FEATURES = 1000
@@ -102,8 +102,7 @@ class WarmUp(NamedTuple):
             fit = search_starts(other, X, y, (), num_rows=_FIRST_ROWS, before=found, **options)
             if _score(other, X, y) > _score(best, X, y) + _WORTH:
                 best, found = other, fit
-        tolerance, steps = max(method.loss_tolerance, _TOLERANCE), min(method.max_iterations, _LAST_STEPS)
-        last = method._replace(loss_tolerance=tolerance, max_iterations=steps)
+        last = method._replace(loss_tolerance=max(method.loss_tolerance, _TOLERANCE))
         fit_empirical_bayes(best, X, y, last, before=found, **options)
         return best
 

@@ -170,8 +170,9 @@ def fit_empirical_bayes(
     X, y, start = X[_seen(y)], y[_seen(y)], get_vectors(expert)
     try:
         if length_scales:
-            options = {"start_precision": start_precision, "progress": progress}
-            before = search_starts(expert, X, y, length_scales, worth=_WORTH, **options)
+            before = search_starts(
+                expert, X, y, length_scales, start_precision=start_precision, progress=progress, worth=_WORTH
+            )
         return _fit(expert, X, y, method, start_precision, progress, before)
     except BaseException:
         set_vectors_(expert, start)
@@ -197,8 +198,7 @@ def search_starts(
     :func:`fit_empirical_bayes`, which goes on from here.
     """
     start, missing = get_vectors(expert), torch.nan * X.new_empty(X.shape[1])
-    is_part = num_rows is not None and len(y) > num_rows
-    rows = _consecutive(y, num_rows) if num_rows is not None and is_part else slice(None)
+    rows = slice(None) if num_rows is None or len(y) <= num_rows else _consecutive(y, num_rows)
     best, found = start, None
     for scales in (missing, *length_scales):
         set_vectors_(expert, start)
@@ -211,7 +211,7 @@ def search_starts(
             if found is None:
                 raise
             continue
-        if is_part:
+        if not isinstance(rows, slice):
             with torch.no_grad():
                 fit = fit._replace(log_evidence=log_posterior(expert, X, y).nan_to_num(-torch.inf))
         is_better = fit.log_evidence > (-torch.inf if found is None else found.log_evidence + worth * len(y))
@@ -225,7 +225,8 @@ def search_starts(
 def _chosen(is_first: Tensor, first: _Chosen, second: _Chosen) -> _Chosen:
     """Rows of one tensor or of another, or of tuples of them, by flags (M,)."""
     if isinstance(first, Tensor) and isinstance(second, Tensor):
-        return torch.where(is_first.to(first.device).reshape(-1, *[1] * (first.ndim - 1)), first, second)
+        found: Any = torch.where(is_first.to(first.device).reshape(-1, *[1] * (first.ndim - 1)), first, second)
+        return found  # type: ignore[no-any-return]
     return type(first)(*(_chosen(is_first, *pair) for pair in zip(first, second, strict=True)))
 
 
@@ -281,9 +282,8 @@ def _fit(
     options = {**method._asdict(), "memory": _MEMORY, "pairs": before and before.pairs}
     found = minimize(evaluate, start.double().cpu(), **options, progress="empirical Bayes" if progress else None)
     set_vectors_(expert, found.point.to(start))
-    log_evidence = (-num_rows * found.value).to(start)
-    iterations, converged = found.num_iterations.to(start.device), found.converged.to(start.device)
-    return EvidenceFit(log_evidence, iterations, converged, center, found.pairs)
+    steps, converged = found.num_iterations.to(start.device), found.converged.to(start.device)
+    return EvidenceFit((-num_rows * found.value).to(start), steps, converged, center, found.pairs)
 
 
 def gradient_ascent(

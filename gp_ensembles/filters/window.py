@@ -298,9 +298,8 @@ class RowWindow:
         self._inverse: Tensor | None = None
         self._scales, self._scaled = np.empty((num_experts, self._inputs.shape[-1], 1)), np.empty(0)
         self._num_scaled = 0
-        # Inverses of the triangles of whole panels of each window, and of which version of the factor they are.
-        self._panels: tuple[list[Numbers], ...] = tuple([] for _ in self._factor)
-        self._version = state.factor._version
+        # The version of the factors, and inverses of the triangles of whole panels of each.
+        self._panels: tuple[int, list[list[Numbers]]] = -1, []
 
     def predict(self, window: Window, x: Numbers) -> tuple[Numbers, Numbers]:
         """Means and variances (E,) of the target at a row x (D,); the state is not touched."""
@@ -314,11 +313,11 @@ class RowWindow:
         own = window.covariance.diagonal(row).reshape(-1).numpy() + noise
         prior = np.zeros(1) if window.mean is None else window.mean(row).reshape(-1).numpy()
         solved = np.empty((len(self._num_used), n))
-        if self._version != self._state.factor._version:  # a block has changed it
-            self._panels, self._version = tuple([] for _ in self._factor), self._state.factor._version
+        if self._panels[0] != self._state.factor._version:  # a block has changed them
+            self._panels = self._state.factor._version, [[] for _ in self._factor]
         if n > 0:
             for e, right in enumerate(self._across(window.covariance, x, n)):
-                solved[e] = forward_row(self._factor[e], right, self._panels[e])
+                solved[e] = forward_row(self._factor[e], right, self._panels[1][e])
         mean = prior + np.einsum("en,en->e", solved, self._projected[:, :n])
         variance = np.maximum(own - np.einsum("en,en->e", solved, solved), noise)
         self._seen = x.copy(), solved, mean, variance

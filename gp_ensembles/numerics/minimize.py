@@ -124,14 +124,15 @@ def minimize(
         raise ValueError(f"the function of problem {int(bad.int().argmax())} is not finite at its start")
     searches = [_Search(steep <= gradient_tolerance, pairs is not None) for steep in gradients.tolist()]
     pairs = no_pairs(place.gradient, memory) if pairs is None else pairs
-    ends = [part.clone() for part in (*place, *pairs)]
+    end = _Place(*(part.clone() for part in place))
+    kept = CurvaturePairs(*(part.clone() for part in pairs))
     running, direction, num_evaluations = searches, torch.zeros_like(start), 1
     with tqdm(desc=progress, unit="evaluation", disable=progress is None, leave=False) as bar:
         while True:
             stay = [not (one.converged or one.stuck or one.num_iterations >= max_iterations) for one in running]
             if not all(stay):
                 rows = _flags(stay, start)
-                for whole, part in zip(ends, (*place, *pairs), strict=True):
+                for whole, part in zip((*end, *kept), (*place, *pairs), strict=True):
                     whole[problems[~rows]] = part[~rows]
                 running, problems = list(compress(running, stay)), problems[rows]
                 place, pairs, direction = _take(place, rows), _take(pairs, rows), direction[rows]
@@ -160,7 +161,7 @@ def minimize(
                 pairs = _where(failed, no_pairs(place.gradient, memory), pairs)
     num_iterations = torch.tensor([one.num_iterations for one in searches], dtype=torch.int64, device=start.device)
     converged = _flags([one.converged for one in searches], start)
-    return Minimum(*ends[:3], converged, num_iterations, num_evaluations, CurvaturePairs(*ends[3:]))
+    return Minimum(*end, converged, num_iterations, num_evaluations, kept)
 
 
 def no_pairs(gradient: Tensor, memory: int) -> CurvaturePairs:

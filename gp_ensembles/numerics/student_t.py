@@ -1,4 +1,4 @@
-"""Student-t distributions with a location, a squared scale and degrees of freedom that may be infinite."""
+"""Student-t distributions with degrees of freedom that may be infinite; of one row of their mixtures in numpy."""
 
 import math
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from gp_ensembles.numerics import normal
 from gp_ensembles.numerics.compiled import IS_COMPILED, compiled
 from gp_ensembles.numerics.mixtures import LOST
+from gp_ensembles.numerics.normal_scores import LIMIT, TAIL
 
 _NORMAL_PEAK = 1 / math.sqrt(2 * math.pi)
 _MOST_EVEN = 20  # even degrees of freedom up to here are taken in closed form, a polynomial of half as many terms
@@ -48,6 +49,11 @@ def mixture_cdf(
             return found
     z = (y - location) / np.sqrt(variance * (1 - 2 / degrees_of_freedom))
     return float(weights.dot(special.stdtr(degrees_of_freedom, z)))
+
+
+def normal_score_of(u: float) -> float:
+    """:func:`~gp_ensembles.numerics.normal_scores.normal_score` of one probability, as a plain number."""
+    return u if u != u else min(max(float(special.ndtri(min(max(u, TAIL), 1 - TAIL))), -LIMIT), LIMIT)
 
 
 def typical_width_of(weights: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> float:

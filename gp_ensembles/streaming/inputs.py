@@ -27,6 +27,7 @@ from gp_ensembles.streaming.input_states import Gaps, InactiveColumns, InputRang
 
 _INACTIVE_WIDTH = 2.0  # of the range of a column that was constant in the warm-up, in its scales
 _EFFECT_ROWS = 64  # of the warm-up, at which effects are measured
+_COLUMNS_AT_ONCE = 16  # whose effects are measured by one prediction
 _MOST_UNCERTAINTY = 1.0  # variance of the standardized target
 
 
@@ -121,11 +122,13 @@ class InputPath:
                 device=effect.device,
             )
             rows = warm.inputs[..., places.round().long(), :]
-            predicted, may_move = predict(rows), ~self.columns.inactive
-            for column in may_move.reshape(-1, effect.shape[-1]).any(0).nonzero().flatten().tolist():
-                without = rows.clone()
-                without[..., column] = 0.0
-                effect[..., column] = (predict(without) - predicted).double().square().mean(-1)
+            predicted, may_move = predict(rows).unsqueeze(-2), ~self.columns.inactive
+            moving = may_move.reshape(-1, effect.shape[-1]).any(0).nonzero().flatten()
+            for some in moving.split(_COLUMNS_AT_ONCE):
+                without = rows.unsqueeze(-3).repeat(*[1] * (rows.ndim - 2), len(some), 1, 1)
+                without[..., range(len(some)), :, some] = 0.0
+                moved = predict(without.flatten(-3, -2)).unflatten(-1, (len(some), -1))
+                effect[..., some] = (moved - predicted).double().square().mean(-1)
             effect = torch.where(may_move, effect, 0.0).clamp_max(_MOST_UNCERTAINTY)
         return warm.state._replace(effect=effect)
 

@@ -60,16 +60,15 @@ def test_of_several_starts_the_end_with_most_evidence_counts():
     X = torch.linspace(0, 1, 300, dtype=torch.float64).unsqueeze(-1)
     y = (80 * X.squeeze(-1)).sin()
 
-    def fitted(length_scales=(), **options):
+    def fitted(*starts, length_scales=(), **options):
         expert = WindowExpert(ScaleKernel(MaternKernel(nu=2.5, ard_num_dims=1)).double(), 1, 300)
-        before = search_starts(expert, X, y, length_scales, **options) if options else None
-        return float(
-            fit_empirical_bayes(expert, X, y, length_scales=() if options else length_scales, before=before)[0]
-        )
+        before = search_starts(expert, X, y, starts, **options) if options else None
+        return float(fit_empirical_bayes(expert, X, y, length_scales=length_scales, before=before).log_evidence)
 
     short, long = (torch.tensor([scale], dtype=torch.float64) for scale in (0.02, 0.7))
-    assert fitted((short,)) > fitted() + 300
-    assert fitted((long, short, long), num_rows=60) == pytest.approx(fitted((short,)), abs=0.1)
+    found = fitted(length_scales=(short,))
+    assert found > fitted() + 300
+    assert found == pytest.approx(fitted(long, short, long, num_rows=60), abs=0.1)
 
 
 def test_the_gradient_vanishes_at_the_optimum():
@@ -135,8 +134,7 @@ def test_an_interrupted_fit_leaves_the_expert_as_it_was(monkeypatch):
     X, y = data()
     expert = bumps([2.0])
     before = get_vectors(expert)
-    calls = []
-    original = GaussianExpert.log_evidence
+    calls, original = [], GaussianExpert.log_evidence
 
     def interrupted(self, *rows):
         calls.append(1)

@@ -111,11 +111,9 @@ def test_minima_and_price_are_those_of_scipy(name):
 
     tight = {"gradient_tolerance": 1e-6, "loss_tolerance": 1e-13}
     found = minimize(counted, start, max_iterations=500, **tight)
-    begun = minimize(differentiated, start, max_iterations=7, **tight)
-    ended = minimize(differentiated, begun.point, max_iterations=493, pairs=begun.pairs, **tight)
-    torch.testing.assert_close(
-        ended.point, found.point
-    )  # a search that goes on takes the steps of one that never ended
+    early = minimize(differentiated, start, max_iterations=7, **tight)
+    late = minimize(differentiated, early.point, max_iterations=493, pairs=early.pairs, **tight)
+    torch.testing.assert_close(late.point, found.point)  # a search that goes on takes the steps of one that never late
     settings = {"jac": True, "method": "L-BFGS-B", "options": {"ftol": 1e-13, "gtol": 1e-6}}
     theirs = [optimize.minimize(one, x.numpy(), **settings) for x in start]
     assert bool(found.converged.all())
