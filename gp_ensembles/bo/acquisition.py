@@ -1,9 +1,4 @@
-r"""Acquisition functions that are right for mixtures: weighted expectations, and integrated variances.
-
-BoTorch's own are used through :class:`WeightedAcquisition` or directly: see "Which acquisition function takes what".
-The variance after an observation needs its own: conditioning on a target changes the weights, so that, unlike for one
-Gaussian process, it depends on the target.
-"""
+"""Expectations under every expert, weighed: for acquisition functions with a formula for one normal distribution."""
 
 from collections.abc import Callable
 from typing import Any, final
@@ -18,15 +13,12 @@ from botorch.acquisition.multi_objective.joint_entropy_search import LowerBoundM
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.model import Model
 from botorch.posteriors.gpytorch import GPyTorchPosterior
-from botorch.sampling.base import MCSampler
-from botorch.sampling.normal import SobolQMCNormalSampler
-from botorch.utils.transforms import concatenate_pending_points, t_batch_mode_transform
+from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
 
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.posterior import as_mixture
 
-_NUM_FANTASIES, _CHUNK = 32, 8
 # Functions of the posterior's mean, variance or entropy: none of them is the average of the experts'.
 _NO_EXPECTATIONS = (
     UpperConfidenceBound,
@@ -122,48 +114,3 @@ class _Experts(Model):
         mixture = as_mixture(self.model.posterior(points, *arguments, **options)).joined()
         self.log_weights = mixture.log_weights
         return mixture.components()
-
-
-@final
-class IntegratedVariance(AcquisitionFunction):
-    r"""Minus the expected posterior variance after an observation, averaged over the input space.
-
-    .. math:: \alpha(X) = -\frac1N \sum_i E_{y \mid X}\big[ \mathrm{Var}(f(z_i) \mid y) \big]
-
-    with the expectation over fantasies of the mixture; weights move with them. (BoTorch's
-    ``qNegIntegratedPosteriorVariance`` takes one fantasy, as the variance of one Gaussian process allows.)
-
-    Args:
-        model: The ensemble, with one output.
-        points: Points z to average over, shape (N, D).
-        sampler: Draws the fantasies; 32 of a Sobol sequence by default.
-        X_pending: Points that are being observed, shape (n, D).
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.bo.model import EnsembleModel
-        >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
-        >>> model = EnsembleModel(X, X.sin(), generator=torch.Generator().manual_seed(0))
-        >>> IntegratedVariance(model, X)(X.unsqueeze(-2)).shape
-        torch.Size([6])
-    """
-
-    model: MixtureModel
-    points: Tensor
-
-    def __init__(
-        self, model: MixtureModel, points: Tensor, sampler: MCSampler | None = None, X_pending: Tensor | None = None
-    ) -> None:
-        super().__init__(model)
-        self.sampler: MCSampler = SobolQMCNormalSampler(torch.Size([_NUM_FANTASIES])) if sampler is None else sampler
-        self.register_buffer("points", points)
-        self.set_X_pending(X_pending)
-
-    @concatenate_pending_points
-    @t_batch_mode_transform()  # type: ignore[arg-type]
-    def forward(self, X: Tensor) -> Tensor:
-        r"""Value at X (\*t, q, D), shape (\*t)."""
-        fantasies = self.model.fantasize(X, self.sampler)
-        # A few points at a time, (S, *t, n, 1) each: the posterior is joint, and only its variances are wanted.
-        parts = [as_mixture(fantasies.posterior(points)).variance for points in self.points.split(_CHUNK)]
-        return -torch.cat(parts, dim=-2).mean((-2, -1)).mean(0)

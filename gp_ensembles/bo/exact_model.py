@@ -295,8 +295,8 @@ class ExactEnsembleModel(MixtureModel):
         index = outputs if len(outputs) > 1 else outputs[0]
         for name, value in zip(Hyperparameters._fields, self.hyperparameters, strict=True):
             setattr(other, name, value[(slice(None),) * batch + (index,)])
-        other.data, imagined = self.data.of_outputs(outputs), self._rows_imagined
-        other._rows_imagined = None if imagined is None else imagined.of_outputs(outputs)
+        other.data, rows = self.data.of_outputs(outputs), self._rows_imagined
+        other._rows_imagined = None if rows is None else rows.of_outputs(outputs)
         if self._outcome_transform is not None:
             other.outcome_transform = self._outcome_transform.subset_output(outputs)
         other._cache = None

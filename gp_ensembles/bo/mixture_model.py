@@ -179,9 +179,8 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
     @property
     def _target_batch(self) -> list[int]:
         """What the targets of a data set have before their rows: outputs, if there are several, and members."""
-        return [
-            count for count in (self.num_outputs if self.num_outputs > 1 else None, self.members) if count is not None
-        ]
+        outputs = [self.num_outputs] if self.num_outputs > 1 else []
+        return outputs if self.members is None else [*outputs, self.members]
 
     def posterior(
         self,
@@ -206,7 +205,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
 
         Raises:
             BotorchTensorDimensionError: If X has another number of inputs, or an output does not exist.
-            InputDataError: If X is of another dtype, or not finite.
+            InputDataError: If X is on another device, or not finite.
         """
         self._enter_evaluation()
         inputs = self.inputs_at(X)
@@ -460,7 +459,8 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         """Nothing to do, likewise."""
 
 
-BatchedMultiOutputGPyTorchModel.register(MixtureModel)  # type: ignore[type-abstract]  # what BoTorch asks for: several outputs, inputs (O, n, D)
+# What BoTorch asks for: several outputs, and inputs (O, n, D)
+BatchedMultiOutputGPyTorchModel.register(MixtureModel)  # type: ignore[type-abstract]
 
 
 def _changed(posterior: Posterior, transform: Callable[[Posterior], Posterior]) -> Posterior:

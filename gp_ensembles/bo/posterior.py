@@ -133,7 +133,10 @@ def resampled(log_weights: Tensor, count: int, *, independent_outputs: bool = Fa
     index = selected(log_weights, levels)
     if not independent_outputs:
         return index
-    others = [torch.randperm(count, generator=torch.Generator().manual_seed(o)) for o in range(1, index.shape[-2])]
+    others = [
+        torch.randperm(count, generator=torch.Generator().manual_seed(output), device="cpu")
+        for output in range(1, index.shape[-2])
+    ]
     order = torch.stack([torch.arange(count, device="cpu"), *others]).to(index.device)
     return index.gather(-1, order.expand_as(index))
 

@@ -70,17 +70,17 @@ def test_each_output_is_the_model_of_it_alone(known_noise):
     new_X, new_Y = rows(2, 3, seed=8)
     noise = torch.full_like(new_Y, 0.05) if known_noise else None
     later = model.condition_on_observations(new_X, new_Y, noise)
-    imagined = model.condition_on_observations(new_X.expand(4, 2, 2), new_Y.expand(4, 2, 3), noise)
+    fantasies = model.condition_on_observations(new_X.expand(4, 2, 2), new_Y.expand(4, 2, 3), noise)
     joint = model.fantasize(new_X, SobolQMCNormalSampler(Size([4]), seed=0))
-    assert (later.batch_shape, imagined.batch_shape, joint.batch_shape) == (Size(), Size([4]), Size([4]))
-    assert imagined.log_weights.shape == (4, 3, 3)
+    assert (later.batch_shape, fantasies.batch_shape, joint.batch_shape) == (Size(), Size([4]), Size([4]))
+    assert fantasies.log_weights.shape == (4, 3, 3)
     at = points(4, 2)
     for output in range(3):
         one, own = alone(model, output), None if noise is None else noise[:, [output]]
         same = [(model, one), (model.subset_output([output]), one)]
         same.append((later, one.condition_on_observations(new_X, new_Y[:, [output]], own)))
         pick = [
-            (imagined, one.condition_on_observations(new_X.expand(4, 2, 2), new_Y[:, [output]].expand(4, 2, 1), own))
+            (fantasies, one.condition_on_observations(new_X.expand(4, 2, 2), new_Y[:, [output]].expand(4, 2, 1), own))
         ]
         for a, b in (*same, *pick):
             for observed in (False, True):
@@ -89,7 +89,7 @@ def test_each_output_is_the_model_of_it_alone(known_noise):
                 close((p.mean[..., place], p.variance[..., place]), (q.mean, q.variance))
                 close(p.covariance[..., place, :, :], q.covariance)
         close(later.log_weights[output], same[-1][1].log_weights)
-        close(imagined.log_weights[:, output], pick[0][1].log_weights)
+        close(fantasies.log_weights[:, output], pick[0][1].log_weights)
         close(model.leave_one_out().mean[..., [output]], one.leave_one_out().mean)
     two = model.subset_output([2, 0])
     close(two.posterior(at).mean, model.posterior(at, output_indices=[2, 0]).mean)
