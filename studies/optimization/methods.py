@@ -57,7 +57,7 @@ def make_method(name: str) -> Method:
     Example:
         >>> make_method("annealing")
         Traceback (most recent call last):
-        ValueError: there is no method 'annealing'; choose from ensemble-logei, egp-ts, ..., random, sobol
+        ValueError: there is no method 'annealing'; choose from ensemble-logei, ensemble-clamped-logei, ..., random, sobol
     """
     if name not in METHODS:
         raise ValueError(f"there is no method {name!r}; choose from {', '.join(METHODS)}")
