@@ -57,7 +57,7 @@ def make_method(name: str) -> Method:
     Example:
         >>> make_method("annealing")
         Traceback (most recent call last):
-        ValueError: there is no method 'annealing'; choose from ensemble-logei, ensemble-clamped-logei, ..., random, sobol
+        ValueError: there is no method 'annealing'; choose from ensemble-logei, matern-logei, ..., random, sobol
     """
     if name not in METHODS:
         raise ValueError(f"there is no method {name!r}; choose from {', '.join(METHODS)}")
@@ -201,8 +201,8 @@ def _sparse(bounds: Tensor, seed: int) -> Optimizer:
 
 METHODS: dict[str, Method] = {
     "ensemble-logei": Method(EnsembleImprovement, runs_anywhere=True),
-    "ensemble-clamped-logei": Method(_clamped, runs_anywhere=True),
     "matern-logei": Method(_matern, runs_anywhere=True),
+    "ensemble-clamped-logei": Method(_clamped, runs_anywhere=True),
     "egp-ts": Method(EnsembleThompson, runs_anywhere=True),
     "egp-ts-dynamic": Method(_dynamic, runs_anywhere=True),
     "gp-logei": Method(ProcessImprovement, runs_anywhere=True),
