@@ -8,6 +8,7 @@ from typing import Any, Self, final
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
+from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform, Standardize
 from botorch.models.utils import check_min_max_scaling
@@ -276,6 +277,11 @@ class ExactEnsembleModel(MixtureModel):
         outcomes = self._outcome_transform
         return found if outcomes is None else found.map_components(lambda each: outcomes.untransform_posterior(each))
 
+    @property
+    def _aug_batch_shape(self) -> torch.Size:
+        """The batch of data sets and outputs, by the name that BoTorch has for it."""
+        return self._data_sets
+
     def processes(self) -> tuple[Kernels, Observations, Conditioned]:
         """Kernels, rows (*data_sets, n, D) and (*data_sets, n, 1), and what each process has learned from them."""
         return (self._kernels, *self._learned())
@@ -434,6 +440,9 @@ class ExactEnsembleModel(MixtureModel):
             rows = self._own_rows()
             self._cache = rows, exact_kernels.condition(self._kernels, rows, self.hyperparameters)
         return self._cache
+
+
+BatchedMultiOutputGPyTorchModel.register(ExactEnsembleModel)  # of which BoTorch asks for inputs (O, n, D)
 
 
 @final

@@ -9,7 +9,6 @@ from typing import Any, Self, cast
 import torch
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
-from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel
 from botorch.models.model import Model
 from botorch.models.transforms.input import InputTransform, Normalize
 from botorch.models.transforms.outcome import OutcomeTransform
@@ -170,11 +169,6 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         Y = self._seen().Y.mT  # (*b, O, n)
         Y = Y.squeeze(-2) if self.num_outputs == 1 else Y
         return Y if self.members is None else Y.unsqueeze(-2).expand(*Y.shape[:-1], self.members, -1)
-
-    @property
-    def _aug_batch_shape(self) -> torch.Size:
-        """The batch of data sets and outputs, by the name that BoTorch has for it."""
-        return torch.Size([*self.data.X.shape[:-2], *self._target_batch])
 
     @property
     def _target_batch(self) -> list[int]:
@@ -457,10 +451,6 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
 
     def _revert_to_original_inputs(self) -> None:
         """Nothing to do, likewise."""
-
-
-# What BoTorch asks for: several outputs, and inputs (O, n, D)
-BatchedMultiOutputGPyTorchModel.register(MixtureModel)  # type: ignore[type-abstract]
 
 
 def _changed(posterior: Posterior, transform: Callable[[Posterior], Posterior]) -> Posterior:

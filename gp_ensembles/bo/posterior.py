@@ -285,27 +285,30 @@ class MixturePosterior(ComponentsPosterior):
         normals = normals.reshape(-1, *self.batch_shape, num_points, num_outputs)
         factors = covariance_factors(self.component_covariance)
         if not self.independent_outputs:
-            return self._selected_draws(sample_shape, self.log_weights, choices, normals, factors, slice(None))
+            return self._selected_draws(self.log_weights, choices, normals, self.component_mean, factors, sample_shape)
         parts = [
             self._selected_draws(
-                sample_shape, self.log_weights[..., output, :], choices[..., [output]], normals, factors, [output]
+                self.log_weights[..., o, :],
+                choices[..., [o]],
+                normals[..., [o]],
+                self.component_mean[..., [o]],
+                factors[..., [o], :, :],
+                sample_shape,
             )
-            for output in range(num_outputs)
+            for o in range(num_outputs)
         ]
         return torch.cat(parts, dim=-1)
 
     def _selected_draws(
         self,
-        sample_shape: torch.Size,
         log_weights: Tensor,
         choices: Tensor,
         normals: Tensor,
+        means: Tensor,
         factors: Tensor,
-        outputs: slice | list[int],
+        sample_shape: torch.Size,
     ) -> Tensor:
         """Draws of outputs that share their expert, from normals (N, *batch, q, O)."""
-        normals, factors = normals[..., outputs], factors[..., outputs, :, :]
-        means = self.component_mean[..., outputs]
         which = selected(log_weights, torch.special.ndtr(choices)).reshape(normals.shape[0], -1)
 
         def draws_of(expert: int, own: Tensor) -> Tensor:  # from normals (..., q, O)

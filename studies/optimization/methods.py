@@ -57,7 +57,7 @@ def make_method(name: str) -> Method:
     Example:
         >>> make_method("annealing")
         Traceback (most recent call last):
-        ValueError: there is no method 'annealing'; choose from ensemble-logei, egp-ts, ..., random, sobol
+        ValueError: there is no method 'annealing'; choose from ensemble-logei, matern-logei, ..., random, sobol
     """
     if name not in METHODS:
         raise ValueError(f"there is no method {name!r}; choose from {', '.join(METHODS)}")
@@ -84,19 +84,23 @@ class EnsembleImprovement(Optimizer):
     """Kernels weighed by their evidence, and their expected improvement, exact under the weights.
 
     Exact processes up to a number of rows, random features beyond. Hyperparameters are fitted again as soon as the rows
-    have grown by a fiftieth: with every row at first.
+    have grown by a fiftieth: with every row at first. Clamped, values below the mirror image of the best about the
+    median count as that.
     """
 
     num_fitted: int
 
-    def __init__(self, bounds: Tensor, seed: int, kernels: Sequence[float] = SMOOTHNESSES) -> None:
-        self.bounds, self.kernels = bounds, kernels
+    def __init__(
+        self, bounds: Tensor, seed: int, kernels: Sequence[float] = SMOOTHNESSES, clamped: bool = False
+    ) -> None:
+        self.bounds, self.kernels, self.clamped = bounds, kernels, clamped
         self.start: Hyperparameters | None = None
         self.ensemble: Ensemble | None = None
         self.num_fitted = 0
 
     def suggest(self, X: Tensor, Y: Tensor) -> Tensor:
         """See :meth:`Optimizer.suggest`."""
+        Y = Y.clamp_min(2 * Y.median() - Y.max()) if self.clamped else Y
         model = self._exact(X, Y) if X.shape[0] <= MOST_EXACT else self._features(X, Y)
         best = Y.max()
         return maximizer(
@@ -175,6 +179,10 @@ def _matern(bounds: Tensor, seed: int) -> Optimizer:
     return EnsembleImprovement(bounds, seed, (2.5,))
 
 
+def _clamped(bounds: Tensor, seed: int) -> Optimizer:
+    return EnsembleImprovement(bounds, seed, clamped=True)
+
+
 def _own_kernel(bounds: Tensor, seed: int) -> Optimizer:
     return ProcessImprovement(bounds, seed, own_kernel=True)
 
@@ -194,6 +202,7 @@ def _sparse(bounds: Tensor, seed: int) -> Optimizer:
 METHODS: dict[str, Method] = {
     "ensemble-logei": Method(EnsembleImprovement, runs_anywhere=True),
     "matern-logei": Method(_matern, runs_anywhere=True),
+    "ensemble-clamped-logei": Method(_clamped, runs_anywhere=True),
     "egp-ts": Method(EnsembleThompson, runs_anywhere=True),
     "egp-ts-dynamic": Method(_dynamic, runs_anywhere=True),
     "gp-logei": Method(ProcessImprovement, runs_anywhere=True),

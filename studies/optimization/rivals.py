@@ -21,7 +21,7 @@ from torch import Tensor
 from gp_ensembles.bo.paths import maximize_draws
 from studies.optimization.optimizer import Optimizer, maximizer
 
-_DRAW_RESTARTS, _DRAW_RAW_SAMPLES = 5, 1024  # of optimizing a draw, as the Thompson loop's
+_DRAW_RESTARTS, _DRAW_RAW_SAMPLES = 5, 1024  # of optimizing a draw, as of ours
 _WARM_UP, _SAMPLES, _THINNING, _SAMPLE_AGAIN = 64, 32, 8, 5  # of the no-U-turn sampler
 _NUM_SPARSITIES = 4
 EPOCHS, PATIENCE = 1000, 100  # of a network whose last layer is Bayesian

@@ -32,7 +32,7 @@ class RegretSettings:
     """Further options."""
 
     problems: list[str] = field(
-        default_factory=lambda: list(PROBLEMS),
+        default_factory=lambda: [name for name in PROBLEMS if name != "tuning"],  # run where it is named
         metadata={"help": f"[branin,drifting] or others of {', '.join(PROBLEMS)}"},
     )
     iterations: int = field(default=30, metadata={"help": "suggestions of a run, after the initial design"})

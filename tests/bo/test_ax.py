@@ -162,13 +162,13 @@ def test_equal_outcomes_are_no_obstacle():
 def cross_validated(fitted):
     """Means and variances of Ax's leave-one-out predictions in the models' units, (2, n, O), by trial."""
     datasets = fitted.generator.surrogate.training_data
-    found = torch.full((2, NUM_TRIALS, len(datasets)), torch.nan, dtype=DTYPE)
+    columns = {name: dataset.Y[:, o] for dataset in datasets for o, name in enumerate(dataset.outcome_names)}
+    found = torch.full((2, NUM_TRIALS, len(columns)), torch.nan, dtype=DTYPE)
     for result in cross_validate(fitted, untransform=False):
         row = int(result.observed.arm_name.partition("_")[0])
-        for o, dataset in enumerate(datasets):
-            (name,) = dataset.outcome_names
+        for o, (name, column) in enumerate(columns.items()):
             seen = result.observed.data
-            assert seen.means[seen.metric_signatures.index(name)] == pytest.approx(dataset.Y[row].item())
+            assert seen.means[seen.metric_signatures.index(name)] == pytest.approx(column[row].item())
             at = result.predicted.metric_signatures.index(name)
             found[0, row, o] = float(result.predicted.means[at])
             found[1, row, o] = float(result.predicted.covariance[at, at])
@@ -212,7 +212,6 @@ def check_no_leak(fitted):
 TWO_METRICS = {"objective": "-bumpy", "constraints": ["sloping <= 2"]}
 CASES = {
     "one metric": ({}, {}),
-    "known noise": ({"sem": 0.1}, {}),
     "exact": ({}, {"model_class": ExactEnsembleModel}),
     "exact, known noise": ({"sem": 0.1}, {"model_class": ExactEnsembleModel}),
     "exact, two metrics": (TWO_METRICS, {"model_class": ExactEnsembleModel}),
@@ -244,13 +243,17 @@ GOALS = {
 
 
 @pytest.mark.parametrize(("objective", "constraints"), GOALS.values(), ids=GOALS.keys())
-def test_two_metrics_become_a_list_of_ensembles(objective, constraints):
-    client = searching(experiment(objective, constraints), surrogate(model_options={"ensemble": small_ensemble()}))
+@pytest.mark.parametrize("exact", [False, True])
+def test_two_metrics_become_outputs_or_a_list(objective, constraints, exact):
+    spec = surrogate(ExactEnsembleModel) if exact else surrogate(model_options={"ensemble": small_ensemble()})
+    client = searching(experiment(objective, constraints), spec)
     ((index, parameters),) = client.get_next_trials(max_trials=1).items()
     client.complete_trial(index, raw_data=evaluate(parameters))
     model = client._generation_strategy.adapter.generator.surrogate.model
-    assert isinstance(model, ModelList)
-    assert [type(part) for part in model.models] == [EnsembleModel, EnsembleModel]
+    if exact:
+        assert (type(model), model.num_outputs) == (ExactEnsembleModel, 2)
+    else:
+        assert [type(part) for part in model.models] == [EnsembleModel, EnsembleModel]
     if "," in objective:
         assert client.get_pareto_frontier(use_model_predictions=False)
     else:

@@ -5,7 +5,6 @@ import pickle
 import warnings
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from botorch.acquisition import PosteriorMean, qExpectedImprovement, qMultiStepLookahead
@@ -22,7 +21,6 @@ from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from linear_operator.utils.warnings import NumericalWarning
-from scipy import stats
 from torch import Size
 
 from gp_ensembles import meta_learners as meta
@@ -211,38 +209,6 @@ def test_looking_two_steps_ahead_is_refitting_twice():
     assert float(acquisition(X)) == pytest.approx(total / 6, abs=1e-8)
 
 
-@pytest.mark.parametrize("how", ["condition", "fantasize"])
-def test_weights_of_fantasies_are_bayes_rule_in_original_units(how):
-    """Dense densities of all rows in the units of ``train_Y``; experts differ in output scale and noise."""
-    X, Y = rows(4)
-    Y = 40 * Y - 300  # a Standardize whose scale is far from one
-    noises, scales = torch.tensor([0.2, 0.7, 0.4], dtype=DTYPE), torch.tensor([0.7, 1.0, 1.4], dtype=DTYPE)
-    experts = []
-    for m, noise in enumerate(noises):
-        features = fourier_features(m, 0.3 * (m + 1))
-        features.kernel.outputscale = scales[m].square()
-        experts.append(GaussianExpert(features))
-        experts[-1].likelihood.noise = noise * scales[m].square()
-    ours = EnsembleModel(X, Y, ensemble=Ensemble(experts, meta.BayesianModelAveraging()))
-    new_X = rows(2, seed=3)[0]
-    if how == "fantasize":
-        sampler = SobolQMCNormalSampler(Size([4]), seed=0)
-        fantasies = ours.fantasize(new_X, sampler)
-        new_Y = sampler(ours.posterior(new_X, observation_noise=True))
-    else:
-        new_Y = Y.mean(0) + 20 * torch.randn(4, 2, 1, generator=generator(4), dtype=DTYPE)
-        fantasies = ours.condition_on_observations(new_X, new_Y)
-    with pytest.raises(UnsupportedError, match="has no data; fit"):
-        fantasies.fit()
-    expected = np.zeros((4, 3))
-    for m in range(3):
-        Phi = fourier_features(m, 0.3 * (m + 1))(torch.cat([X, new_X])).detach().numpy()
-        covariance = float(Y.std() * scales[m]) ** 2 * (Phi @ Phi.T + float(noises[m]) * np.eye(6))
-        normal = stats.multivariate_normal(np.full(6, float(Y.mean())), covariance)
-        expected[:, m] = [normal.logpdf(torch.cat([Y, more]).squeeze(-1).numpy()) for more in new_Y]
-    close(fantasies.log_weights, torch.log_softmax(torch.as_tensor(expected), dim=-1))
-
-
 # Transforms, outputs, state
 
 
@@ -314,19 +280,6 @@ def test_changed_hyperparameters_are_learned_with_anew():
     assert float((before - after).abs().max()) > 1e-4
     ours.ensemble.experts[0].likelihood.noise = 0.02
     close(ours.posterior(points).mean, before)
-
-
-def test_gradients_are_those_of_differences():
-    ours = model()
-    X = torch.rand(2, 2, NUM_INPUTS, generator=generator(5), dtype=DTYPE, requires_grad=True)
-    Y = torch.randn(3, 2, 2, 1, generator=generator(6), dtype=DTYPE, requires_grad=True)
-    points = rows(2, seed=6)[0]
-
-    def fantasized(x, y):
-        posterior = ours.condition_on_observations(x, y).posterior(points)
-        return posterior.mean, posterior.variance, posterior.log_weights
-
-    assert torch.autograd.gradcheck(fantasized, (X, Y))
 
 
 # Building and fitting

@@ -49,6 +49,16 @@ def test_numbers_logarithms_steps_and_categories_are_found_in_both_directions():
     assert [trial.params for trial in high.trials] == [trial.params for trial in low.trials]
 
 
+def test_how_bad_a_bad_trial_is_says_nothing():
+    def objective(trial, factor=1.0):
+        value = (trial.suggest_float("x", -1, 1) - 0.3) ** 2
+        return value if value < 0.8 else factor * value
+
+    plain, steep = study_of(objective, 14), study_of(lambda trial: objective(trial, 1e6), 14)
+    assert max(trial.value for trial in steep.trials) > 1e5
+    assert [trial.params for trial in plain.trials] == [trial.params for trial in steep.trials]
+
+
 def test_the_seed_decides_and_torch_keeps_its_own_numbers():
     before = torch.random.get_rng_state()
     first, again, other = (study_of(mixed, 11, seed=seed) for seed in (1, 1, 2))
