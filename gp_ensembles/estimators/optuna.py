@@ -133,11 +133,12 @@ def _acquisition(
         model, _, zero = learned(name, column, 0.0)
         parts.append(WeightedAcquisition(model, partial(LogProbabilityOfFeasibility, constraints={0: (None, zero)})))
     if bool(feasible.any()):
-        model, believed, best = learned(_OBJECTIVE, _without_outliers(Y), float(Y[feasible].max()))
+        clamped = _without_outliers(Y)
+        model, believed, best = learned(_OBJECTIVE, clamped, float(clamped[feasible].max()))
         best = max([best, *believed[:, 0].tolist()])
         parts.append(WeightedAcquisition(model, partial(LogExpectedImprovement, best_f=best)))
     best_point = X[torch.where(feasible, Y[:, 0], -torch.inf).argmax()]
-    return lambda X: torch.stack([part(X) for part in parts]).sum(0), best_point
+    return lambda x: torch.stack([part(x) for part in parts]).sum(0), best_point
 
 
 def _without_outliers(Y: Tensor) -> Tensor:
