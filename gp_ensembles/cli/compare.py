@@ -9,7 +9,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from gp_ensembles.cli.config import load_config
-from gp_ensembles.cli.named_configs import find_config
+from gp_ensembles.cli.named_configs import config_titles, find_config
 from gp_ensembles.cli.out_folder import make_writable
 from gp_ensembles.cli.running import EXPECTED, one_sentence, progress_bar
 from gp_ensembles.cli.scored_stream import ScoredStream, take_warm_up
@@ -27,13 +27,15 @@ _FILES = ("compare.json", "compare.csv")
 
 
 def load_named_configs(paths: Sequence[Path], given: Mapping[str, Any]) -> dict[str, StreamConfig]:
-    """Configs by name or file, under the stems of their files; settings that are given override all of them."""
+    """Configs by name or file, under their names or the stems; settings that are given override all of them."""
     overrides = {name: value for name, value in given.items() if value is not None}
-    configs: dict[str, StreamConfig] = {}
-    for path in map(find_config, paths):
-        if path.stem in configs:
-            raise ValueError(f"two configs are called {path.stem!r}; give the files different names")
-        configs[path.stem] = replace(load_config(path), **overrides)
+    configs, bundled = dict[str, StreamConfig](), config_titles()
+    for given_path in paths:
+        path = find_config(given_path)
+        name = str(given_path) if str(given_path) in bundled else path.stem
+        if name in configs:
+            raise ValueError(f"two configs are called {name!r}; give the files different names")
+        configs[name] = replace(load_config(path), **overrides)
     warmups = {config.warmup for config in configs.values()}
     if len(warmups) > 1:
         raise ValueError(

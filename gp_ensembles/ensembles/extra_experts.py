@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, final
 
@@ -44,7 +45,7 @@ from gp_ensembles.spectral import OrthogonalDraws
 
 _MOST_ROWS = 500  # of the exact process of wide features: O(N^3) per step of the optimizer
 _FIRST_ROWS = 300  # of first searches of exact processes
-_TOLERANCE = 5e-4  # of the last ones: a step that gains less than half of a nat for a thousand rows
+_TOLERANCE = 5e-4  # of the last ones: a step that gains less than this share of the evidence per row, or of a nat
 _SMOOTHER, _WORTH = 2.5, 0.01  # the other smoothness of a search, and the nats per row that it must be ahead
 _FOLLOWED = InnovationBank([InnovationModel(degrees_of_freedom=8, rate=0.05)])
 _NUM_FEATURES = 1000
@@ -96,10 +97,11 @@ class WarmUp(NamedTuple):
         options: Any = {"start_precision": self.fit.start_precision, "progress": self.progress}
         half = best.kernel.base_kernel.lengthscale.detach().flatten()
         starts = [0.5 * len(half) ** 0.5 * half, *self.short]
-        found = search_starts(best, X, y, starts, num_rows=_FIRST_ROWS, **options)
+        first: Any = partial(search_starts, num_rows=_FIRST_ROWS, most_steps=method.max_iterations, **options)
+        found = first(best, X, y, starts)
         for other in others:
             set_vectors_(other, get_vectors(best))
-            fit = search_starts(other, X, y, (), num_rows=_FIRST_ROWS, before=found, **options)
+            fit = first(other, X, y, (), before=found)
             if _score(other, X, y) > _score(best, X, y) + _WORTH:
                 best, found = other, fit
         last = method._replace(loss_tolerance=max(method.loss_tolerance, _TOLERANCE))

@@ -135,7 +135,8 @@ class TargetLags:
         plain = [("previous value", _level(y, num_all))]
         if season is not None:
             column = num_inputs + memory.lags.index(season)
-            plain.append(("value a season ago", _seasonal(inputs[:, column], y, column, num_all)))
+            before, later = inputs[season:, column], y[season:]
+            plain.append(("value a season ago", _seasonal(before, later, column, num_all)))
         if self.changing_trend:
             plain += fit_trends(y, season, num_all)
         elif season is not None:

@@ -277,15 +277,23 @@ class EnsembleSpec:
             TypeError: If a dtype is wrong.
             NumericalError: If an expert's evidence cannot be computed where it starts.
         """
-        return self.fit_and_predict(X, y, generator=generator, progress=progress)[0]
+        return self.after_warm_up(self.fit_and_predict(X, y, generator=generator, progress=progress)[0])
 
     def fit_and_predict(
         self, X: Tensor, y: Tensor, *, generator: torch.Generator | None = None, progress: bool = False
     ) -> tuple[OnlineEnsemble, EnsemblePredictions]:
-        """As :meth:`fit`, and predictions of the warm-up rows, each made before its target was learned."""
+        """As :meth:`fit`, all rows learned, and predictions of them, each made before its target was learned."""
         ensemble = self._assembled(X, y, self.fit_settings, generator, progress)
-        online, predictions = conditioned(ensemble, X, y, keep_weights=self.rank_on_warm_up)
-        return online if self.learns_warm_up else OnlineEnsemble(ensemble), predictions
+        return conditioned(ensemble, X, y, keep_weights=self.rank_on_warm_up)
+
+    def after_warm_up(self, online: OnlineEnsemble) -> OnlineEnsemble:
+        """An ensemble that has learned the warm-up rows, or one that knows its past targets only."""
+        if self.learns_warm_up:
+            return online
+        start = online.ensemble.init()._replace(history=online.state.history)
+        fresh = OnlineEnsemble(online.ensemble, start, online.block_size)
+        fresh.is_ranked = online.is_ranked
+        return fresh
 
     def unfitted(self, X: Tensor, y: Tensor, *, generator: torch.Generator | None = None) -> OnlineEnsemble:
         """An ensemble of the same shape before any data, with starting hyperparameters, to load a ``state_dict`` into.

@@ -170,9 +170,9 @@ def fit_empirical_bayes(
     X, y, start = X[_seen(y)], y[_seen(y)], get_vectors(expert)
     try:
         if length_scales:
-            before = search_starts(
-                expert, X, y, length_scales, start_precision=start_precision, progress=progress, worth=_WORTH
-            )
+            options: Any = {"start_precision": start_precision, "progress": progress, "before": before}
+            most = method.max_iterations
+            before = search_starts(expert, X, y, length_scales, worth=_WORTH, most_steps=most, **options)
         return _fit(expert, X, y, method, start_precision, progress, before)
     except BaseException:
         set_vectors_(expert, start)
@@ -189,14 +189,16 @@ def search_starts(
     progress: bool = False,
     num_rows: int | None = None,
     worth: float = 0.0,
+    most_steps: int = 15,
     before: EvidenceFit | None = None,
 ) -> EvidenceFit:
-    """Take fifteen steps of L-BFGS from each of several starts, and keep the end with the most evidence, in place.
+    """Take at most fifteen steps of L-BFGS from each of several starts, and keep the end with the most evidence.
 
     With more rows than ``num_rows`` the steps are taken on so many of them, in six blocks of consecutive rows. A
-    further start must be ahead by ``worth`` nats per row. Other arguments, and what is raised, as in
-    :func:`fit_empirical_bayes`, which goes on from here.
+    further start must be ahead by ``worth`` nats per row. All rows have targets. Other arguments, and what is raised,
+    as in :func:`fit_empirical_bayes`, which goes on from here.
     """
+    first = _FIRST_SEARCH._replace(max_iterations=min(most_steps, _FIRST_SEARCH.max_iterations))
     start, missing = get_vectors(expert), torch.nan * X.new_empty(X.shape[1])
     rows = slice(None) if num_rows is None or len(y) <= num_rows else _consecutive(y, num_rows)
     best, found = start, None
@@ -206,14 +208,15 @@ def search_starts(
         if found is not None and torch.equal(get_vectors(expert), start):
             continue
         try:
-            fit = _fit(expert, X[rows], y[rows], _FIRST_SEARCH, start_precision, progress, before)
+            fit = _fit(expert, X[rows], y[rows], first, start_precision, progress, before)
         except NumericalError:
             if found is None:
                 raise
             continue
         if not isinstance(rows, slice):
             with torch.no_grad():
-                fit = fit._replace(log_evidence=log_posterior(expert, X, y).nan_to_num(-torch.inf))
+                fit = fit._replace(log_evidence=log_posterior(expert, X, y))
+                fit = fit._replace(log_evidence=torch.where(fit.log_evidence.isfinite(), fit.log_evidence, -torch.inf))
         is_better = fit.log_evidence > (-torch.inf if found is None else found.log_evidence + worth * len(y))
         best = _chosen(is_better, get_vectors(expert), best)
         found = _chosen(is_better, fit, fit if found is None else found)

@@ -114,6 +114,8 @@ def fleet_settings(
     check_made("spec", spec, EnsembleSpec, "gpe.light or gpe.e_doebe")
     if not spec.target.is_real or spec.target.num_outputs is not None:
         raise ValueError(f"series of a fleet have single real numbers as targets, got {spec.target!r}")
+    if not spec.learns_warm_up:
+        raise ValueError("series of a fleet learn their warm-ups; use a spec with learns_warm_up=True")
     check_count(fleet, "warmup", warmup, least=MIN_WARM_UP)
     check_count(fleet, "seed", seed, least=0, most=2**63 - 1)
     check_coverages(coverages)

@@ -36,6 +36,7 @@ from gp_ensembles.fleet.warm_up import (
     fitted_ensemble,
     joined,
     length_of_warm_up,
+    missed_shares,
     moves,
     rows_of_warm_ups,
     shared_ensemble,
@@ -470,13 +471,14 @@ class Fleet:
         self.bad_rows += bad
         warn_of_outliers(num_left_out, 0)
         ups = warm_ups(self.config, warm)
-        own = self.own_variances, self.own_length_scales
+        own, is_first = (self.own_variances, self.own_length_scales), self.series is None
         if self.series is None:
             ensemble, self._template = fitted_ensemble(self.config, ups.standard, progress)
             self.series = self._empty(ensemble)
             if len(some_of(ups.standard)) == 1:  # it has been fitted to
                 own = False, False
-        warn_of_missed(start_series(self.series, self.config, ups, *own))
+        found = start_series(self.series, self.config, ups, *own)
+        warn_of_missed(missed_shares(found) if is_first else {})
         self._waiting = {name: rows for name, rows in self._waiting.items() if name not in ready}
         return ready
 

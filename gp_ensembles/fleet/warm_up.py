@@ -27,6 +27,7 @@ from gp_ensembles.streaming.missed_structure import missed_share
 
 T = TypeVar("T")
 
+_MOST_CHECKED, _ROWS_CHECKED = 10, 300  # for structure that the fit misses
 _MOST_SERIES, _MOST_ROWS = 50, 500  # to which hyperparameters are fitted
 _AT_ONCE = 256  # series whose rows are standardized together
 
@@ -117,8 +118,8 @@ def _standardized(config: StreamConfig, ups: WarmUps) -> WarmUps:
 
 def start_series(
     series: EnsembleFleet, config: StreamConfig, ups: WarmUps, own_variances: bool, own_length_scales: bool
-) -> dict[Hashable, float]:
-    """Add series that have had their warm-ups, and let them learn these; what the fit misses of some that vary."""
+) -> dict[Hashable, tuple[WarmUpRows, Tensor]]:
+    """Add series that have had their warm-ups, and let them learn these; rows and one-step means of those that vary."""
     settings = config.ensemble.fit_settings
     if own_length_scales:
         ups = _standardized(config, ups._replace(columns=_own_length_scales(series.ensemble, settings, ups)))
@@ -130,11 +131,15 @@ def start_series(
     series.write_note("columns", ups.names, ups.columns)
     series.write_note("inputs", ups.names, _states_after(series, config, ups))
     series.write_note("point", ups.names, ups.points)
-    if not config.ensemble.target.is_real:
-        return {}
     warm = dict(zip(ups.names, zip(ups.standard, predicted, strict=True), strict=True))
-    some = [name for name, (rows, _) in warm.items() if moves(rows)]
-    return {name: missed_share(*warm[name][0], warm[name][1]) for name in evenly(some)}
+    return {name: (rows, mean) for name, (rows, mean) in warm.items() if moves(rows)}
+
+
+def missed_shares(warm: Mapping[Hashable, tuple[WarmUpRows, Tensor]]) -> dict[Hashable, float]:
+    """What a fit misses of the last rows of ten series at most, from their warm-ups and one-step means."""
+    last = slice(-_ROWS_CHECKED, None)
+    some = ((name, *warm[name]) for name in evenly(list(warm), _MOST_CHECKED))
+    return {name: missed_share(rows.X[last], rows.y[last], mean[last]) for name, rows, mean in some}
 
 
 def _states_after(series: EnsembleFleet, config: StreamConfig, ups: WarmUps) -> Tensor:
@@ -179,12 +184,12 @@ def template_of(series: Sequence[WarmUpRows]) -> WarmUpRows:
 
 def some_of(series: Sequence[WarmUpRows]) -> list[WarmUpRows]:
     """Some of the series that vary, evenly chosen."""
-    return evenly([rows for rows in series if moves(rows)])
+    return evenly([rows for rows in series if moves(rows)], _MOST_SERIES)
 
 
-def evenly(things: Sequence[T]) -> list[T]:
-    """Some of them, evenly chosen."""
-    num = min(len(things), _MOST_SERIES)
+def evenly(things: Sequence[T], most: int) -> list[T]:
+    """So many of them at most, evenly chosen."""
+    num = min(len(things), most)
     return [things[number * len(things) // num] for number in range(num)]
 
 

@@ -4,22 +4,24 @@ import contextlib
 import functools
 import sys
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 
-import torch
+_BUILT_ON = ("torch", "gpytorch", "botorch", "linear_operator", "sklearn", "joblib", "optuna", "river")
 
-_PACKAGES = Path(torch.__file__).parents[1]
-_INSIDE = (
-    *(str(_PACKAGES / name / "_")[:-1] for name in ("torch", "gpytorch", "botorch")),
-    str(Path(__file__).parents[1]),
-    contextlib.__file__,
-    functools.__file__,
-)
+
+@functools.cache
+def _inside() -> tuple[str, ...]:
+    """Beginnings of the files of the library and of what it is built on or called by."""
+    found = (find_spec(name) for name in _BUILT_ON)
+    origins = (Path(spec.origin).parent for spec in found if spec is not None and spec.origin is not None)
+    folders = (Path(__file__).parents[1], *origins)
+    return (*(str(folder / "_")[:-1] for folder in folders), contextlib.__file__, functools.__file__)
 
 
 def warn_caller(text: str, category: type[Warning] = UserWarning) -> None:
-    """Warn at the innermost line that is neither the library's own nor of what it is built on."""
+    """Warn at the innermost line that is neither the library's own nor of what it is built on or called by."""
     frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_INSIDE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_inside()):
         frame, level = frame.f_back, level + 1
     warnings.warn(text, category, stacklevel=level)

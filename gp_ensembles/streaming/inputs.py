@@ -8,6 +8,7 @@ from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.predictions import EnsemblePredictions
@@ -125,10 +126,10 @@ class InputPath:
             predicted, may_move = predict(rows).unsqueeze(-2), ~self.columns.inactive
             moving = may_move.reshape(-1, effect.shape[-1]).any(0).nonzero().flatten()
             for some in moving.split(_COLUMNS_AT_ONCE):
-                without = rows.unsqueeze(-3).repeat(*[1] * (rows.ndim - 2), len(some), 1, 1)
-                without[..., range(len(some)), :, some] = 0.0
+                left_out = one_hot(some, rows.shape[-1]).bool().unsqueeze(-2)
+                without = rows.unsqueeze(-3).masked_fill(left_out, 0.0)
                 moved = predict(without.flatten(-3, -2)).unflatten(-1, (len(some), -1))
-                effect[..., some] = (moved - predicted).double().square().mean(-1)
+                effect = effect.index_copy(-1, some, (moved - predicted).double().square().mean(-1))
             effect = torch.where(may_move, effect, 0.0).clamp_max(_MOST_UNCERTAINTY)
         return warm.state._replace(effect=effect)
 

@@ -72,6 +72,6 @@ def missed_text(share: float) -> str:
 def warn_of_missed(shares: Mapping[Hashable, float]) -> None:
     """A ``UserWarning`` where fits miss something in any of the series that were looked at, which it names."""
     missed = [name for name, share in shares.items() if share > 0]
-    if len(missed) > len(shares) // 25:  # one of many is found by chance
-        many = f"series {missed[0]!r}" + f" and {len(missed) - 1} more" * (len(missed) > 1)
-        warn_caller(f"{many} of {len(shares)} looked at: {missed_text(min(shares[name] for name in missed))}")
+    if missed:
+        which = f"{len(missed)} of {len(shares)} series that were checked, such as {missed[0]!r}"
+        warn_caller(f"{which}: {missed_text(min(shares[name] for name in missed))}")

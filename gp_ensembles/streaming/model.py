@@ -410,8 +410,9 @@ class OnlineModel:
         names = self._names_of(range(X.shape[1]))
         path, warm, online, point, warm_up, missed = build(self.config, X, y, names, progress=progress)
         followed = path.with_effects(warm, lambda rows: online.predict(rows).mean)
+        kept = self.config.ensemble.after_warm_up(online)
         with uninterrupted():
-            self.warm_X, self.warm_y, self.online, self.point = X.clone(), y.clone(), online, point
+            self.warm_X, self.warm_y, self.online, self.point = X.clone(), y.clone(), kept, point
             self._calibration = after_mixture.init_calibration(self.config, y, warm_up, has_point=point is not None)
             self._path, self._followed = path, followed
             counts = counts.after(num_moved, 0, int(followed.gaps.num_imputed.sum()))

@@ -26,6 +26,7 @@ from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.innovations import InnovationModel
+from gp_ensembles.innovations.bank import InnovationBank
 from gp_ensembles.meta_learners import (
     BayesianModelAveraging,
     CombinedRules,
@@ -197,6 +198,30 @@ def test_any_blocks_give_the_same_numbers_under_every_rule(rule, mood, size):
     single = OnlineEnsemble(ensemble(rule, mood, innovations=MODELS, threshold=5.0, dtype=torch.float32))
     got = single.observe(X.float(), y.float())
     torch.testing.assert_close(got.log_prob.double(), want.log_prob, rtol=2e-3, atol=2e-3, equal_nan=True)
+
+
+def test_innovation_models_of_the_absent_rest():
+    """Against a bank for each expert alone, which skips the rows of which its expert said nothing."""
+    X, y = rows()
+    built = ensemble(FixedShare(0.05), innovations=MODELS)
+    _, found = built.update(built.init(), X, y)
+    plain = ensemble(FixedShare(0.05))
+    _, own = plain.update(plain.init(), X, y)
+    bank = InnovationBank(MODELS)
+    for m in range(3):
+        state, kept = bank.init(1, y), []
+        for t in range(len(y)):
+            if own.experts.mean[m, t].isnan():
+                kept.append(torch.full((2,), NAN, dtype=torch.float64))
+                age = torch.zeros_like(state.age) if not y[t].isnan() else state.age + 1
+                state = state._replace(last_error=torch.zeros_like(state.last_error), age=age)
+                continue
+            mean, variance = own.experts.mean[m : m + 1, t : t + 1], own.experts.variance[m : m + 1, t : t + 1]
+            missing = torch.isnan(y[t : t + 1])
+            state, copies = bank.update_block(state, mean, variance, y[t : t + 1], missing=missing)
+            kept.append(copies.log_prob[0, :, 0])
+        want = torch.stack(kept, 1)
+        torch.testing.assert_close(found.experts.log_prob[3 * m + 1 : 3 * m + 3], want, equal_nan=True)
 
 
 def test_predicting_ahead_is_predicting_the_next_row():

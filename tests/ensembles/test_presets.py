@@ -8,9 +8,12 @@ import torch
 from gp_ensembles.engine import OnlineEnsemble
 from gp_ensembles.ensembles import bases
 from gp_ensembles.ensembles.build import FitSettings
+from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import PRESETS
 from gp_ensembles.ensembles.spec import SpeedSwitching
 from gp_ensembles.experts import LBFGS
+from gp_ensembles.fleet import Fleet
+from gp_ensembles.streaming import OnlineModel, StreamConfig
 
 BASES = (
     bases.FourierBasis(num_features=20, starts=(0.5, 2.0)),
@@ -110,8 +113,27 @@ def test_the_papers_walk_of_weights_starts_from_the_prior():
     variance = (prior + 1e-3) * Phi[:, 0].square().sum(-1) + expert.likelihood.noise.flatten()
     torch.testing.assert_close(found.mean[:, 0], torch.zeros_like(prior))
     torch.testing.assert_close(found.variance[:, 0], variance.detach())
+    with pytest.warns(UserWarning, match="weighted equally"):
+        build("die_gp", X[:100], y[:100], **settings).predict(X[:2])
     with pytest.raises(ValueError, match="rank_on_warm_up=True goes with learns_warm_up=True"):
         replace(PRESETS["ie_gp"], learns_warm_up=False)
+    with pytest.raises(ValueError, match="series of a fleet learn their warm-ups"):
+        Fleet(replace(PRESETS["ie_gp"], **settings))
+
+
+def test_a_warm_up_that_is_not_learned_is_remembered_and_tells_what_inputs_do():
+    X, y = stream()
+    y = (6 * X[:, 0]).sin() + (torch.arange(len(y)) * (2 * torch.pi / 12)).sin()
+    spec = replace(PRESETS["light"], bases=(bases.LinearBasis(),), extra_experts=(), rank_on_warm_up=False)
+    config = StreamConfig(replace(spec, lags=TargetLags(lags=(1, 12), bases=())), warmup=100)
+    model, learned = (
+        OnlineModel(replace(config, ensemble=replace(config.ensemble, learns_warm_up=flag))).fit(X[:100], y[:100])
+        for flag in (False, True)
+    )
+    torch.testing.assert_close(model.online.state.history, learned.online.state.history)
+    hole = torch.tensor([[torch.nan, 0.0, 0.0]], dtype=torch.float64)
+    whole = hole.nan_to_num(0.0)
+    assert model.predict(hole).variance > model.predict(whole).variance
 
 
 def test_twins_share_features_and_noise_and_exchange_weight():

@@ -52,6 +52,7 @@ def ensemble_for(X, y, generator):
     return SPEC.unfitted(X, y, generator=generator).ensemble
 
 
+@pytest.mark.filterwarnings("ignore:.*it missed a function")  # a shared length scale does
 def test_quick_series_have_short_length_scales_and_are_better_for_it(generator):
     X, y = series(WARMUP + 200, generator)
     own, shared = (fitted(X, y, own_length_scales=chosen) for chosen in (True, False))

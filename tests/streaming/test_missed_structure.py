@@ -71,7 +71,7 @@ def test_a_fleet_names_series_whose_function_is_missed():
     X = torch.rand(900, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     names, noise = [row % 3 for row in range(900)], draws(900)
     y = torch.where(torch.arange(900) % 3 == 1, wave(X, 0.2), noise)
-    with pytest.warns(UserWarning, match="^series 1 of 3 looked at: the fit explains almost none") as seen:
+    with pytest.warns(UserWarning, match="^1 of 3 series that were checked, such as 1: the fit explains") as seen:
         Fleet(LINES.ensemble, warmup=300).observe(names, X, y)
     assert seen[0].filename == __file__
     Fleet(LINES.ensemble, warmup=300).observe(names, X, noise)
