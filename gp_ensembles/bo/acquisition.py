@@ -65,8 +65,7 @@ class WeightedAcquisition(AcquisitionFunction):
     def __init__(self, model: MixtureModel, make: Callable[[Model], AcquisitionFunction]) -> None:
         if not isinstance(model, MixtureModel) or model.members is not None:
             raise UnsupportedError(
-                f"this {type(model).__name__} has no weights, or members, over which BoTorch averages by itself: give "
-                f"it to the acquisition function as it is"
+                f"this {type(model).__name__} has members, or no weights: give it to the acquisition function as it is"
             )
         super().__init__(model)
         self.experts = _Experts(model)

@@ -228,10 +228,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         return _changed(posterior, lambda normal: posterior_transform(normal, X))
 
     def __call__(self, X: Tensor, *arguments: Any, **options: Any) -> MultivariateNormal:
-        """The prior in training; else the posterior's normal distribution, of inputs after the transform.
-
-        Several outputs are the last of the batch, as those of BoTorch's models.
-        """
+        """The prior in training; else the posterior's normal distribution at transformed inputs, a batch of outputs."""
         if self.training:
             return cast(MultivariateNormal, super().__call__(X, *arguments, **options))
         posterior = self.predict(self._scaled(X), False)

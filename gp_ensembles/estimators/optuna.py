@@ -25,11 +25,8 @@ Space: TypeAlias = Mapping[str, Any]  # a distribution for each parameter
 Fits: TypeAlias = dict[str, tuple[int, Hyperparameters]]  # by constraint: after how many trials, and what was found
 
 _OBJECTIVE = ""
-_PLACES, _STARTS, _SEARCH = (
-    512,
-    2,
-    {"maxiter": 8, "maxls": 4},
-)  # points of each kind, the best of them, steps from there
+# Points of each kind, the best of them, steps from there
+_PLACES, _STARTS, _SEARCH = 512, 2, {"maxiter": 8, "maxls": 4}
 _SPREAD, _STAY = 4, 0.7  # powers of ten of distances to the best trial; how often a category is its own
 _LONGEST_GRID = 100  # longer ones are searched like numbers without steps
 
@@ -88,8 +85,9 @@ class EnsembleSampler(BaseSampler):
 
     def sample_relative(self, study: Any, trial: Any, search_space: Space) -> Any:
         """The next trial, or nothing while there are too few."""
-        others = [t for t in study.get_trials(deepcopy=False) if t.number != trial.number]
-        others = [t for t in others if search_space.keys() <= t.params.keys()]  # one may have ended just now
+        others = [
+            t for t in study.get_trials(deepcopy=False) if search_space.keys() <= t.params.keys()
+        ]  # this has none
         done = [t for t in others if t.state == optuna.trial.TrialState.COMPLETE]
         running = [t for t in others if t.state == optuna.trial.TrialState.RUNNING]
         Y = _column([each.value for each in done])
@@ -160,10 +158,7 @@ def _without_outliers(Y: Tensor) -> Tensor:
 def _highest(
     acquisition: Callable[[Tensor], Tensor], best: Tensor, grids: list[list[float]], generator: torch.Generator
 ) -> list[list[float]]:
-    """Points, the best first: where searches end, uphill and along the grids, then those that they were to start from.
-
-    They start from the best of points everywhere and about the best trial.
-    """
+    """Points, the best first: ends of searches uphill and along the grids, then those everywhere and about the best."""
     draw = partial(torch.rand, generator=generator, dtype=torch.float64, device="cpu")
     everywhere = draw(_PLACES, len(grids))
     steps = 10 ** (-_SPREAD * draw(_PLACES, 1)) * (2 * draw(_PLACES, len(grids)) - 1)
