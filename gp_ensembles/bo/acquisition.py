@@ -44,6 +44,9 @@ class WeightedAcquisition(AcquisitionFunction):
         model: The ensemble.
         make: Makes the acquisition function from a BoTorch model: that of all experts, as a batch.
 
+    Raises:
+        UnsupportedError: If the acquisition function is no expectation, or the model no mixture or one of members.
+
     Example:
         >>> import torch
         >>> from botorch.acquisition import LogExpectedImprovement
@@ -60,6 +63,10 @@ class WeightedAcquisition(AcquisitionFunction):
     model: MixtureModel
 
     def __init__(self, model: MixtureModel, make: Callable[[Model], AcquisitionFunction]) -> None:
+        if not isinstance(model, MixtureModel) or model.members is not None:
+            raise UnsupportedError(
+                f"this {type(model).__name__} has members, or no weights: give it to the acquisition function as it is"
+            )
         super().__init__(model)
         self.experts = _Experts(model)
         self.each: AcquisitionFunction = make(self.experts)

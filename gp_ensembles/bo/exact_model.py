@@ -1,7 +1,7 @@
 """Exact Gaussian processes with several kernels, weighed by their evidence, as one BoTorch model."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from operator import itemgetter
 from typing import Any, Self, final
@@ -24,6 +24,7 @@ from torch import Tensor
 from gp_ensembles.bo import exact_kernels, fantasies
 from gp_ensembles.bo.data import (
     Observations,
+    check_observations,
     check_training_data,
     is_flat,
     normal_likelihood,
@@ -72,7 +73,7 @@ class ExactEnsembleModel(MixtureModel):
         members: ``None`` for the mixture, in which imagined rows move the weights. A number makes it a fully Bayesian
             model of BoTorch's own kind, of so many processes of equal weight (each kernel in proportion to its own):
             formulas for one normal distribution, such as ``LogExpectedImprovement``, are then averaged over them.
-            It learns rows for good, but no imagined ones.
+            It learns rows for good, but no imagined ones, and takes no batch of data sets.
         **options: None; arguments that only ``SingleTaskGP`` has are refused with what to do instead.
 
     Raises:
@@ -113,8 +114,9 @@ class ExactEnsembleModel(MixtureModel):
     ) -> None:
         _refuse(options)
         data = _check_data_sets(train_X, train_Y, train_Yvar)
-        if members is not None and members < 1:
-            raise ValueError(f"there must be one member at least, got {members}; None is the mixture")
+        if members is not None and (type(members) is not int or members < 1 or data.X.ndim > 2):
+            given = f"{members!r} for data sets {tuple(data.X.shape)}"
+            raise ValueError(f"members must be one at least, of one data set, got {given}; None is the mixture")
         if isinstance(outcome_transform, _DefaultType):
             outcome_transform = Standardize(m=train_Y.shape[-1], batch_shape=data.X.shape[:-2])
         columns = [] if cat_dims is None else [int(column) for column in cat_dims]
@@ -126,12 +128,13 @@ class ExactEnsembleModel(MixtureModel):
         num_inputs = X.shape[-1]
         if any(not -num_inputs <= column < num_inputs for column in columns):
             raise ValueError(f"cat_dims must be some of the {num_inputs} columns of inputs, got {columns}")
+        own = exact_kernels.make_kernels(kernels, X, columns)
         self.kernels = tuple(float(nu) for nu in kernels)
-        own = exact_kernels.make_kernels(self.kernels, X, columns)
         numbers = X if own.categorical is None else X[..., ~own.categorical]
         if numbers.shape[-1]:
             check_min_max_scaling(numbers)  # warns: the priors of length scales are for the unit cube
-        self.register_buffer("_shapes", own.shapes, persistent=False)
+        self.register_buffer("_shapes", own.shapes)
+        self.register_load_state_dict_pre_hook(_check_kernels)  # type: ignore[no-untyped-call]
         self.register_buffer("_categorical", own.categorical, persistent=False)
         start = exact_kernels.initial_hyperparameters(own, num_inputs)
         for name, value in zip(Hyperparameters._fields, start, strict=True):
@@ -205,9 +208,7 @@ class ExactEnsembleModel(MixtureModel):
             raise AttributeError("each data set and output has its own kernel; read model.lengthscale")
         if self._categorical is not None:
             raise AttributeError("GPyTorch has no kernel of columns and categories together; read model.lengthscale")
-        heaviest = int(
-            self.log_weights.flatten(0, -2).mean(0).argmax() if self.batch_shape else self.log_weights.argmax()
-        )
+        heaviest = int(self.log_weights.reshape(-1, self.num_experts).mean(0).argmax())
         nu, num_inputs = self.kernels[heaviest], self.lengthscale.shape[-1]
         base = RBFKernel(ard_num_dims=num_inputs) if math.isinf(nu) else MaternKernel(nu, ard_num_dims=num_inputs)
         kernel: Kernel = _Scaled(base).to(self.data.X)
@@ -253,12 +254,13 @@ class ExactEnsembleModel(MixtureModel):
 
         .. math:: \mu_i = y_i - [K^{-1} y]_i / [K^{-1}]_{ii}, \qquad \sigma_i^2 = 1 / [K^{-1}]_{ii}
 
-        for every process (Rasmussen and Williams, 2006, section 5.4.2), whose weight is its evidence without the row.
+        for every process (Rasmussen and Williams, 2006, section 5.4.2), whose weight is its evidence without the row,
+        not rounded to members.
 
         Raises:
             UnsupportedError: If there is a batch of data sets, or rows were imagined.
         """
-        if self.batch_shape[: len(self.batch_shape) - (self.members is not None)]:
+        if self.data.X.ndim > 2 or self._rows_imagined is not None:
             raise UnsupportedError("the rows of one data set are left out one by one, of a model without imagined rows")
         rows, learned = self._learned()
         assert learned.inverse is not None
@@ -317,7 +319,8 @@ class ExactEnsembleModel(MixtureModel):
             strict: Whether shapes must stay.
 
         Raises:
-            RuntimeError: If a shape changes nevertheless, or there are not as many targets as inputs.
+            RuntimeError: If a shape changes nevertheless, or the number of rows while their noise is known.
+            BotorchError: If values are not finite, or not of the model's columns, outputs, dtype and device.
         """
         X, Y, noise = self.data
         if inputs is not None:
@@ -330,10 +333,12 @@ class ExactEnsembleModel(MixtureModel):
             Y = targets if self.members is None else targets[..., 0, :]
             Y = Y.unsqueeze(-1) if self.num_outputs == 1 else Y.mT
             Y = Y if self._outcome_transform is None else self._outcome_transform.untransform(Y, X=X)[0]
-        if (strict and (X.shape, Y.shape) != (self.data.X.shape, self.data.Y.shape)) or X.shape[:-1] != Y.shape[:-1]:
+        is_other = (X.shape, Y.shape) != (self.data.X.shape, self.data.Y.shape)
+        if X.shape[:-1] != Y.shape[:-1] or (is_other and (strict or noise is not None)):
             raise RuntimeError(
-                f"inputs {tuple(X.shape)} and targets {tuple(Y.shape)} cannot take the place of the rows"
+                f"inputs {tuple(X.shape)} and targets {tuple(Y.shape)} cannot take the place of the rows; build a model"
             )
+        check_observations(X, Y, self.data.X, self.num_outputs, may_miss=False)
         self.data, self._cache = Observations(X.detach(), Y.detach(), noise), None
 
     def fit(self, start: Hyperparameters | None = None) -> Self:
@@ -440,6 +445,12 @@ class ExactEnsembleModel(MixtureModel):
             rows = self._own_rows()
             self._cache = rows, exact_kernels.condition(self._kernels, rows, self.hyperparameters)
         return self._cache
+
+
+def _check_kernels(model: ExactEnsembleModel, state: Mapping[str, Any], prefix: str, *_: object) -> None:
+    """Before hyperparameters are loaded: refuse those of other kernels."""
+    if not torch.equal(state.get(f"{prefix}_shapes", model._shapes).to(model._shapes), model._shapes):
+        raise ValueError(f"the state is of other kernels than {model.kernels}; build the model with its kernels=")
 
 
 BatchedMultiOutputGPyTorchModel.register(ExactEnsembleModel)  # of which BoTorch asks for inputs (O, n, D)

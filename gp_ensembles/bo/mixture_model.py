@@ -22,7 +22,7 @@ from gpytorch.models import GP
 from torch import Tensor, nn
 
 from gp_ensembles.bo.data import Observations, check_finite, check_inputs, check_observations, transform_rows
-from gp_ensembles.bo.posterior import ComponentsPosterior, MixturePosterior
+from gp_ensembles.bo.posterior import ComponentsPosterior, MixturePosterior, output_covariances
 from gp_ensembles.numerics.display import counted
 
 
@@ -228,14 +228,16 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         return _changed(posterior, lambda normal: posterior_transform(normal, X))
 
     def __call__(self, X: Tensor, *arguments: Any, **options: Any) -> MultivariateNormal:
-        """The prior in training; else the posterior's normal distribution, of inputs after the transform."""
+        """The prior in training; else the posterior's normal distribution at transformed inputs, a batch of outputs."""
         if self.training:
             return cast(MultivariateNormal, super().__call__(X, *arguments, **options))
         posterior = self.predict(self._scaled(X), False)
         if self.members is not None and isinstance(posterior, MixturePosterior):
             posterior = posterior.members(self.members)
         normal: MultivariateNormal = cast(Any, posterior).distribution
-        return normal
+        if self.num_outputs == 1:
+            return normal
+        return MultivariateNormal(normal.mean.mT, output_covariances(cast(Any, posterior)))
 
     def inputs_at(self, X: Tensor) -> Tensor:
         r"""Inputs (\*t, q, D) as the components see them, checked; a transform may make more columns or points."""

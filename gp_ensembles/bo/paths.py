@@ -99,6 +99,7 @@ def draw_paths(
 
     Raises:
         UnsupportedError: If it is another model, one with members, imagined rows or categories.
+        TypeError: If the shape is no ``torch.Size``.
 
     Example:
         >>> import torch
@@ -109,6 +110,8 @@ def draw_paths(
     """
     if not isinstance(model, ExactEnsembleModel):
         raise _refusal(model)
+    if not isinstance(sample_shape, torch.Size):
+        raise TypeError(f"sample_shape must be a torch.Size, such as torch.Size([3]), got {sample_shape!r}")
     kernels, rows, learned = model.processes()
     data_sets: torch.Size = rows.X.shape[:-2]
     if model.batch_shape != data_sets[: len(data_sets) - (model.num_outputs > 1)] or kernels.categorical is not None:
@@ -164,8 +167,8 @@ def thompson(
     For an objective that drifts, let the time be a column of the inputs, and both its bounds the time to come.
 
     Args:
-        model: A model of one output.
-        bounds: Lower and upper bounds of the inputs, shape (2, D).
+        model: A model of one output and data set.
+        bounds: Lower and upper bounds of the inputs, shape (2, D); an input whose bounds are equal is held there.
         q: Number of points.
         raw_samples: Points at which each function is evaluated before its best ones are improved by gradients.
         num_restarts: How many are improved.
@@ -175,8 +178,8 @@ def thompson(
         Points to observe next, shape (q, D).
 
     Raises:
-        UnsupportedError: If the model has no paths, or several outputs.
-        ValueError: If the number of points is not positive.
+        UnsupportedError: If the model has no paths, or several outputs or data sets.
+        ValueError: If the number of points is not positive, or bounds are none.
 
     Example:
         >>> import torch
@@ -188,13 +191,18 @@ def thompson(
     """
     if q < 1:
         raise ValueError(f"a batch needs at least one point, got {q}")
-    if model.num_outputs > 1:
-        raise UnsupportedError(
-            "the maximum is of one output; scalarize before, or take BoTorch's PathwiseThompsonSampling"
-        )
+    is_box = isinstance(bounds, Tensor) and bounds.shape[:-1] == (2,) and bounds.is_floating_point()
+    if not is_box or not bool((bounds.isfinite() & (bounds[0] <= bounds[1])).all()):
+        raise ValueError(f"bounds must be finite numbers with a fraction, (2, D), the lower ones first, got {bounds}")
     seed = int(torch.randint(2**31 - 1, (), generator=generator, device=generator_device(generator)))
     with manual_seed(seed):
         paths = draw_paths(model, torch.Size([q]))
+        if len(paths.shape) > 1:
+            raise UnsupportedError(
+                "the maximum is of one output of one data set; scalarize, or take BoTorch's PathwiseThompsonSampling"
+            )
+        if torch.equal(*bounds):
+            return bounds[0].repeat(q, 1)
         return maximize_draws(lambda X: paths(X).unsqueeze(-1), bounds, raw_samples, num_restarts)
 
 

@@ -25,11 +25,8 @@ Space: TypeAlias = Mapping[str, Any]  # a distribution for each parameter
 Fits: TypeAlias = dict[str, tuple[int, Hyperparameters]]  # by constraint: after how many trials, and what was found
 
 _OBJECTIVE = ""
-_PLACES, _STARTS, _SEARCH = (
-    512,
-    2,
-    {"maxiter": 8, "maxls": 4},
-)  # points of each kind, the best of them, steps from there
+# Points of each kind, the best of them, steps from there
+_PLACES, _STARTS, _SEARCH = 512, 2, {"maxiter": 8, "maxls": 4}
 _SPREAD, _STAY = 4, 0.7  # powers of ten of distances to the best trial; how often a category is its own
 _LONGEST_GRID = 100  # longer ones are searched like numbers without steps
 
@@ -67,9 +64,8 @@ class EnsembleSampler(BaseSampler):
         self._random = optuna.samplers.RandomSampler(seed)
         self._generator = torch.Generator(device="cpu")
         self._generator.seed() if seed is None else self._generator.manual_seed(seed)
-        self._space = optuna.search_space.IntersectionSearchSpace()
         self._num_startup = n_startup_trials
-        self._fits: Fits = {}
+        self._fits: dict[tuple[str, ...], Fits] = {}  # by study and parameters
 
     def reseed_rng(self) -> None:
         """Other random numbers for another worker."""
@@ -80,7 +76,8 @@ class EnsembleSampler(BaseSampler):
         """What all trials have in common, but for parameters of one value."""
         if len(study.directions) > 1:
             raise ValueError(f"EnsembleSampler takes one objective, and this study has {len(study.directions)}")
-        return {name: kind for name, kind in self._space.calculate(study).items() if not kind.single()}
+        space = optuna.search_space.intersection_search_space(study.get_trials(deepcopy=False))
+        return {name: kind for name, kind in space.items() if not kind.single()}
 
     def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
         """A random value."""
@@ -88,17 +85,23 @@ class EnsembleSampler(BaseSampler):
 
     def sample_relative(self, study: Any, trial: Any, search_space: Space) -> Any:
         """The next trial, or nothing while there are too few."""
-        done = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
+        others = [
+            t for t in study.get_trials(deepcopy=False) if search_space.keys() <= t.params.keys()
+        ]  # this has none
+        done = [t for t in others if t.state == optuna.trial.TrialState.COMPLETE]
+        running = [t for t in others if t.state == optuna.trial.TrialState.RUNNING]
         Y = _column([each.value for each in done])
         if not search_space or len(done) < self._num_startup or not bool(Y.isfinite().any()):
             return {}
-        running = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,))
-        running = [t for t in running if t.number != trial.number and search_space.keys() <= t.params.keys()]
         Y = Y.clamp(*Y[Y.isfinite()].aminmax())
         Y = -Y if study.direction == optuna.study.StudyDirection.MINIMIZE else Y
-        acquisition, best = _acquisition(search_space, done, Y, running, self._fits)
-        x = _highest(acquisition, best, [_grid(kind) for kind in search_space.values()], self._generator)
-        return {name: _value(kind, u) for (name, kind), u in zip(search_space.items(), x, strict=True)}
+        fits = self._fits.setdefault((study.study_name, *search_space), {})
+        acquisition, best = _acquisition(search_space, done, Y, running, fits)
+        points = _highest(acquisition, best, [_grid(kind) for kind in search_space.values()], self._generator)
+        points = points if running else points[:1]
+        ranked = [{n: _value(kind, u) for (n, kind), u in zip(search_space.items(), x, strict=True)} for x in points]
+        taken = [{name: t.params[name] for name in search_space} for t in running]
+        return next((each for each in ranked if each not in taken), ranked[0])
 
 
 def _acquisition(
@@ -114,7 +117,7 @@ def _acquisition(
         mean, scale = float(known.mean()), float(known.std(correction=0)) or 1.0
         model = ExactEnsembleModel(X, (Y - mean) / scale, outcome_transform=None, cat_dims=categories)
         last, hyperparameters = fits.get(name, (0, model.hyperparameters))
-        if last and len(X) < last + last // 10 and hyperparameters[0].shape == model.lengthscale.shape:
+        if last and len(X) < last + last // 10:
             model.with_hyperparameters_(hyperparameters)
         elif bool((known[0] != known).any()):
             fits[name] = len(X), model.fit().hyperparameters
@@ -130,7 +133,7 @@ def _acquisition(
     feasible = (C <= 0).all(-1)
     parts: list[AcquisitionFunction] = []
     for name, column in zip(names, C.mT.unsqueeze(-1), strict=True):
-        model, _, zero = learned(name, column, 0.0)
+        model, _, zero = learned(name, _finite(column), 0.0)
         parts.append(WeightedAcquisition(model, partial(LogProbabilityOfFeasibility, constraints={0: (None, zero)})))
     if bool(feasible.any()):
         clamped = _without_outliers(Y)
@@ -141,6 +144,12 @@ def _acquisition(
     return lambda x: torch.stack([part(x) for part in parts]).sum(0), best_point
 
 
+def _finite(values: Tensor) -> Tensor:
+    """Infinite values as the largest finite one, with their own sign; as one if there is none."""
+    bound = max(values[values.isfinite()].abs().tolist(), default=0.0) or 1.0
+    return values.clamp(-bound, bound)
+
+
 def _without_outliers(Y: Tensor) -> Tensor:
     """Values below the mirror image of the best about the median count as that: how bad they are says little."""
     return Y.clamp_min(2 * Y.median() - Y.max())
@@ -148,8 +157,8 @@ def _without_outliers(Y: Tensor) -> Tensor:
 
 def _highest(
     acquisition: Callable[[Tensor], Tensor], best: Tensor, grids: list[list[float]], generator: torch.Generator
-) -> list[float]:
-    """Where it is highest: from the best of points everywhere and about the best trial, uphill and along the grids."""
+) -> list[list[float]]:
+    """Points, the best first: ends of searches uphill and along the grids, then those everywhere and about the best."""
     draw = partial(torch.rand, generator=generator, dtype=torch.float64, device="cpu")
     everywhere = draw(_PLACES, len(grids))
     steps = 10 ** (-_SPREAD * draw(_PLACES, 1)) * (2 * draw(_PLACES, len(grids)) - 1)
@@ -159,8 +168,9 @@ def _highest(
         everywhere[:, place] = grid[(everywhere[:, place] * len(grid)).long()]
         near[:, place] = best[place].where(draw(_PLACES) < _STAY, everywhere[:, place])
     with torch.no_grad():
-        parts = [points.unsqueeze(-2) for points in (everywhere, near)]
-        X = torch.cat([part[acquisition(part).topk(_STARTS).indices] for part in parts])
+        drawn = torch.stack([everywhere, near]).unsqueeze(-2)
+        heights = torch.stack([acquisition(part) for part in drawn])
+        X = torch.cat([part[own.topk(_STARTS).indices] for part, own in zip(drawn, heights, strict=True)])
     for _ in range(2 if values else 1):
         if len(values) < len(grids):
             fixed = {place: X[:, 0, place] for place in values}
@@ -173,8 +183,10 @@ def _highest(
             with torch.no_grad():
                 X = torch.stack([some[acquisition(some).argmax()] for some in others])
     with torch.no_grad():
-        found: list[float] = X[acquisition(X).argmax(), 0].tolist()
-    return found
+        ends = X[acquisition(X).argsort(descending=True, stable=True)]
+    starts = drawn.flatten(0, 1)[heights.flatten().argsort(descending=True)]
+    points: list[list[float]] = torch.cat([ends, starts]).squeeze(-2).tolist()
+    return points
 
 
 def _column(values: Sequence[float | None]) -> Tensor:

@@ -29,7 +29,7 @@ def short_length_scales(X: Tensor, y: Tensor) -> Tensor | None:
     """Length scales (D,) of X (N, D), y (N,) with more evidence than all that a search finds by itself, if any."""
     seen = ~y.isnan()
     rows, targets = X[seen].double(), y[seen].double()
-    if len(targets) < 4 or not bool(targets.std() > 0):
+    if len(targets) < 4 or not rows.numel() or not bool(targets.std() > 0):
         return None
     span = rows.amax(0) - rows.amin(0)
     moving = (span > 0).nonzero().flatten().tolist()

@@ -58,6 +58,7 @@ class Difference(NamedTuple):
         simple: Simple regret at the end; NaN where the objective moves.
         cumulative: Cumulative regret at the end.
         won: Seeds on which the method has less simple regret, or less cumulative regret where the objective moves.
+        tied: Seeds on which it has the same.
     """
 
     problem: str
@@ -66,6 +67,7 @@ class Difference(NamedTuple):
     simple: Interval
     cumulative: Interval
     won: int
+    tied: int
 
 
 def regrets(value: Tensor, optimum: Tensor) -> tuple[Tensor, Tensor]:
@@ -152,9 +154,10 @@ def differences(runs: Runs, reference: str) -> list[Difference]:
                 optimum = optimum if best is None else torch.full_like(optimum, best)
                 ends.append([regret[:, -1] for regret in regrets(value, optimum)])
             simple, cumulative = (own - other for own, other in zip(*ends, strict=True))
-            won = int(((cumulative if problem.moves else simple) < 0).sum())
+            less = cumulative if problem.moves else simple
+            won, tied = int((less < 0).sum()), int((less == 0).sum())
             simple = torch.full_like(simple, math.nan) if problem.moves else simple
-            found.append(Difference(name, method, len(seeds), interval(simple), interval(cumulative), won))
+            found.append(Difference(name, method, len(seeds), interval(simple), interval(cumulative), won, tied))
     return found
 
 
@@ -165,19 +168,21 @@ def differences_markdown(found: Sequence[Difference], reference: str) -> str:
     lines = [
         f"| problem | method less {reference} | simple regret | cumulative regret | pairs won |",
         "|---|---|---:|---:|---:|",
-        *(
-            f"| {d.problem} | {d.method} | {_cell(d.simple)} | {_cell(d.cumulative)} | {d.won} of {d.num_seeds} |"
-            for d in found
-        ),
+        *(f"| {d.problem} | {d.method} | {_cell(d.simple)} | {_cell(d.cumulative)} | {_pairs([d])} |" for d in found),
     ]
     for method in dict.fromkeys(d.method for d in found):
         own = [d for d in found if d.method == method]
-        lines.append(f"| all | {method} | | | {sum(d.won for d in own)} of {sum(d.num_seeds for d in own)} |")
+        lines.append(f"| all | {method} | | | {_pairs(own)} |")
     note = (
         f"Mean and 95 % t-interval over the same seeds; below zero where a method is better than {reference}. A pair "
         f"is won by the lower simple regret, where the objective moves by the lower cumulative regret."
     )
     return "\n".join([*lines, "", note])
+
+
+def _pairs(found: Sequence[Difference]) -> str:
+    won, tied, num_seeds = (sum(counts) for counts in zip(*((d.won, d.tied, d.num_seeds) for d in found), strict=True))
+    return f"{won} of {num_seeds}" + (f", {tied} tied" if tied else "")
 
 
 def table_lines(summaries: Sequence[Summary]) -> tuple[list[str], list[list[object]]]:

@@ -84,7 +84,7 @@ Make = Callable[[Any, Setting], AcquisitionFunction]
 class Case(NamedTuple):
     """How an acquisition function takes an ensemble."""
 
-    view: str  # what it is given
+    given: str  # what the table says it takes
     make: Make  # one from its class
     sizes: tuple[int, ...] = (1, 3)  # rows q that it is tried with, auxiliary points included
     num_values: int | None = None  # of one input, where there are several
@@ -92,7 +92,7 @@ class Case(NamedTuple):
     fixed: bool = True  # whether it says the same twice
     alone: bool = False  # whether it takes one t-batch at a time
     num_inputs: int = NUM_INPUTS
-    error: type[Exception] | None = None  # what is raised, for those that take no view
+    error: type[Exception] | None = None  # what is raised, for those that take none
 
 
 def build(weights: tuple[float, ...], dtype: torch.dtype = torch.float64, **options: Any) -> Setting:

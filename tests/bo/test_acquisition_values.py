@@ -253,7 +253,7 @@ def test_values_are_expectations_over_the_weighted_mixture(name, models, size, w
     s = setting(weights, dtype, value.num_samples)
     moments = brute_force(value.utility, weights, models, size)
     is_moment = name.startswith(("Posterior", "Scalarized", "Upper", "MultiOutput"))
-    sampled = cases.CASES[name].view != cases.WEIGHTED and not is_moment
+    sampled = cases.CASES[name].given != cases.WEIGHTED and not is_moment
     found = value_of(name, models, size, s)
     assert found.shape == moments[0].shape
     assert bool(check(found, moments, value.num_samples if sampled else 0).all()), (found, moments[0])

@@ -56,7 +56,7 @@ def test_no_acquisition_function_is_missing():
 
 def test_the_page_is_the_table():
     page = PAGE.read_text(encoding="utf-8")
-    assert dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", page, re.M)) == {n: c.view for n, c in cases.CASES.items()}
+    assert dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", page, re.M)) == {n: c.given for n, c in cases.CASES.items()}
 
 
 def evaluate(case, acquisition, X):
@@ -109,7 +109,7 @@ def check_gradient(case, acquisition, X):
 JOINT = sorted(
     name
     for name, case in cases.CASES.items()
-    if case.view == cases.MODEL and issubclass(CLASSES[name], MCAcquisitionFunction) and 3 in case.sizes
+    if case.given == cases.MODEL and issubclass(CLASSES[name], MCAcquisitionFunction) and 3 in case.sizes
     if not issubclass(CLASSES[name], LogImprovementMCAcquisitionFunction | qNoisyExpectedImprovement)
 )
 
@@ -125,7 +125,7 @@ def test_pending_points_are_candidates_as_well(setting):
 
 def test_pending_points_are_not_passed_over(setting):
     """Candidates chosen one after another would all be the same."""
-    for name in (name for name, case in cases.CASES.items() if case.view == cases.WEIGHTED):
+    for name in (name for name, case in cases.CASES.items() if case.given == cases.WEIGHTED):
         with pytest.raises(UnsupportedError, match="pending"):
             make(name, setting).set_X_pending(setting.X[:2])
     sampler = setting.sampler()
@@ -150,7 +150,7 @@ def test_entropy_searches_take_pending_points(setting):
 
 
 def test_what_takes_no_ensemble_says_so(setting):
-    for name in (name for name, case in cases.CASES.items() if case.view == cases.NONE):
+    for name in (name for name, case in cases.CASES.items() if case.given == cases.NONE):
         with pytest.raises(cases.CASES[name].error):
             make(name, setting)
 

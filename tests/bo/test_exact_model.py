@@ -217,7 +217,13 @@ def test_what_cannot_be_done_is_said():
             ExactEnsembleModel(X, X, **{name: torch.nn.Identity()})
     with pytest.raises(TypeError, match="no argument 'kernel'"):
         ExactEnsembleModel(X, X, kernel=2.5)
+    for bad in ((), (0.5,), 2.5, None):
+        with pytest.raises(ValueError, match=r"some of \(1.5, 2.5, inf\), got"):
+            ExactEnsembleModel(X, X, kernels=bad)
     model = ExactEnsembleModel(X, X)
+    for other in ((1.5, 2.5, math.inf), (2.5,)):
+        with pytest.raises(ValueError, match=r"other kernels than \(inf, 2.5, 1.5\)"):
+            model.load_state_dict(ExactEnsembleModel(X, X, kernels=other).state_dict())
     with pytest.raises(ValueError, match="noise must have shape"):
         model.with_hyperparameters_(model.hyperparameters._replace(noise=torch.ones(4)))
     start = Hyperparameters(*(value[:1] for value in model.hyperparameters))
@@ -274,11 +280,14 @@ def test_categories_by_dense_matrices(generator):
     assert_close(model.log_evidence, torch.stack(evidence))
 
 
-def test_names_of_categories_do_not_matter(generator):
+@pytest.mark.parametrize("columns", [[0, 1, 2, 3], [1, 3]])
+def test_names_of_categories_do_not_matter(columns, generator):
+    """With numbers besides, and alone."""
     X, Y = mixed(generator, 14)
     other = X.clone()
     other[:, 1] = X.new_tensor([7.0, -2.0, 0.5])[X[:, 1].long()]
-    first, second = (ExactEnsembleModel(inputs, Y, cat_dims=[1, 3]).fit() for inputs in (X, other))
+    X, other, places = X[:, columns], other[:, columns], [columns.index(1), columns.index(3)]
+    first, second = (ExactEnsembleModel(inputs, Y, cat_dims=places).fit() for inputs in (X, other))
     assert torch.equal(first.posterior(X).mean, second.posterior(other).mean)
 
 

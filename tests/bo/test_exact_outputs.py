@@ -14,7 +14,7 @@ from botorch.acquisition.bayesian_active_learning import qBayesianActiveLearning
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.acquisition.thompson_sampling import PathwiseThompsonSampling
 from botorch.cross_validation import loo_cv
-from botorch.exceptions.errors import UnsupportedError
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.exceptions.warnings import InputDataWarning
 from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.transforms import Log, Normalize, Standardize
@@ -75,6 +75,7 @@ def test_each_output_is_the_model_of_it_alone(known_noise):
     assert (later.batch_shape, fantasies.batch_shape, joint.batch_shape) == (Size(), Size([4]), Size([4]))
     assert fantasies.log_weights.shape == (4, 3, 3)
     at = points(4, 2)
+    normal = model.eval()(at[0])
     for output in range(3):
         one, own = alone(model, output), None if noise is None else noise[:, [output]]
         same = [(model, one), (model.subset_output([output]), one)]
@@ -88,6 +89,7 @@ def test_each_output_is_the_model_of_it_alone(known_noise):
                 place = [output] if p.mean.shape[-1] > 1 else [0]
                 close((p.mean[..., place], p.variance[..., place]), (q.mean, q.variance))
                 close(p.covariance[..., place, :, :], q.covariance)
+        close((normal.mean[output], normal.covariance_matrix[output]), (one(at[0]).mean, one(at[0]).covariance_matrix))
         close(later.log_weights[output], same[-1][1].log_weights)
         close(fantasies.log_weights[:, output], pick[0][1].log_weights)
         close(model.leave_one_out().mean[..., [output]], one.leave_one_out().mean)
@@ -160,6 +162,13 @@ def test_training_inputs_targets_and_priors_are_as_in_botorch():
     assert ours.data.Y.shape == (5, 1)
     with pytest.raises(RuntimeError, match="cannot take the place"):
         ours.set_train_data(targets=ours.train_targets[:4])
+    known = make(1, known_noise=True)
+    with pytest.raises(RuntimeError, match="cannot take the place"):
+        known.set_train_data(X[:4], known.train_targets[:4], strict=False)
+    with pytest.raises(InputDataError, match="Y is nan in row 0"):
+        known.set_train_data(targets=known.train_targets * math.nan)
+    with pytest.raises(BotorchTensorDimensionError, match=r"\(\.\.\., q, 2\)"):
+        make(1).set_train_data(X[:, :1], Y.squeeze(-1), strict=False)
     assert ours.outcome_transform.stdvs.shape == (1, 1)
 
 
@@ -232,7 +241,6 @@ def test_members_are_a_fully_bayesian_model():
     assert bool((disagreement(at) > 0).all())
     found = loo_cv(few, untransform=False).posterior
     assert found.mean.shape == (13, 4, 1, 1)
-    whole = make(1, outcome_transform=None)
     both = ModelListGP(few, ExactEnsembleModel(X, Y, members=4))
     assert SobolQMCNormalSampler(Size([3]), seed=0)(both.posterior(at)).shape == (3, 5, 4, 1, 2)
     two = make(2, members=4).posterior(at)
@@ -241,9 +249,15 @@ def test_members_are_a_fully_bayesian_model():
     assert after.posterior(at).mean.shape == (5, 4, 1, 1)
     with pytest.raises(UnsupportedError, match="members=None"):
         few.fantasize(at, IIDNormalSampler(Size([2])))
-    with pytest.raises(ValueError, match="one member at least"):
-        ExactEnsembleModel(X, Y, members=0)
-    assert whole.members is None
+    for bad in (0, True, 2.5):
+        with pytest.raises(ValueError, match="members must be one at least"):
+            ExactEnsembleModel(X, Y, members=bad)
+    with pytest.raises(ValueError, match="of one data set, got 4 for"):
+        ExactEnsembleModel(X.unsqueeze(0), Y.unsqueeze(0), members=4)
+    for model in (few, SingleTaskGP(X, Y)):
+        with pytest.raises(UnsupportedError, match="acquisition function as it is"):
+            WeightedAcquisition(model, lambda experts: LogExpectedImprovement(experts, best_f=best))
+    assert torch.equal(few.covar_module.lengthscale, mixture.covar_module.lengthscale)
 
 
 def test_constrained_noisy_improvement_of_members_is_a_function():
@@ -305,6 +319,8 @@ def test_a_path_is_one_function():
     assert bool((draw_paths(positive, Size([9]))(X[0, 0]) > 0).all())
     with pytest.raises(UnsupportedError, match="without members and imagined rows"):
         draw_paths(model.fantasize(X[0, 0], IIDNormalSampler(Size([2]))))
+    with pytest.raises(TypeError, match=r"torch.Size\(\[3\]\), got 3"):
+        draw_paths(model, 3)
 
 
 def test_thompson_sampling_goes_to_the_maximum():
@@ -320,7 +336,12 @@ def test_thompson_sampling_goes_to_the_maximum():
     assert float((thompson(model, fixed, raw_samples=32, num_restarts=1)[:, 1] - 0.9).abs().max()) == 0
     with pytest.raises(ValueError, match="at least one point"):
         thompson(model, UNIT, 0)
-    with pytest.raises(UnsupportedError, match="one output"):
-        thompson(make(2), UNIT)
+    assert thompson(model, UNIT[1:].expand(2, 2), 3).tolist() == [[1.0, 1.0]] * 3
+    for bad in (UNIT.mT[:1], UNIT.flip(0), UNIT.long(), UNIT * math.nan, UNIT.tolist()):
+        with pytest.raises(ValueError, match="bounds must be finite"):
+            thompson(model, bad)
+    for several in (make(2), ExactEnsembleModel(X.expand(2, -1, -1), Y.expand(2, -1, -1))):
+        with pytest.raises(UnsupportedError, match="of one output of one data set"):
+            thompson(several, UNIT)
     with pytest.raises(UnsupportedError, match="closed form"):
         draw_paths(EnsembleModel(X, Y, generator=generator()))

@@ -100,11 +100,59 @@ def test_a_point_that_is_feasible_is_looked_for_first():
     assert any(trial.constraints["right"] <= 0 for trial in study_of(objective, 20).trials[10:])
 
 
+def test_infinite_constraints_count_as_the_largest_finite_one():
+    """On their own side of zero, even if all finite ones are on the other."""
+
+    def suggested(bad, good):
+        def objective(trial):
+            x = trial.suggest_float("x", 0, 1)
+            trial.set_constraint("right", bad if x < 0.5 else good)
+            return x
+
+        return [trial.params for trial in study_of(objective, 14).trials]
+
+    assert suggested(math.inf, -3.0) == suggested(3.0, -3.0) != suggested(1.0, -3.0)
+    assert suggested(2.0, -math.inf) == suggested(2.0, -2.0)
+    assert suggested(math.inf, -math.inf) == suggested(1.0, -1.0)
+
+
 def test_running_trials_are_not_suggested_again():
     study = study_of(lambda trial: math.sin(20 * trial.suggest_float("x", 0, 1)), 10)
     distributions = {"x": optuna.distributions.FloatDistribution(0, 1)}
     asked = [study.ask(distributions).params["x"] for _ in range(3)]
     assert min(abs(a - b) for k, a in enumerate(asked) for b in asked[:k]) > 0.01
+    corner = study_of(lambda trial: trial.suggest_float("x", 0, 1), 12)
+    assert len({corner.ask(distributions).params["x"] for _ in range(4)}) == 4
+    kinds = study_of(lambda trial: "abc".index(trial.suggest_categorical("kind", "abc")), 10)
+    choices = {"kind": optuna.distributions.CategoricalDistribution("abc")}
+    assert sorted(kinds.ask(choices).params["kind"] for _ in range(3)) == ["a", "b", "c"]
+
+
+def test_one_sampler_for_one_study_after_another():
+    """The second knows nothing of the first but where the random numbers are."""
+
+    def second(first):
+        sampler = EnsembleSampler(seed=0)
+        for objective in (first, lambda trial: math.sin(40 * trial.suggest_float("x", 0, 1))):
+            study = optuna.create_study(sampler=sampler)
+            study.optimize(objective, n_trials=13)
+        return [trial.params for trial in study.trials]
+
+    wanted = second(lambda trial: trial.suggest_float("x", 0, 1))
+    for other in (lambda trial: math.sin(40 * trial.suggest_float("x", 0, 1)), lambda t: t.suggest_float("z", 0, 1)):
+        assert second(other) == wanted
+
+
+def test_categories_alone_and_parameters_that_depend_on_them():
+    def objective(trial):
+        kind = trial.suggest_categorical("kind", ["a", "b", "c"])
+        return trial.suggest_float("x", 0, 1) if kind == "a" else 2.0 + trial.suggest_float("y", 0, 1)
+
+    study = study_of(objective, 16)
+    assert study.best_params["kind"] == "a"
+    study.add_trial(optuna.trial.create_trial(value=-1.0))  # by another worker, just now: without the parameter
+    space = {"kind": optuna.distributions.CategoricalDistribution(["a", "b", "c"])}
+    assert study.sampler.sample_relative(study, study.ask(), space).keys() == {"kind"}
 
 
 def test_what_says_nothing_is_no_obstacle():

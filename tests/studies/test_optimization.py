@@ -62,17 +62,19 @@ def test_a_table_by_hand():
 
 def test_differences_are_paired_by_seeds():
     values = {"gp-logei": [[1, 3], [2, 2], [0, 1]], "a": [[1, 3.5], [3, 2], [0, 2.5]]}
+    values["b"] = values["gp-logei"]
     traces = {("parabola", m, s): trace_of(v, [4, 4]) for m, runs in values.items() for s, v in enumerate(runs)}
     traces["parabola", "a", 3] = trace_of([0, 0], [4, 4])  # a seed that the other has not run
     runs = Runs({"parabola": parabola(optimum=4.0)}, traces)
-    (found,) = tables.differences(runs, "gp-logei")
+    found, same = tables.differences(runs, "gp-logei")
     assert found.num_seeds == 3
     simple = numbers(-0.5, -1.0, -1.5)
     torch.testing.assert_close(torch.stack(found.simple), torch.stack(tables.interval(simple)))
     torch.testing.assert_close(torch.stack(found.cumulative), torch.stack(tables.interval(numbers(-0.5, -1, -1.5))))
-    text = tables.differences_markdown([found], "gp-logei")
+    text = tables.differences_markdown([found, same], "gp-logei")
     assert "| parabola | a | -1 (-2.242 to 0.2421) | -1 (-2.242 to 0.2421) | 3 of 3 |" in text
     assert "| all | a | | | 3 of 3 |" in text
+    assert "| all | b | | | 0 of 3, 3 tied |" in text
     assert tables.differences_markdown([], "gp-logei") == ""
 
 
