@@ -85,11 +85,9 @@ class EnsembleSampler(BaseSampler):
 
     def sample_relative(self, study: Any, trial: Any, search_space: Space) -> Any:
         """The next trial, or nothing while there are too few."""
-        others = [
-            t for t in study.get_trials(deepcopy=False) if search_space.keys() <= t.params.keys()
-        ]  # this has none
+        others = [t for t in study.get_trials(deepcopy=False) if search_space.keys() <= t.params.keys()]
         done = [t for t in others if t.state == optuna.trial.TrialState.COMPLETE]
-        running = [t for t in others if t.state == optuna.trial.TrialState.RUNNING]
+        running = [t for t in others if t.state == optuna.trial.TrialState.RUNNING and t.number != trial.number]
         Y = _column([each.value for each in done])
         if not search_space or len(done) < self._num_startup or not bool(Y.isfinite().any()):
             return {}
