@@ -285,7 +285,7 @@ class ExactEnsembleModel(MixtureModel):
         return self._data_sets
 
     def processes(self) -> tuple[Kernels, Observations, Conditioned]:
-        """Kernels, rows (*data_sets, n, D) and (*data_sets, n, 1), and what each process has learned from them."""
+        r"""Kernels, rows (\*data_sets, n, D) and (\*data_sets, n, 1), and what each process has learned from them."""
         return (self._kernels, *self._learned())
 
     def learned(self, rows: Observations, data: Observations) -> Self:
