@@ -3,7 +3,7 @@
 ``ExactEnsembleModel(X, Y).fit()`` takes the place of ``SingleTaskGP(X, Y)``; its posterior is a weighted mixture of
 normal distributions. ``EnsembleModel`` is for more than a thousand rows, objectives that drift and ensembles of your
 own. Both, and the models of ``papers`` that BoTorch takes, are a ``MixtureModel``: it has what is the same for all, a
-model says how its components predict and learn. Rows for good are learned by the model, imagined ones by conditioning
+model says how its components predict and learn. Data are learned by the model, fantasies by conditioning
 joint predictions (``fantasies``).
 
 The page "Which acquisition function takes what" says which one of BoTorch takes the model, its members or a

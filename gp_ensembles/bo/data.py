@@ -1,6 +1,5 @@
 """The rows of a BoTorch model, as given and as transformed for the experts, and every check of them."""
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.experts.gaussian import GaussianExpert
+from gp_ensembles.numerics.warn_caller import warn_caller
 
 _EXPLAINED = 0.03  # of the targets' variance, which noise hardly leaves to a function by chance
 _FILLED = 0.1  # of the unit interval, by columns of inputs that are taken as they are
@@ -198,11 +198,10 @@ def is_flat(Y: Tensor) -> bool:
     """Whether all observations (n,) are equal: then there is nothing to fit to, of which this warns."""
     flat = bool((Y[:1] == Y).all())
     if flat:
-        warnings.warn(
+        warn_caller(
             f"all {Y.shape[0]} observations are {float(Y[0]):g}: there is nothing to fit to, and hyperparameters stay "
             f"at the modes of their priors",
             InputDataWarning,
-            stacklevel=3,
         )
     return flat
 
@@ -211,10 +210,9 @@ def warn_of_noise(noise: Tensor, Y: Tensor) -> None:
     r"""Warn of a fit whose noise variances are next to all of that of targets (\*b, n), shape (\*b)."""
     share = float((1 - noise.detach() / Y.var(-1)).min())
     if share < _EXPLAINED:
-        warnings.warn(
+        warn_caller(
             f"the fit explains {max(share, 0.0):.1%} of the variance of the targets, the rest is noise to it: if there "
             f"is a function of these inputs, it needs more rows, or a kernel or a start of your own",
-            stacklevel=3,
         )
 
 

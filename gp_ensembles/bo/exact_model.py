@@ -70,10 +70,10 @@ class ExactEnsembleModel(MixtureModel):
         cat_dims: Columns of categories, as any numbers (of transformed inputs). Two different categories are at a
             distance of one, as the ends of the unit interval are, and each has a constant of unit prior variance.
         kernels: Smoothness of each process: 1.5 or 2.5 of a Matern kernel, infinity for the RBF kernel.
-        members: ``None`` for the mixture, in which imagined rows move the weights. A number makes it a fully Bayesian
+        members: ``None`` for the mixture, in which fantasies move the weights. A number makes it a fully Bayesian
             model of BoTorch's own kind, of so many processes of equal weight (each kernel in proportion to its own):
             formulas for one normal distribution, such as ``LogExpectedImprovement``, are then averaged over them.
-            It learns rows for good, but no imagined ones, and takes no batch of data sets.
+            It can be conditioned on data but not on fantasies, and takes no batch of data sets.
         **options: None; arguments that only ``SingleTaskGP`` has are refused with what to do instead.
 
     Raises:
@@ -152,7 +152,7 @@ class ExactEnsembleModel(MixtureModel):
         return Hyperparameters(self.lengthscale, self.outputscale, self.noise)
 
     def __repr__(self) -> str:
-        if len(self._data_sets) > 1 or self.data.X.ndim > 2 or self._rows_imagined is not None:
+        if len(self._data_sets) > 1 or self.data.X.ndim > 2 or self._fantasies is not None:
             return fields_text(self._sizes(), self.hyperparameters._asdict())
         every = [value.reshape(-1, *value.shape[self.noise.ndim :]).tolist() for value in self.hyperparameters]
         lines = []
@@ -176,7 +176,7 @@ class ExactEnsembleModel(MixtureModel):
     def log_weights(self) -> Tensor:
         r"""Log weights of the processes, shape (\*batch, M), or (\*batch, O, M) of several outputs."""
         own = self.log_evidence.log_softmax(-1).to(self.data.X)
-        if self._rows_imagined is None:
+        if self._fantasies is None:
             return own
         after = self.predict(self.rows().X[..., :1, :], False).log_weights
         return after.expand(*self.batch_shape, *own.shape[self.data.X.ndim - 2 :])
@@ -216,7 +216,7 @@ class ExactEnsembleModel(MixtureModel):
         return kernel
 
     def joint(self, X: Tensor) -> MixturePosterior:
-        r"""The mixture over the function at transformed points (\*t, q, D), before rows that are imagined."""
+        r"""The mixture over the function at transformed points (\*t, q, D), before any fantasies."""
         rows, learned = self._learned()
         mean, covariance = exact_kernels.predict(self._kernels, self.hyperparameters, rows, learned, self._points(X))
         log_weights = learned.log_density.log_softmax(-1).to(X)
@@ -227,7 +227,7 @@ class ExactEnsembleModel(MixtureModel):
 
     def predict(self, X: Tensor, noise: bool | Tensor) -> MixturePosterior:
         own = (self.noise.unsqueeze(-1) if self.num_outputs == 1 else self.noise.mT).to(X)
-        return fantasies.predict(self.joint, own, self._rows_imagined, X, noise)
+        return fantasies.predict(self.joint, own, self._fantasies, X, noise)
 
     def forward(self, X: Tensor) -> MultivariateNormal:
         r"""The processes' prior at X, a batch of them behind those of the data sets and outputs, as GPyTorch asks.
@@ -258,10 +258,10 @@ class ExactEnsembleModel(MixtureModel):
         not rounded to members.
 
         Raises:
-            UnsupportedError: If there is a batch of data sets, or rows were imagined.
+            UnsupportedError: If there is a batch of data sets, or fantasies.
         """
-        if self.data.X.ndim > 2 or self._rows_imagined is not None:
-            raise UnsupportedError("the rows of one data set are left out one by one, of a model without imagined rows")
+        if self.data.X.ndim > 2 or self._fantasies is not None:
+            raise UnsupportedError("the rows of one data set are left out one by one, of a model without fantasies")
         rows, learned = self._learned()
         assert learned.inverse is not None
         variance = 1.0 / learned.inverse.square().sum(-2)  # (M, n) or (O, M, n)
@@ -303,8 +303,8 @@ class ExactEnsembleModel(MixtureModel):
         index = outputs if len(outputs) > 1 else outputs[0]
         for name, value in zip(Hyperparameters._fields, self.hyperparameters, strict=True):
             setattr(other, name, value[(slice(None),) * batch + (index,)])
-        other.data, rows = self.data.of_outputs(outputs), self._rows_imagined
-        other._rows_imagined = None if rows is None else rows.of_outputs(outputs)
+        other.data, rows = self.data.of_outputs(outputs), self._fantasies
+        other._fantasies = None if rows is None else rows.of_outputs(outputs)
         if self._outcome_transform is not None:
             other.outcome_transform = self._outcome_transform.subset_output(outputs)
         other._cache = None
@@ -355,7 +355,7 @@ class ExactEnsembleModel(MixtureModel):
         Raises:
             NumericalError: If a covariance cannot be factorized.
         """
-        if self._rows_imagined is not None:
+        if self._fantasies is not None:
             raise UnsupportedError("this model has no data; fit the model that it was derived from")
         self._enter_evaluation()
         starts = [] if start is None else [start]

@@ -1,9 +1,9 @@
-r"""Rows that are imagined: exact conditioning of joint normal predictions on noisy values of the function.
+r"""Fantasies: exact conditioning of joint normal predictions on noisy values of the function.
 
 A model that predicts jointly can be conditioned on any few rows by its predictions alone: each component of the mixture
 at the rows and the points together is conditioned as a normal distribution is, and components are weighed by Bayes'
 rule. For an exact Gaussian process that is the process of all rows; for a sparse one the rows become further knots,
-with the old knots' posterior as their prior. It costs O(q³) for q imagined rows.
+with the old knots' posterior as their prior. It costs O(q³) for q fantasy observations.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def predict(
     X: Tensor,
     noise: bool | Tensor,
 ) -> MixturePosterior:
-    r"""Joint prediction of q points after the imagined rows, weights included.
+    r"""Joint prediction of q points after the fantasies, weights included.
 
     Shapes: ``own_noise`` (\*b, M, O or 1), ``X`` (\*t, q, D).
     """

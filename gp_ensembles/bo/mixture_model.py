@@ -32,7 +32,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
     .. math:: p(f \mid D) = \sum_m w_m\, N(f;\, \mu_m, K_m)
 
     The base does what is the same for all: checks, transforms of inputs and outcomes, noise that is known, conditioning
-    on rows or on batches of imagined ones, fantasies, outputs. A model says how its components predict, and how they
+    on data or on batches of fantasies, outputs. A model says how its components predict, and how they
     learn. Predictions, rows and noise that it sees are in transformed inputs and outcomes.
 
     Rows are kept as they were given, and no ``state_dict`` has them: hyperparameters, weights and transforms travel
@@ -52,8 +52,8 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
     move_others: Callable[[Callable[[Tensor], Tensor]], None] | None = None  # moves what is no part of a module
     _computed: tuple[str, ...] = ()  # attributes that are computed from the rows and the parameters
     _in_double: tuple[str, ...] = ()  # buffers of double precision, whatever that of the rows
-    _rows_imagined: Observations | None = None
-    _is_imaginary = False  # whether rows were imagined, or the model has no data of its own for another reason
+    _fantasies: Observations | None = None
+    _is_fantasy = False  # whether it has fantasies, or the model has no data of its own for another reason
     _supports_cache_root = False  # draws are those of the mixture, not of one normal distribution
     members: int | None = None  # how many normal posteriors of equal weight stand for the mixture
 
@@ -90,7 +90,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
 
     @abstractmethod
     def learned(self, rows: Observations, data: Observations) -> Self:
-        """The model after further rows, (n, D) and (n, O), for good; this one stays as it is.
+        """The model after further data, (n, D) and (n, O); this one stays as it is.
 
         Args:
             rows: The further rows.
@@ -99,7 +99,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
 
     @abstractmethod
     def prepare(self, rows: Observations) -> None:
-        r"""Before rows are imagined, (\*t, n, D) and (\*y, n, O): refuse wrong ones, compute what copies share."""
+        r"""Before fantasies, (\*t, n, D) and (\*y, n, O): refuse wrong ones, compute what copies share."""
 
     @classmethod
     def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
@@ -121,8 +121,8 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
 
     @property
     def batch_shape(self) -> torch.Size:
-        """Shape of the batch of data sets or of imagined rows, and of the members; empty for one data set."""
-        own, rows = self.data.X.shape[:-2], self._rows_imagined
+        """Shape of the batch of data sets or of fantasies, and of the members; empty for one data set."""
+        own, rows = self.data.X.shape[:-2], self._fantasies
         shape: torch.Size = own if rows is None else torch.broadcast_shapes(own, rows.batch_shape)
         return shape if self.members is None else torch.Size([*shape, self.members])
 
@@ -144,7 +144,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
     def train_inputs(self) -> tuple[Tensor]:
         """Inputs (n, D) in a tuple, after the input transform unless in training; with a batch as the targets have."""
         X = self.data.X
-        if self._rows_imagined is not None:
+        if self._fantasies is not None:
             X = self._seen().X
             X = X if self._unit_scale is None else self._unit_scale.untransform(X)
         elif self._input_transform is not None and not self.training:
@@ -255,13 +255,13 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
     def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **options: Any) -> Self:
         r"""The model after further observations, weights included; this one stays as it is.
 
-        With the batch shape of the data, which is empty for one data set, they are learned for good; with another, the
+        With the batch shape of the data, which is empty for one data set, they are learned as data; with another, the
         result is a batch of fantasy models.
 
         Args:
             X: Inputs, shape (\*t, n, D).
             Y: Observations, shape (\*y, n, O); in a batch, dimensions of X that are missing in Y are shared. Rows that
-                are NaN are left out where they would be learned for good.
+                are NaN are left out where they would be learned as data.
             noise: Known noise variances in transformed outcomes, (..., n, O): if the model was built with some, or of
                 a batch.
             **options: As in BoTorch's models; ``propagate_grads`` is always true.
@@ -269,12 +269,12 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         Raises:
             BotorchTensorDimensionError: If a shape is wrong.
             InputDataError: If a value or dtype is wrong, a transformed value is not finite, known noise is missing, or
-                it is given of rows that are learned for good where that of the others is inferred.
+                it is given of rows that are learned as data where that of the others is inferred.
             UnsupportedError: If a batch is given to a model whose targets are no values of a function, or an option is
                 unknown.
         """
         self._enter_evaluation()
-        is_lasting = X.shape[:-2] == Y.shape[:-2] == self.data.X.shape[:-2] and not self._is_imaginary
+        is_lasting = X.shape[:-2] == Y.shape[:-2] == self.data.X.shape[:-2] and not self._is_fantasy
         check_observations(X, Y, self.data.X, self.num_outputs, may_miss=is_lasting)
         _refuse_options(options)
         if is_lasting:
@@ -316,13 +316,11 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
     def fantasies(self, rows: Observations) -> Self:
         r"""The model after rows that differ over a batch, (\*t, n, D) and (\*y, n, O); this one stays as it is."""
         if self.members is not None:
-            raise UnsupportedError(
-                "members learn no imagined rows: their weights could not move; build with members=None"
-            )
+            raise UnsupportedError("members take no fantasies: their weights could not move; build with members=None")
         self.prepare(rows)
         other = self._sibling()
-        other._rows_imagined = rows if self._rows_imagined is None else self._rows_imagined.followed_by(rows)
-        other._is_imaginary = True
+        other._fantasies = rows if self._fantasies is None else self._fantasies.followed_by(rows)
+        other._is_fantasy = True
         return other
 
     def get_fantasy_model(self, inputs: Tensor, targets: Tensor, noise: Tensor | None = None) -> Self:
@@ -361,8 +359,8 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         return self._rows(*self.data)
 
     def _seen(self) -> Observations:
-        """The data and the imagined rows as the components see them, in every batch."""
-        more = self._rows_imagined
+        """The data and the fantasies as the components see them, in every batch."""
+        more = self._fantasies
         if more is None:
             return self.rows()
         return self.rows().followed_by(more).map(lambda part: part.expand(*self.batch_shape, *part.shape[-2:]))
@@ -405,7 +403,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
 
     def _sibling(self) -> Self:
         """A copy of its own hyperparameters and transforms, which shares rows and what was computed from them."""
-        shared = {name: getattr(self, name) for name in ("data", "_rows_imagined")}
+        shared = {name: getattr(self, name) for name in ("data", "_fantasies")}
         other = copy.deepcopy(self, {id(part): part for part in shared.values() if part is not None})
         other.__dict__.update({name: getattr(self, name) for name in self._computed})
         return other
@@ -428,8 +426,8 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
             return self
         self._start_anew()
         self.data = self.data.map(fn)
-        if self._rows_imagined is not None:
-            self._rows_imagined = self._rows_imagined.map(fn)
+        if self._fantasies is not None:
+            self._fantasies = self._fantasies.map(fn)
         if self.move_others is not None:
             self.move_others(fn)
         kept = {name: self._buffers.pop(name) for name in self._in_double}

@@ -64,7 +64,7 @@ class EnsembleModel(MixtureModel):
 
     Its posterior is a mixture, :math:`p(f \mid D) = \sum_m w_m N(f; \mu_m, K_m)`, with weights learned from the same
     observations, in the order of their rows. Conditioning costs O(F²) for each, whatever their number: beyond about a
-    thousand rows, and for objectives that drift, it does what :class:`ExactEnsembleModel` cannot. Imagined rows
+    thousand rows, and for objectives that drift, it does what :class:`ExactEnsembleModel` cannot. Fantasies
     condition its joint predictions of the next step.
 
     Args:
@@ -133,7 +133,7 @@ class EnsembleModel(MixtureModel):
     @property
     def log_weights(self) -> Tensor:
         r"""Log weights of the experts for the next observation, shape (\*batch, M)."""
-        if self._rows_imagined is None:
+        if self._fantasies is None:
             return self._learned().log_weights
         after = self.predict(self.rows().X[:1], False).log_weights
         return after.expand(*self.batch_shape, -1)
@@ -144,7 +144,7 @@ class EnsembleModel(MixtureModel):
         return normal_likelihood((self._learned().log_weights.exp() * self._noise).sum(-1), None)
 
     def joint(self, X: Tensor) -> MixturePosterior:
-        r"""The mixture over the function at transformed points (\*t, q, D), before rows that are imagined."""
+        r"""The mixture over the function at transformed points (\*t, q, D), before any fantasies."""
         check_domain(self.ensemble, X)
         learned, means, covariances = self._learned(), [], []
         for posterior, flat in zip(learned.experts, evaluate(learned.bound, X.reshape(-1, X.shape[-1])), strict=True):
@@ -157,7 +157,7 @@ class EnsembleModel(MixtureModel):
 
     def predict(self, X: Tensor, noise: bool | Tensor) -> MixturePosterior:
         """See :meth:`MixtureModel.predict`; a ValueError if X is outside the domain of an expert's features."""
-        return fantasies.predict(self.joint, self._noise.unsqueeze(-1), self._rows_imagined, X, noise)
+        return fantasies.predict(self.joint, self._noise.unsqueeze(-1), self._fantasies, X, noise)
 
     def learned(self, rows: Observations, data: Observations) -> Self:
         """The ensemble after further rows, (n, D) and (n, 1), at O(F²) each."""
@@ -176,7 +176,7 @@ class EnsembleModel(MixtureModel):
 
         Experts are fitted each by its own evidence.
         """
-        if self._is_imaginary:
+        if self._is_fantasy:
             raise UnsupportedError("this model has no data; fit the model that it was derived from")
         self._enter_evaluation()
         if is_flat(self.data.Y.squeeze(-1)):
@@ -195,7 +195,7 @@ class EnsembleModel(MixtureModel):
         return torch.cat([posterior.noise for posterior in self._learned().experts])
 
     def _learned(self) -> LearnedEnsemble:
-        """What is known without imagined rows."""
+        """What is known without fantasies."""
         parts = [p.detach().reshape(-1) for p in self.parameters()]
         key = torch.cat(parts) if parts else self.data.X.new_empty(0)
         if self._cache is None or not torch.equal(self._cache.key, key):

@@ -98,7 +98,7 @@ def draw_paths(
         generator: Source of randomness; torch's global one if ``None``.
 
     Raises:
-        UnsupportedError: If it is another model, one with members, imagined rows or categories.
+        UnsupportedError: If it is another model, one with members, fantasies or categories.
         TypeError: If the shape is no ``torch.Size``.
 
     Example:
@@ -115,7 +115,7 @@ def draw_paths(
     kernels, rows, learned = model.processes()
     data_sets: torch.Size = rows.X.shape[:-2]
     if model.batch_shape != data_sets[: len(data_sets) - (model.num_outputs > 1)] or kernels.categorical is not None:
-        raise UnsupportedError("paths are of numbers, without members and imagined rows; categories have none")
+        raise UnsupportedError("paths are of numbers, without members and fantasies; categories have none")
     assert learned.inverse is not None
     count, num_experts, num_inputs = data_sets.numel(), model.num_experts, rows.X.shape[-1]
     log_weights = learned.log_density.reshape(count, num_experts).log_softmax(-1)

@@ -54,7 +54,7 @@ class Timings(NamedTuple):
 class StreamProgress(NamedTuple):
     """Position of a stream: the last chunk boundary, and the rows read since."""
 
-    num_rows: int  # rows learned for good, warm-up included
+    num_rows: int  # rows learned, warm-up included
     scores: Scores  # up to there
     coverages: Coverages  # of adaptive intervals, up to there
     pending: Rows  # rows read since, in the user's units

@@ -28,7 +28,7 @@ class EnsemblePredictions(NamedTuple):
         log_prob: Log density of each target under the full mixture, shape (B,); NaN where it is missing, as in
             ``experts``.
         log_weights: Log weights before each target, shape (M, B).
-        experts: The experts' own predictions, each (M, B). A dead expert (weight zero for good) is no longer run: its
+        experts: The experts' own predictions, each (M, B). A dead expert (weight zero forever) is no longer run: its
             mean and variance are NaN, its log density minus infinity. One that is absent from the row has weight zero
             and NaN everywhere.
         responses: Likelihoods that are not Gaussian, which turn latent values into targets; else empty.

@@ -107,8 +107,8 @@ class EnsembleSpec:
         random_walk_variances: The speeds of dynamic experts: the variance that a step of the walk adds to the function,
             on average over the warm-up rows, in squared units of the standardized target. For random Fourier features
             this is the variance of each weight's step, as in the papers.
-        weights_walk: Whether each weight has these speeds and not the function, as in the papers: a basis of many or
-            large features then changes faster than another.
+        weights_walk: Whether ``random_walk_variances`` are those of each weight's step, as in the papers, and not of
+            the function's: a basis of many or large features then changes faster than another.
         rule: Weighs the experts; copied for each ensemble.
         fit_settings: How hyperparameters are found.
         target: Kind of target; targets that are not real numbers are not standardized.

@@ -39,7 +39,7 @@ class EnsembleSampler(BaseSampler):
 
     .. math:: \log E\big[(f(x) - f^*)_+\big] + \sum_k \log P\big(c_k(x) \le 0\big)
 
-    is highest, with f turned so that more is better, :math:`f^*` the best feasible value and an ensemble for each
+    is highest, with f negated where less is better, :math:`f^*` the best feasible value and an ensemble for each
     constraint that trials set (``trial.set_constraint``); while none is feasible only the second term counts. Trials
     that run count as if they had ended with what is expected of them. Parameters that not all trials have are random.
 

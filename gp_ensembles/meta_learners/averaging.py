@@ -34,9 +34,8 @@ class BayesianModelAveraging(MetaLearner):
 
     Args:
         prior_weights: Prior weights, shape (M,), normalized here; ``None`` for equal ones and any M.
-        prune_below: An expert whose normalized weight is below this **before** a target is dead for good
-            after it, as in the papers with 1e-16; it makes the mixture collapse for ever, so it is off
-            (``None``) by default.
+        prune_below: An expert whose normalized weight is below this **before** a target is removed permanently
+            after it, as in the papers with 1e-16; a mixture that has collapsed stays so. Off (``None``) by default.
 
     Raises:
         ValueError: If a prior weight is negative or not finite, or ``prune_below`` is not in (0, 1).

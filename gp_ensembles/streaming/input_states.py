@@ -189,7 +189,7 @@ class InactiveColumns(NamedTuple):
     .. math:: s_t = \exp\Big(\frac1n \sum_{i \le n} \log |d_i|\Big)
 
     of the first hundred that are not zero, so that a column of zeros and ones is itself, whichever it began with, up to
-    a sign, and neither one outlier nor a beginning a hundred times smaller sets the scale for good. A scale is doubled
+    a sign, and neither one outlier nor a beginning a hundred times smaller sets the scale forever. A scale is doubled
     for as many rows as a deviation is more than ten times as large, and no standardized value is beyond ten.
     """
 

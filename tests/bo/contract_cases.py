@@ -43,7 +43,7 @@ class Case(NamedTuple):
     kind: type[MixtureModel]
     options: Options  # from transformed inputs (n, D) and outcomes (n, 1) of the rows, and inputs as given
     known_noise: bool = True
-    more_knots: bool = False  # whether imagined rows are further knots, while rows for good are not
+    more_knots: bool = False  # whether fantasies are further knots, while data are not
 
     def make(
         self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None, transforms: Transforms = NO_TRANSFORMS

@@ -218,7 +218,7 @@ def joint_of(model, X, noise):
 
 
 @with_components
-def test_imagined_rows_are_conditioned_normal_distributions(name, models):
+def test_fantasies_are_conditioned_normal_distributions(name, models):
     """Every component at the rows and the points together, conditioned in numpy; weights by scipy's densities."""
     ours, num = models[name], 2
     X, new_Y = points(3, num, seed=7), torch.randn(4, 3, num, 1, generator=generator(8), dtype=DTYPE)
@@ -263,7 +263,7 @@ def test_a_batch_of_rows_is_each_alone(name, models):
 
 
 @every
-def test_imagined_rows_in_parts(name, models):
+def test_fantasies_in_parts(name, models):
     ours = models[name]
     X, Y = points(3, seed=7), torch.randn(4, 3, 1, generator=generator(8), dtype=DTYPE)
     first = ours.condition_on_observations(X[:1], Y[:, :1])
@@ -403,7 +403,7 @@ def test_known_noise(name):
 
 
 def test_known_noise_of_further_rows_alone(models):
-    """Of rows for good it is refused, for it would be lost; a batch of imagined rows has it."""
+    """Of data it is refused, for it would be lost; a batch of fantasies has it."""
     for name in CASES:
         ours, (X, Y) = models[name], rows(2, seed=8)
         noise = torch.full((2, 1), 100.0, dtype=DTYPE)

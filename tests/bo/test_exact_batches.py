@@ -138,7 +138,7 @@ def test_a_transform_of_all_data_sets_is_learned_from_their_sum(generator):
 
 
 @pytest.mark.parametrize("known_noise", [False, True])
-def test_rows_for_good_and_imagined_ones(known_noise, generator):
+def test_data_and_fantasies(known_noise, generator):
     batch = Size([3])
     together, apart = make(generator, batch, known_noise)
     X = torch.rand(3, 4, 2, generator=generator, dtype=DTYPE)

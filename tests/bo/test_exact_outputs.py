@@ -317,7 +317,7 @@ def test_a_path_is_one_function():
     assert torch.autograd.gradcheck(acquisition, (batch,))
     positive = ExactEnsembleModel(*(part.exp() for part in rows(num_outputs=1)), outcome_transform=Log())
     assert bool((draw_paths(positive, Size([9]))(X[0, 0]) > 0).all())
-    with pytest.raises(UnsupportedError, match="without members and imagined rows"):
+    with pytest.raises(UnsupportedError, match="without members and fantasies"):
         draw_paths(model.fantasize(X[0, 0], IIDNormalSampler(Size([2]))))
     with pytest.raises(TypeError, match=r"torch.Size\(\[3\]\), got 3"):
         draw_paths(model, 3)

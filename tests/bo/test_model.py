@@ -168,7 +168,7 @@ def test_the_log_evidence_weighs_the_experts():
 @pytest.mark.parametrize("transition", TRANSITIONS)
 @pytest.mark.parametrize("rule", ["averaging", "switching"])
 def test_conditioning_is_filtering_from_scratch(transition, rule):
-    """For good one after another; a batch of one imagined row each learns it as the filter does."""
+    """As data one after another; a batch of one fantasy each learns it as the filter does."""
     ours = model(TRANSITIONS[transition], RULES[rule], outcome_transform=None)
     X, Y = rows(3, seed=3)
     points = torch.rand(3, 2, NUM_INPUTS, generator=generator(5), dtype=DTYPE)
@@ -181,7 +181,7 @@ def test_conditioning_is_filtering_from_scratch(transition, rule):
         for_good = for_good.condition_on_observations(x, y)
     same(for_good, scratch, points)
     if transition != "static" or rule != "averaging":
-        return  # imagined rows are all of the next step
+        return  # fantasies are all of the next step
     fantasies = ours.condition_on_observations(X.expand(2, 3, NUM_INPUTS), Y.expand(2, 3, 1))
     same(scratch, fantasies, points.unsqueeze(1))
 

@@ -58,7 +58,7 @@ class FusedModel(MixtureModel):
       experts' average with shares :math:`s_k(x) \propto w_k(x) \tau_k(x)`, an approximation;
     - models that learn their experts (MoGPE, PoGPE, HetGP) have no separate noise: points are independent.
 
-    Further rows, for good or imagined, are learned by Bayes' rule where the joint distribution allows: the draws are
+    Further data and fantasies are learned by Bayes' rule where the joint distribution allows: the draws are
     weighed by how well they predicted the rows, and a log-linear pool's normal distribution is conditioned on them, so
     that the mean after a fantasy is on average the mean before. In a linear pool every expert learns every row, one
     after another, though only the expert that was chosen predicted it: the mean after a fantasy differs on average, by
@@ -132,7 +132,7 @@ class FusedModel(MixtureModel):
     def likelihood(self) -> GaussianLikelihood:
         """A likelihood with the mean noise at the rows of data; in transformed outcomes."""
         X, plain = self.rows().X.unsqueeze(-2), self._sibling()
-        plain._rows_imagined = None
+        plain._fantasies = None
         with torch.no_grad():
             noise, function = (as_mixture(plain.predict(X, choice)).variance.mean() for choice in (True, False))
         return normal_likelihood(noise - function if self.experts else noise, None)
@@ -149,7 +149,7 @@ class FusedModel(MixtureModel):
         """
         if isinstance(noise, Tensor) and not self.experts:
             raise UnsupportedError("the noise is that of the experts; ask for it by observation_noise=True")
-        rows = self._rows_imagined
+        rows = self._fantasies
         if not self.experts:
             places = torch.broadcast_shapes(X.shape[:-2], self.batch_shape)
             return self._pooled(X.expand(*places, *X.shape[-2:]), None, self._weighed(None))
@@ -176,7 +176,7 @@ class FusedModel(MixtureModel):
     def learned(self, rows: Observations, data: Observations) -> Self:
         """The fusion after more rows, (n, D) and (n, 1): draws weighed, experts conditioned."""
         other = self.fantasies(rows)
-        other.data, other._is_imaginary = data, False
+        other.data, other._is_fantasy = data, False
         return other
 
     def prepare(self, rows: Observations) -> None:
@@ -245,8 +245,8 @@ class FusedModel(MixtureModel):
         return torch.cat(weights), PredictiveComponents(torch.cat([p.log_weights for p in found]), mean, variance)
 
     def _weighed(self, predicted: ExpertPredictions | None) -> Tensor:
-        """Log weights of the draws (*batch, S) after the imagined rows, from the experts' predictions of each."""
-        rows = self._rows_imagined
+        """Log weights of the draws (*batch, S) after the fantasies, from the experts' predictions of each."""
+        rows = self._fantasies
         if rows is None or not rows.X.shape[-2]:
             return self.draw_log_weights
         shape = torch.broadcast_shapes(rows.X.shape[:-1], rows.Y.shape[:-1])

@@ -182,7 +182,7 @@ class KernelMixtureModel(MixtureModel):
         return MixturePosterior(self.log_weights, (mean + self.mean).unsqueeze(-1), covariance.unsqueeze(-3))
 
     def predict(self, X: Tensor, noise: bool | Tensor) -> MixturePosterior:
-        return fantasies.predict(self.joint, self.noise.unsqueeze(-1), self._rows_imagined, X, noise)
+        return fantasies.predict(self.joint, self.noise.unsqueeze(-1), self._fantasies, X, noise)
 
     def learned(self, rows: Observations, data: Observations) -> Self:
         """The processes of all rows; their weights by Bayes' rule."""
@@ -190,7 +190,7 @@ class KernelMixtureModel(MixtureModel):
         other = self._sibling()
         other.data = data
         if self._likelihood is not DenseLikelihood:  # another arithmetic might not take these rows
-            other._rows_imagined = rows if self._rows_imagined is None else self._rows_imagined.followed_by(rows)
+            other._fantasies = rows if self._fantasies is None else self._fantasies.followed_by(rows)
             return other
         after = fantasies.predict(self.joint, self.noise.unsqueeze(-1), rows, rows.X[:1], False)
         other.log_weights = after.log_weights.detach()

@@ -91,7 +91,7 @@ def constant_mean(X: Tensor, y: Tensor) -> ConstantMean:
 class SparseModel(MixtureModel, ABC):
     r"""A sparse BoTorch model of one output: N rows, K knots (inducing points).
 
-    As a mixture it has one component. Rows that are imagined become additional knots, with the knots' posterior as
+    As a mixture it has one component. Fantasies become additional knots, with the knots' posterior as
     their prior. The arguments are those of a :class:`SparseGP`; knots are all distinct rows if ``None``.
 
     Raises:
@@ -273,7 +273,7 @@ class SparseModel(MixtureModel, ABC):
 
     def predict(self, X: Tensor, noise: bool | Tensor) -> Posterior:
         r"""A ``GPyTorchPosterior`` at points (\*t, q, D) as the process has them, noise added as asked for."""
-        return fantasies.predict(self.joint, self._noise().unsqueeze(-1), self._rows_imagined, X, noise).alone()
+        return fantasies.predict(self.joint, self._noise().unsqueeze(-1), self._fantasies, X, noise).alone()
 
     def learned(self, rows: Observations, data: Observations) -> Self:
         """A model of more rows, hyperparameters as they are; knots too, unless every row is one."""

@@ -186,7 +186,7 @@ def test_log_linear_pools_are_conditioned_normal_distributions(known, data, expe
     both = torch.tensor([[0.1], [0.45], [1.2], [0.15], [0.9]], dtype=torch.float64)
     y = torch.tensor([[0.7], [-0.2], [-0.5]], dtype=torch.float64)
     noise = torch.tensor([[0.1], [0.2], [0.05]], dtype=torch.float64) if known else None
-    lead = (None,) if known else ()  # known noise is that of imagined rows
+    lead = (None,) if known else ()  # known noise is that of fantasies
     after = ours.condition_on_observations(both[:3][lead], y[lead], noise=noise)
     after = after.posterior(both[3:], observation_noise=not known)
     before = ours.posterior(both, observation_noise=not known)
