@@ -47,7 +47,7 @@ load = (
     + rng.normal(0, 1, len(time))
 )
 
-model = gpe.OnlineRegressor(gpe.light, random_state=0).fit(X[:-48], load[:-48])
+model = gpe.OnlineRegressor(random_state=0).fit(X[:-48], load[:-48])
 mean = model.predict(X[-48:])
 lower, upper = model.predict_quantiles(X[-48:], [0.05, 0.95])
 print(*model.model_.feature_names, sep="\n")

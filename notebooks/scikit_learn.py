@@ -21,6 +21,8 @@
 
 # %%
 # %matplotlib inline
+from dataclasses import replace
+
 import numpy as np
 import torch
 from sklearn.linear_model import BayesianRidge
@@ -32,8 +34,9 @@ from gp_ensembles.plots.canvas import SERIES, label, new_figure
 
 made = gpe.data.friedman1(300, generator=torch.Generator().manual_seed(0)).table
 X, y = made.X.numpy(), made.y.numpy()
+table = replace(gpe.light, lags=None)  # rows are in no order
 models = {
-    "OnlineRegressor": gpe.OnlineRegressor(gpe.light, random_state=0),
+    "OnlineRegressor": gpe.OnlineRegressor(table, random_state=0),
     "nearest neighbors": KNeighborsRegressor(),
     "Bayesian ridge": BayesianRidge(),
 }

@@ -22,6 +22,7 @@ from gp_ensembles.ensembles.presets import auto, auto_for
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget, LevelTarget, RealTarget, Target
 from gp_ensembles.estimators.inputs import Array, Columns, as_array, as_tensor, checked_inputs, encoded_names, fit_frame
+from gp_ensembles.numerics.warn_caller import warn_caller
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.config import OnBadRow
 from gp_ensembles.streaming.forecasting.forecast import Forecast
@@ -66,8 +67,14 @@ class _OnlineEstimator(ABC, BaseEstimator):
         check_is_fitted(self)
         return as_tensor(checked_inputs(self, X, self.columns_, reset=False))
 
+    def _any_rows(self, X: Any) -> Tensor:
+        """Rows to predict, each on its own."""
+        rows = self._rows(X)
+        _warn_of_past_targets(self.model_, rows.shape[0])
+        return rows
+
     def _predicted(self, X: Any) -> StreamDistribution:
-        rows = self._rows(X)  # first: it refuses an estimator without a model
+        rows = self._any_rows(X)  # first: it refuses an estimator without a model
         return self.model_.predict(rows)
 
     def _model_of(self, spec: EnsembleSpec, num_warmup: int, columns: Columns | None) -> OnlineModel:
@@ -88,7 +95,8 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
     Args:
         spec: What the ensemble is made of; if ``None``, :func:`~gp_ensembles.ensembles.presets.auto_for` real numbers
             with ``one_step=False``, as any row may be predicted. For a stream of which the next row is predicted, give
-            :data:`~gp_ensembles.ensembles.presets.auto`. Its target is real numbers or counts; for classes see
+            :data:`~gp_ensembles.ensembles.presets.auto`; where it has past targets among its inputs, predictions of
+            several rows warn. Its target is real numbers or counts; for classes see
             :class:`OnlineClassifier`.
         warmup: Rows for scales and hyperparameters. With ``partial_fit`` alone, rows are kept until that many have
             come, and meanwhile predictions are the running mean and variance of the targets.
@@ -165,7 +173,7 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
         """
         if return_std and return_cov:
             raise ValueError("return_std and return_cov cannot both be true; the diagonal of the covariance is std²")
-        rows = self._rows(X)
+        rows = self._any_rows(X)
         distribution = self.model_.predict(rows)
         mean = as_array(distribution.mean)
         if return_cov:
@@ -191,7 +199,7 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
         """
         if not 0 < coverage < 1:
             raise ValueError(f"coverage must be above 0 and below 1, got {coverage}; 0.9 is 90 %")
-        rows = self._rows(X)
+        rows = self._any_rows(X)
         if coverage in self.model_.config.coverages:
             lower, upper = self.model_.predict_interval(rows, coverage)
         else:
@@ -416,6 +424,17 @@ def _fitted(model: OnlineModel, X: Array, y: Tensor) -> OnlineModel:
     rows = as_tensor(X)
     model.observe(rows, y)
     return model if model.is_fitted else model.fit(rows, y)
+
+
+def _warn_of_past_targets(model: OnlineModel, num_rows: int) -> None:
+    """A ``UserWarning`` where several rows would each be predicted from the last targets that were learned."""
+    memory = None if model.online is None else model.online.ensemble.layers.memory
+    if memory is not None and num_rows > 1:
+        warn_caller(
+            f"each of {num_rows} rows is predicted as if it came next, from the targets up to {memory.lags[-1]} rows "
+            f"before it; if rows may come in any order, leave out spec or give replace(spec, lags=None); for the next "
+            f"rows of a series call forecast, or predict and learn one row at a time"
+        )
 
 
 def _num_rows(X: Any) -> int:

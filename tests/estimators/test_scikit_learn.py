@@ -16,9 +16,11 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from gp_ensembles.ensembles import targets
 from gp_ensembles.ensembles.bases import LinearBasis, RadialBasis
 from gp_ensembles.ensembles.build import FitSettings
+from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import e_doebe
 from gp_ensembles.estimators.scikit_learn import OnlineClassifier, OnlineRegressor
 from gp_ensembles.experts.empirical_bayes import LBFGS
+from gp_ensembles.meta_learners import FixedShare
 from gp_ensembles.streaming.columns import Standardizer
 from gp_ensembles.streaming.input_states import InputRange
 from tests.refusals import refused
@@ -264,3 +266,16 @@ def test_classes_are_named_before_the_first_rows():
 def test_a_regressor_without_a_model_says_that_it_is_not_fitted(method):
     with pytest.raises(NotFittedError, match="not fitted yet"):
         getattr(OnlineRegressor(), method)(np.zeros((2, 1)))
+
+
+def test_several_rows_predicted_from_the_last_targets_warn():
+    # Between hours that were learned there are no last targets.
+    rng, hours = np.random.default_rng(0), np.arange(200.0).reshape(-1, 1)
+    load, known = hours[:, 0] + rng.normal(size=200), rng.random(200) < 0.8
+    kept, asked = hours[known], hours[~known]
+    model = OnlineRegressor(replace(light, lags=TargetLags((1, 2)), rule=FixedShare()), random_state=0).fit(kept, load[known])
+    assert model.predict(asked[:1]).shape == (1,)
+    for predict in (model.predict, model.predict_interval, model.sample_y, lambda X: model.predict_quantiles(X, [0.5])):
+        with pytest.warns(UserWarning, match="from the targets up to 2 rows before it"):
+            predict(asked)
+    assert OnlineRegressor(light, random_state=0).fit(kept, load[known]).predict(asked).shape == (len(asked),)
