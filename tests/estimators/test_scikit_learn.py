@@ -273,7 +273,8 @@ def test_several_rows_predicted_from_the_last_targets_warn():
     rng, hours = np.random.default_rng(0), np.arange(200.0).reshape(-1, 1)
     load, known = hours[:, 0] + rng.normal(size=200), rng.random(200) < 0.8
     kept, asked = hours[known], hours[~known]
-    model = OnlineRegressor(replace(light, lags=TargetLags((1, 2)), rule=FixedShare()), random_state=0).fit(kept, load[known])
+    lagged = replace(light, lags=TargetLags((1, 2)), rule=FixedShare())
+    model = OnlineRegressor(lagged, random_state=0).fit(kept, load[known])
     assert model.predict(asked[:1]).shape == (1,)
     for predict in (model.predict, model.predict_interval, model.sample_y, lambda X: model.predict_quantiles(X, [0.5])):
         with pytest.warns(UserWarning, match="from the targets up to 2 rows before it"):
