@@ -52,7 +52,6 @@ class FittedFusion:
         ValueError: If the draws do not fit the model.
 
     Example:
-        >>> import torch
         >>> from gp_ensembles.papers.fusion.models import PoGPE
         >>> from gp_ensembles.papers.fusion.function_priors import FourierPrior
         >>> from gp_ensembles.papers.fusion.inference import MAP
@@ -238,7 +237,6 @@ def fit_fusion(
         NumericalError: If the log joint density cannot be used.
 
     Example:
-        >>> import torch
         >>> from gp_ensembles.papers.fusion.models import HetGP
         >>> from gp_ensembles.papers.fusion.function_priors import FourierPrior
         >>> X = torch.linspace(-1, 1, 20, dtype=torch.float64).unsqueeze(-1)

@@ -140,7 +140,6 @@ class HMC(InferenceMethod):
         ValueError: If there is no chain, or another number is negative.
 
     Example:
-        >>> import torch
         >>> from gp_ensembles.papers.fusion.models import HetGP
         >>> from gp_ensembles.papers.fusion.function_priors import FourierPrior
         >>> X = torch.linspace(-1, 1, 8, dtype=torch.float64).unsqueeze(-1)

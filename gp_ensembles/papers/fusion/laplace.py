@@ -63,7 +63,6 @@ class LaplaceApproximation(InferenceMethod):
         ValueError: If a number is not at least one.
 
     Example:
-        >>> import torch
         >>> from gp_ensembles.papers.fusion.models import HetGP
         >>> from gp_ensembles.papers.fusion.function_priors import FourierPrior
         >>> X = torch.linspace(-1, 1, 40, dtype=torch.float64).unsqueeze(-1)

@@ -45,7 +45,6 @@ class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         random_state: Seed, random state or ``None``, as in scikit-learn.
 
     Example:
-        >>> import numpy as np
         >>> rng = np.random.default_rng(0)
         >>> t = rng.uniform(-1, 1, size=(60, 1))
         >>> X = np.hstack([t, np.sin(3 * t), t**2]) + 0.01 * rng.normal(size=(60, 3))

@@ -100,8 +100,7 @@ class KernelMixtureModel(MixtureModel):
         ValueError: If noise is known of other rows, or for another likelihood.
 
     Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.quadrature import Budget, RegressionProblem
+        >>> from gp_ensembles.papers.quadrature import Budget
         >>> from gp_ensembles.papers.quadrature import marginalize
         >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
         >>> problem = RegressionProblem(X, torch.sin(5.0 * X.squeeze(-1)))

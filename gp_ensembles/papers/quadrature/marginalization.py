@@ -96,7 +96,6 @@ def marginalize(
         TypeError: If the evaluations or the draws of the budget are no whole numbers.
 
     Example:
-        >>> import torch
         >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
         >>> problem = RegressionProblem(X, torch.sin(5.0 * X.squeeze(-1)))
         >>> found = marginalize(

@@ -76,7 +76,6 @@ class InformationPolicy(NamedTuple):
         num_nodes: Quadrature nodes of the acquisition function for each number of components.
 
     Example:
-        >>> import torch
         >>> from gp_ensembles.papers.quadrature import Budget, RegressionProblem, Search
         >>> from gp_ensembles.papers.quadrature import marginalize
         >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)

@@ -82,7 +82,6 @@ class RegressionProblem:
         MemoryError: If a likelihood does not fit into memory.
 
     Example:
-        >>> import torch
         >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
         >>> problem = RegressionProblem(X, X.squeeze(-1).sin())
         >>> problem.evaluate(problem.prior.draw(3, 1)).shape

@@ -52,8 +52,7 @@ class Marginalization:
         is_late: Whether the clock ended it.
 
     Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.quadrature import Budget, RegressionProblem
+        >>> from gp_ensembles.papers.quadrature import Budget
         >>> from gp_ensembles.papers.quadrature import marginalize
         >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
         >>> problem = RegressionProblem(X, torch.sin(5.0 * X.squeeze(-1)))
@@ -212,8 +211,7 @@ class Marginalization:
         """The ``count`` heaviest kernels (or as many as there are), to start an online ensemble from.
 
         Example:
-            >>> import torch
-            >>> from gp_ensembles.papers.quadrature import Budget, RegressionProblem
+            >>> from gp_ensembles.papers.quadrature import Budget
             >>> from gp_ensembles.papers.quadrature import marginalize
             >>> from gp_ensembles.engine import Ensemble
             >>> from gp_ensembles.meta_learners import BayesianModelAveraging

@@ -128,7 +128,6 @@ def VFE() -> Approximation:
     .. math:: \log N(r; 0, Q + \tau^2 I) - \frac{1}{2 \tau^2} \sum_i (k_{ii} - q_{ii})
 
     Example:
-        >>> import torch
         >>> one = torch.ones(1, 1, dtype=torch.float64)
         >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])
         >>> round(float(VFE().objective(projection)), 4)
@@ -143,7 +142,6 @@ def DTC() -> Approximation:
     No bound: adding knots may overfit.
 
     Example:
-        >>> import torch
         >>> one = torch.ones(1, 1, dtype=torch.float64)
         >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])
         >>> round(float(DTC().objective(projection)), 4)
@@ -158,7 +156,6 @@ def DIC() -> Approximation:
     Its variances collapse away from the knots.
 
     Example:
-        >>> import torch
         >>> one = torch.ones(1, 1, dtype=torch.float64)
         >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])
         >>> round(float(DIC().objective(projection)), 4)
@@ -173,7 +170,6 @@ def FITC() -> Approximation:
     .. math:: \log N\big(r; 0, Q + \mathrm{diag}(k - q) + \tau^2 I\big)
 
     Example:
-        >>> import torch
         >>> one = torch.ones(1, 1, dtype=torch.float64)
         >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])
         >>> round(float(FITC().objective(projection)), 4)
@@ -188,7 +184,6 @@ def FIC() -> Approximation:
     Marginals are those of FITC; jointly, test points are correlated through the knots only.
 
     Example:
-        >>> import torch
         >>> one = torch.ones(1, 1, dtype=torch.float64)
         >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])
         >>> round(float(FIC().objective(projection)), 4)

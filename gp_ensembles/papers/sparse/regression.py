@@ -73,7 +73,6 @@ class SparseGP(SparseModel):
         ValueError: If shapes do not fit, a value is not finite, or there are more knots than distinct rows.
 
     Example:
-        >>> import torch
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
         >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[::10], ScaleKernel(RBFKernel()))
@@ -171,7 +170,6 @@ class ExactGP(SparseModel):
         ValueError: If shapes do not fit, or a value is not finite.
 
     Example:
-        >>> import torch
         >>> from gpytorch.kernels import MaternKernel, ScaleKernel
         >>> X = torch.linspace(0, 1, 20, dtype=torch.float64).unsqueeze(-1)
         >>> model = ExactGP(X, torch.sin(6.0 * X.squeeze(-1)), ScaleKernel(MaternKernel()))

@@ -71,8 +71,7 @@ def select_knots(
         NumericalError: If the objective cannot be evaluated with the first knots.
 
     Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
+        >>> from gpytorch.kernels import RBFKernel
         >>> from gp_ensembles.papers.sparse import GreedyBlocks
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
         >>> y = torch.sin(6.0 * X.squeeze(-1))
