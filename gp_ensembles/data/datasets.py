@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gp_ensembles.data.synthetic import drifting_sensor, friedman1, friedman2, gp_draw, switching_gps
+from gp_ensembles.data.synthetic import drifting_sensor, friedman1, friedman2, switching_gps
 from gp_ensembles.data.table import Table, read_csv
 
 _TABLES = Path(__file__).parent / "tables"  # SOURCES.md there says where they are from, and their licenses
@@ -202,11 +202,6 @@ def _seeded() -> torch.Generator:
     return torch.Generator("cpu").manual_seed(0)
 
 
-def _gp_table() -> Table:
-    X = torch.linspace(0, 10, 500, dtype=torch.float64, device="cpu")[:, None]
-    return gp_draw(X, generator=_seeded()).table
-
-
 _LOADERS: Mapping[str, Callable[[], Table]] = MappingProxyType(
     {
         "airline_passengers": airline_passengers,
@@ -217,7 +212,6 @@ _LOADERS: Mapping[str, Callable[[], Table]] = MappingProxyType(
         "drifting_sensor": lambda: drifting_sensor(_NUM_ROWS, generator=_seeded()).table,
         "friedman1": lambda: friedman1(_NUM_ROWS, generator=_seeded()).table,
         "friedman2": lambda: friedman2(_NUM_ROWS, generator=_seeded()).table,
-        "gp_draw": _gp_table,
         "switching_gps": lambda: switching_gps(_NUM_ROWS, generator=_seeded()).table,
     }
 )

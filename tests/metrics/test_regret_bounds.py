@@ -20,7 +20,6 @@ from gp_ensembles.metrics.regret_bounds import (
     newton_bound,
     path_prior_bound,
     soft_bayes_bound,
-    switching_bound,
 )
 from gp_ensembles.numerics.cholesky import NumericalError
 
@@ -243,8 +242,6 @@ def test_prior_of_sequences_is_a_distribution(seed, num_experts, num_steps):
 def test_prior_of_a_sequence_has_the_special_cases():
     for path in ([0, 0, 0, 0], [0, 1, 1, 2], [2, 1, 2, 1]):
         used = int(np.count_nonzero(np.diff(path)))
-        value = path_prior_bound(meta.sticky_transition(3, 0.9), torch.tensor(path))
-        assert value == pytest.approx(switching_bound(3, 4, used, 0.9))
         value = path_prior_bound(meta.sticky_transition(3, 1 - 0.3 + 0.3 / 3), torch.tensor(path))
         assert value == pytest.approx(fixed_share_bound(3, 4, used, 0.3))
     assert path_prior_bound(group_transition("abab", 0.1), torch.tensor([0, 1])) == math.inf

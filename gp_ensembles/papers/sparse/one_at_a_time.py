@@ -128,7 +128,7 @@ class BayesianOptimization:
     objective has no noise. The process has a closed form: its mean is the average, its variance that of the largest
     likelihood, its lengthscale the best of a dozen.
 
-    Under :func:`VFE` the objectives of all rows cost less than a search among them, as long as a table of rows and
+    Under ``VFE`` the objectives of all rows cost less than a search among them, as long as a table of rows and
     rows fits into memory: then all are evaluated, and the best row is exact.
 
     Args:
@@ -144,7 +144,7 @@ class BayesianOptimization:
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
         >>> from gp_ensembles.papers.sparse import FIC
         >>> y = torch.sin(6.0 * X.squeeze(-1))
-        >>> model = SparseGP(X, y, X[:1], ScaleKernel(RBFKernel()), approximation=FIC())
+        >>> model = SparseGP(X, y, X[:1], ScaleKernel(RBFKernel()), approximation=FIC)
         >>> rows, objectives = BayesianOptimization(num_initial=3, num_evaluations=6).propose(model)
         >>> rows.shape, bool(objectives.max() > model.objective())
         (torch.Size([6]), True)

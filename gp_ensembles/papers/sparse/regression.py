@@ -89,7 +89,7 @@ class SparseGP(SparseModel):
         likelihood: GaussianLikelihood | None = None,
         mean: Mean | None = None,
         *,
-        approximation: Approximation | None = None,
+        approximation: Approximation = VFE,
         nugget: float | None = None,
         train_Yvar: Tensor | None = None,
         input_transform: InputTransform | None = None,
@@ -97,7 +97,7 @@ class SparseGP(SparseModel):
     ) -> None:
         transforms = input_transform, outcome_transform
         super().__init__(train_X, train_Y, knots, kernel, likelihood, mean, nugget, train_Yvar, *transforms)
-        self.approximation = VFE() if approximation is None else approximation
+        self.approximation = approximation
         self.register_added_loss_term("penalty")  # type: ignore[operator]
 
     def projection(self, knots: Tensor | None = None) -> Projection:
@@ -123,12 +123,12 @@ class SparseGP(SparseModel):
     def bound_gap(self) -> float:
         """Titsias' upper less VFE's lower bound, in nats: the approximation's own objective need not be a bound."""
         projection = self.projection()
-        return float(upper_bound(projection) - VFE().objective(projection))
+        return float(upper_bound(projection) - VFE.objective(projection))
 
     def follow_rows(self, *, all_are_knots: bool) -> None:
         """Nothing, but VFE is exact where all rows are knots."""
         if all_are_knots:
-            self.approximation = VFE()
+            self.approximation = VFE
 
     def training_prior(self) -> MultivariateNormal:
         """The prior through the knots, with which ``ExactMarginalLogLikelihood`` is the objective over N."""
@@ -194,7 +194,7 @@ class ExactGP(SparseModel):
     ) -> None:
         transforms = input_transform, outcome_transform
         super().__init__(train_X, train_Y, None, kernel, likelihood, mean, 0.0, train_Yvar, *transforms)
-        self.approximation = VFE()  # which is exact
+        self.approximation = VFE  # which is exact
         self._set_knots()
 
     def objective(self) -> Tensor:

@@ -18,7 +18,7 @@ from gp_ensembles.numerics.warn_caller import warn_caller
 from gp_ensembles.papers.rows import check_rows
 from gp_ensembles.papers.sparse.adaptive import AdaptiveKnots
 from gp_ensembles.papers.sparse.base import SparseModel, constant_mean
-from gp_ensembles.papers.sparse.collapsed import Approximation
+from gp_ensembles.papers.sparse.collapsed import VFE, Approximation
 from gp_ensembles.papers.sparse.fitting import Coordinates, has_free_hyperparameters, spread_of
 from gp_ensembles.papers.sparse.regression import SparseGP
 from gp_ensembles.papers.sparse.strategies import Selection, SelectionRun, Strategy
@@ -36,7 +36,7 @@ def select_knots(
     mean: Mean | None = None,
     *,
     strategy: Strategy = AdaptiveKnots(),  # noqa: B008 (immutable)
-    approximation: Approximation | None = None,
+    approximation: Approximation = VFE,
     nugget: float | None = None,
     progress: bool = False,
     generator: torch.Generator | None = None,
@@ -56,7 +56,7 @@ def select_knots(
             :class:`AdaptiveKnots` one that is linear in the inputs where there are ten rows for each coefficient.
         strategy: How knots are chosen: :class:`AdaptiveKnots`, :class:`GreedyBlocks`, :class:`OneAtATime` or
             :class:`Simultaneous`.
-        approximation: What is maximized and predicted; :func:`VFE` if ``None``.
+        approximation: What is maximized and predicted.
         nugget: As in :class:`SparseGP`.
         progress: Whether to show a progress bar.
         generator: Source of randomness.

@@ -75,7 +75,7 @@ def test_copies_left_out_together():
 
 
 def sparse(X, y, knots):
-    return SparseGP(X, y, knots, ScaleKernel(MaternKernel(nu=2.5)), approximation=VFE(), nugget=0.0)
+    return SparseGP(X, y, knots, ScaleKernel(MaternKernel(nu=2.5)), approximation=VFE, nugget=0.0)
 
 
 # Functions without noise: name, function of rows in the unit cube, rows, columns.
@@ -108,7 +108,7 @@ def test_intervals_without_noise_hold_nine_of_ten(name):
 
 
 def test_rows_left_out_of_a_sparse_process():
-    for approximation in (VFE(), FIC(), DTC()):
+    for approximation in (VFE, FIC, DTC):
         X, y = rows(30, noise=0.3)
         model = settled(SparseGP(X, y, X[:6] + 0.05, ScaleKernel(MaternKernel(nu=2.5)), approximation=approximation))
         model.nugget = 0.0
@@ -116,7 +116,7 @@ def test_rows_left_out_of_a_sparse_process():
         between, own = kernel(knots, X.numpy()), kernel(knots, knots)
         prior = between.T @ np.linalg.solve(own, between)
         unexplained = 1.7 - prior.diagonal()
-        noise = NOISE + unexplained * (approximation == FIC())
+        noise = NOISE + unexplained * (approximation == FIC)
         # Whether predictions have what the knots leave open, as the approximation itself says.
         open_ = unexplained * float(approximation.predictive(2 * ONE, ONE) > 0)
         places = torch.tensor([0, 5, 29])
