@@ -43,12 +43,7 @@ def folder_file(folder: str | Path, name: str) -> tuple[Path, str, tuple[str, ..
     return None if path.suffix == ".npz" else (path, str(entry["target"]), _listed(folder, name, entry))
 
 
-def load_folder(
-    folder: str | Path,
-    name: str,
-    *,
-    features: Sequence[str] | None = None,
-) -> Table:
+def load_folder(folder: str | Path, name: str, *, features: Sequence[str] | None = None) -> Table:
     r"""Load a set of a folder by its manifest: inputs and target by name, never by their place in the file.
 
     Args:

@@ -56,13 +56,7 @@ def init_scores(like: Tensor) -> StreamScores:
 
 
 def update_scores(
-    state: StreamScores,
-    y: Tensor,
-    log_weights: Tensor,
-    mean: Tensor,
-    variance: Tensor,
-    *,
-    level: float = 0.9,
+    state: StreamScores, y: Tensor, log_weights: Tensor, mean: Tensor, variance: Tensor, *, level: float = 0.9
 ) -> StreamScores:
     """Score a block of mixture predictions, skipping rows with a missing target.
 

@@ -110,7 +110,7 @@ def test_the_registry_loads_every_name():
     pytest.importorskip("river")
     names = available()
     assert names == sorted(set(names))
-    assert {*DRAWS, "trump_approval", "diabetes"} <= set(names)
+    assert {*DRAWS, "trump_approval"} <= set(names)
     for name in names:
         table, again = load(name), load(name)
         assert table.name == name

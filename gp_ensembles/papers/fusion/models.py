@@ -378,5 +378,5 @@ def _warn_of_scale(y: Tensor, X: Tensor, prior: FourierPrior) -> None:
     if size > _FAR * stddev:
         warn_caller(
             f"targets of size {size:.2g} lie far outside a prior of standard deviation {stddev:.2g}: standardize them, "
-            "or give the prior of the mean a larger amplitude",
+            "or give the prior of the mean a larger amplitude"
         )

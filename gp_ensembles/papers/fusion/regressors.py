@@ -100,7 +100,7 @@ def scale_regressors(regressors: Sequence[Regressor], X: Tensor, y: Tensor) -> S
         if shared := known_rows(one, X, y):
             warn_caller(
                 f"{_name(one, k)} was fitted to {shared} of these {len(X)} rows, and its errors are smaller here than "
-                "elsewhere: give other rows, or take cross_fit",
+                "elsewhere: give other rows, or take cross_fit"
             )
     return found
 

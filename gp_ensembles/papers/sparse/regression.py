@@ -9,11 +9,7 @@ from botorch.models.transforms.outcome import OutcomeTransform
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.mlls import AddedLossTerm
-from linear_operator.operators import (
-    DiagLinearOperator,
-    LowRankRootAddedDiagLinearOperator,
-    LowRankRootLinearOperator,
-)
+from linear_operator.operators import DiagLinearOperator, LowRankRootAddedDiagLinearOperator, LowRankRootLinearOperator
 from torch import Tensor
 
 from gp_ensembles.numerics.cholesky import cholesky

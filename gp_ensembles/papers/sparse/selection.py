@@ -95,7 +95,7 @@ def select_knots(
     if bool(least > 0.1 * y.var()):
         warn_caller(
             f"the likelihood's least noise variance, {float(least):.1g}, is as large as the targets' variance, "
-            f"{float(y.var()):.1g}: standardize the targets, or give a likelihood with a smaller bound",
+            f"{float(y.var()):.1g}: standardize the targets, or give a likelihood with a smaller bound"
         )
     return _search(model, strategy, progress=progress, generator=generator)
 
@@ -134,9 +134,7 @@ def _search(model: SparseGP, strategy: Strategy, *, progress: bool, generator: t
             stop_reason = "interrupted"
             warn_caller(f"interrupted with {run.model.num_knots} knots; the model is the best so far")
     if has_free_hyperparameters(run.model) and (stuck := Coordinates(run.model).at_bounds()):
-        warn_caller(
-            f"{', '.join(stuck)} ended ten thousand times off the start: standardize the data, or start nearer",
-        )
+        warn_caller(f"{', '.join(stuck)} ended ten thousand times off the start: standardize the data, or start nearer")
     run.model.eval()
     if isinstance(strategy, AdaptiveKnots) and run.model.likelihood.noise.requires_grad:
         warn_of_noise(run.model.likelihood.noise.mean(), run.model.train_y)
@@ -148,7 +146,7 @@ def _warn_of_gap(model: SparseModel) -> None:
     if _OPEN_GAP * num_rows < gap < math.inf:
         warn_caller(
             f"with {model.num_knots} knots the bounds of the log evidence are {gap:.3g} nats apart, "
-            f"{gap / num_rows:.2g} per row: more knots may predict better",
+            f"{gap / num_rows:.2g} per row: more knots may predict better"
         )
 
 
