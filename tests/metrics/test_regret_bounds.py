@@ -67,15 +67,6 @@ def test_no_mixture_is_better_by_more_than_the_gap(seed, num_experts, num_steps,
     assert totals.max() <= result.log_prob.sum() + num_steps * 1e-9 + 1e-9 * scale * num_steps
 
 
-def test_best_mixture_of_two_by_a_fine_grid():
-    log_prob = densities(1, 2, 100, 2.0)
-    grid = torch.linspace(0, 1, 50_001, dtype=torch.float64)
-    totals = torch.log(grid.unsqueeze(1) * log_prob[0].exp() + (1 - grid.unsqueeze(1)) * log_prob[1].exp()).sum(1)
-    result = best_fixed_mixture(log_prob, tolerance=1e-12)
-    assert float(result.weights[0]) == pytest.approx(float(grid[totals.argmax()]), abs=2e-5)
-    assert result.num_iterations < 30
-
-
 def test_best_mixture_ignores_missing_and_impossible_targets():
     log_prob = densities(2, 4, 50)
     holes = torch.cat([log_prob, torch.zeros(4, 20, dtype=torch.float64)], 1)

@@ -92,10 +92,7 @@ def test_distinct_lags_give_what_direct_evaluation_gives():
 
 @settings(max_examples=40)
 @given(
-    st.sets(st.integers(0, 60), min_size=25, max_size=40),
-    st.floats(1e-3, 1e3),
-    st.floats(-1e3, 1e3),
-    st.integers(0, 3),
+    st.sets(st.integers(0, 60), min_size=25, max_size=40), st.floats(1e-3, 1e3), st.floats(-1e3, 1e3), st.integers(0, 3)
 )
 def test_distinct_lags_of_grids_with_gaps_and_duplicates(places, step, origin, repeats):
     rows = sorted(places) + sorted(places)[:repeats]
@@ -113,12 +110,7 @@ def test_distinct_lags_of_grids_with_gaps_and_duplicates(places, step, origin, r
 
 
 def test_inputs_without_enough_common_lags():
-    for X in [
-        data(0, 30, 1)[0],
-        data(0, 30, 2)[0],
-        torch.zeros(1, 1).double(),
-        torch.full((5, 1), 3.0).double(),
-    ]:
+    for X in [data(0, 30, 1)[0], data(0, 30, 2)[0], torch.zeros(1, 1).double(), torch.full((5, 1), 3.0).double()]:
         assert distinct_lags(X) is None
 
 

@@ -142,17 +142,6 @@ def test_bounds_are_in_order_and_further_knots_raise_them(seed):
     assert all(later >= earlier - 1e-6 * (1.0 + abs(earlier)) for earlier, later in pairwise(values))
 
 
-@seeds
-def test_bounds_meet_the_evidence_when_knots_are_the_data(seed):
-    problem = Problem.random(seed)
-    projection, exact = problem.project(problem.X), log_evidence(problem)
-    # The nugget alone is left open: each row has 2 delta of it, and the trace divides it by the noise.
-    open_share = float(projection.unexplained.sum() / projection.noise)
-    allowed = 2.0 * open_share * (1.0 + float(problem.y.square().sum() / problem.noise)) + 1e-6
-    for bound in (upper_bound, *(one.objective for one in (VFE, FITC, DTC))):
-        assert abs(float(bound(projection)) - exact) <= allowed
-
-
 @pytest.mark.parametrize("approximation", ALL, ids=name_of)
 def test_gradients_of_objectives_by_finite_differences(approximation):
     problem = Problem.random(3, num_rows=8, num_knots=3)
@@ -164,12 +153,3 @@ def test_gradients_of_objectives_by_finite_differences(approximation):
 
     logs = torch.stack([problem.scale, problem.lengthscale, problem.noise]).log()
     assert torch.autograd.gradcheck(value, [part.clone().requires_grad_() for part in (logs, problem.Z, problem.y)])
-
-
-def test_what_test_points_have_beside_the_knots(generator):
-    for approximation in ALL:
-        root = torch.randn(2, 5, 6, generator=generator, dtype=torch.float64)
-        prior, explained = root @ root.mT, 0.5 * root[..., :2] @ root[..., :2].mT
-        shares = {"FIC": torch.eye(5, dtype=torch.float64), "DIC": 0.0}
-        expected = (prior - explained) * shares.get(name_of(approximation), 1.0)
-        assert torch.equal(approximation.predictive(prior, explained), expected)

@@ -9,7 +9,7 @@ from gpytorch.means import Mean, ZeroMean
 from torch import Tensor
 
 from gp_ensembles.experts import GaussianExpert
-from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare
+from gp_ensembles.meta_learners import BayesianModelAveraging
 from gp_ensembles.papers.sparse import DIC, FITC, VFE, ExactGP, SparseGP, start_online
 from gp_ensembles.papers.sparse import online as online_module
 from gp_ensembles.papers.sparse.base import SparseModel
@@ -176,14 +176,6 @@ def test_an_ensemble_of_fitted_models() -> None:
     other = start_online(models, RULE).observe(X, y.index_fill(0, torch.tensor([12]), 30.0))
     assert torch.equal(seen.mean[:13], other.mean[:13])
     assert torch.equal(seen.variance[:13], other.variance[:13])
-
-
-def test_a_checkpoint_goes_on_in_a_fresh_object() -> None:
-    one, other = (start_online([sparse(), exact()], FixedShare(0.01)) for _ in range(2))
-    X, y = far(30, seed=6)
-    one.observe(X[:20], y[:20])
-    other.load_state_dict(one.state_dict())
-    assert torch.equal(one.observe(X[20:], y[20:]).log_prob, other.observe(X[20:], y[20:]).log_prob)
 
 
 def test_evidence_is_that_of_the_predictions() -> None:

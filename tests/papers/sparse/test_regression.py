@@ -105,9 +105,6 @@ def test_golden_predictions_and_objectives(name):
             joint = found.distribution.covariance_matrix + (noise + delta) * torch.eye(len(mean), dtype=mean.dtype)
             assert torch.allclose(joint, data[f"{kind}_pred_cov"], rtol=1e-8, atol=1e-8)
     assert value_of(golden_model(data, FIC).objective()) == pytest.approx(float(data["fic_logml"]), rel=1e-9)
-    model = golden_model(data, VFE)
-    assert value_of(model.objective()) == pytest.approx(float(data["elbo"]), abs=5e-4)
-    assert value_of(model.objective()) <= float(data["full_logml"]) <= value_of(model.upper_bound())
 
 
 @pytest.mark.parametrize(
