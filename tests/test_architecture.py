@@ -83,7 +83,7 @@ TABLE = {
     ),
     # bo: the posterior of a mixture. distributions, papers/sparse: predictions with tails. scipy: L-BFGS.
     "papers/quadrature": (
-        "numerics spectral bo files distributions papers/sparse",
+        "numerics spectral bo files distributions papers/sparse papers/rows papers/plain",
         "gpytorch botorch linear_operator numpy scipy tqdm",
     ),
     # scipy: L-BFGS with bounds. numpy: what it speaks. features: knots as a feature map of online experts.
@@ -95,7 +95,7 @@ TABLE = {
     ),
     # engine, bo: mixtures as distributions and posteriors. metrics: the best fixed mixture. spectral: frequencies.
     "papers/fusion": (
-        "numerics features spectral metrics engine bo distributions files papers/rows",
+        "numerics features spectral metrics engine bo distributions files papers/rows papers/plain",
         "gpytorch botorch linear_operator tqdm numpy",
     ),
     # features, spectral: the frequencies of the experts' kernels. meta_learners: how experts are weighed.

@@ -148,7 +148,6 @@ assert classes.predict_proba(rows[order][60:]).shape == (20, 2)
 table = gpe.data.drifting_sensor(40, jump_at=20, gap=(30, 32), generator=generator).table
 assert len(table.y) == 40
 assert len(gpe.data.load("trump_approval").y) == 1001
-assert len(gpe.data.load("diabetes").y) == 442
 """
     )
 

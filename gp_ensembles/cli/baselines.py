@@ -3,13 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from gp_ensembles.cli.predictions import (
-    PredictedRows,
-    rows_of_classes,
-    rows_of_mixture,
-    rows_of_numbers,
-    rows_of_rates,
-)
+from gp_ensembles.cli.predictions import PredictedRows, rows_of_classes, rows_of_mixture, rows_of_numbers, rows_of_rates
 from gp_ensembles.distributions import StudentTMixture
 from gp_ensembles.distributions.latent_mixture import LatentMixture
 from gp_ensembles.engine.ensemble import Ensemble

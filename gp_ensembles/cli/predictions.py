@@ -10,14 +10,13 @@ from torch import Tensor
 from gp_ensembles.calibration import IntervalLevels
 from gp_ensembles.calibration.levels import CoverageState, count_coverage
 from gp_ensembles.distributions import LatentMixture, Mixture, Recalibrated, StudentTMixture, WithPointMass
-from gp_ensembles.distributions.counts import LogRateCounts
+from gp_ensembles.distributions.counts import CountDistributions, LogRateCounts
 from gp_ensembles.distributions.quadrature import at_nodes, crps_at_nodes
 from gp_ensembles.likelihoods import MulticlassLikelihood
 from gp_ensembles.likelihoods.predictive import num_classes
 from gp_ensembles.metrics.discrete import (
     ClassScores,
     ranked_probability_of_counts,
-    ranked_probability_of_poisson,
     ranked_probability_score,
     summarize_classes,
     update_class_scores,
@@ -110,11 +109,8 @@ def rows_of_mixture(mixture: LatentMixture, y: Tensor, block_size: int | None = 
         probabilities, log_prob = mixture.class_probabilities.double().cpu(), mixture.log_prob(y).double().cpu()
         is_ordered = not isinstance(likelihood, MulticlassLikelihood)
         return rows_of_classes(probabilities, log_prob, y.double().cpu(), is_ordered=is_ordered)
-    counts = mixture.counts()
-    ends = counts.quantile(y.new_tensor([[0.05], [0.95]]).expand(-1, y.shape[0]))
-    crps = ranked_probability_of_counts(counts.cdf, counts.reach, y.double(), counts.lower, counts.upper)
-    rows = *mixture.moments(), *ends, mixture.log_prob(y), crps, y
-    mean, variance, lower, upper, log_prob, crps, y = (part.double().cpu() for part in rows)
+    rows = *mixture.moments(), *_ends_and_crps(mixture.counts(), y), mixture.log_prob(y), y
+    mean, variance, lower, upper, crps, log_prob, y = (part.double().cpu() for part in rows)
     return _discrete_rows(y, mean, variance, (lower, upper), log_prob, crps)
 
 
@@ -122,9 +118,14 @@ def rows_of_rates(rate: Tensor, y: Tensor) -> PredictedRows:
     """Rows from Poisson rates (B,)."""
     rate = rate.clamp_min(1e-6)
     counts = LogRateCounts(rate.new_zeros(1), rate.log().unsqueeze(0), torch.zeros_like(rate).unsqueeze(0))
-    ends = counts.quantile(y.new_tensor([[0.05], [0.95]]).expand(-1, y.shape[0]))
-    log_prob = torch.xlogy(y, rate) - rate - torch.lgamma(y + 1)
-    return _discrete_rows(y, rate, rate, ends, log_prob, ranked_probability_of_poisson(rate, y))
+    *ends, crps = _ends_and_crps(counts, y)
+    return _discrete_rows(y, rate, rate, ends, torch.xlogy(y, rate) - rate - torch.lgamma(y + 1), crps)
+
+
+def _ends_and_crps(counts: CountDistributions, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """5 and 95 % quantiles, and scores of counts y (B,)."""
+    lower, upper = counts.quantile(y.new_tensor([[0.05], [0.95]]).expand(-1, y.shape[0]))
+    return lower, upper, ranked_probability_of_counts(counts.cdf, counts.reach, y.double(), counts.lower, counts.upper)
 
 
 def rows_of_numbers(distribution: NumberDistribution, y: Tensor, scale: float) -> PredictedRows:

@@ -7,15 +7,7 @@
   meter readings for the demo.
 """
 
-from gp_ensembles.data.datasets import (
-    airline_passengers,
-    available,
-    bananas,
-    diabetes,
-    load,
-    trump_approval,
-    water_flow,
-)
+from gp_ensembles.data.datasets import airline_passengers, available, bananas, load, trump_approval, water_flow
 from gp_ensembles.data.folder import load_folder
 from gp_ensembles.data.synthetic import drifting_sensor, friedman1, friedman2
 from gp_ensembles.data.table import Table, read_csv
@@ -25,7 +17,6 @@ __all__ = [
     "airline_passengers",
     "available",
     "bananas",
-    "diabetes",
     "drifting_sensor",
     "friedman1",
     "friedman2",

@@ -1,4 +1,4 @@
-"""Data sets by name: small real ones of this package, river and scikit-learn, and synthetic ones."""
+"""Data sets by name: small real ones of this package and of river, and synthetic ones."""
 
 import difflib
 import math
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gp_ensembles.data.synthetic import drifting_sensor, friedman1, friedman2, gp_draw, switching_gps
+from gp_ensembles.data.synthetic import drifting_sensor, friedman1, friedman2, switching_gps
 from gp_ensembles.data.table import Table, read_csv
 
 _TABLES = Path(__file__).parent / "tables"  # SOURCES.md there says where they are from, and their licenses
@@ -154,40 +154,14 @@ def bananas() -> Table:
     return Table(X, _float64([float(y) for _, y in rows]), ("x1", "x2"), "label", "bananas")
 
 
-def diabetes() -> Table:
-    """Progress of diabetes a year after ten measurements of a patient: 442 rows, 10 inputs.
-
-    Inputs in their raw units. Rows have no order in time. Source: ``sklearn.datasets.load_diabetes``.
-
-    Returns:
-        The table, X (442, 10) and y (442,).
-
-    Raises:
-        ImportError: If scikit-learn is not installed.
-
-    Example:
-        >>> diabetes().feature_names[:3]
-        ('age', 'sex', 'bmi')
-    """
-    try:
-        from sklearn.datasets import load_diabetes
-    except ImportError as error:
-        raise ImportError(_lacks("scikit-learn", "sklearn")) from error
-    bunch = load_diabetes(scaled=False)
-    names = tuple(str(name) for name in bunch.feature_names)
-    return Table(_float64(bunch.data.tolist()), _float64(bunch.target.tolist()), names, "progression", "diabetes")
-
-
 def _river(name: str) -> list[tuple[dict[str, Any], Any]]:
     try:
         from river import datasets
     except ImportError as error:
-        raise ImportError(_lacks("river", "river")) from error
+        raise ImportError(
+            "this data set is part of river, which is not installed; pip install 'gp_ensembles[river]'"
+        ) from error
     return list(getattr(datasets, name)())
-
-
-def _lacks(package: str, extra: str) -> str:
-    return f"this data set is part of {package}, which is not installed; pip install 'gp_ensembles[{extra}]'"
 
 
 def _circle(turn: float) -> tuple[float, float]:
@@ -202,22 +176,15 @@ def _seeded() -> torch.Generator:
     return torch.Generator("cpu").manual_seed(0)
 
 
-def _gp_table() -> Table:
-    X = torch.linspace(0, 10, 500, dtype=torch.float64, device="cpu")[:, None]
-    return gp_draw(X, generator=_seeded()).table
-
-
 _LOADERS: Mapping[str, Callable[[], Table]] = MappingProxyType(
     {
         "airline_passengers": airline_passengers,
         "bananas": bananas,
-        "diabetes": diabetes,
         "trump_approval": trump_approval,
         "water_flow": water_flow,
         "drifting_sensor": lambda: drifting_sensor(_NUM_ROWS, generator=_seeded()).table,
         "friedman1": lambda: friedman1(_NUM_ROWS, generator=_seeded()).table,
         "friedman2": lambda: friedman2(_NUM_ROWS, generator=_seeded()).table,
-        "gp_draw": _gp_table,
         "switching_gps": lambda: switching_gps(_NUM_ROWS, generator=_seeded()).table,
     }
 )

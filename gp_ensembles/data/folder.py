@@ -1,7 +1,6 @@
 """Data sets of a folder with a manifest of inputs and targets."""
 
 import difflib
-import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,14 +43,7 @@ def folder_file(folder: str | Path, name: str) -> tuple[Path, str, tuple[str, ..
     return None if path.suffix == ".npz" else (path, str(entry["target"]), _listed(folder, name, entry))
 
 
-def load_folder(
-    folder: str | Path,
-    name: str,
-    *,
-    features: Sequence[str] | None = None,
-    gaps: Sequence[str] = (),
-    verify: bool = False,
-) -> Table:
+def load_folder(folder: str | Path, name: str, *, features: Sequence[str] | None = None) -> Table:
     r"""Load a set of a folder by its manifest: inputs and target by name, never by their place in the file.
 
     Args:
@@ -59,15 +51,13 @@ def load_folder(
             ``features`` (N, D) and ``target`` (N,).
         name: Name of the set.
         features: Inputs instead of the manifest's, in the desired order (csv only).
-        gaps: More columns, after the inputs (csv only).
-        verify: Compare the file with the manifest's ``sha256`` first.
 
     Returns:
         The table, rows in the order of the file; NaN where a cell is missing.
 
     Raises:
         FileNotFoundError: If the folder, its manifest or the file does not exist.
-        ValueError: If the name is unknown, the set has no inputs, or the file differs from its checksum.
+        ValueError: If the name is unknown, or the set has no inputs.
 
     Example:
         >>> import pathlib, tempfile
@@ -82,18 +72,14 @@ def load_folder(
     folder = Path(folder)
     entry = _entry(folder, name)
     path = folder / str(entry["file"])
-    if (verify or path.suffix == ".npz") and not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist")
-    if verify:
-        _verify(path, entry)
     if path.suffix == ".npz":
+        if not path.is_file():
+            raise FileNotFoundError(f"{path} does not exist")
         if features is not None:
             raise ValueError(f"{name} is an array file without named columns; leave out features")
         return _load_npz(path, entry)
-    columns = list(features) if features is not None else list(_listed(folder, name, entry))
-    columns += [column for column in gaps if column not in columns]
-    table = read_csv(path, str(entry["target"]), columns, gaps=gaps)
-    return table._replace(name=name)
+    columns = _listed(folder, name, entry) if features is None else features
+    return read_csv(path, str(entry["target"]), columns)._replace(name=name)
 
 
 def _entry(folder: Path, name: str) -> dict[str, Any]:
@@ -131,15 +117,6 @@ def _entries(folder: Path) -> dict[str, dict[str, Any]]:
         return {str(entry["name"]): dict(entry) for entry in manifest["datasets"]}
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is not a manifest with a list of named datasets: {error!r}") from None
-
-
-def _verify(path: Path, entry: dict[str, Any]) -> None:
-    expected = entry.get("sha256")
-    if expected is None:
-        raise ValueError(f"the manifest has no sha256 for {entry['name']}; load it without verify")
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if found != expected:
-        raise ValueError(f"{path} has sha256 {found}, the manifest says {expected}; get the file again")
 
 
 def _load_npz(path: Path, entry: dict[str, Any]) -> Table:

@@ -1,7 +1,7 @@
 """Data drawn from known distributions, each with the noise-free truth, in float64, and the messy table of the demo."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -94,46 +94,6 @@ def friedman2(num_rows: int, noise: float = 125.0, *, generator: torch.Generator
     return _observe("friedman2", X, truth, noise, generator)
 
 
-def gp_draw(
-    X: Tensor,
-    covariance: Callable[[Tensor, Tensor], Tensor] | None = None,
-    noise: float = 0.1,
-    *,
-    generator: torch.Generator | None = None,
-) -> Draw:
-    r"""An exact draw of a Gaussian process at the given inputs.
-
-    ``f ~ N(0, K)`` by the Cholesky factor of K, with a billionth of its mean diagonal added (Rasmussen and Williams
-    2006, appendix A.2). Costs O(N^3).
-
-    Args:
-        X: Inputs, float64, shape (N, D); rows keep their order.
-        covariance: Takes inputs (N, D) and (K, D), gives their covariances (N, K); a GPyTorch kernel does through
-            ``lambda a, b: kernel(a, b).to_dense()``. An RBF with unit scales by default.
-        noise: Standard deviation of the noise.
-        generator: Source of randomness.
-
-    Returns:
-        The table with these X, the values without noise, and the noise VARIANCE.
-
-    Raises:
-        TypeError: If X is not float64.
-        ValueError: If X is not (N, D), or the covariance is not positive definite.
-
-    Example:
-        >>> X = torch.linspace(0, 1, 20, dtype=torch.float64)[:, None]
-        >>> gp_draw(X, noise=0.2, generator=torch.Generator().manual_seed(0)).truth.shape
-        torch.Size([20])
-    """
-    if X.dtype != torch.float64:
-        raise TypeError(f"inputs are {X.dtype}, not float64; convert them with X.double()")
-    if X.ndim != 2:
-        raise ValueError(f"inputs have shape {tuple(X.shape)}, not (N, D); add an axis")
-    _check(X.shape[0], noise)
-    truth = _function_draw(X, _rbf(1.0) if covariance is None else covariance, generator).detach()
-    return _observe("gp_draw", X, truth, noise, generator)
-
-
 def switching_gps(
     num_rows: int,
     *,
@@ -171,7 +131,7 @@ def switching_gps(
     X = 5 * _uniform(num_rows, 1, generator)
     parts = torch.tensor_split(X, len(lengthscales))
     pairs = list(zip(parts, lengthscales, strict=True))
-    truth = torch.cat([_function_draw(part, _rbf(scale), generator) for part, scale in pairs])
+    truth = torch.cat([_function_draw(part, scale, generator) for part, scale in pairs])
     segment = torch.cat([part.new_full(part.shape[:1], i).long() for i, part in enumerate(parts)])
     drawn = _observe("switching_gps", X, truth, noise, generator)
     return drawn._replace(parts={"segment": segment, "lengthscale": X.new_tensor(lengthscales)[segment]})
@@ -237,27 +197,12 @@ def _check(num_rows: int, noise: float) -> None:
         raise ValueError(f"the noise's standard deviation is {noise:g}; it must be finite and not negative")
 
 
-def _rbf(lengthscale: float) -> Callable[[Tensor, Tensor], Tensor]:
-    r"""The kernel :math:`\exp(-|x - x'|^2 / (2 \ell^2))` of inputs (N, D) and (K, D), shape (N, K)."""
+def _function_draw(X: Tensor, lengthscale: float, generator: torch.Generator | None) -> Tensor:
+    r"""A draw at X (N, D), shape (N,), of the process with the kernel :math:`\exp(-|x - x'|^2 / (2 \ell^2))`."""
     # Differences, not torch.cdist, whose matrix product loses the small distances.
-    return lambda X, other: (-0.5 * (X[:, None] - other).div(lengthscale).square().sum(-1)).exp()
-
-
-def _function_draw(
-    X: Tensor, covariance: Callable[[Tensor, Tensor], Tensor], generator: torch.Generator | None
-) -> Tensor:
-    """A draw at X (N, D) by the Cholesky factor, a billionth of the mean diagonal added: shape (N,). Costs O(N^3)."""
-    num_rows = X.shape[0]
-    matrix = covariance(X, X).to(X).clone()
-    if matrix.shape != (num_rows, num_rows):
-        raise ValueError(f"the covariance of {num_rows} rows has shape {tuple(matrix.shape)}, not (N, N)")
-    if not bool(matrix.isfinite().all()):
-        raise ValueError("the covariance has entries that are not finite; look at its scales and inputs")
+    matrix = (-0.5 * (X[:, None] - X).div(lengthscale).square().sum(-1)).exp()
     matrix.diagonal().add_(_NUGGET * matrix.diagonal().mean())
-    factor, info = torch.linalg.cholesky_ex(matrix)
-    if int(info) > 0:
-        raise ValueError(f"the covariance is not positive definite (leading minor {int(info)}); check the function")
-    drawn: Tensor = factor @ _normal(X, generator)
+    drawn: Tensor = torch.linalg.cholesky(matrix) @ _normal(X, generator)
     return drawn
 
 

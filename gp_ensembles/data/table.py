@@ -38,9 +38,7 @@ class Table(NamedTuple):
     name: str
 
 
-def read_csv(
-    path: str | Path, target: str, features: Sequence[str] | None = None, *, gaps: Sequence[str] = ()
-) -> Table:
+def read_csv(path: str | Path, target: str, features: Sequence[str] | None = None) -> Table:
     r"""Read a whole text table, gzipped or not, or a Parquet file.
 
     Its dialect is detected, and columns that are no numbers are encoded, as :func:`~gp_ensembles.tables.open_rows` does
@@ -50,7 +48,6 @@ def read_csv(
         path: The file.
         target: Name of the target column.
         features: Names of the input columns, in the desired order; all other columns by default.
-        gaps: More input columns.
 
     Returns:
         The table, rows in the order of the file.
@@ -70,7 +67,7 @@ def read_csv(
     chosen = None if features is None else tuple(features)
     if chosen is not None and len(set(chosen)) < len(chosen):
         raise ValueError(f"the same feature is named twice in {', '.join(chosen)}")
-    options = TableOptions(features=chosen, gaps=tuple(gaps))
+    options = TableOptions(features=chosen)
     stream = open_rows(path, target, options, num_warm_up=USUAL_WARM_UP)
     rows = Rows.join(list(stream))
     return Table(rows.X, rows.y, stream.feature_names, target, table_name(str(path)))

@@ -98,21 +98,6 @@ def ranked_probability_score(cdf: Tensor, y: Tensor) -> Tensor:
     return torch.where(torch.isnan(y), torch.nan, (cdf - step).square().sum(-1))
 
 
-def ranked_probability_of_poisson(rate: Tensor, y: Tensor) -> Tensor:
-    r"""Ranked probability score of Poisson predictions in closed form, :math:`E|Y - y| - \tfrac12 E|Y - Y'|`.
-
-    .. math:: 2 (y F(y) - \lambda F(y - 1)) + \lambda - y - \lambda e^{-2\lambda} (I_0(2\lambda) + I_1(2\lambda))
-
-    Shapes: ``rate`` (B,), ``y`` (B,); returns (B,).
-    """
-    # y F(y) = y F(y - 1) + y p(y): torch's F is right to 1e-10 only, and y times it would be subtracted from its like.
-    below = torch.special.gammaincc(y, rate)
-    probability = (torch.xlogy(y, rate) - rate - torch.lgamma(y + 1)).exp()
-    inner = rate * (torch.special.i0e(2 * rate) + torch.special.i1e(2 * rate))
-    score: Tensor = 2 * ((y - rate) * below + y * probability) + rate - y - inner
-    return score
-
-
 def ranked_probability_of_counts(
     cdf: Callable[[Tensor, Tensor], Tensor],
     reach: Callable[[Tensor, Tensor], Tensor],

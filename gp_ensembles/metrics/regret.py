@@ -57,7 +57,6 @@ def best_expert(log_prob: Tensor) -> BestExpert:
         ValueError: If there is no expert, or a log density is not legal (the row and the expert are named).
 
     Example:
-        >>> import torch
         >>> best_expert(torch.tensor([[-1.0, -1.0], [-0.5, -2.0]])).expert
         tensor(0)
     """
@@ -89,7 +88,6 @@ def best_fixed_mixture(log_prob: Tensor, tolerance: float = 1e-9, max_iterations
         NumericalError: If the gap is above the tolerance after all passes.
 
     Example:
-        >>> import torch
         >>> log_prob = torch.tensor([[0.8, 0.2, 0.2], [0.2, 0.8, 0.8]], dtype=torch.float64).log()
         >>> best_fixed_mixture(log_prob).weights
         tensor([0.2222, 0.7778], dtype=torch.float64)
@@ -135,7 +133,6 @@ def best_switching_path(expert_log_prob: Tensor, num_switches: int) -> BestPath:
         ValueError: If there is no expert, ``num_switches`` is negative, or a log density is not legal.
 
     Example:
-        >>> import torch
         >>> best_switching_path(torch.tensor([[0.0, 0.0, -9.0], [-9.0, -9.0, 0.0]]), num_switches=1).path
         tensor([0, 0, 1])
     """
@@ -182,7 +179,6 @@ def cumulative_regret(log_prob: Tensor, rival_log_prob: Tensor) -> Tensor:
         ValueError: If the shapes do not fit, there is no rival, or a log density is NaN (the row is named).
 
     Example:
-        >>> import torch
         >>> experts = torch.tensor([[-1.0, -1.0], [-0.5, -2.0]])
         >>> own = torch.tensor([-1.0, -1.5])
         >>> cumulative_regret(own, best_expert(experts).log_prob)

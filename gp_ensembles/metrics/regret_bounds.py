@@ -37,25 +37,6 @@ def fixed_share_bound(num_experts: int, num_steps: int, num_switches: int, share
     return math.log(num_experts) + switching - (num_steps - 1 - num_switches) * stay
 
 
-def switching_bound(num_experts: int, num_steps: int, num_switches: int, stay: float) -> float:
-    """Most that sticky switching can lose to a sequence of its experts with S switches, in nats.
-
-    Raises:
-        ValueError: If M experts cannot switch S times in T steps, or ``stay`` is not a probability.
-    """
-    if num_experts < 1 or not 0 <= num_switches <= (num_steps - 1 if num_experts > 1 else 0):
-        raise ValueError(f"{num_experts} experts cannot switch {num_switches} times in {num_steps} steps")
-    if not 0 <= stay <= 1:
-        raise ValueError(f"stay must be a probability, got {stay}")
-    if num_experts == 1:
-        return 0.0
-    num_stays = num_steps - 1 - num_switches
-    if (num_switches > 0 and stay == 1) or (num_stays > 0 and stay == 0):
-        return math.inf
-    switching = num_switches * math.log((num_experts - 1) / (1 - stay)) if num_switches else 0.0
-    return math.log(num_experts) + switching - (num_stays * math.log(stay) if num_stays else 0.0)
-
-
 def path_prior_bound(transition: Tensor, path: Tensor, prior_weights: Tensor | None = None) -> float:
     """Most that Markov switching loses to one sequence of its experts: minus the log prior probability of it.
 

@@ -23,7 +23,6 @@ def observed_mean(score: Tensor, y: Tensor) -> Tensor:
     ``score`` (..., N) has one number per row; values of missing rows are ignored.
 
     Example:
-        >>> import torch
         >>> observed_mean(torch.tensor([1.0, 9.0, 3.0]), torch.tensor([0.0, torch.nan, 0.0]))
         tensor(2.)
     """
@@ -37,7 +36,6 @@ def log_score(log_prob: Tensor, y: Tensor) -> Tensor:
     ``log_prob`` (..., N) are log predictive densities made before each target.
 
     Example:
-        >>> import torch
         >>> log_score(torch.tensor([-1.0, 0.0, -2.0]), torch.tensor([0.0, torch.nan, 1.0]))
         tensor(-1.5000)
     """
@@ -54,7 +52,6 @@ def median_mnlp(log_prob: Tensor, y: Tensor) -> Tensor:
     ``log_prob`` (..., N) are log predictive densities, noise counted once. NaN if no target is observed.
 
     Example:
-        >>> import torch
         >>> median_mnlp(torch.tensor([-1.0, -2.0, -90.0]), torch.zeros(3))
         tensor(2.)
     """
@@ -72,7 +69,6 @@ def nmse(mean: Tensor, y: Tensor) -> Tensor:
     Of means (..., N); infinite or NaN if the targets are constant.
 
     Example:
-        >>> import torch
         >>> nmse(torch.tensor([1.0, 1.0]), torch.tensor([0.0, 2.0]))
         tensor(1.)
     """
@@ -100,7 +96,6 @@ def sample_srmse(mean: Tensor, y: Tensor) -> Tensor:
     Of means (..., T); NaN for fewer than two targets, infinite or NaN if they are constant.
 
     Example:
-        >>> import torch
         >>> sample_srmse(torch.tensor([1.0, 1.0, 2.0]), torch.tensor([0.0, 1.0, 2.0]))
         tensor(0.5774)
     """
@@ -129,7 +124,6 @@ def crps_mixture(log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor,
         ValueError: If the tolerance is negative.
 
     Example:
-        >>> import torch
         >>> one = torch.zeros(1, 1)
         >>> crps_mixture(one, one, one + 1, torch.zeros(1))
         tensor([0.2337])
@@ -149,7 +143,6 @@ def pit(log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Tenso
     Uniform on [0, 1] and independent over time if the predictions are right.
 
     Example:
-        >>> import torch
         >>> one = torch.zeros(1, 1)
         >>> pit(one, one, one + 1, torch.zeros(1))
         tensor([0.5000])
@@ -172,7 +165,6 @@ def covered(pit_values: Tensor, level: float) -> Tensor:
         ValueError: If the level is not in [0, 1].
 
     Example:
-        >>> import torch
         >>> covered(torch.tensor([0.01, 0.5, torch.nan]), level=0.9)
         tensor([0., 1., nan])
     """

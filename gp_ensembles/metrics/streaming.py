@@ -48,7 +48,6 @@ def init_scores(like: Tensor) -> StreamScores:
     """Empty scores on the device of ``like``.
 
     Example:
-        >>> import torch
         >>> init_scores(torch.zeros(1)).num_rows
         tensor(0., dtype=torch.float64)
     """
@@ -57,13 +56,7 @@ def init_scores(like: Tensor) -> StreamScores:
 
 
 def update_scores(
-    state: StreamScores,
-    y: Tensor,
-    log_weights: Tensor,
-    mean: Tensor,
-    variance: Tensor,
-    *,
-    level: float = 0.9,
+    state: StreamScores, y: Tensor, log_weights: Tensor, mean: Tensor, variance: Tensor, *, level: float = 0.9
 ) -> StreamScores:
     """Score a block of mixture predictions, skipping rows with a missing target.
 
@@ -76,7 +69,6 @@ def update_scores(
         level: Level of the central interval whose coverage is counted; keep it the same over a stream.
 
     Example:
-        >>> import torch
         >>> y, one = torch.tensor([0.0, torch.nan]), torch.ones(1, 2)
         >>> scores = update_scores(init_scores(y), y, 0 * one, 0 * one, one)
         >>> summarize(scores).crps.item(), scores.num_scored.item()
@@ -120,7 +112,6 @@ def summarize(state: StreamScores) -> ScoreSummary:
     """Averages of the scores so far.
 
     Example:
-        >>> import torch
         >>> one = torch.ones(1, 1)
         >>> scores = update_scores(init_scores(one), one[0], 0 * one, 0 * one, one)
         >>> summarize(scores).mean_absolute_error

@@ -19,10 +19,4 @@ from gp_ensembles.plots.calibration import plot_calibration
 from gp_ensembles.plots.canvas import save_figure
 from gp_ensembles.plots.stream import plot_bands, plot_score, plot_weights
 
-__all__ = [
-    "plot_bands",
-    "plot_calibration",
-    "plot_score",
-    "plot_weights",
-    "save_figure",
-]
+__all__ = ["plot_bands", "plot_calibration", "plot_score", "plot_weights", "save_figure"]

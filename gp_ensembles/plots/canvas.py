@@ -67,7 +67,6 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
 
     Example:
         >>> import tempfile
-        >>> from matplotlib.figure import Figure
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     save_figure(Figure(figsize=(1, 1)), folder + "/empty.png").name
         'empty.png'

@@ -8,9 +8,4 @@ from gp_ensembles.tables.explain import explain
 from gp_ensembles.tables.options import TableOptions
 from gp_ensembles.tables.stream import RowStream, open_rows
 
-__all__ = [
-    "RowStream",
-    "TableOptions",
-    "explain",
-    "open_rows",
-]
+__all__ = ["RowStream", "TableOptions", "explain", "open_rows"]

@@ -87,12 +87,7 @@ def find_zone(cells: Sequence[str]) -> tuple[float, ...]:
 
 
 def parse(
-    cells: Cells,
-    style: str,
-    zone: tuple[float, ...] = (),
-    timezone: str | None = None,
-    *,
-    may_be_wrong: bool = False,
+    cells: Cells, style: str, zone: tuple[float, ...] = (), timezone: str | None = None, *, may_be_wrong: bool = False
 ) -> Dates:
     """Cells as dates in a format, those without an offset of a time zone; NaN for what is no date where that may be."""
     if cells.dtype.kind == "M":

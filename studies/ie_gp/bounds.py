@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gp_ensembles.metrics.regret_bounds import fixed_share_bound
 from gp_ensembles.numerics import normal
 
 
@@ -51,6 +52,12 @@ def batch_estimate(Phi: Tensor, y: Tensor, noise: Tensor, prior_variance: Tensor
     half_log_determinant = R.diagonal(dim1=-2, dim2=-1).abs().log().sum(-1)
     cost = 0.5 * weights.square().sum(-1) / prior_variance + half_log_determinant
     return BatchEstimate(weights, torch.where(seen, log_prob, torch.nan), cost)
+
+
+def switching_bound(num_experts: int, num_steps: int, num_switches: int, stay: float) -> float:
+    """Most that sticky switching loses to experts in turn with S switches: that of fixed share which stays as often."""
+    share = (1 - stay) * num_experts / max(num_experts - 1, 1)
+    return fixed_share_bound(num_experts, num_steps, num_switches, share)
 
 
 def static_bound(

@@ -25,12 +25,11 @@ from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
 from gp_ensembles.meta_learners.base import MetaLearner
 from gp_ensembles.meta_learners.switching import MarkovSwitching, sticky_transition
 from gp_ensembles.metrics import best_expert, best_switching_path, cumulative_regret
-from gp_ensembles.metrics.regret_bounds import switching_bound
 from studies.harness.panels import Curve, Panel, panels_table, save_panels
 from studies.harness.parts import Parts, Record, Results, running
 from studies.harness.report import write_report
 from studies.harness.text import aligned
-from studies.ie_gp.bounds import batch_estimate, static_bound
+from studies.ie_gp.bounds import batch_estimate, static_bound, switching_bound
 
 NUM_ROWS = 4000
 NUM_FEATURES = 100

@@ -14,10 +14,9 @@ from gp_ensembles.filters.textbook import textbook_filter
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
 from gp_ensembles.meta_learners.base import MetaLearner
 from gp_ensembles.meta_learners.switching import MarkovSwitching, sticky_transition
-from gp_ensembles.metrics.regret_bounds import switching_bound
 from studies.harness.experiment import Choices, Experiment, Size
 from studies.harness.trials import Case, run_cases
-from studies.ie_gp.bounds import batch_estimate, static_bound
+from studies.ie_gp.bounds import batch_estimate, static_bound, switching_bound
 from studies.ie_gp.regret import waves, waves_in_turn
 from studies.ie_gp.restarts import restart_bound, restart_mixture, restarted_log_prob
 

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from importlib.util import find_spec
 from typing import NamedTuple
 
@@ -10,7 +9,7 @@ import torch
 from sklearn.decomposition import PCA, IncrementalPCA, KernelPCA
 from torch import Tensor
 
-from gp_ensembles.papers.gplvm import IEGPLVM, LatentSettings, die_gplvm, ie_gplvm, sie_gplvm
+from gp_ensembles.papers.gplvm import LatentSettings, ie_gplvm
 from gp_ensembles.papers.gplvm.presets import RBF_VARIANCES
 from studies.ie_gplvm.gpytorch_model import LEARNING_RATE, MINIBATCH, NUM_INDUCING, gpytorch_embedding
 from studies.ie_gplvm.sets import LatentRows
@@ -95,13 +94,14 @@ def without_umap() -> str | None:
     )
 
 
-def _ensemble(preset: Callable[..., IEGPLVM]) -> Callable[[LatentTask], LatentAnswer]:
+def _ensemble(stay: float | None = None, walk: float = 0.0) -> Callable[[LatentTask], LatentAnswer]:
     def run(task: LatentTask) -> LatentAnswer:
         rows, first = task.rows.Y, task.rows.num_start
         clock = time.perf_counter()
         generator = torch.Generator().manual_seed(task.seed)
-        settings = LatentSettings(seed=task.seed)
-        model = preset(rows.shape[1], NUM_LATENT, NUM_FREQUENCIES, settings=settings, generator=generator)
+        settings = LatentSettings(seed=task.seed, random_walk_ratio=walk)
+        sizes = rows.shape[1], NUM_LATENT, NUM_FREQUENCIES
+        model = ie_gplvm(*sizes, stay=stay, settings=settings, generator=generator)
         start = model.start(rows[:first])
         start_seconds = time.perf_counter() - clock
         later = model.update(rows[first:], block_size=task.effort.block_size)
@@ -163,9 +163,9 @@ def _umap(task: LatentTask) -> LatentAnswer:
 
 
 RUNS: dict[str, Callable[[LatentTask], LatentAnswer]] = {
-    "ie_gplvm": _ensemble(ie_gplvm),
-    "sie_gplvm": _ensemble(partial(sie_gplvm, stay=STAY)),
-    "die_gplvm": _ensemble(partial(die_gplvm, random_walk_ratio=RANDOM_WALK_RATIO)),
+    "ie_gplvm": _ensemble(),
+    "sie_gplvm": _ensemble(stay=STAY),
+    "die_gplvm": _ensemble(walk=RANDOM_WALK_RATIO),
     "pca": _batch(_pca),
     "incremental_pca": _batch(_incremental_pca),
     "kernel_pca": _batch(_kernel_pca),

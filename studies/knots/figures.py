@@ -70,7 +70,7 @@ def new_knot(choices: Choices) -> str:
     X, y = _rows(choices)
     kernel, likelihood = start_values(y)
     knots = kmeans_knots(X, _FIRST, generator=torch.Generator().manual_seed(choices.seed))
-    model = SparseGP(X, y, knots, kernel, likelihood, fixed_mean(y), approximation=VFE())
+    model = SparseGP(X, y, knots, kernel, likelihood, fixed_mean(y), approximation=VFE)
     optimizer_of(choices.as_published, 200).optimize(model)
     places = _places(X, model.knots.detach())
     with torch.no_grad():

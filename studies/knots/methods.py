@@ -140,23 +140,23 @@ def _exact(task: KnotTask) -> KnotAnswer:
 
 
 def _obvk(task: KnotTask) -> KnotAnswer:
-    return _one_at_a_time(task, _bayesian_optimization(task), VFE())
+    return _one_at_a_time(task, _bayesian_optimization(task), VFE)
 
 
 def _orvk(task: KnotTask) -> KnotAnswer:
-    return _one_at_a_time(task, RandomSubset(), VFE())
+    return _one_at_a_time(task, RandomSubset(), VFE)
 
 
 def _obfk(task: KnotTask) -> KnotAnswer:
-    return _one_at_a_time(task, _bayesian_optimization(task), FIC())
+    return _one_at_a_time(task, _bayesian_optimization(task), FIC)
 
 
 def _svk(task: KnotTask) -> KnotAnswer:
-    return _selected(task, Simultaneous(len(_started(task)), optimizer_of(task.as_published, 200)), VFE())
+    return _selected(task, Simultaneous(len(_started(task)), optimizer_of(task.as_published, 200)), VFE)
 
 
 def _svo(task: KnotTask) -> KnotAnswer:
-    return _selected(task, Simultaneous(_started(task), optimizer_of(task.as_published, 200)), VFE())
+    return _selected(task, Simultaneous(_started(task), optimizer_of(task.as_published, 200)), VFE)
 
 
 def _obvk_published(task: KnotTask) -> KnotAnswer:
@@ -164,7 +164,7 @@ def _obvk_published(task: KnotTask) -> KnotAnswer:
 
 
 def _blocks(task: KnotTask) -> KnotAnswer:
-    return _selected(task, GreedyBlocks(max_knots=task.max_knots), VFE())
+    return _selected(task, GreedyBlocks(max_knots=task.max_knots), VFE)
 
 
 def _default(task: KnotTask) -> KnotAnswer:

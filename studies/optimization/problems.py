@@ -13,14 +13,14 @@ import torch
 from botorch.test_functions import synthetic
 from botorch.test_functions.synthetic import SyntheticTestFunction
 from botorch.utils.transforms import unnormalize
+from numpy.typing import NDArray
+from sklearn.datasets import load_diabetes
 from sklearn.model_selection import KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVR
 from torch import Tensor
 
-from gp_ensembles.data import Table
-from gp_ensembles.data.datasets import diabetes
 from studies.optimization.drawn import DIMENSION, draw, highest
 
 # The drifting landscape: turns of its optimum about the center, and breaths of its height, in evaluations.
@@ -110,20 +110,21 @@ def drifting(X: Tensor, evaluation: int) -> Tensor:
     return (bump - ripples).unsqueeze(-1)
 
 
-def cross_validated(table: Table, x: Tensor) -> float:
+def cross_validated(X: NDArray[np.float64], y: NDArray[np.float64], x: Tensor) -> float:
     r"""Coefficient of determination of a support vector machine, averaged over five folds.
 
     Args:
-        table: The data; inputs and target are put in units of their deviations (inputs in each fold's training rows).
+        X: Inputs (N, D), put in units of their deviations in each fold's training rows.
+        y: Targets (N,), put in units of their deviation.
         x: Its hyperparameters on the unit cube, shape (3,): C from 0.001 to 100, the RBF kernel's inverse squared
             length scale from 1e-4 to 10 and the tube from 0.001 to 1, each on a log scale.
     """
     places = zip(x.tolist(), _TUNED, strict=True)
     regularization, inverse, tube = (low * (high / low) ** place for place, (low, high) in places)
-    target = ((table.y - table.y.mean()) / table.y.std()).numpy()
+    target = (y - y.mean()) / y.std(ddof=1)
     machine = SVR(C=regularization, gamma=inverse, epsilon=tube)
     folds = KFold(_FOLDS, shuffle=True, random_state=0)
-    scores = cross_val_score(make_pipeline(StandardScaler(), machine), table.X.numpy(), target, cv=folds)
+    scores = cross_val_score(make_pipeline(StandardScaler(), machine), X, target, cv=folds)
     return float(np.mean(scores))
 
 
@@ -145,10 +146,10 @@ def _drifting(name: str, seed: int) -> Problem:
 
 
 def _tuning(name: str, seed: int) -> Problem:
-    table = diabetes()
+    data = load_diabetes(return_X_y=True, scaled=False)
 
     def evaluate(X: Tensor, evaluation: int) -> Tensor:
-        return X.new_tensor([[cross_validated(table, x)] for x in X])
+        return X.new_tensor([[cross_validated(*data, x)] for x in X])
 
     return Problem(name, len(_TUNED), evaluate, None)
 

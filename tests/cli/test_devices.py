@@ -42,42 +42,29 @@ def folder(tmp_path, monkeypatch):
 
 COMMANDS = {
     "stream and resume": [
-        ["stream", "rows.csv", "--target", "y", "--config", "small.yaml", "--warmup", "60", "--out", "OUT/a", *QUIET],
-        ["resume", "more.csv", "--checkpoint", "OUT/a", "--out", "OUT/b", *QUIET],
-        [
-            "forecast",
-            "--checkpoint",
-            "OUT/b",
-            "--horizon",
-            "2",
-            "--num_paths",
-            "5",
-            "--out",
-            "OUT/f",
-            *PLAIN,
-            "--pictures",
-            "false",
-        ],
+        "stream rows.csv --target y --config small.yaml --warmup 60 --out OUT/a --report false",
+        "resume more.csv --checkpoint OUT/a --out OUT/b --report false",
+        "forecast --checkpoint OUT/b --horizon 2 --num_paths 5 --out OUT/f --pictures false",
     ],
     "series": [
-        ["stream", "meters.csv", "--target", "load", "--series", "meter", "--config", "series.yaml", "--out", "OUT/s"]
-        + PLAIN,
-        ["resume", "later.csv", "--checkpoint", "OUT/s", "--out", "OUT/t", *PLAIN],
+        "stream meters.csv --target load --series meter --config series.yaml --out OUT/s",
+        "resume later.csv --checkpoint OUT/s --out OUT/t",
     ],
-    "compare": [
-        ["compare", "rows.csv", "--target", "y", "--configs", "small.yaml", "--warmup", "60", "--out", "OUT/c", *PLAIN]
-    ],
+    "compare": ["compare rows.csv --target y --configs small.yaml --warmup 60 --out OUT/c"],
 }
+
+
+def given(command, out):
+    return [*command.replace("OUT", out).split(), *PLAIN]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_files_are_those_of_the_host(name, folder, capsys, gpu):
     for device, where in (("cpu", contextlib.nullcontext()), ("cuda", gpu.here())):
         with where as graphs:
-            for number, words in enumerate(COMMANDS[name]):
-                given = [word.replace("OUT", device) for word in words]
-                given += ["--device", device] if number == 0 else []  # then where the run before was
-                assert main(given) == 0, capsys.readouterr().err
+            for number, command in enumerate(COMMANDS[name]):
+                where_to = ["--device", device] if number == 0 else []  # then where the run before was
+                assert main([*given(command, device), *where_to]) == 0, capsys.readouterr().err
     tables = sorted(path.relative_to("cpu") for path in Path("cpu").rglob("*.csv"))
     assert tables
     for path in tables:
@@ -104,10 +91,9 @@ def test_a_run_says_once_why_nothing_was_recorded(folder, capsys, gpu):
 
 def test_series_of_a_gpu_go_on_on_the_host(folder, refused, gpu):
     with gpu.here():
-        given = [word.replace("OUT", "gpu") for word in COMMANDS["series"][0]]
-        assert main([*given, "--device", "cuda", "--dtype", "float32"]) == 0
+        assert main([*given(COMMANDS["series"][0], "gpu"), "--device", "cuda", "--dtype", "float32"]) == 0
     assert Fleet.notes_in("gpu/s/fleet")["device"] == "cuda"
-    again = [word.replace("OUT", "gpu") for word in COMMANDS["series"][1]]
+    again = given(COMMANDS["series"][1], "gpu")
     if not torch.cuda.is_available():
         refused(main(again), "torch sees no such GPU; use cpu (--device cpu)")
     assert main([*again, "--device", "cpu"]) == 0
@@ -118,8 +104,7 @@ def test_series_of_a_gpu_go_on_on_the_host(folder, refused, gpu):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_one_sentence(folder, capsys):
     for commands in COMMANDS.values():
-        given = [word.replace("OUT", "none") for word in commands[0]]
-        assert main([*given, "--device", "cuda"]) == 2
+        assert main([*given(commands[0], "none"), "--device", "cuda"]) == 2
         reported = capsys.readouterr().err
         assert reported.count("\n") == 1
         assert "torch sees no such GPU; use cpu (--device cpu)" in reported

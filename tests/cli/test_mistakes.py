@@ -83,7 +83,7 @@ def test_compare_goes_on_after_any_failure_keeps_what_is_good_and_makes_no_folde
     words, usual = ("compare", place / "good.csv", "--configs", place / "bad.yaml"), {"target": "y", "warmup": 60}
     assert run(*words, place / "small.yaml", **usual, out=place / "both") == 2
     results = json.loads((place / "both" / "compare.json").read_text())
-    assert "error" in results["bad"]
+    assert "bases" in results["bad"]["error"]
     assert results["small"]["rows"] == 100
     before = (place / "both" / "compare.csv").read_bytes()
     assert run(*words, **usual, out=place / "both") == 2

@@ -1,6 +1,5 @@
 """Folders with a manifest: columns by name, never by place."""
 
-import hashlib
 import json
 
 import numpy as np
@@ -22,10 +21,9 @@ def folder(tmp_path):
     arm = {"name": "arm", "file": "arm.csv", "features": ["speed", "angle"], "target": "torque1"}
     digits = {"name": "digits", "file": "digits.npz", "features": "X", "target": "y"}
     entries = [
-        arm | {"sha256": hashlib.sha256(CSV.encode()).hexdigest()},
-        arm | {"name": "arm_changed", "sha256": "0" * 64},
+        arm,
         arm | {"name": "arm_series", "features": [], "other_targets": ["torque2"]},
-        arm | {"name": "gone", "file": "gone.csv", "sha256": "0" * 64},
+        arm | {"name": "gone", "file": "gone.csv"},
         arm | {"name": "gone_digits", "file": "gone.npz", "features": "X"},
         {"name": "holes", "file": "holes.csv", "features": ["a", "b"], "target": "y"},
         {"name": "no_target", "file": "arm.csv", "features": ["speed"]},
@@ -40,15 +38,14 @@ def folder(tmp_path):
 
 
 def test_columns_are_the_manifests(folder):
-    table = load_folder(folder, "arm", verify=True)
+    table = load_folder(folder, "arm")
     assert table.feature_names == ("speed", "angle")
     assert (table.name, table.target_name) == ("arm", "torque1")
     assert table.X.tolist() == [[2.0, 0.5], [3.0, 0.25]]
     assert table.y.isnan().tolist() == [False, True]
 
 
-def test_other_features_may_be_asked_for_and_checksums_are_not_looked_at_unless_asked_for(folder):
-    load_folder(folder, "arm_changed")
+def test_other_features_may_be_asked_for(folder):
     assert load_folder(folder, "arm", features=["torque2"]).X.tolist() == [[9.0], [8.0]]
     assert load_folder(folder, "holes", features=["a"]).X.tolist() == [[1.0], [3.0]]
 
@@ -66,8 +63,6 @@ def test_other_features_may_be_asked_for_and_checksums_are_not_looked_at_unless_
         ("infinite", {}, "row 2, column 1 is not finite"),
         ("digits", {"features": ["X0"]}, "without named columns"),
         ("arm", {"features": ["angel"]}, "did you mean angle"),
-        ("arm_changed", {"verify": True}, "the manifest says 000"),
-        ("digits", {"verify": True}, "no sha256 for digits"),
     ],
 )
 def test_what_is_wrong_is_said(folder, name, options, message):
@@ -76,9 +71,9 @@ def test_what_is_wrong_is_said(folder, name, options, message):
 
 
 def test_what_is_not_there(folder, tmp_path_factory):
-    for name, verify in (("gone", False), ("gone", True), ("gone_digits", False)):
+    for name in ("gone", "gone_digits"):
         with pytest.raises(FileNotFoundError, match="does not exist"):
-            load_folder(folder, name, verify=verify)
+            load_folder(folder, name)
     with pytest.raises(FileNotFoundError, match="needs a manifest"):
         folder_names(tmp_path_factory.mktemp("bare"))
 
@@ -97,7 +92,7 @@ def test_shared_sets_agree_with_their_manifest(shared, name):
     folder = shared / "data"
     entries = json.loads((folder / "manifest.json").read_text())["datasets"]
     (entry,) = (entry for entry in entries if entry["name"] == name)
-    table = load_folder(folder, name, verify=True)
+    table = load_folder(folder, name)
     assert table.X.shape == (entry["rows"], entry["n_features"])
     assert float(table.y.mean()) == pytest.approx(entry["checks"]["target_mean"], rel=1e-9)
     assert float(table.y.min()) == entry["checks"]["target_min"]

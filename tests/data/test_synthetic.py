@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gp_ensembles.data import available, drifting_sensor, friedman1, friedman2, load
-from gp_ensembles.data.synthetic import gp_draw, switching_gps
+from gp_ensembles.data.synthetic import switching_gps
 from tests.refusals import refused
 
 
@@ -14,11 +14,9 @@ def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-LINE = torch.linspace(0, 2, 60, dtype=torch.float64)[:, None]
 DRAWS = {
     "friedman1": lambda n, noise, g: friedman1(n, noise, generator=g),
     "friedman2": lambda n, noise, g: friedman2(n, noise, generator=g),
-    "gp_draw": lambda n, noise, g: gp_draw(LINE.new_tensor(range(n))[:, None] / n, noise=noise, generator=g),
     "switching_gps": lambda n, noise, g: switching_gps(n, noise=noise, generator=g),
     "drifting_sensor": lambda n, noise, g: drifting_sensor(n, noise=noise, generator=g),
 }
@@ -57,39 +55,6 @@ def test_friedman_values():
     limits = low.new_tensor([[0, 40 * math.pi, 0, 1], [100, 560 * math.pi, 1, 11]])
     assert bool((low >= limits[0]).all() and (high <= limits[1]).all())
     torch.testing.assert_close(torch.stack([low, high]), limits, rtol=0.05, atol=0.1)
-
-
-def rbf(lengthscale, outputscale=1.0):
-    def covariance(X, other):
-        return outputscale * (-0.5 * ((X[:, None] - other) / lengthscale).square().sum(-1)).exp()
-
-    return covariance
-
-
-@pytest.mark.parametrize("num_inputs", [1, 2])
-def test_gp_draws_have_the_kernels_covariance(num_inputs):
-    X = torch.rand(4, num_inputs, dtype=torch.float64, generator=seeded(5))
-    generator = seeded()
-    num_draws = 6000
-    draws = torch.stack([gp_draw(X, rbf(0.4, 2.0), noise=0.0, generator=generator).truth for _ in range(num_draws)])
-    expected = torch.tensor(
-        [[2.0 * math.exp(-(math.dist(a, b) ** 2) / (2 * 0.4**2)) for a in X.tolist()] for b in X.tolist()],
-        dtype=torch.float64,
-    )
-    # The standard error of a covariance is at most sqrt(2) outputscale / sqrt(num_draws), 0.037.
-    torch.testing.assert_close(draws.T @ draws / num_draws, expected, rtol=0, atol=0.15)
-
-
-def test_gp_draw_refuses_what_it_cannot_use():
-    refused(TypeError, r"not float64; convert them with X.double\(\)", lambda: gp_draw(LINE.float()))
-    refused(ValueError, r"not \(N, D\)", lambda: gp_draw(LINE[:, 0]))
-    for covariance, message in (
-        (lambda a, b: a @ b.T - 1, "not positive definite"),
-        (lambda a, b: a @ b.T / 0, "not finite"),
-        (lambda a, b: a, r"shape \(60, 1\), not \(N, N\)"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            gp_draw(LINE, covariance)
 
 
 def test_segments_have_their_own_length_scales():
@@ -145,7 +110,7 @@ def test_the_registry_loads_every_name():
     pytest.importorskip("river")
     names = available()
     assert names == sorted(set(names))
-    assert {*DRAWS, "trump_approval", "diabetes"} <= set(names)
+    assert {*DRAWS, "trump_approval"} <= set(names)
     for name in names:
         table, again = load(name), load(name)
         assert table.name == name

@@ -75,6 +75,8 @@ def test_shapes(name):
     assert distribution.sample(7, generator=generator).shape == (7, *rows)
     with pytest.raises(ValueError, match="between 0 and 1"):
         distribution.quantile(1.5)
+    with pytest.raises(ValueError, match="at least one"):
+        distribution.sample(0)
 
 
 @pytest.mark.parametrize("name", ORDERED)

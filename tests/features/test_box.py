@@ -7,7 +7,7 @@ import torch
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
 from torch import Tensor
 
-from gp_ensembles.features import HilbertAdditiveFeatures, HilbertTensorFeatures
+from gp_ensembles.features import HilbertAdditiveFeatures
 from gp_ensembles.features.hilbert import Box, box_from_data
 
 RBF = math.inf
@@ -52,21 +52,6 @@ def test_the_edges_of_the_warm_up_keep_their_variance(nu: float) -> None:
         worst = max(worst, float(lost.max()))
     assert worst < EDGE_LOSS[nu]
     assert worst > 0.5 * EDGE_LOSS[nu]  # the bound is not slack
-
-
-@pytest.mark.parametrize("build", [HilbertAdditiveFeatures, HilbertTensorFeatures])
-def test_the_gram_matrix_approaches_the_kernel_at_the_default_box(build: type) -> None:
-    X = torch.linspace(-2.7, 2.7, 40, dtype=torch.float64)[:, None]
-    kernel = ScaleKernel(kernel_of(RBF, 1.0)).double()
-    kernel.outputscale = 1.7
-    features = build.from_data(kernel, X, 40)
-    Phi = features(X)
-    error = (features.prior_variance * Phi @ Phi.mT - kernel(X).to_dense()).abs().max()
-    assert float(error.detach()) < 1e-3
-    box = box_from_data(kernel, X, edge_factor=4.0)
-    wide = build(kernel, box, 40 if build is HilbertAdditiveFeatures else torch.arange(1, 41).unsqueeze(-1))
-    Phi = wide(X)
-    assert float((wide.prior_variance * Phi @ Phi.mT - kernel(X).to_dense()).abs().max().detach()) < 1e-8
 
 
 def test_rules() -> None:

@@ -18,8 +18,7 @@ from gpytorch.kernels import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
-from torch.autograd import gradcheck, gradgradcheck
+from torch import Tensor
 
 from gp_ensembles.features import InducingPointFeatures
 from gp_ensembles.features.batch import stack_kernels
@@ -111,28 +110,6 @@ def test_covariances_are_those_of_gpytorch(name: str) -> None:
     assert torch.equal(bound.between(X, X + 0.1), before[0])
     assert torch.equal(bound.diagonal(X), before[1])
     assert not torch.equal(bind_covariance(kernel).between(X, X + 0.1), before[0])
-
-
-@pytest.mark.parametrize("name", ["rbf", "matern 3/2", "matern 5/2", "rational quadratic", "periodic", "linear"])
-def test_second_derivatives_where_rows_coincide(name: str) -> None:
-    kernel, X = build(name), randn(3, 3)
-    parameters = tuple(parameter.detach().clone().requires_grad_() for parameter in kernel.parameters())
-    names = [name for name, _ in kernel.named_parameters()]
-
-    class Matrix(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.kernel = kernel
-
-        def forward(self) -> Tensor:
-            return bind_covariance(self.kernel).between(X, X)
-
-    def function(*values: Tensor) -> Tensor:
-        state = {f"kernel.{name}": value for name, value in zip(names, values, strict=True)}
-        return torch.func.functional_call(Matrix(), state, ())
-
-    assert gradcheck(function, parameters)
-    assert gradgradcheck(function, parameters)
 
 
 def test_matern_is_smooth_where_its_parabola_ends() -> None:

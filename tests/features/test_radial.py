@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gp_ensembles.features import RadialBasisFeatures
-from gp_ensembles.numerics.kmeans import kmeans
 from tests.refusals import refused
 
 
@@ -39,17 +38,6 @@ def test_matrix_product_is_the_direct_formula(num_inputs: int, num_centers: int,
     lengthscale = randn(num_inputs, seed=seed + 2).exp()
     features = RadialBasisFeatures(centers, lengthscale)
     torch.testing.assert_close(features(X), direct(X, centers, features.lengthscale), rtol=1e-9, atol=1e-12)
-
-
-def test_batch_of_starts() -> None:
-    X, starts = randn(40, 3), torch.tensor([[0.1], [1.0], [10.0]], dtype=torch.float64)
-    generator = torch.Generator().manual_seed(0)
-    features = RadialBasisFeatures(kmeans(X, 5, generator=generator), starts, torch.full((3,), 2.0))
-    assert features.batch_shape == (3,)
-    torch.testing.assert_close(features.lengthscale, starts.expand(3, 3))
-    for expert in range(3):
-        expected = direct(X, features.centers[expert], starts[expert])
-        torch.testing.assert_close(features(X)[expert], expected, rtol=1e-8, atol=1e-12)
 
 
 def test_wrong_arguments() -> None:

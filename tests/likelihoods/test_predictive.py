@@ -7,12 +7,7 @@ import mpmath
 import pytest
 import torch
 from gpytorch.distributions import MultivariateNormal
-from gpytorch.likelihoods import (
-    BernoulliLikelihood,
-    GaussianLikelihood,
-    LaplaceLikelihood,
-    StudentTLikelihood,
-)
+from gpytorch.likelihoods import BernoulliLikelihood, GaussianLikelihood, LaplaceLikelihood, StudentTLikelihood
 
 from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, ProbitApproximation
 from gp_ensembles.likelihoods.classification import LogisticLikelihood

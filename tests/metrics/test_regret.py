@@ -5,8 +5,6 @@ import math
 
 import numpy as np
 import pytest
-import scipy.optimize
-import scipy.stats
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +12,6 @@ from hypothesis import strategies as st
 from gp_ensembles import metrics
 from gp_ensembles.meta_learners import BayesianModelAveraging
 from gp_ensembles.meta_learners.base import weigh_observed
-from gp_ensembles.metrics.regret_bounds import switching_bound
 
 SEEDS = st.integers(0, 10_000)
 
@@ -85,16 +82,6 @@ def test_averaging_pays_its_whole_bound_when_the_others_are_hopeless():
     experts = torch.tensor([[-1.0, -2.0, 0.5], [-900.0, -2.0, 0.5], [-800.0, -2.0, 0.5]], dtype=torch.float64)
     regret = static_regret(run_rule(BayesianModelAveraging(), experts), experts)
     torch.testing.assert_close(regret, torch.full_like(regret, math.log(3)))
-    assert switching_bound(3, 3, 0, 1.0) == pytest.approx(math.log(3))
-
-
-def test_switching_bound_at_its_ends():
-    assert (switching_bound(1, 50, 0, 0.3), switching_bound(3, 50, 1, 1.0)) == (0.0, math.inf)
-    assert switching_bound(3, 50, 1, 0.0) == math.inf
-    assert switching_bound(3, 5, 4, 0.0) == pytest.approx(math.log(3) + 4 * math.log(2))
-    options = {"bounds": (0.5, 0.999), "method": "bounded"}
-    best = scipy.optimize.minimize_scalar(lambda stay: switching_bound(7, 101, 5, stay), **options)
-    assert best.x == pytest.approx(1 - 5 / 100, abs=1e-4)
 
 
 def test_errors_name_the_shapes():
@@ -106,11 +93,6 @@ def test_errors_name_the_shapes():
         metrics.best_switching_path(two, -1)
     with pytest.raises(ValueError, match="at least one expert"):
         metrics.best_switching_path(two[0], 1)
-    for arguments in ((0, 5, 0, 0.5), (1, 5, 1, 0.5), (3, 5, 5, 0.5), (3, 5, -1, 0.5)):
-        with pytest.raises(ValueError, match="cannot switch"):
-            switching_bound(*arguments)
-    with pytest.raises(ValueError, match="probability"):
-        switching_bound(3, 5, 1, 1.5)
 
 
 @settings(max_examples=40)

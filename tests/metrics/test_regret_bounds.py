@@ -20,7 +20,6 @@ from gp_ensembles.metrics.regret_bounds import (
     newton_bound,
     path_prior_bound,
     soft_bayes_bound,
-    switching_bound,
 )
 from gp_ensembles.numerics.cholesky import NumericalError
 
@@ -66,15 +65,6 @@ def test_no_mixture_is_better_by_more_than_the_gap(seed, num_experts, num_steps,
     totals = (rivals.log().unsqueeze(-1) + log_prob).logsumexp(1).sum(1)
     assert result.gap <= 1e-9
     assert totals.max() <= result.log_prob.sum() + num_steps * 1e-9 + 1e-9 * scale * num_steps
-
-
-def test_best_mixture_of_two_by_a_fine_grid():
-    log_prob = densities(1, 2, 100, 2.0)
-    grid = torch.linspace(0, 1, 50_001, dtype=torch.float64)
-    totals = torch.log(grid.unsqueeze(1) * log_prob[0].exp() + (1 - grid.unsqueeze(1)) * log_prob[1].exp()).sum(1)
-    result = best_fixed_mixture(log_prob, tolerance=1e-12)
-    assert float(result.weights[0]) == pytest.approx(float(grid[totals.argmax()]), abs=2e-5)
-    assert result.num_iterations < 30
 
 
 def test_best_mixture_ignores_missing_and_impossible_targets():
@@ -243,8 +233,6 @@ def test_prior_of_sequences_is_a_distribution(seed, num_experts, num_steps):
 def test_prior_of_a_sequence_has_the_special_cases():
     for path in ([0, 0, 0, 0], [0, 1, 1, 2], [2, 1, 2, 1]):
         used = int(np.count_nonzero(np.diff(path)))
-        value = path_prior_bound(meta.sticky_transition(3, 0.9), torch.tensor(path))
-        assert value == pytest.approx(switching_bound(3, 4, used, 0.9))
         value = path_prior_bound(meta.sticky_transition(3, 1 - 0.3 + 0.3 / 3), torch.tensor(path))
         assert value == pytest.approx(fixed_share_bound(3, 4, used, 0.3))
     assert path_prior_bound(group_transition("abab", 0.1), torch.tensor([0, 1])) == math.inf

@@ -62,13 +62,6 @@ def test_far_lags_join_near_ones():
         assert set(near) <= set(find_lags(y, most=most, longest=200))
 
 
-def test_lags_of_an_autoregression_are_found():
-    found = find_lags(autoregression({1: 0.6, 3: -0.3}, 2000), most=6, longest=50)
-    assert found[0] == 1
-    assert 3 in found
-    assert len(found) <= 4
-
-
 def test_a_season_is_found_through_gaps():
     generator = torch.Generator().manual_seed(0)
     rows = torch.arange(600, dtype=torch.float64)

@@ -70,16 +70,6 @@ def test_the_evidence_is_that_of_a_normal_distribution():
     assert float(ours[0]) == pytest.approx(best, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ["8 waves in 100 rows", "one fast column, one slow"])
-def test_ensembles_predict_fast_functions(name):
-    """As the error of interpolation is far below the function's size: a mean would have an error of .7."""
-    function, number, num_columns, noise = FAST[name]
-    x, y = rows(function, number, num_columns, noise)
-    at = np.random.default_rng(1).uniform(0.05, 0.95, (200, num_columns))
-    error = gpe.OnlineRegressor(gpe.light, random_state=0).fit(x, y).predict(at) - function(at)
-    assert np.sqrt(np.mean(error**2)) < 0.15
-
-
 def kernels(X, y, at):
     problem, source = RegressionProblem(X, y, default_prior(X, y, 1)), torch.Generator().manual_seed(0)
     return gpe.marginalize(problem, Budget(evaluations=60, draws=0), generator=source).predict(at).mean

@@ -24,15 +24,7 @@ from studies.arena.distributional import OnlineRegression
 from studies.arena.learners import Distributional, Learner, run_learner
 from studies.arena.optional import is_installed, missing
 from studies.arena.ours import OurClasses, Ours, Predicted, Variant
-from studies.arena.scores import (
-    WINDOW,
-    LocationScale,
-    lattice_unit,
-    score_classes,
-    score_rows,
-    summarize,
-    with_repeats,
-)
+from studies.arena.scores import WINDOW, LocationScale, lattice_unit, score_classes, score_rows, summarize, with_repeats
 from studies.arena.sets import Task, entries, load_task
 from studies.arena.tables import ArenaPlan, arena_table, summarize_methods
 from studies.arena.window_gp import WindowGP

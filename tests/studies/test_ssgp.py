@@ -69,7 +69,7 @@ def test_one_batch_has_the_collapsed_bound_of_the_batch_method():
     covariance.outputscale, covariance.base_kernel.lengthscale = VARIANCE, X.new_tensor(SCALES)
     likelihood = GaussianLikelihood().double()
     likelihood.noise = NOISE
-    model = SparseGP(X, y, knots, covariance, likelihood, ZeroMean(), approximation=VFE(), nugget=0.0)
+    model = SparseGP(X, y, knots, covariance, likelihood, ZeroMean(), approximation=VFE, nugget=0.0)
     bound, _ = absorb(kernel(), knots, X, y, Old.nothing(X), 0.0)
     torch.testing.assert_close(bound, model.objective().detach(), rtol=1e-6, atol=0)
 

@@ -287,8 +287,6 @@ def test_dates_that_run_backwards_do_not_order_rows_unless_they_are_told_to():
     assert rows.encoder.clock is None
     assert "time does not order the rows: it decreases at row 31" in explain(rows.encoder, rows.columns)
     assert rows.take(60).X.shape == (60, 3)
-    with pytest.raises(ValueError, match="data row 31, column time: the time 2024-01-01T03:00:00 is before"):
-        list(open_rows(frame, "load", TableOptions(time="time", on_bad_time="refuse"), num_warm_up=40))
 
 
 def test_options_that_make_no_sense_are_refused():

@@ -1,9 +1,8 @@
 """ChEES-HMC: Hamiltonian Monte Carlo with all chains as one tensor; the state from which they continue."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -109,29 +108,6 @@ class ChainState(NamedTuple):
         """Longest trajectory after the warm-up, the average of the adapted ones."""
         return math.exp(self.length.log_average)
 
-    def to_content(self) -> dict[str, Any]:
-        """Tensors and plain containers, for a file."""
-        return self._asdict() | {
-            "points": self.points._asdict(),
-            "moments": self.moments._asdict(),
-            "averaging": self.averaging._asdict(),
-            "length": self.length._asdict(),
-        }
-
-    @classmethod
-    def from_content(cls, content: Mapping[str, Any]) -> "ChainState":
-        """The state that ``to_content`` wrote; a ``KeyError`` or ``TypeError`` if something is missing."""
-        return cls(
-            Points(**content["points"]),
-            content["scale"],
-            RunningMoments(**content["moments"]),
-            DualAveraging(**content["averaging"]),
-            LengthState(**content["length"]),
-            content["iteration"],
-            content["generators"].cpu(),
-            content["factor"],
-        )
-
 
 class Chains(NamedTuple):
     """Draws of C chains after the warm-up, S of each, in D dimensions."""
@@ -189,7 +165,7 @@ def sample_hmc(
         made = max(run.state.iteration - settings.num_warmup, 0)
         warn_caller(
             f"interrupted after {run.state.iteration} transitions, {made} of them after the warm-up; pass the "
-            "state of the draws as start to continue",
+            "state of the draws as start to continue"
         )
     draws = run.draws()
     for caution in _cautions(draws):

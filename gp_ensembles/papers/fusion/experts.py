@@ -33,7 +33,6 @@ class ExpertPredictions(NamedTuple):
         noise: Variances of the observation noise, shape (K, N) or (K, 1).
 
     Example:
-        >>> import torch
         >>> one = torch.ones(2, 3)
         >>> ExpertPredictions(0 * one, one, 0.5 * one).target_variance
         tensor([[1.5000, 1.5000, 1.5000],
@@ -160,7 +159,6 @@ def predict_experts(experts: Sequence[object], X: Tensor, *, batch_size: int = 1
             expert's predictions cannot be fused.
 
     Example:
-        >>> import torch
         >>> from botorch.models import SingleTaskGP
         >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
         >>> predict_experts([SingleTaskGP(X, X.sin()), SingleTaskGP(X, X.cos())], X[1:]).mean.shape
@@ -264,7 +262,6 @@ def leave_one_out(model: ExactGP) -> ExpertPredictions:
         NumericalError: If the covariance of the targets is not positive definite.
 
     Example:
-        >>> import torch
         >>> from botorch.models import SingleTaskGP
         >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
         >>> leave_one_out(SingleTaskGP(X, X.sin())).mean.shape

@@ -1,7 +1,6 @@
 """A fitted fusion: fitting, prediction, files."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -12,20 +11,15 @@ from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoint
 from gp_ensembles.numerics.display import block_text, counted, prints_fields
 from gp_ensembles.papers.fusion.base import FusionModel
-from gp_ensembles.papers.fusion.chees import Chains, ChainState
 from gp_ensembles.papers.fusion.experts import ExpertPredictions
 from gp_ensembles.papers.fusion.gathering import Experts, gather_predictions
 from gp_ensembles.papers.fusion.hmc import HMC
-from gp_ensembles.papers.fusion.inference import (
-    ChainDiagnostics,
-    InferenceMethod,
-    InferenceReport,
-    PosteriorDraws,
-)
+from gp_ensembles.papers.fusion.inference import InferenceMethod, InferenceReport, PosteriorDraws
 from gp_ensembles.papers.fusion.laplace import LaplaceApproximation
 from gp_ensembles.papers.fusion.models import BHS, PBHS
+from gp_ensembles.papers.plain import from_plain, to_plain
 
-_KIND = Kind("gp_ensembles fusion", 2, "a fitted fusion", "give what FittedFusion.save wrote")
+_KIND = Kind("gp_ensembles fusion", 3, "a fitted fusion", "give what FittedFusion.save wrote")
 # Draws whose weights of experts are computed at once.
 _DRAWS = 256
 
@@ -52,10 +46,7 @@ class FittedFusion:
         ValueError: If the draws do not fit the model.
 
     Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.fusion.models import PoGPE
-        >>> from gp_ensembles.papers.fusion.function_priors import FourierPrior
-        >>> from gp_ensembles.papers.fusion.inference import MAP
+        >>> from gp_ensembles.papers.fusion import MAP, FourierPrior, PoGPE
         >>> X = torch.linspace(-1, 1, 20, dtype=torch.float64).unsqueeze(-1)
         >>> prior = FourierPrior(torch.ones_like(X[:2]))
         >>> model = PoGPE(X, (2 * X).sin().squeeze(-1), 2, prior, prior, prior)
@@ -182,7 +173,7 @@ class FittedFusion:
             path: The file.
         """
         check, name = _fingerprint(self.model, self.theta), type(self.model).__name__
-        write_checkpoint(Path(path), _KIND, {"model": name, "check": check, "posterior": _to_content(self.posterior)})
+        write_checkpoint(Path(path), _KIND, {"model": name, "check": check, "posterior": to_plain(self.posterior)})
 
     @classmethod
     def load(
@@ -202,12 +193,13 @@ class FittedFusion:
         content = read_checkpoint(Path(path), _KIND)
         try:
             name, check = content["model"], content["check"].to(model.X)
-            posterior = _from_content(content["posterior"], model.X)
+            posterior = from_plain(PosteriorDraws, _moved(content["posterior"], model.X))
+            num_parameters = posterior.theta.shape[1]
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"{path} is not a saved fusion: {error}") from error
-        if name != type(model).__name__ or posterior.theta.shape[1] != model.num_parameters:
+        if name != type(model).__name__ or num_parameters != model.num_parameters:
             raise ValueError(
-                f"{path} was written for a {name} with {posterior.theta.shape[1]} parameters, but the model is a "
+                f"{path} was written for a {name} with {num_parameters} parameters, but the model is a "
                 f"{type(model).__name__} with {model.num_parameters}"
             )
         now = _fingerprint(model, posterior.theta)
@@ -238,9 +230,7 @@ def fit_fusion(
         NumericalError: If the log joint density cannot be used.
 
     Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.fusion.models import HetGP
-        >>> from gp_ensembles.papers.fusion.function_priors import FourierPrior
+        >>> from gp_ensembles.papers.fusion import FourierPrior, HetGP
         >>> X = torch.linspace(-1, 1, 20, dtype=torch.float64).unsqueeze(-1)
         >>> prior = FourierPrior(torch.ones_like(X[:2]))
         >>> fitted = fit_fusion(HetGP(X, X.squeeze(-1), prior, prior))
@@ -258,32 +248,10 @@ def _fingerprint(model: FusionModel, theta: Tensor) -> Tensor:
     return torch.cat([model.log_prior(one), model.log_likelihood(one).flatten()])
 
 
-def _to_content(posterior: PosteriorDraws) -> dict[str, Any]:
-    """Draws, report and the chains' state as tensors and plain containers."""
-    report, chains = posterior.report, posterior.chains
-    content = posterior._asdict() | {"report": {**vars(report), "cautions": list(report.cautions)}}
-    if report.diagnostics is not None:
-        content["report"]["diagnostics"] = report.diagnostics._asdict()
-    if chains is not None:
-        content["chains"] = chains._asdict() | {"state": chains.state.to_content()}
-    return content
-
-
-def _from_content(content: Mapping[str, Any], like: Tensor) -> PosteriorDraws:
-    """What :func:`_to_content` made, on the device and in the dtype of ``like``."""
-
-    def moved(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: moved(part) for name, part in value.items()}
-        if not isinstance(value, Tensor):
-            return value
-        return value.to(like) if value.is_floating_point() and value.ndim else value.to(like.device)
-
-    content = moved(content)
-    report, chains = content["report"], content["chains"]
-    if report["diagnostics"] is not None:
-        report["diagnostics"] = ChainDiagnostics(**report["diagnostics"])
-    if chains is not None:
-        chains = Chains(**{**chains, "state": ChainState.from_content(chains["state"])})
-    report = InferenceReport(**{**report, "cautions": tuple(report["cautions"])})
-    return PosteriorDraws(content["theta"], content["log_weights"], report, chains)
+def _moved(plain: Any, like: Tensor) -> Any:
+    """Tuples of tensors on the device and, but for scalars, in the dtype of ``like``."""
+    if isinstance(plain, tuple):
+        return tuple(_moved(part, like) for part in plain)
+    if not isinstance(plain, Tensor):
+        return plain
+    return plain.to(like) if plain.is_floating_point() and plain.ndim else plain.to(like.device)

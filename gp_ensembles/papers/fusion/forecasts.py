@@ -121,7 +121,6 @@ def sample_forecast(draws: ArrayLike) -> ExpertPredictions:
         ValueError: If there are fewer than five draws, a draw is not finite, or all of a row are equal.
 
     Example:
-        >>> import torch
         >>> draws = torch.randn(10_000, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         >>> bool((sample_forecast(3.0 * draws).target_variance / 9.0 - 1.0).abs().max() < 0.05)
         True

@@ -44,7 +44,6 @@ class FourierPrior:
         ValueError: If a shape does not fit, frequencies are not finite, or a scale is not positive.
 
     Example:
-        >>> import torch
         >>> frequencies = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
         >>> prior = FourierPrior(frequencies, lengthscale=0.5, amplitude=2.0)
         >>> B = prior.basis(torch.zeros(3, 1, dtype=torch.float64))
@@ -118,7 +117,6 @@ class FourierPrior:
             ValueError: If the kernel has a batch, or more summands than frequencies.
 
         Example:
-            >>> import torch
             >>> from gpytorch.kernels import MaternKernel, ScaleKernel
             >>> kernel = ScaleKernel(MaternKernel(nu=2.5)).double()
             >>> kernel.outputscale = 4.0

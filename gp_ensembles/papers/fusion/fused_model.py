@@ -79,8 +79,7 @@ class FusedModel(MixtureModel):
         ValueError: If the number of experts is not the fusion's, or the fusion knows their forecasts only.
 
     Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.fusion import FourierPrior, HetGP, LaplaceApproximation, fit_fusion
+        >>> from gp_ensembles.papers.fusion import HetGP, LaplaceApproximation, fit_fusion
         >>> X = torch.linspace(-1, 1, 20, dtype=torch.float64).unsqueeze(-1)
         >>> prior = FourierPrior(torch.ones_like(X[:2]))
         >>> fusion = HetGP(X, (2 * X).sin().squeeze(-1), prior, prior)

@@ -84,7 +84,7 @@ def _warn_of_rows(expert: object, number: int, X: Tensor, y: Tensor) -> None:
     if shared:
         warn_caller(
             f"expert {number} was trained on {shared} of the {len(X)} rows from which its weight is learned, and looks "
-            "better there than it is: give other rows, or predictions by leave_one_out or cross_fit",
+            "better there than it is: give other rows, or predictions by leave_one_out or cross_fit"
         )
 
 
@@ -97,5 +97,5 @@ def _warn_of_errors(predictions: ExpertPredictions, y: Tensor) -> None:
         warn_caller(
             f"the errors of expert {k} on these rows are {float(ratio[k].sqrt()):.2g} of the deviations that it "
             "states: if it was trained on them, give rows that it has not seen, or predictions by leave_one_out or "
-            "cross_fit",
+            "cross_fit"
         )

@@ -140,9 +140,7 @@ class HMC(InferenceMethod):
         ValueError: If there is no chain, or another number is negative.
 
     Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.fusion.models import HetGP
-        >>> from gp_ensembles.papers.fusion.function_priors import FourierPrior
+        >>> from gp_ensembles.papers.fusion import FourierPrior, HetGP
         >>> X = torch.linspace(-1, 1, 8, dtype=torch.float64).unsqueeze(-1)
         >>> prior = FourierPrior(torch.ones_like(X[:1]))
         >>> model = HetGP(X, X.squeeze(-1), prior, prior)

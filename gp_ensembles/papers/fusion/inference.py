@@ -123,7 +123,6 @@ class PosteriorDraws(NamedTuple):
             there are no chains.
 
     Example:
-        >>> import torch
         >>> theta = torch.zeros(2, 3)
         >>> posterior = PosteriorDraws(theta, theta[:, 0].log_softmax(0), InferenceReport("MAP", 0.1, 10, theta[:, 0]))
         >>> posterior.log_weights.exp()
@@ -180,9 +179,7 @@ class MAP(InferenceMethod):
         ValueError: If a number is not at least one.
 
     Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.fusion.models import HetGP
-        >>> from gp_ensembles.papers.fusion.function_priors import FourierPrior
+        >>> from gp_ensembles.papers.fusion import FourierPrior, HetGP
         >>> X = torch.linspace(-1, 1, 8, dtype=torch.float64).unsqueeze(-1)
         >>> prior = FourierPrior(torch.ones_like(X[:2]))
         >>> model = HetGP(X, X.squeeze(-1), prior, prior)

@@ -63,9 +63,7 @@ class LaplaceApproximation(InferenceMethod):
         ValueError: If a number is not at least one.
 
     Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.fusion.models import HetGP
-        >>> from gp_ensembles.papers.fusion.function_priors import FourierPrior
+        >>> from gp_ensembles.papers.fusion import FourierPrior, HetGP
         >>> X = torch.linspace(-1, 1, 40, dtype=torch.float64).unsqueeze(-1)
         >>> prior = FourierPrior(torch.ones_like(X[:2]))
         >>> model = HetGP(X, X.squeeze(-1) + 0.3 * (60 * X.squeeze(-1)).sin(), prior, prior)

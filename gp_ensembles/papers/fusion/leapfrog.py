@@ -42,12 +42,7 @@ def evaluate(log_density: LogDensity, theta: Tensor) -> Points:
 
 
 def leapfrog(
-    log_density: LogDensity,
-    start: Points,
-    momentum: Tensor,
-    step: Tensor,
-    num_steps: int,
-    factor: Tensor | None = None,
+    log_density: LogDensity, start: Points, momentum: Tensor, step: Tensor, num_steps: int, factor: Tensor | None = None
 ) -> tuple[Points, Tensor]:
     """Ends of trajectories by the leapfrog method, in coordinates in which momenta are standard normal.
 
@@ -82,12 +77,7 @@ def log_acceptance(start: Points, momentum: Tensor, end: Points, end_momentum: T
 
 
 def reasonable_step(
-    log_density: LogDensity,
-    start: Points,
-    momentum: Tensor,
-    scale: Tensor,
-    step: float,
-    factor: Tensor | None = None,
+    log_density: LogDensity, start: Points, momentum: Tensor, scale: Tensor, step: float, factor: Tensor | None = None
 ) -> float:
     """A step size at which one leapfrog step is accepted about four times in five, by doubling and halving.
 
@@ -126,5 +116,5 @@ def restored_generators(states: Tensor, device: torch.device) -> list[torch.Gene
     """Generators in the given states."""
     generators = [torch.Generator(device) for _ in range(len(states))]
     for one, state in zip(generators, states, strict=True):
-        one.set_state(state.clone())  # set_state reads a storage from its beginning: no row of a larger tensor
+        one.set_state(state.cpu().clone())  # set_state reads a storage from its beginning: no row of a larger tensor
     return generators

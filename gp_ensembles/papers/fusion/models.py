@@ -52,9 +52,7 @@ class BHS(FusionModel):
         ValueError: If shapes do not fit, a value is not finite, or a variance is not positive.
 
     Example:
-        >>> import torch
         >>> from gpytorch.kernels import RBFKernel
-        >>> from gp_ensembles.papers.fusion.function_priors import FourierPrior
         >>> generator = torch.Generator().manual_seed(0)
         >>> X = torch.linspace(-1, 1, 8, dtype=torch.float64).unsqueeze(-1)
         >>> mean = torch.cat([X, -X], -1).mT
@@ -112,8 +110,6 @@ class PBHS(FusionModel):
         ValueError: If shapes do not fit, a value is not finite, or a variance is not positive.
 
     Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.fusion.function_priors import FourierPrior
         >>> X = torch.linspace(-1, 1, 8, dtype=torch.float64).unsqueeze(-1)
         >>> mean = torch.cat([X, -X], -1).mT
         >>> experts = ExpertPredictions(mean, 0.8 + 0 * mean, 0.2 + 0 * mean)
@@ -171,9 +167,7 @@ class MoGPE(FusionModel):
         ValueError: If shapes do not fit, a value is not finite, or there is no expert.
 
     Example:
-        >>> import torch
         >>> from gpytorch.kernels import RBFKernel
-        >>> from gp_ensembles.papers.fusion.function_priors import FourierPrior
         >>> generator = torch.Generator().manual_seed(0)
         >>> X = torch.linspace(-1, 1, 8, dtype=torch.float64).unsqueeze(-1)
         >>> prior = FourierPrior.from_kernel(RBFKernel().double(), 1, 5, generator=generator)
@@ -236,8 +230,6 @@ class PoGPE(FusionModel):
         ValueError: If shapes do not fit, a value is not finite, or there is no expert.
 
     Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.fusion.function_priors import FourierPrior
         >>> X = torch.linspace(-1, 1, 8, dtype=torch.float64).unsqueeze(-1)
         >>> prior = FourierPrior(torch.ones_like(X[:5]), lengthscale=0.5)
         >>> model = PoGPE(X, X.squeeze(-1), 2, prior, prior, prior)
@@ -292,8 +284,6 @@ class HetGP(FusionModel):
         ValueError: If shapes do not fit, or a value is not finite.
 
     Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.fusion.function_priors import FourierPrior
         >>> X = torch.linspace(-1, 1, 8, dtype=torch.float64).unsqueeze(-1)
         >>> prior = FourierPrior(torch.ones_like(X[:5]))
         >>> HetGP(X, X.squeeze(-1), prior, prior).num_parameters
@@ -388,5 +378,5 @@ def _warn_of_scale(y: Tensor, X: Tensor, prior: FourierPrior) -> None:
     if size > _FAR * stddev:
         warn_caller(
             f"targets of size {size:.2g} lie far outside a prior of standard deviation {stddev:.2g}: standardize them, "
-            "or give the prior of the mean a larger amplitude",
+            "or give the prior of the mean a larger amplitude"
         )

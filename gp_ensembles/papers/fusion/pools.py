@@ -39,7 +39,6 @@ def linear_pool(mean: Tensor, variance: Tensor, log_weights: Tensor) -> Mixture:
             weights of a row are zero.
 
     Example:
-        >>> import torch
         >>> mean = torch.tensor([[-1.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
         >>> pool = linear_pool(mean, torch.ones_like(mean), torch.tensor([3.0, 3.0], dtype=torch.float64))
         >>> pool.mean, pool.variance
@@ -81,7 +80,6 @@ def fuse(
         ValueError: If predictions cannot be fused, the space is unknown, or all weights of a row are zero.
 
     Example:
-        >>> import torch
         >>> one = torch.ones(2, 1)
         >>> predictions = ExpertPredictions(0 * one, one, 0.5 * one)
         >>> fuse(predictions, 0.0, space="f").variance
@@ -153,7 +151,6 @@ def stacking_weights(log_prob: Tensor, tolerance: float = 1e-9) -> Tensor:
         NumericalError: If a log density is NaN or plus infinity.
 
     Example:
-        >>> import torch
         >>> log_prob = torch.tensor([[0.8, 0.2, 0.2], [0.2, 0.8, 0.8]], dtype=torch.float64).log()
         >>> stacking_weights(log_prob).exp()
         tensor([0.2222, 0.7778], dtype=torch.float64)

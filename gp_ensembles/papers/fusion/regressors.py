@@ -88,7 +88,6 @@ def scale_regressors(regressors: Sequence[Regressor], X: Tensor, y: Tensor) -> S
 
     Example:
         >>> from sklearn.linear_model import LinearRegression
-        >>> import torch
         >>> X = torch.linspace(0, 1, 40, dtype=torch.float64).unsqueeze(-1)
         >>> y = X.squeeze(-1).sin()
         >>> line = LinearRegression().fit(X[:20].numpy(), y[:20].numpy())
@@ -101,7 +100,7 @@ def scale_regressors(regressors: Sequence[Regressor], X: Tensor, y: Tensor) -> S
         if shared := known_rows(one, X, y):
             warn_caller(
                 f"{_name(one, k)} was fitted to {shared} of these {len(X)} rows, and its errors are smaller here than "
-                "elsewhere: give other rows, or take cross_fit",
+                "elsewhere: give other rows, or take cross_fit"
             )
     return found
 
@@ -143,7 +142,6 @@ def cross_fit(
 
     Example:
         >>> from sklearn.linear_model import LinearRegression
-        >>> import torch
         >>> X = torch.linspace(0, 1, 20, dtype=torch.float64).unsqueeze(-1)
         >>> found = cross_fit([LinearRegression()], X, X.squeeze(-1).exp(), torch.arange(20) % 4)
         >>> found.predictions.log_prob(X.squeeze(-1).exp()).shape

@@ -1,13 +1,12 @@
 """Online dimensionality reduction with ensembles of random-feature Gaussian-process latent variable models.
 
-The models of the paper (Lu et al. 2022, section 6) are :func:`ie_gplvm`, :func:`sie_gplvm` (switching),
-:func:`die_gplvm` (dynamic) and :func:`dsie_gplvm` (both), over RBF kernels of the squared length scales
-``RBF_VARIANCES``. Each returns an :class:`IEGPLVM`, whose methods ``start``, ``update`` and ``transform`` return
-:class:`~gp_ensembles.papers.gplvm.records.Embeddings` and ``inverse_transform`` a :class:`Reconstruction`. Another
-ensemble is ``IEGPLVM`` with custom features, such as those of :func:`rbf_features`, and :class:`LatentSettings`.
+The models of the paper (Lu et al. 2022, section 6) are those of :func:`ie_gplvm`, over RBF kernels of the squared
+length scales ``RBF_VARIANCES``. It returns an :class:`IEGPLVM`, whose methods ``start``, ``update`` and ``transform``
+return :class:`~gp_ensembles.papers.gplvm.records.Embeddings` and ``inverse_transform`` a :class:`Reconstruction`.
+Another ensemble is ``IEGPLVM`` with custom features, as :func:`rbf_features` makes, and :class:`LatentSettings`.
 
 ===============  =======================================================================================================
-``presets``      the paper's models
+``presets``      the paper's model
 ``model``        the model: state, ``start``, ``update``, ``transform``, ``inverse_transform``, ``impute``
 ``records``      settings, what is returned, checks of what is given
 ``first_rows``   the first rows: principal components, objective and fit of all experts at once
@@ -18,7 +17,7 @@ ensemble is ``IEGPLVM`` with custom features, such as those of :func:`rbf_featur
 """
 
 from gp_ensembles.papers.gplvm.model import IEGPLVM
-from gp_ensembles.papers.gplvm.presets import die_gplvm, dsie_gplvm, ie_gplvm, sie_gplvm
+from gp_ensembles.papers.gplvm.presets import ie_gplvm
 from gp_ensembles.papers.gplvm.records import LatentSettings
 
-__all__ = ["IEGPLVM", "LatentSettings", "die_gplvm", "dsie_gplvm", "ie_gplvm", "sie_gplvm"]
+__all__ = ["IEGPLVM", "LatentSettings", "ie_gplvm"]

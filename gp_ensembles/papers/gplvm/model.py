@@ -73,7 +73,6 @@ class IEGPLVM(nn.Module):
             inputs, or a setting is out of range.
 
     Example:
-        >>> import torch
         >>> from gpytorch.kernels import RBFKernel
         >>> source = torch.Generator().manual_seed(0)
         >>> kernel = RBFKernel(batch_shape=torch.Size([2])).double()

@@ -1,4 +1,4 @@
-"""Ensembles of latent variable models by the paper's names, over the paper's kernels."""
+"""The paper's ensemble of latent variable models, over the paper's kernels."""
 
 import math
 from collections.abc import Sequence
@@ -57,16 +57,22 @@ def ie_gplvm(
     num_latent: int = 2,
     num_frequencies: int = 50,
     *,
+    stay: float | None = None,
     settings: LatentSettings | None = None,
     generator: torch.Generator | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> IEGPLVM:
-    """Incremental ensemble of latent variable models over RBF kernels (Lu et al. 2022, section 6).
+    """Incremental ensemble of latent variable models over RBF kernels (IE-GPLVM; Lu et al. 2022, section 6).
+
+    The variants of their remark 4: switching (SIE-GPLVM) with ``stay``, such as 0.99; dynamic (DIE-GPLVM), so that what
+    rows look like may drift, with ``LatentSettings(random_walk_ratio=1e-4)``; with both, DSIE-GPLVM.
 
     Args:
         num_outputs: Number of entries D of a row.
         num_latent: Number of latent inputs d.
         num_frequencies: Frequencies of each expert.
+        stay: Probability with which the expert that is right stays so from row to row; ``None`` if one is right for
+            all rows.
         settings: What all experts share; ``LatentSettings()`` if ``None``.
         generator: Source of randomness; torch's global one if ``None``.
         dtype: Of the model and of its rows.
@@ -74,79 +80,11 @@ def ie_gplvm(
     Example:
         >>> ie_gplvm(12, generator=torch.Generator().manual_seed(0)).num_experts
         7
-    """
-    features = rbf_features(num_latent, num_frequencies, generator=generator, dtype=dtype)
-    return IEGPLVM(features, num_outputs, settings=settings)
-
-
-def sie_gplvm(
-    num_outputs: int,
-    num_latent: int = 2,
-    num_frequencies: int = 50,
-    *,
-    stay: float = 0.99,
-    settings: LatentSettings | None = None,
-    generator: torch.Generator | None = None,
-    dtype: torch.dtype = torch.float64,
-) -> IEGPLVM:
-    """The switching ensemble: which expert is right follows a Markov chain that stays with probability ``stay``.
-
-    Other arguments as of :func:`ie_gplvm`.
-
-    Example:
-        >>> type(sie_gplvm(12, generator=torch.Generator().manual_seed(0)).meta_learner).__name__
+        >>> type(ie_gplvm(12, stay=0.99).meta_learner).__name__
         'MarkovSwitching'
     """
     features = rbf_features(num_latent, num_frequencies, generator=generator, dtype=dtype)
-    return IEGPLVM(features, num_outputs, _switching(features, stay), settings)
-
-
-def die_gplvm(
-    num_outputs: int,
-    num_latent: int = 2,
-    num_frequencies: int = 50,
-    *,
-    random_walk_ratio: float = 1e-4,
-    settings: LatentSettings | None = None,
-    generator: torch.Generator | None = None,
-    dtype: torch.dtype = torch.float64,
-) -> IEGPLVM:
-    """The dynamic ensemble: the weights of every expert walk at random, so that what rows look like may drift.
-
-    ``random_walk_ratio`` takes the place of that of ``settings``; other arguments as of :func:`ie_gplvm`.
-
-    Example:
-        >>> die_gplvm(12, generator=torch.Generator().manual_seed(0)).settings.random_walk_ratio
-        0.0001
-    """
-    features = rbf_features(num_latent, num_frequencies, generator=generator, dtype=dtype)
-    return IEGPLVM(features, num_outputs, settings=_walking(settings, random_walk_ratio))
-
-
-def dsie_gplvm(
-    num_outputs: int,
-    num_latent: int = 2,
-    num_frequencies: int = 50,
-    *,
-    stay: float = 0.99,
-    random_walk_ratio: float = 1e-4,
-    settings: LatentSettings | None = None,
-    generator: torch.Generator | None = None,
-    dtype: torch.dtype = torch.float64,
-) -> IEGPLVM:
-    """The dynamic and switching ensemble: both at once; arguments as of the other two.
-
-    Example:
-        >>> dsie_gplvm(12, generator=torch.Generator().manual_seed(0)).num_latent
-        2
-    """
-    features = rbf_features(num_latent, num_frequencies, generator=generator, dtype=dtype)
-    return IEGPLVM(features, num_outputs, _switching(features, stay), _walking(settings, random_walk_ratio))
-
-
-def _switching(features: RandomFourierFeatures, stay: float) -> MarkovSwitching:
-    return MarkovSwitching(sticky_transition(features.batch_shape[0], stay).to(features.normals))
-
-
-def _walking(settings: LatentSettings | None, ratio: float) -> LatentSettings:
-    return (LatentSettings() if settings is None else settings)._replace(random_walk_ratio=ratio)
+    if stay is None:
+        return IEGPLVM(features, num_outputs, settings=settings)
+    rule = MarkovSwitching(sticky_transition(features.batch_shape[0], stay).to(features.normals))
+    return IEGPLVM(features, num_outputs, rule, settings)

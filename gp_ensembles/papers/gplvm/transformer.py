@@ -37,7 +37,7 @@ class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         warmup: Complete rows to start from; ``fit`` makes do with fewer.
         block_size: Rows embedded at once between two updates; 1 is the algorithm, more is faster.
         num_frequencies: Random frequencies of each expert; it has twice as many features.
-        preset: Makes the model, such as :func:`~gp_ensembles.papers.gplvm.sie_gplvm`; called as ``preset(num_columns,
+        preset: Makes the model, such as ``functools.partial(ie_gplvm, stay=0.99)``; called as ``preset(num_columns,
             n_components, num_frequencies, settings=settings, generator=generator)``. By default
             :func:`~gp_ensembles.papers.gplvm.ie_gplvm`.
         settings: :class:`~gp_ensembles.papers.gplvm.records.LatentSettings`: iterations, neighbors, rows kept; the
@@ -45,7 +45,6 @@ class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         random_state: Seed, random state or ``None``, as in scikit-learn.
 
     Example:
-        >>> import numpy as np
         >>> rng = np.random.default_rng(0)
         >>> t = rng.uniform(-1, 1, size=(60, 1))
         >>> X = np.hstack([t, np.sin(3 * t), t**2]) + 0.01 * rng.normal(size=(60, 3))

@@ -100,13 +100,10 @@ class KernelMixtureModel(MixtureModel):
         ValueError: If noise is known of other rows, or for another likelihood.
 
     Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.quadrature import Budget, RegressionProblem
-        >>> from gp_ensembles.papers.quadrature import marginalize
+        >>> from gp_ensembles.papers.quadrature import Budget, marginalize
         >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
         >>> problem = RegressionProblem(X, torch.sin(5.0 * X.squeeze(-1)))
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> model = marginalize(problem, Budget(40, draws=0), generator=generator).model()
+        >>> model = marginalize(problem, Budget(40, draws=0)).model()
         >>> posterior = model.posterior(X[:4], observation_noise=True)
         >>> posterior.mean.shape, bool((posterior.variance > 0).all())
         (torch.Size([4, 1]), True)

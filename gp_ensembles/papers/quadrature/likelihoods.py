@@ -79,18 +79,11 @@ class Processes(NamedTuple):
 
 
 class LogMarginalLikelihoods(ABC):
-    """Log marginal likelihoods of one data set under many kernels.
-
-    Shapes: ``X`` (N, D), ``y`` (N,).
-
-    Raises:
-        ValueError: If shapes do not fit, there is no row, or a value is not finite (the first is named).
-    """
+    """Log marginal likelihoods of one data set under many kernels. Shapes: ``X`` (N, D), ``y`` (N,)."""
 
     bytes_each: int  # of the largest table of a kernel, by which kernels are worked on in chunks
 
     def __init__(self, X: Tensor, y: Tensor) -> None:
-        check_data(X, y)
         self.X = X
         self.y = y
 
@@ -194,41 +187,6 @@ class DenseLikelihood(LogMarginalLikelihoods):
         matrices = kernels.outputscale[:, None, None] * self.covariance(kernels.mixtures)
         matrices.diagonal(dim1=-2, dim2=-1).add_(kernels.noise[:, None])  # of a product, which nothing else sees
         return log_marginal(matrices, self.y)
-
-
-def check_kinds(X: Tensor, y: Tensor) -> None:
-    """Check that inputs and targets are tensors of fitting shapes and types."""
-    if not isinstance(X, Tensor) or not isinstance(y, Tensor):
-        raise TypeError("inputs and targets must be tensors; torch.as_tensor(X) makes one of an array")
-    if X.ndim != 2 or y.ndim != 1 or X.shape[0] != y.shape[0]:
-        raise ValueError(
-            f"inputs (N, D) and targets (N,) do not fit: {tuple(X.shape)} and {tuple(y.shape)}; "
-            f"unsqueeze(-1) makes a column of inputs, squeeze(-1) a vector of targets"
-        )
-    if not X.is_floating_point() or X.dtype != y.dtype or X.device != y.device:
-        raise ValueError(
-            f"inputs and targets must be real numbers of one dtype on one device, got {X.dtype} on {X.device} and "
-            f"{y.dtype} on {y.device}"
-        )
-
-
-def check_data(X: Tensor, y: Tensor) -> None:
-    """Check inputs and targets, naming the first value that is not finite."""
-    check_kinds(X, y)
-    if X.shape[0] < 2:
-        raise ValueError(
-            "there are no rows of data; at least two are needed"
-            if not X.shape[0]
-            else "there is one row of data; at least two are needed"
-        )
-    for name, values in (("inputs", X), ("targets", y.unsqueeze(-1))):
-        bad = (~values.isfinite()).nonzero()
-        if bad.numel():
-            row, column = bad[0].tolist()
-            raise ValueError(
-                f"{name} must be finite, but {name}[{row}, {column}] is {float(values[row, column])}; leave out "
-                f"rows with missing values"
-            )
 
 
 def check_matrix_memory(X: Tensor, available: int | None = None) -> int:

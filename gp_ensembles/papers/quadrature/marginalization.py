@@ -14,15 +14,13 @@ from tqdm import tqdm
 
 from gp_ensembles.files import checkpoint as files
 from gp_ensembles.numerics.warn_caller import warn_caller
+from gp_ensembles.papers.plain import from_plain, to_plain
 from gp_ensembles.papers.quadrature.evidence import TARGET_SD, EvidenceSampler, EvidenceState
-from gp_ensembles.papers.quadrature.importance import ImportanceDraws
 from gp_ensembles.papers.quadrature.prior import draw_seed
 from gp_ensembles.papers.quadrature.problem import Deadline, OutOfTimeError, RegressionProblem
-from gp_ensembles.papers.quadrature.proposals import StudentMixture
 from gp_ensembles.papers.quadrature.quadrature import Evidence
 from gp_ensembles.papers.quadrature.result import Marginalization
 from gp_ensembles.papers.quadrature.search import (
-    AscentPath,
     Quadrature,
     Round,
     Search,
@@ -35,7 +33,6 @@ from gp_ensembles.papers.quadrature.search import (
     prior_covers_likelihood,
     sampler_for,
 )
-from gp_ensembles.papers.quadrature.surrogate import Evaluations
 
 _FEWEST = 5  # evaluations of a budget
 _FEW_INPUTS = 2  # for which the evidence takes seconds
@@ -96,12 +93,9 @@ def marginalize(
         TypeError: If the evaluations or the draws of the budget are no whole numbers.
 
     Example:
-        >>> import torch
         >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
         >>> problem = RegressionProblem(X, torch.sin(5.0 * X.squeeze(-1)))
-        >>> found = marginalize(
-        ...     problem, Budget(40, draws=0), generator=torch.Generator().manual_seed(0)
-        ... )
+        >>> found = marginalize(problem, Budget(40, draws=0))
         >>> found.num_evaluations, found.posterior_components.shape
         (40, torch.Size([5]))
     """
@@ -149,7 +143,7 @@ def marginalize(
             if state is None or not state.num_evaluations:
                 raise
             warn_caller(
-                f"interrupted after {state.num_evaluations} of {budget.evaluations} likelihoods; the result uses those",
+                f"interrupted after {state.num_evaluations} of {budget.evaluations} likelihoods; the result uses those"
             )
     found = Marginalization(given, cast(SearchState, state), search, deadline.is_over)
     if found.doubt and budget.draws:
@@ -160,7 +154,7 @@ def marginalize(
 def _save(state: SearchState, path: Path | None, mark: str) -> None:
     """Write a search to a file, if there is one, atomically."""
     if path is not None:
-        files.write_checkpoint(path, _KIND, {"fingerprint": mark, "state": _plain(state)})
+        files.write_checkpoint(path, _KIND, {"fingerprint": mark, "state": to_plain(state)})
 
 
 def _check_budget(budget: Budget) -> None:
@@ -279,11 +273,6 @@ def _name(choice: Any) -> str:
     return f"{kind.__module__}.{kind.__qualname__}{settings}"
 
 
-def _plain(value: Any) -> Any:
-    """Tuples of tensors and numbers, which files hold, of named ones."""
-    return tuple(_plain(part) for part in value) if isinstance(value, tuple) else value
-
-
 def load_search(path: Path, problem: RegressionProblem, search: Search) -> SearchState:
     """Read a search of a problem from a file."""
     content = files.read_checkpoint(path, _KIND)
@@ -291,21 +280,5 @@ def load_search(path: Path, problem: RegressionProblem, search: Search) -> Searc
         raise ValueError(
             f"{path} belongs to another data set, prior or search; remove it to start afresh, or name another file"
         )
-    state = SearchState(*content["state"])
-    importance = None
-    if state.importance is not None:
-        importance = EvidenceState(*state.importance)
-        importance = importance._replace(draws=tuple(map(_draws, importance.draws)))
-    return state._replace(
-        evaluations=Evaluations(*state.evaluations),
-        ascents=tuple(AscentPath(*one) for one in state.ascents),
-        history=tuple(Round(*one) for one in state.history),
-        importance=importance,
-    )
-
-
-def _draws(plain: ImportanceDraws | None) -> ImportanceDraws | None:
-    if plain is None:
-        return None
-    draws = ImportanceDraws(*plain)
-    return draws._replace(proposals=tuple(StudentMixture(*one) for one in draws.proposals))
+    state: SearchState = from_plain(SearchState, content["state"])
+    return state

@@ -76,16 +76,10 @@ class InformationPolicy(NamedTuple):
         num_nodes: Quadrature nodes of the acquisition function for each number of components.
 
     Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.quadrature import Budget, RegressionProblem, Search
-        >>> from gp_ensembles.papers.quadrature import marginalize
+        >>> from gp_ensembles.papers.quadrature import Budget, RegressionProblem, Search, marginalize
         >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
-        >>> search = Search(
-        ...     InformationPolicy(AcquisitionOptimizer(num_sizes=1), num_nodes=16)
-        ... )
-        >>> marginalize(
-        ...     RegressionProblem(X, X.squeeze(-1).sin()), Budget(10, draws=0), search
-        ... ).num_evaluations
+        >>> problem = RegressionProblem(X, X.squeeze(-1).sin())
+        >>> marginalize(problem, Budget(10, draws=0), Search(InformationPolicy(num_nodes=16))).num_evaluations
         10
     """
 

@@ -166,7 +166,6 @@ class Hyperprior:
             values.
 
     Example:
-        >>> import torch
         >>> one = torch.ones(1, dtype=torch.float64)
         >>> prior = Hyperprior(
         ...     HalfNormal(one), LogNormal(0.0 * one, 0.35 * one), max_components=3
@@ -349,7 +348,6 @@ def paper_prior(X: Tensor, y: Tensor, max_components: int = 5, noise: float = 1e
         ValueError: If an input or the targets are constant.
 
     Example:
-        >>> import torch
         >>> X = torch.arange(50.0, dtype=torch.float64).unsqueeze(-1) / 49.0
         >>> paper_prior(X, X.squeeze(-1).sin()).means.scale
         tensor([4.9000], dtype=torch.float64)

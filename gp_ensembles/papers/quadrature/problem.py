@@ -13,19 +13,15 @@ from torch import Tensor
 
 from gp_ensembles.numerics.display import prints_fields
 from gp_ensembles.numerics.draws import generator_device
-from gp_ensembles.papers.quadrature.likelihoods import (
-    DenseLikelihood,
-    Likelihood,
-    LogMarginalLikelihoods,
-    check_data,
-    check_kinds,
-)
+from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood, Likelihood, LogMarginalLikelihoods
 from gp_ensembles.papers.quadrature.prior import Hyperprior, default_prior
 from gp_ensembles.papers.quadrature.surrogate import KernelDistance, matern_distance
+from gp_ensembles.papers.rows import check_rows
 
 _BANDWIDTH = 2.0  # of the discrepancy's kernel between standardized atoms, for one input
 _MOST = 64  # kernels that many draws are thinned to
 _FEWEST = 8
+_FEWEST_ROWS = 2
 _BYTES = 2**28  # of the factors of their covariances
 
 
@@ -67,7 +63,7 @@ class RegressionProblem:
 
     Args:
         X: Inputs, shape (N, D).
-        y: Targets, shape (N,); rows whose target is NaN are left out, and ``num_missing`` counts them.
+        y: Targets, shape (N,) or (N, 1); rows whose target is NaN are left out, and ``num_missing`` counts them.
         prior: Prior over kernels; :func:`default_prior` of the other rows if ``None``.
         mean: Prior mean of the targets, not inferred; their average if ``None``.
         likelihood: How likelihoods are computed and predictions made: the dense way is exact for any inputs and costs
@@ -82,7 +78,6 @@ class RegressionProblem:
         MemoryError: If a likelihood does not fit into memory.
 
     Example:
-        >>> import torch
         >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
         >>> problem = RegressionProblem(X, X.squeeze(-1).sin())
         >>> problem.evaluate(problem.prior.draw(3, 1)).shape
@@ -98,17 +93,16 @@ class RegressionProblem:
         mean: float | None = None,
         likelihood: Likelihood = DenseLikelihood,
     ) -> None:
-        check_kinds(X, y)
-        there = ~y.isnan()
+        y, there = check_rows(X, y)
         self.num_missing: int = len(y) - int(there.sum())
-        if self.num_missing:
-            if self.num_missing == len(y):
-                raise ValueError(f"all {len(y)} targets are missing (NaN)")
-            X, y = X[there], y[there]
-        check_data(X, y)
+        X, y = X[there], y[there]
+        if len(y) < _FEWEST_ROWS:
+            raise ValueError(f"there is one row with a target; at least {_FEWEST_ROWS} are needed")
         self.prior: Hyperprior = default_prior(X, y) if prior is None else prior
         if self.prior.num_inputs != X.shape[1]:
             raise ValueError(f"the prior is over {self.prior.num_inputs} input(s), the data have {X.shape[1]}")
+        if mean is not None and not math.isfinite(mean):
+            raise ValueError(f"the prior mean of the targets must be finite, got {mean}")
         self.mean: Tensor = y.mean() if mean is None else y.new_tensor(mean)
         self.likelihood = likelihood
         self.likelihoods: LogMarginalLikelihoods = likelihood(X, y - self.mean)

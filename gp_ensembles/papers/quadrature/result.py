@@ -52,14 +52,10 @@ class Marginalization:
         is_late: Whether the clock ended it.
 
     Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.quadrature import Budget, RegressionProblem
-        >>> from gp_ensembles.papers.quadrature import marginalize
+        >>> from gp_ensembles.papers.quadrature import Budget, marginalize
         >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
         >>> problem = RegressionProblem(X, torch.sin(5.0 * X.squeeze(-1)))
-        >>> found = marginalize(
-        ...     problem, Budget(40, draws=0), generator=torch.Generator().manual_seed(0)
-        ... )
+        >>> found = marginalize(problem, Budget(40, draws=0))
         >>> found.predict(X[:2]).mean.shape, found.num_evaluations
         (torch.Size([2]), 40)
     """
@@ -212,23 +208,14 @@ class Marginalization:
         """The ``count`` heaviest kernels (or as many as there are), to start an online ensemble from.
 
         Example:
-            >>> import torch
-            >>> from gp_ensembles.papers.quadrature import Budget, RegressionProblem
-            >>> from gp_ensembles.papers.quadrature import marginalize
             >>> from gp_ensembles.engine import Ensemble
             >>> from gp_ensembles.meta_learners import BayesianModelAveraging
+            >>> from gp_ensembles.papers.quadrature import Budget, marginalize
             >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
             >>> problem = RegressionProblem(X, torch.sin(5.0 * X.squeeze(-1)))
-            >>> found = marginalize(
-            ...     problem, Budget(40, draws=0), generator=torch.Generator().manual_seed(0)
-            ... )
-            >>> top = found.top_kernels(3)
+            >>> top = marginalize(problem, Budget(40, draws=0)).top_kernels(3)
             >>> rule = BayesianModelAveraging(top.weights)
-            >>> ensemble = Ensemble.from_kernels(top.kernels, 1, 100, rule, noise=top.noise)
-            >>> state, _ = ensemble.update(
-            ...     ensemble.init(), X, torch.sin(5.0 * X.squeeze(-1)) - top.mean
-            ... )
-            >>> ensemble.num_experts
+            >>> Ensemble.from_kernels(top.kernels, 1, 100, rule, noise=top.noise).num_experts
             3
         """
         if count < 1:

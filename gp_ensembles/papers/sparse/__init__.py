@@ -15,8 +15,8 @@
     The models, each a :class:`SparseModel` of GPyTorch and BoTorch: :class:`SparseGP`, and :class:`ExactGP`, whose
     knots are all rows. What they share is in ``base``.
 ``collapsed``
-    What a :class:`SparseGP` maximizes and predicts, each an :class:`Approximation`: :func:`VFE`, :func:`FITC`,
-    :func:`FIC`, :func:`DTC` and :func:`DIC`.
+    What a :class:`SparseGP` maximizes and predicts, each an :class:`Approximation`: ``VFE``, ``FITC``,
+    ``FIC``, ``DTC`` and ``DIC``.
 ``fitting``
     :func:`fit_sparse` fits hyperparameters and knots of a model by L-BFGS-B. Strategies take a :data:`KnotOptimizer`:
     :class:`LBFGSB`, or :class:`Adadelta` as published.

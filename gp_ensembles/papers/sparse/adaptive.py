@@ -63,7 +63,6 @@ class AdaptiveKnots(Strategy):
         ValueError: If a number is too small.
 
     Example:
-        >>> import torch
         >>> from gp_ensembles.papers.sparse import select_knots
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
         >>> found = select_knots(X, torch.sin(6.0 * X.squeeze(-1)))

@@ -16,12 +16,7 @@ from linear_operator import to_linear_operator
 from torch import Tensor, nn
 
 from gp_ensembles.bo import fantasies
-from gp_ensembles.bo.data import (
-    Observations,
-    check_input_transform,
-    check_noise,
-    transform_rows,
-)
+from gp_ensembles.bo.data import Observations, check_input_transform, check_noise, transform_rows
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.features.covariance import bind_covariance

@@ -207,9 +207,7 @@ def fit_sparse(
         NumericalError: If the objective cannot be evaluated at the start.
 
     Example:
-        >>> import torch
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
-        >>> from gp_ensembles.papers.sparse import SparseGP
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
         >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[::10], ScaleKernel(RBFKernel()))
         >>> before = float(model.objective().detach())

@@ -95,11 +95,7 @@ def init_candidates(
 
 @torch.no_grad()
 def greedy_elbo_rows(
-    model: SparseGP,
-    num_rows: int,
-    *,
-    num_candidates: int | None = None,
-    generator: torch.Generator | None = None,
+    model: SparseGP, num_rows: int, *, num_candidates: int | None = None, generator: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor]:
     """The rows that, one after the other, add most to the evidence lower bound: (k,), and what each added."""
     X = model.train_X

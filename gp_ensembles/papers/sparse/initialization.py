@@ -19,7 +19,6 @@ def kmeans_knots(X: Tensor, num_knots: int, *, generator: torch.Generator | None
         ValueError: If there are fewer distinct rows than knots.
 
     Example:
-        >>> import torch
         >>> kmeans_knots(torch.tensor([[0.0], [0.2], [5.0], [5.2]]), 2).sort(0).values
         tensor([[0.1000],
                 [5.1000]])

@@ -98,10 +98,8 @@ class RandomSubset:
         ValueError: If the subset is empty.
 
     Example:
-        >>> import torch
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
-        >>> from gp_ensembles.papers.sparse import SparseGP
         >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[:1], ScaleKernel(RBFKernel()))
         >>> rows, objectives = RandomSubset(10).propose(model)
         >>> rows.shape, bool(objectives.max() > model.objective())
@@ -130,7 +128,7 @@ class BayesianOptimization:
     objective has no noise. The process has a closed form: its mean is the average, its variance that of the largest
     likelihood, its lengthscale the best of a dozen.
 
-    Under :func:`VFE` the objectives of all rows cost less than a search among them, as long as a table of rows and
+    Under ``VFE`` the objectives of all rows cost less than a search among them, as long as a table of rows and
     rows fits into memory: then all are evaluated, and the best row is exact.
 
     Args:
@@ -142,12 +140,11 @@ class BayesianOptimization:
         ValueError: If fewer than two rows are initial, or more than are evaluated in all.
 
     Example:
-        >>> import torch
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
-        >>> from gp_ensembles.papers.sparse import FIC, SparseGP
+        >>> from gp_ensembles.papers.sparse import FIC
         >>> y = torch.sin(6.0 * X.squeeze(-1))
-        >>> model = SparseGP(X, y, X[:1], ScaleKernel(RBFKernel()), approximation=FIC())
+        >>> model = SparseGP(X, y, X[:1], ScaleKernel(RBFKernel()), approximation=FIC)
         >>> rows, objectives = BayesianOptimization(num_initial=3, num_evaluations=6).propose(model)
         >>> rows.shape, bool(objectives.max() > model.objective())
         (torch.Size([6]), True)
@@ -266,7 +263,6 @@ class OneAtATime(Strategy):
         ValueError: If there is no first knot, or there are more of them than allowed in all.
 
     Example:
-        >>> import torch
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
         >>> from gp_ensembles.papers.sparse import select_knots
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)

@@ -65,7 +65,6 @@ def start_online(
             given the noise of its rows (``train_Yvar``).
 
     Example:
-        >>> import torch
         >>> from gp_ensembles.meta_learners import FixedShare
         >>> from gp_ensembles.papers.sparse import GreedyBlocks, select_knots
         >>> X = torch.linspace(0, 1, 80, dtype=torch.float64).unsqueeze(-1)

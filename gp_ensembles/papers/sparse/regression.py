@@ -9,11 +9,7 @@ from botorch.models.transforms.outcome import OutcomeTransform
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.mlls import AddedLossTerm
-from linear_operator.operators import (
-    DiagLinearOperator,
-    LowRankRootAddedDiagLinearOperator,
-    LowRankRootLinearOperator,
-)
+from linear_operator.operators import DiagLinearOperator, LowRankRootAddedDiagLinearOperator, LowRankRootLinearOperator
 from torch import Tensor
 
 from gp_ensembles.numerics.cholesky import cholesky
@@ -73,7 +69,6 @@ class SparseGP(SparseModel):
         ValueError: If shapes do not fit, a value is not finite, or there are more knots than distinct rows.
 
     Example:
-        >>> import torch
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
         >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[::10], ScaleKernel(RBFKernel()))
@@ -90,7 +85,7 @@ class SparseGP(SparseModel):
         likelihood: GaussianLikelihood | None = None,
         mean: Mean | None = None,
         *,
-        approximation: Approximation | None = None,
+        approximation: Approximation = VFE,
         nugget: float | None = None,
         train_Yvar: Tensor | None = None,
         input_transform: InputTransform | None = None,
@@ -98,7 +93,7 @@ class SparseGP(SparseModel):
     ) -> None:
         transforms = input_transform, outcome_transform
         super().__init__(train_X, train_Y, knots, kernel, likelihood, mean, nugget, train_Yvar, *transforms)
-        self.approximation = VFE() if approximation is None else approximation
+        self.approximation = approximation
         self.register_added_loss_term("penalty")  # type: ignore[operator]
 
     def projection(self, knots: Tensor | None = None) -> Projection:
@@ -124,12 +119,12 @@ class SparseGP(SparseModel):
     def bound_gap(self) -> float:
         """Titsias' upper less VFE's lower bound, in nats: the approximation's own objective need not be a bound."""
         projection = self.projection()
-        return float(upper_bound(projection) - VFE().objective(projection))
+        return float(upper_bound(projection) - VFE.objective(projection))
 
     def follow_rows(self, *, all_are_knots: bool) -> None:
         """Nothing, but VFE is exact where all rows are knots."""
         if all_are_knots:
-            self.approximation = VFE()
+            self.approximation = VFE
 
     def training_prior(self) -> MultivariateNormal:
         """The prior through the knots, with which ``ExactMarginalLogLikelihood`` is the objective over N."""
@@ -171,7 +166,6 @@ class ExactGP(SparseModel):
         ValueError: If shapes do not fit, or a value is not finite.
 
     Example:
-        >>> import torch
         >>> from gpytorch.kernels import MaternKernel, ScaleKernel
         >>> X = torch.linspace(0, 1, 20, dtype=torch.float64).unsqueeze(-1)
         >>> model = ExactGP(X, torch.sin(6.0 * X.squeeze(-1)), ScaleKernel(MaternKernel()))
@@ -196,7 +190,7 @@ class ExactGP(SparseModel):
     ) -> None:
         transforms = input_transform, outcome_transform
         super().__init__(train_X, train_Y, None, kernel, likelihood, mean, 0.0, train_Yvar, *transforms)
-        self.approximation = VFE()  # which is exact
+        self.approximation = VFE  # which is exact
         self._set_knots()
 
     def objective(self) -> Tensor:

@@ -18,7 +18,7 @@ from gp_ensembles.numerics.warn_caller import warn_caller
 from gp_ensembles.papers.rows import check_rows
 from gp_ensembles.papers.sparse.adaptive import AdaptiveKnots
 from gp_ensembles.papers.sparse.base import SparseModel, constant_mean
-from gp_ensembles.papers.sparse.collapsed import Approximation
+from gp_ensembles.papers.sparse.collapsed import VFE, Approximation
 from gp_ensembles.papers.sparse.fitting import Coordinates, has_free_hyperparameters, spread_of
 from gp_ensembles.papers.sparse.regression import SparseGP
 from gp_ensembles.papers.sparse.strategies import Selection, SelectionRun, Strategy
@@ -36,7 +36,7 @@ def select_knots(
     mean: Mean | None = None,
     *,
     strategy: Strategy = AdaptiveKnots(),  # noqa: B008 (immutable)
-    approximation: Approximation | None = None,
+    approximation: Approximation = VFE,
     nugget: float | None = None,
     progress: bool = False,
     generator: torch.Generator | None = None,
@@ -56,7 +56,7 @@ def select_knots(
             :class:`AdaptiveKnots` one that is linear in the inputs where there are ten rows for each coefficient.
         strategy: How knots are chosen: :class:`AdaptiveKnots`, :class:`GreedyBlocks`, :class:`OneAtATime` or
             :class:`Simultaneous`.
-        approximation: What is maximized and predicted; :func:`VFE` if ``None``.
+        approximation: What is maximized and predicted.
         nugget: As in :class:`SparseGP`.
         progress: Whether to show a progress bar.
         generator: Source of randomness.
@@ -71,8 +71,7 @@ def select_knots(
         NumericalError: If the objective cannot be evaluated with the first knots.
 
     Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
+        >>> from gpytorch.kernels import RBFKernel
         >>> from gp_ensembles.papers.sparse import GreedyBlocks
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
         >>> y = torch.sin(6.0 * X.squeeze(-1))
@@ -96,7 +95,7 @@ def select_knots(
     if bool(least > 0.1 * y.var()):
         warn_caller(
             f"the likelihood's least noise variance, {float(least):.1g}, is as large as the targets' variance, "
-            f"{float(y.var()):.1g}: standardize the targets, or give a likelihood with a smaller bound",
+            f"{float(y.var()):.1g}: standardize the targets, or give a likelihood with a smaller bound"
         )
     return _search(model, strategy, progress=progress, generator=generator)
 
@@ -135,9 +134,7 @@ def _search(model: SparseGP, strategy: Strategy, *, progress: bool, generator: t
             stop_reason = "interrupted"
             warn_caller(f"interrupted with {run.model.num_knots} knots; the model is the best so far")
     if has_free_hyperparameters(run.model) and (stuck := Coordinates(run.model).at_bounds()):
-        warn_caller(
-            f"{', '.join(stuck)} ended ten thousand times off the start: standardize the data, or start nearer",
-        )
+        warn_caller(f"{', '.join(stuck)} ended ten thousand times off the start: standardize the data, or start nearer")
     run.model.eval()
     if isinstance(strategy, AdaptiveKnots) and run.model.likelihood.noise.requires_grad:
         warn_of_noise(run.model.likelihood.noise.mean(), run.model.train_y)
@@ -149,7 +146,7 @@ def _warn_of_gap(model: SparseModel) -> None:
     if _OPEN_GAP * num_rows < gap < math.inf:
         warn_caller(
             f"with {model.num_knots} knots the bounds of the log evidence are {gap:.3g} nats apart, "
-            f"{gap / num_rows:.2g} per row: more knots may predict better",
+            f"{gap / num_rows:.2g} per row: more knots may predict better"
         )
 
 

@@ -58,7 +58,6 @@ class Adadelta:
         max_iterations: Most values with gradients.
 
     Example:
-        >>> import torch
         >>> def parabola(x):
         ...     return float(-(x - 0.5).square().sum()), -2.0 * (x - 0.5)
         >>> start = torch.zeros(1, dtype=torch.float64)
@@ -66,7 +65,6 @@ class Adadelta:
         >>> round(float(end), 3), result.message
         (0.5, 'the function changes by no more than 1e-08')
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
-        >>> from gp_ensembles.papers.sparse import SparseGP
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
         >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[::10], ScaleKernel(RBFKernel()))
         >>> Adadelta(max_iterations=30).optimize(model, slice(4, None)).num_evaluations
@@ -226,7 +224,6 @@ class Simultaneous(Strategy):
         ValueError: If there is no knot.
 
     Example:
-        >>> import torch
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
         >>> from gp_ensembles.papers.sparse import select_knots
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)

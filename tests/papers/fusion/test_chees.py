@@ -8,6 +8,7 @@ import torch
 
 from gp_ensembles.papers.fusion.chees import ChainState, HMCSettings, sample_hmc
 from gp_ensembles.papers.fusion.diagnostics import mean_ess, rank_rhat
+from gp_ensembles.papers.plain import from_plain, to_plain
 from tests.papers.fusion.cases import F64, mcse_mean, normal, quiet, seeded
 
 MEAN = torch.tensor([1.0, -2.0, 0.5], dtype=F64)
@@ -121,13 +122,13 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(part):
     assert first.theta.shape[1] < 40
     assert first.state.iteration < 100
     file = io.BytesIO()
-    torch.save(first.state.to_content(), file)
+    torch.save(to_plain(first.state), file)
     file.seek(0)
-    state = ChainState.from_content(torch.load(file, weights_only=True))
+    state = from_plain(ChainState, torch.load(file, weights_only=True))
     joined = first.join(sample_hmc(gaussian, state, settings))
     for one, other in zip(whole[:7], joined[:7], strict=True):
         assert (one == other).all()
-    torch.testing.assert_close(joined.state.to_content(), whole.state.to_content(), rtol=0, atol=0)
+    torch.testing.assert_close(to_plain(joined.state), to_plain(whole.state), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

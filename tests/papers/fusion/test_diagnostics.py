@@ -1,7 +1,5 @@
 """Rank R-hat and effective sample sizes: numbers of ArviZ, closed forms, invariances, empty draws."""
 
-import math
-
 import pytest
 import torch
 
@@ -9,14 +7,6 @@ from gp_ensembles.papers.fusion.diagnostics import bulk_ess, mean_ess, rank_rhat
 from tests.papers.fusion.cases import F64, normal
 
 ALL = (rank_rhat, bulk_ess, mean_ess)
-
-
-def autoregressive(chains, count, coefficient, seed=0):
-    innovations = normal(chains, count, seed=seed) * math.sqrt(1.0 - coefficient**2)
-    values = [normal(chains, seed=seed + 1)]
-    for step in range(count - 1):
-        values.append(coefficient * values[-1] + innovations[:, step])
-    return torch.stack(values, dim=1)
 
 
 def test_numbers_of_arviz(archive):
@@ -29,14 +19,6 @@ def test_numbers_of_arviz(archive):
         found = statistic(data["draws"])
         torch.testing.assert_close(found, data[statistic.__name__], rtol=1e-9, atol=0.0)
         assert statistic(data["draws"].float()).dtype == torch.float32
-
-
-def test_the_closed_form_of_an_autoregression():
-    for coefficient in (-0.5, 0.0, 0.5, 0.9):
-        chains, count = 16, 4000
-        expected = chains * count * (1.0 - coefficient) / (1.0 + coefficient)
-        found = mean_ess(autoregressive(chains, count, coefficient))
-        assert abs(float(found) / expected - 1.0) < 0.15
 
 
 def test_draws_that_say_nothing_give_nan():

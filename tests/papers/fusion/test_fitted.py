@@ -127,9 +127,9 @@ def test_other_files_are_refused(tmp_path):
     """Of another kind, or lacking something; what any checkpoint refuses is tested with those."""
     path, less = tmp_path / "fusion.pt", {"model": "MoGPE", "check": torch.zeros(1)}
     for kind, message in [
-        (Kind("gp_ensembles fusion", 2, "a fusion", ""), "not a saved fusion: 'posterior'"),
-        (Kind("gp_ensembles fusion", 9, "a fusion", ""), "has checkpoint format 9, this version .* reads 2"),
-        (Kind("another", 2, "another", ""), "not a checkpoint of a fitted fusion"),
+        (Kind("gp_ensembles fusion", 3, "a fusion", ""), "not a saved fusion: 'posterior'"),
+        (Kind("gp_ensembles fusion", 9, "a fusion", ""), "has checkpoint format 9, this version .* reads 3"),
+        (Kind("another", 3, "another", ""), "not a checkpoint of a fitted fusion"),
     ]:
         write_checkpoint(path, kind, less)
         with pytest.raises(ValueError, match=message):

@@ -226,8 +226,8 @@ def test_the_mean_after_a_fantasy_is_on_average_that_before(kind, tolerance, dat
 def test_a_fantasy_that_moves_leaves_its_parent(kind, data, experts):
     X, y = data
     pair = [experts[0], (experts[1], experts[1].likelihood)]
-    parent = FusedModel(stack(kind, data, pair, 4, predicted=False))
-    before = parent.posterior(X[:3]).mean
+    fitted = stack(kind, data, pair, 4, predicted=False)
+    parent, before = FusedModel(fitted), FusedModel(fitted, pair).posterior(X[:3]).mean
     fantasy = parent.condition_on_observations(X[:1].expand(2, 1, 1) + 0.01, y[:1].expand(2, 1, 1))
     wanted = fantasy.posterior(X[:3]).mean
     moved = fantasy.float()
@@ -286,12 +286,3 @@ def test_experts_of_every_kind_predict_jointly(data, experts):
     torch.testing.assert_close(alone.mean, gp.posterior(at).mean)
     covariance = gp.posterior(at).distribution.covariance_matrix
     torch.testing.assert_close(alone.component_covariance.squeeze(), covariance.squeeze())
-
-
-@pytest.mark.parametrize("kind", [BHS, PBHS])
-def test_a_fusion_of_experts_brings_them_along(kind, data, experts):
-    """The experts that were weighed are those that predict."""
-    fitted = stack(kind, data, experts, 8, predicted=False)
-    model, named, at = FusedModel(fitted), FusedModel(fitted, experts), data[0][:3].unsqueeze(0)
-    torch.testing.assert_close(model.posterior(at).mean, named.posterior(at).mean, rtol=0, atol=0)
-    assert model.posterior(at).rsample(torch.Size([4])).shape == (4, 1, 3, 1)

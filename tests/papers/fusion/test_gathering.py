@@ -61,14 +61,6 @@ def test_rows_that_do_not_match():
     refused(TypeError, "cannot serve as an expert", lambda: gather_predictions(["a model"], X))
 
 
-@pytest.mark.parametrize("transform", [None, Normalize(1)], ids=["plain", "normalized"])
-def test_warns_of_a_process_trained_on_the_rows_that_weigh_it(transform):
-    X, y = rows(30)
-    gp = SingleTaskGP(4.0 * X, y.unsqueeze(-1), covar_module=RBFKernel(), input_transform=transform).eval()
-    with pytest.warns(UserWarning, match="expert 0 was trained on 10 of the 20 rows"):
-        gather_experts([gp], torch.cat([4.0 * X[:10], 4.0 * X[10:20] + 0.01]), y[:20])
-
-
 def test_warns_of_errors_far_below_what_an_expert_says():
     X, y = rows(40)
     message = "the errors of expert 1 on these rows are 0.1 of the deviations"
@@ -104,6 +96,7 @@ PROCESSES = {
     "exact": lambda X, y: SparseExactGP(X, y, RBFKernel()),
     "knots": lambda X, y: SparseGP(X, y, X[:5], RBFKernel()),
     "knots, transformed": lambda X, y: SparseGP(X, y, X[:5], RBFKernel(), input_transform=Normalize(1)),
+    "of botorch": lambda X, y: SingleTaskGP(X, y.unsqueeze(-1), covar_module=RBFKernel(), input_transform=Normalize(1)),
     "exact ensemble": lambda X, y: ExactEnsembleModel(X, y.unsqueeze(-1)),
     "features": lambda X, y: EnsembleModel(X, y.unsqueeze(-1), generator=seeded()),
 }

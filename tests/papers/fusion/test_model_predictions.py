@@ -6,7 +6,6 @@ from itertools import product
 import pytest
 import torch
 
-from gp_ensembles.distributions import Mixture
 from gp_ensembles.papers.fusion.function_priors import FourierPrior
 from gp_ensembles.papers.fusion.models import BHS, PBHS, HetGP, MoGPE, PoGPE
 from tests.papers.fusion.cases import inputs, made_up_experts, without_noise
@@ -68,18 +67,6 @@ def test_golden_averages_over_draws(name, averages):
     torch.testing.assert_close(mixture.log_prob(model.y), averages[f"{name}_logpdf"], rtol=1e-10, atol=1e-11)
     torch.testing.assert_close(mixture.mean, averages[f"{name}_mean"], rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(mixture.variance, averages[f"{name}_var"], rtol=1e-10, atol=0)
-
-
-def test_stacking_is_the_mixture_with_mean_weights(averages):
-    """Eq. (15) = Eq. (16): averaging densities over draws is averaging weights."""
-    model, theta, predictions = predicted("bhs", averages)
-    mixture = model.predictive(theta, model.X, predictions)
-    assert mixture.component_mean.shape == (3, 11)
-    torch.testing.assert_close(mixture.log_weights.exp().mT, averages["bhs_mean_weights"], rtol=1e-12, atol=0)
-    log_weights, mean, variance = model.components(theta, model.X, predictions)
-    draws = [Mixture(weights, mean, variance).log_prob(model.y) for weights in log_weights]
-    averaged = torch.stack(draws).logsumexp(0) - math.log(7)
-    torch.testing.assert_close(mixture.log_prob(model.y), averaged, rtol=1e-12, atol=1e-12)
 
 
 def test_draws_predict_training_targets_as_they_fit_them(generator):

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from gp_ensembles.numerics import normal as normals
 from gp_ensembles.papers.fusion.experts import ExpertPredictions
 from gp_ensembles.papers.fusion.pools import (
     entropy_weights,
@@ -84,17 +83,6 @@ def test_a_pool_of_distant_experts_in_40_digits():
         total = sum(share for share, _ in parts)
         assert float(pool.mean) == pytest.approx(float(sum(share * m for share, m in parts) / total), rel=1e-15)
         assert float(pool.variance) == pytest.approx(float(1 / total), rel=1e-14)
-
-
-def test_log_linear_density_is_the_normalized_product():
-    mean, variance, log_weights = some_experts()
-    pool = log_linear_pool(mean, variance, log_weights)
-    y = torch.linspace(-3, 3, 7, dtype=F64).unsqueeze(-1)
-    product = (log_weights.exp() * normals.log_prob(y.unsqueeze(-2), mean, variance)).sum(-2)
-    close((pool.log_prob(y) - product).diff(dim=0), torch.zeros(6, 4, dtype=F64))  # one constant for each row
-    grid = torch.linspace(-60, 60, 200001, dtype=F64).unsqueeze(-1)
-    mass = torch.trapezoid(pool.log_prob(grid).exp(), grid, dim=0)
-    close(mass, torch.ones(4, dtype=F64))
 
 
 def test_gradients():

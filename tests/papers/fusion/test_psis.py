@@ -9,7 +9,7 @@ from scipy.stats import genpareto
 
 from gp_ensembles.numerics.pareto import smooth_weights
 from gp_ensembles.papers.fusion.diagnostics import psis_loo
-from tests.papers.fusion.cases import F64, normal, seeded
+from tests.papers.fusion.cases import F64, normal
 
 
 def test_numbers_of_arviz(archive):
@@ -64,26 +64,6 @@ def test_the_tail_of_few_draws_is_a_fifth_of_them():
         below, tail = moved[:-length], moved[-length:-1]  # the largest may have been cut to what it was
         assert float(below.max() - below.min()) < 1e-12
         assert bool(((tail - below[0]).abs() > 1e-9).all())
-
-
-def test_leave_one_out_of_a_conjugate_model():
-    # y_n ~ N(theta, 1), flat prior: p(y_n | y_-n) is normal with the mean of the others and variance 1 + 1 / (N - 1).
-    y = normal(12, seed=1)
-    theta = y.mean() + normal(20000, 1, seed=2) / math.sqrt(12)
-    log_prob, pareto_k = psis_loo(-0.5 * (y - theta).square() - 0.5 * math.log(2 * math.pi))
-    others = (y.sum() - y) / 11
-    variance = 1.0 + 1.0 / 11
-    expected = -0.5 * (y - others).square() / variance - 0.5 * math.log(2 * math.pi * variance)
-    torch.testing.assert_close(log_prob, expected, rtol=0.0, atol=0.02)
-    assert (pareto_k < 0.7).all()
-    assert abs(float((log_prob - expected).sum())) < 0.05
-
-
-def test_the_shape_of_a_pareto_tail_is_found():
-    for shape in (0.2, 0.5, 0.9):
-        uniform = torch.rand(100_000, 1, generator=seeded(3), dtype=F64)
-        _, pareto_k = smooth_weights(-shape * uniform.log())  # ratios u^(-k) have a tail of shape k
-        assert abs(float(pareto_k) - shape) < 0.12
 
 
 def test_bad_ratios_are_refused():

@@ -138,6 +138,7 @@ def test_the_algorithm_is_the_papers(switching, ratio, block_size):
     step = ratio * dense.prior[expert] / dense.noise[expert] * np.eye(len(phi))
     spread = dense.noise[expert] * (1 + phi @ (dense.inverse[expert] + step) @ phi) * dense.scale**2
     np.testing.assert_allclose(back.variance[0], np.full(D, spread), rtol=1e-8)
+    np.testing.assert_allclose(back.mean[0], phi @ dense.mean[expert] * dense.scale + dense.offset, atol=1e-7)
     ((place, reported, score, _),) = dense.block(new, later.by_expert.movedim(0, 1).numpy())
     assert reported == expert
     np.testing.assert_allclose(later.embedding[0], place[expert], atol=1e-12)

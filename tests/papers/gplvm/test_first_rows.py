@@ -5,7 +5,7 @@ import torch
 
 from gp_ensembles.features.fourier import fourier_features
 from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching
-from gp_ensembles.papers.gplvm import LatentSettings, die_gplvm, dsie_gplvm, ie_gplvm, sie_gplvm
+from gp_ensembles.papers.gplvm import LatentSettings, ie_gplvm
 from gp_ensembles.papers.gplvm import model as model_module
 from gp_ensembles.papers.gplvm.first_rows import fit_batch, log_posterior, principal_components
 from gp_ensembles.papers.gplvm.presets import rbf_features
@@ -59,16 +59,11 @@ def test_first_rows_have_the_objective_one_latent_space_and_the_dense_posterior(
     torch.testing.assert_close(model.mean, expected, rtol=1e-6, atol=1e-6)
 
 
-def test_the_presets_are_the_papers_variants():
-    for preset, learner, ratio in [
-        (ie_gplvm, BayesianModelAveraging, 0.0),
-        (sie_gplvm, MarkovSwitching, 0.0),
-        (die_gplvm, BayesianModelAveraging, 1e-4),
-        (dsie_gplvm, MarkovSwitching, 1e-4),
-    ]:
-        model = preset(6, 2, 5)
+def test_the_preset_has_the_papers_variants():
+    for stay, learner in [(None, BayesianModelAveraging), (0.99, MarkovSwitching)]:
+        model = ie_gplvm(6, 2, 5, stay=stay, settings=LatentSettings(random_walk_ratio=1e-4))
         assert isinstance(model.meta_learner, learner)
-        assert model.settings.random_walk_ratio == ratio
+        assert model.settings.random_walk_ratio == 1e-4
         assert (model.num_experts, model.num_latent, model.omega.shape[1]) == (7, 2, 5)
     omega = rbf_features(2, 4000, generator=torch.Generator().manual_seed(0)).frequencies()
     # Frequencies of an RBF kernel have the variance of one over its squared length scale.

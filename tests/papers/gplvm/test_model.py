@@ -11,7 +11,6 @@ import torch
 from gpytorch.kernels import RBFKernel
 
 from gp_ensembles.features import RandomFourierFeatures
-from gp_ensembles.features.fourier import fourier_features
 from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching
 from gp_ensembles.meta_learners.switching import sticky_transition
 from gp_ensembles.numerics.cholesky import NumericalError
@@ -95,23 +94,6 @@ def test_hidden_surfaces_are_found_and_mapped_back(model, block_size, share):
     assert bool((back.variance > 0).all())
     assert back.variance.shape == Y[START:].shape
     assert int(model.store.num_seen) == 60
-
-
-def test_reconstructions_are_those_of_a_dense_posterior():
-    model, Y = build(), surface(60)
-    first = model.start(Y[:START])
-    rows = (Y[:START] - model.offset) / model.scale
-    X = torch.tensor([[0.3, -0.2], [1.0, 2.0]], dtype=torch.float64)
-    for expert in range(EXPERTS):
-        back = model.inverse_transform(X, torch.full((2,), expert))
-        Phi, new = (fourier_features(model.omega[expert], x) for x in (first.by_expert[expert], X))
-        prior_variance, noise = model.prior_variance[expert], model.noise[expert]
-        covariance = prior_variance * Phi @ Phi.mT + noise * torch.eye(START, dtype=torch.float64)
-        cross = prior_variance * new @ Phi.mT
-        solved = torch.linalg.solve(covariance, cross.mT)
-        variance = (prior_variance - (cross * solved.mT).sum(-1) + noise) * model.scale.square()
-        torch.testing.assert_close(back.mean, solved.mT @ rows * model.scale + model.offset, atol=1e-7, rtol=1e-7)
-        torch.testing.assert_close(back.variance, variance.unsqueeze(-1).expand(-1, 6), atol=1e-7, rtol=1e-7)
 
 
 def test_calls_may_be_cut_anywhere(model):

@@ -15,7 +15,7 @@ from gp_ensembles.papers.gplvm.embed import (
     predict_rows,
     weight_prior,
 )
-from gp_ensembles.papers.gplvm.neighbors import keep_rows, nearest_rows, restore_rows, row_store
+from gp_ensembles.papers.gplvm.neighbors import keep_rows, nearest_rows, row_store
 
 
 def normals(generator, *shape):
@@ -92,17 +92,6 @@ def test_single_precision_keeps_the_variance_of_rows_with_little_noise(generator
     assert float((near.double() - mean).abs().max()) < 0.01 * 0.01
 
 
-def test_the_embeddings_density_is_that_of_its_outputs(generator):
-    model, X, Y = learned(generator), normals(generator, 2, 3, 2), normals(generator, 3, 4)
-    Y[1, 2] = torch.nan
-    value, _, _ = embedding_derivatives(model, X, Y)
-    mean, variance = predict_rows(model.posterior, fourier_features(model.omega, X), model.noise)
-    each = torch.distributions.Normal(mean, variance.sqrt().unsqueeze(-1)).log_prob(Y.nan_to_num())
-    spread = torch.tensor(1.5, dtype=torch.float64).sqrt()
-    latent = torch.distributions.Normal(0 * spread, spread).log_prob(X).sum(-1)
-    torch.testing.assert_close(value, each.masked_fill(torch.isnan(Y), 0.0).sum(-1) + latent)
-
-
 @pytest.mark.parametrize("num_latent", [1, 2, 5])
 def test_derivatives_are_autograds_and_those_of_finite_differences(generator, num_latent):
     model = learned(generator, num_latent=num_latent)
@@ -136,16 +125,6 @@ def test_an_embedding_is_stationary_and_no_worse_than_its_start(seed, num_latent
     _, gradient, hessian = embedding_derivatives(model, found.point, Y)
     assert float(gradient.abs().max()) < 1e-2
     assert float(torch.linalg.eigvalsh(hessian).max()) < 1e-2 * float(hessian.abs().max())
-
-
-def test_a_row_is_put_back_where_it_came_from(generator):
-    prior_variance, noise = torch.ones(1, dtype=torch.float64), torch.full((1,), 1e-4, dtype=torch.float64)
-    omega, X = normals(generator, 1, 10, 2), normals(generator, 1, 300, 2)
-    Phi = fourier_features(omega, X)
-    Y = (Phi @ normals(generator, 20, 8)).squeeze(0)
-    model = LatentModel(omega, learn_rows(weight_prior(noise / prior_variance, 20, 8), Phi, Y), noise, 1.0)
-    found = embed_rows(model, X[:, :30] + 0.05, Y[:30])
-    torch.testing.assert_close(found.point, X[:, :30], atol=0.02, rtol=0)
 
 
 @settings(max_examples=25)
@@ -187,12 +166,3 @@ def test_the_sample_is_uniform():
         counts[store.rows.flatten().long()] += 1
     # 600 draws of 5 in 20: mean 150, standard deviation 10.6.
     assert float((counts - 150).abs().max()) < 45
-
-
-def test_keeping_can_be_undone(generator):
-    rows = normals(generator, 30, 2)
-    store = row_store(rows, 8, 2, (1, 1))
-    keep_rows(store, rows[:12], rows.new_zeros(12, 1, 1), seed=0)
-    before = [value.clone() for value in store]
-    restore_rows(store, keep_rows(store, rows[12:], rows.new_ones(18, 1, 1), seed=0))
-    assert all(map(torch.equal, before, store))

@@ -15,12 +15,7 @@ from gp_ensembles.papers.quadrature import Hyperprior
 from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood
 from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal, Normal
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
-from gp_ensembles.papers.quadrature.surrogate import (
-    Evaluations,
-    KernelDistance,
-    Surrogate,
-    SurrogateParameters,
-)
+from gp_ensembles.papers.quadrature.surrogate import Evaluations, KernelDistance, Surrogate, SurrogateParameters
 
 F64 = torch.float64
 

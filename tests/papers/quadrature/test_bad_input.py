@@ -143,7 +143,7 @@ def test_priors_that_do_not_fit():
     with pytest.raises(ValueError, match=r"the prior is over 2 input\(s\), the data have 1"):
         RegressionProblem(X, y, prior_of(2, 2))
     for value in [float("nan"), float("inf")]:
-        with pytest.raises(ValueError, match="targets must be finite"):
+        with pytest.raises(ValueError, match="the prior mean of the targets must be finite"):
             RegressionProblem(X, y, mean=value)
 
 

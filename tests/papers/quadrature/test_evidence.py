@@ -21,7 +21,7 @@ from gp_ensembles.papers.quadrature.kernel_mixture import KernelMixtureModel
 from gp_ensembles.papers.quadrature.prior import default_prior, inferred
 from gp_ensembles.papers.quadrature.problem import WeightedKernels
 from gp_ensembles.papers.quadrature.surrogate import Evaluations
-from tests.papers.quadrature.cases import F64, Failing, prior_of, seeded
+from tests.papers.quadrature.cases import F64, prior_of, seeded
 
 
 def problem_of(max_components=2, num_rows=14, noise=0.25, signed=False, num_inputs=1):
@@ -88,14 +88,6 @@ def test_predictions_are_those_of_brute_force():
     assert float(((predicted.mean - truth.mean) / truth.variance.sqrt()).abs().max()) < 0.15
     ratio = (predicted.variance / truth.variance).flatten()
     torch.testing.assert_close(ratio, torch.ones(6, dtype=F64), rtol=0, atol=0.2)
-
-
-def test_failed_likelihoods_do_no_harm():
-    problem = problem_of()
-    problem.likelihoods = Failing(problem.likelihoods, 5e-2)
-    with pytest.warns(UserWarning, match="the evidence is without 2 components"):
-        found = run(problem, draws=3_000, evaluations=20)
-    assert bool((found.hyperparameters(torch.arange(len(found.log_weights))).noise < 5e-2).all())
 
 
 def test_inputs_of_predictions_are_checked():
@@ -191,12 +183,6 @@ def test_nested_kernels_are_nearly_the_kernel():
         torch.testing.assert_close(more.scales[k, :3], less.scales[:3])
     scalars = [prior.hyperparameters(rows).noise for rows in (nested_kernels(prior, row, 1), row.unsqueeze(0))]
     torch.testing.assert_close(*scalars)
-
-
-def test_rows_and_points_are_inverse():
-    prior = prior_of(3, noise=inferred(1e-1, 1.0))
-    cube = prior.draw(5, 2, generator=seeded(0))
-    torch.testing.assert_close(prior.embed_normal(prior.normal_quantiles(cube, 2), 2), cube)
 
 
 def test_thinning_keeps_expectations():

@@ -270,10 +270,3 @@ def test_failed_likelihoods_are_recorded_and_not_fatal(search):
     assert found.log_weights.numel() == 18 - found.num_failed
     assert bool((found.hyperparameters(torch.arange(18 - found.num_failed)).noise < 1e-2).all())
     assert bool(found.predict(problem.X[:3] + 0.01).mean.isfinite().all())
-
-
-def test_if_all_fail_it_says_so_and_what_to_do():
-    problem = problem_of()
-    problem.likelihoods = Failing(problem.likelihoods, 0.0)
-    with pytest.raises(ValueError, match=r"none of .* kernels has a likelihood: .* use float64, merge dupl"):
-        run(problem, 20)

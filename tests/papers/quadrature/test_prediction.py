@@ -131,29 +131,6 @@ def test_unsound_products_of_roots_are_known_as_such():
     assert negative.usable.tolist() == [False], "of negative variance"
 
 
-def test_each_kernel_predicts_as_a_gaussian_process(found, model):
-    """Conditional normal distributions written out."""
-    X, Xs, y = found.problem.X, points(3), found.problem.y.numpy()
-    posterior = model.posterior(Xs)
-    kernels, scale, noise = model.hyperparameters
-    for r in range(model.num_experts):
-        weights, means, scales = (part[r].numpy() for part in kernels)
-
-        def k(a, b, weights=weights, means=means, scales=scales, r=r):
-            lag = a.numpy() - b.numpy().T
-            total = sum(
-                w * np.exp(-2 * np.pi**2 * s**2 * lag**2) * np.cos(2 * np.pi * m * lag)
-                for w, m, s in zip(weights, means[:, 0], scales[:, 0], strict=True)
-            )
-            return float(scale[r]) * total
-
-        inverse = np.linalg.inv(k(X, X) + float(noise[r]) * np.eye(len(X)))
-        mean = k(Xs, X) @ inverse @ y + float(found.problem.mean)
-        covariance = k(Xs, Xs) - k(Xs, X) @ inverse @ k(X, Xs)
-        np.testing.assert_allclose(posterior.component_mean[r, :, 0], mean, rtol=1e-6, atol=1e-8)
-        np.testing.assert_allclose(posterior.component_covariance[r, 0], covariance, rtol=1e-6, atol=1e-8)
-
-
 def test_questions_that_make_no_sense(model):
     with pytest.raises(BotorchTensorDimensionError, match=r"1 output\(s\), asked for \[1\]"):
         model.posterior(points(2), output_indices=[1])
@@ -208,19 +185,6 @@ def test_predictions_fall_back_on_positive_weights(found, monkeypatch):
     torch.testing.assert_close(predicted.mean, expected.mean.flatten(), rtol=0, atol=1e-2)
     torch.testing.assert_close(predicted.variance, expected.variance.flatten(), rtol=2e-2, atol=1e-3)
     assert bool((predicted.mean_sd > 0).all())
-
-
-def test_a_spike_is_predicted_with_sanely():
-    """Many rows: one kernel has nearly all the likelihood, and the surrogate is a bump on nothing."""
-    found = found_of(num_rows=80, evaluations=40, search=Search(PriorPolicy(), initial_share=0.5))
-    X = points(20)
-    predicted = found.quadrature.predict(X)
-    assert bool(predicted.mean.isfinite().all())
-    assert bool(predicted.mean_sd.isfinite().all())
-    assert bool((predicted.variance > 0).all())
-    inside = (X[:, 0] > 0.2) & (X[:, 0] < 3.8)
-    error = predicted.mean - torch.sin(2 * torch.pi * 0.4 * X[:, 0])
-    assert error[inside].abs().max() < 0.3
 
 
 @settings(max_examples=25)

@@ -12,7 +12,8 @@ from scipy import stats
 
 from gp_ensembles.numerics.exact_gp import log_marginal
 from gp_ensembles.papers.quadrature import likelihoods as likelihoods_module
-from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood, check_data, distinct_lags
+from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood, distinct_lags
+from gp_ensembles.papers.quadrature.problem import RegressionProblem
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures, covariance
 from tests.papers.quadrature.cases import flatten, random_mixtures, tensor, unflatten
 
@@ -91,10 +92,7 @@ def test_distinct_lags_give_what_direct_evaluation_gives():
 
 @settings(max_examples=40)
 @given(
-    st.sets(st.integers(0, 60), min_size=25, max_size=40),
-    st.floats(1e-3, 1e3),
-    st.floats(-1e3, 1e3),
-    st.integers(0, 3),
+    st.sets(st.integers(0, 60), min_size=25, max_size=40), st.floats(1e-3, 1e3), st.floats(-1e3, 1e3), st.integers(0, 3)
 )
 def test_distinct_lags_of_grids_with_gaps_and_duplicates(places, step, origin, repeats):
     rows = sorted(places) + sorted(places)[:repeats]
@@ -112,12 +110,7 @@ def test_distinct_lags_of_grids_with_gaps_and_duplicates(places, step, origin, r
 
 
 def test_inputs_without_enough_common_lags():
-    for X in [
-        data(0, 30, 1)[0],
-        data(0, 30, 2)[0],
-        torch.zeros(1, 1).double(),
-        torch.full((5, 1), 3.0).double(),
-    ]:
+    for X in [data(0, 30, 1)[0], data(0, 30, 2)[0], torch.zeros(1, 1).double(), torch.full((5, 1), 3.0).double()]:
         assert distinct_lags(X) is None
 
 
@@ -189,21 +182,19 @@ X4, Y4 = data(0, 4, 2)
 BAD_DATA = {
     "targets of another length": (X4, Y4[:3], "do not fit"),
     "inputs as a vector": (Y4, Y4, "do not fit"),
-    "targets as a column": (X4, Y4.unsqueeze(-1), "do not fit"),
-    "whole numbers": (X4.long(), Y4, "one dtype"),
-    "whole numbers in both": (X4.long(), Y4.long(), "real numbers"),
+    "whole numbers": (X4.long(), Y4, "share a real dtype"),
+    "whole numbers in both": (X4.long(), Y4.long(), "share a real dtype"),
     "two precisions": (X4, Y4.float(), "torch.float32"),
-    "complex": (X4 + 0j, Y4 + 0j, "real numbers"),
-    "no row": (X4[:0], Y4[:0], "no rows"),
+    "complex": (X4 + 0j, Y4 + 0j, "share a real dtype"),
+    "no row": (X4[:0], Y4[:0], "at least one row"),
     "one row": (X4[:1], Y4[:1], "one row"),
     "a missing input": (with_entry(X4, (2, 1), torch.nan), Y4, "inputs must be finite, but inputs[2, 1] is nan"),
     "an infinite input": (with_entry(X4, (1, 0), -torch.inf), Y4, "inputs[1, 0] is -inf"),
-    "a missing target": (X4, with_entry(Y4, 3, torch.nan), "targets must be finite, but targets[3, 0]"),
+    "an infinite target": (X4, with_entry(Y4, 3, torch.inf), "targets must be finite, but targets[3, 0]"),
 }
 
 
 def test_bad_data_is_refused_with_its_place():
     for X, y, message in BAD_DATA.values():
-        for call in (check_data, DenseLikelihood):
-            with pytest.raises(ValueError, match=re.escape(message)):
-                call(X, y)
+        with pytest.raises(ValueError, match=re.escape(message)):
+            RegressionProblem(X, y)

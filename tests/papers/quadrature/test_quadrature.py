@@ -24,19 +24,6 @@ def test_golden_weights_of_products_of_roots(archive, given_values, golden_surro
     torch.testing.assert_close(quadratic / (roots.unsqueeze(-1) * roots), values["Q"], rtol=0, atol=1e-11)
 
 
-def test_weights_of_products_of_roots_written_out():
-    surrogate = surrogate_for()
-    nodes = draw_nodes(surrogate.kernel_distance.prior, 5, generator=seeded(1))
-    inverse = np.linalg.inv(surrogate.gram.numpy())
-    cross = surrogate.cross(surrogate.kernel_distance.prepare(nodes.cube)).numpy()
-    outer = sum(float(w) * np.outer(k, k) for w, k in zip(nodes.weights, cross, strict=True))
-    Q = inverse @ outer @ inverse / 2
-    z = surrogate.roots.numpy()
-    L = np.exp((surrogate.evaluations.log_likelihood - surrogate.log_scale).numpy())
-    expected = 2 * Q * np.sqrt(np.outer(L, L)) / (z @ Q @ z)
-    np.testing.assert_allclose(root_weights(surrogate, nodes), expected, rtol=1e-7, atol=1e-9)
-
-
 def test_positive_weights_written_out():
     for choices in [{}, {"noise": inferred(1e-2, 1.0)}, {"num_inputs": 2}]:
         surrogate = surrogate_for(**choices)

@@ -1,6 +1,5 @@
 """Spectral mixtures and their covariances: golden Gram matrices, loops, invariances, derivatives."""
 
-import math
 from itertools import product
 
 import numpy as np
@@ -8,14 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures, covariance, covariance_at_lags
-from tests.papers.quadrature.cases import (
-    flatten,
-    one_input_and_two,
-    random_mixtures,
-    unflatten,
-    uniform,
-)
+from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures, covariance
+from tests.papers.quadrature.cases import flatten, one_input_and_two, random_mixtures, unflatten, uniform
 
 
 def inputs(seed, num_rows, num_inputs):
@@ -73,18 +66,3 @@ def test_derivatives(num_inputs):
     x2 = inputs(7, 3, num_inputs).requires_grad_()
     assert torch.autograd.gradcheck(function, (theta, x, x2))
     assert torch.autograd.gradcheck(lambda theta: function(theta, x.detach(), x.detach()), (theta,))
-
-
-def test_a_component_is_a_normal_spectral_density():
-    """The covariance is the Fourier transform of the density, by the trapezoidal rule."""
-    mixture = random_mixtures(11, 1, size=3)
-    frequencies = np.linspace(-12, 12, 40001)
-    density = np.zeros_like(frequencies)
-    for w, m, s in zip(*(np.asarray(part).reshape(-1) for part in tuple(mixture)), strict=True):
-        if w:
-            for sign in (-1, 1):
-                z = (frequencies - sign * m) / s
-                density += 0.5 * w * np.exp(-0.5 * z**2) / (s * math.sqrt(2 * np.pi))
-    lags = np.array([0.0, 0.1, 0.37, 1.0, 2.5])
-    expected = [np.trapezoid(density * np.cos(2 * np.pi * lag * frequencies), frequencies) for lag in lags]
-    np.testing.assert_allclose(covariance_at_lags(mixture, torch.tensor(lags)), expected, rtol=0, atol=1e-10)

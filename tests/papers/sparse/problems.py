@@ -80,7 +80,7 @@ class CodedVFE:
     """VFE as published code has it: the nugget stands in the noise of the density, but not in that of the trace."""
 
     has_trace = False  # no gains in closed form
-    predictive = VFE().predictive
+    predictive = VFE.predictive
 
     def __init__(self, nugget: Tensor | float) -> None:
         self.nugget = nugget

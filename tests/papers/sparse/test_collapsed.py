@@ -15,7 +15,7 @@ from gp_ensembles.papers.sparse import DIC, DTC, FIC, FITC, VFE
 from gp_ensembles.papers.sparse.collapsed import condition, log_density, project, upper_bound
 from tests.papers.sparse.problems import CASES, CodedVFE, Problem, name_of, read_golden
 
-ALL = [VFE(), DTC(), DIC(), FITC(), FIC()]
+ALL = [VFE, DTC, DIC, FITC, FIC]
 seeds = given(st.integers(0, 2**31))
 
 
@@ -83,9 +83,9 @@ def dense_objective(approximation, projection):
     through = (projection.projected.mT @ projection.projected).numpy()
     gap = projection.prior.numpy() - through.diagonal()
     noise = float(projection.noise)
-    covariance = through + np.diag(noise + gap * (approximation in (FITC(), FIC())))
+    covariance = through + np.diag(noise + gap * (approximation in (FITC, FIC)))
     density = multivariate_normal(np.zeros(len(gap)), covariance).logpdf(projection.residual.numpy())
-    return density - (gap.sum() / (2.0 * noise) if approximation == VFE() else 0.0)
+    return density - (gap.sum() / (2.0 * noise) if approximation == VFE else 0.0)
 
 
 @pytest.mark.parametrize("approximation", ALL, ids=name_of)
@@ -105,10 +105,10 @@ def test_golden_objectives(name):
     assert float(trace) == pytest.approx(abs(float(data["trace_term"])), rel=1e-9)
     assert float(coded.objective(projection)) == pytest.approx(float(data["elbo"]), rel=1e-9)
     difference = {"iso2d": -3.9e-4, "boston": -3.3e-7, "bostonard": 2.1e-4}[name]  # as the golden README has it
-    assert float(VFE().objective(projection) - data["elbo"]) == pytest.approx(difference, rel=0.05)
-    for approximation in (FITC(), FIC()):
+    assert float(VFE.objective(projection) - data["elbo"]) == pytest.approx(difference, rel=0.05)
+    for approximation in (FITC, FIC):
         assert float(approximation.objective(projection)) == pytest.approx(float(data["fic_logml"]), rel=1e-9)
-    assert float(VFE().objective(projection)) <= float(data["full_logml"]) <= float(upper_bound(projection))
+    assert float(VFE.objective(projection)) <= float(data["full_logml"]) <= float(upper_bound(projection))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -119,7 +119,7 @@ def test_golden_gradients(name):
         logs = {part: data[part].log().requires_grad_() for part in order}
         Z = data["Z"].clone().requires_grad_()
         projection = Problem.golden(data | {part: value.exp() for part, value in logs.items()} | {"Z": Z}).project()
-        (FIC() if kind == "fic" else CodedVFE(data["delta"])).objective(projection).backward()
+        (FIC if kind == "fic" else CodedVFE(data["delta"])).objective(projection).backward()
         slopes = torch.cat([logs[part].grad.reshape(-1) for part in order])
         assert torch.allclose(slopes, data[f"{kind}_grad_logtheta"], rtol=1e-7, atol=1e-7)
         assert torch.allclose(Z.grad, data[f"{kind}_grad_knots"], rtol=1e-7, atol=1e-7)
@@ -137,20 +137,9 @@ def test_bounds_are_in_order_and_further_knots_raise_them(seed):
     problem = Problem.random(seed, num_knots=5)
     projection, exact = problem.project(), log_evidence(problem)
     slack = 1e-7 * (1.0 + abs(exact))
-    assert float(VFE().objective(projection)) - slack <= exact <= float(upper_bound(projection)) + slack
-    values = [float(VFE().objective(problem.project(problem.Z[:count]))) for count in range(1, 6)]
+    assert float(VFE.objective(projection)) - slack <= exact <= float(upper_bound(projection)) + slack
+    values = [float(VFE.objective(problem.project(problem.Z[:count]))) for count in range(1, 6)]
     assert all(later >= earlier - 1e-6 * (1.0 + abs(earlier)) for earlier, later in pairwise(values))
-
-
-@seeds
-def test_bounds_meet_the_evidence_when_knots_are_the_data(seed):
-    problem = Problem.random(seed)
-    projection, exact = problem.project(problem.X), log_evidence(problem)
-    # The nugget alone is left open: each row has 2 delta of it, and the trace divides it by the noise.
-    open_share = float(projection.unexplained.sum() / projection.noise)
-    allowed = 2.0 * open_share * (1.0 + float(problem.y.square().sum() / problem.noise)) + 1e-6
-    for bound in (upper_bound, *(one.objective for one in (VFE(), FITC(), DTC()))):
-        assert abs(float(bound(projection)) - exact) <= allowed
 
 
 @pytest.mark.parametrize("approximation", ALL, ids=name_of)
@@ -164,12 +153,3 @@ def test_gradients_of_objectives_by_finite_differences(approximation):
 
     logs = torch.stack([problem.scale, problem.lengthscale, problem.noise]).log()
     assert torch.autograd.gradcheck(value, [part.clone().requires_grad_() for part in (logs, problem.Z, problem.y)])
-
-
-def test_what_test_points_have_beside_the_knots(generator):
-    for approximation in ALL:
-        root = torch.randn(2, 5, 6, generator=generator, dtype=torch.float64)
-        prior, explained = root @ root.mT, 0.5 * root[..., :2] @ root[..., :2].mT
-        shares = {"FIC": torch.eye(5, dtype=torch.float64), "DIC": 0.0}
-        expected = (prior - explained) * shares.get(name_of(approximation), 1.0)
-        assert torch.equal(approximation.predictive(prior, explained), expected)

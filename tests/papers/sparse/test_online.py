@@ -9,7 +9,7 @@ from gpytorch.means import Mean, ZeroMean
 from torch import Tensor
 
 from gp_ensembles.experts import GaussianExpert
-from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare
+from gp_ensembles.meta_learners import BayesianModelAveraging
 from gp_ensembles.papers.sparse import DIC, FITC, VFE, ExactGP, SparseGP, start_online
 from gp_ensembles.papers.sparse import online as online_module
 from gp_ensembles.papers.sparse.base import SparseModel
@@ -56,17 +56,17 @@ def test_an_expert_is_the_subset_of_regressors_row_by_row(name: str) -> None:
     _, steps = expert.update(expert.init(), X, y - offset)
     assert torch.allclose(steps.mean[0], X.new_zeros(()))  # the prior's mean
     for t in range(8, 14):  # a sparse model has at least as many rows as knots
-        expected = moments(like(model, X[:t], y[:t], DIC()), X[t : t + 1])
+        expected = moments(like(model, X[:t], y[:t], DIC), X[t : t + 1])
         agree((steps.mean[t : t + 1] + offset[t], steps.variance[t : t + 1]), expected)
 
 
 @torch.no_grad()
 def test_the_posterior_is_that_of_the_models_approximation() -> None:
     """Dense Bayesian regression on the features, with FITC's noise."""
-    model = sparse(approximation=FITC())
+    model = sparse(approximation=FITC)
     posterior, features = weights_posterior(model), inducing_features(model)
     Phi, residual = features(model.train_X), model.train_y - model.mean_module(model.train_X)
-    diagonal = FITC().diagonal(model.projection())
+    diagonal = FITC.diagonal(model.projection())
     precision = torch.eye(8, dtype=Phi.dtype) / features.prior_variance + Phi.mT @ (Phi / diagonal[:, None])
     covariance = torch.linalg.inv(precision)
     torch.testing.assert_close(posterior.covariance, covariance, rtol=1e-7, atol=1e-9)
@@ -97,9 +97,7 @@ def far(num_rows: int, seed: int) -> tuple[Tensor, Tensor]:
 MEANS = {"constant": lambda X, y: None, "zero": lambda X, y: ZeroMean(), "linear": LinearTrend}
 
 
-@pytest.mark.parametrize(
-    ("mean", "approximation"), [("constant", VFE()), ("zero", FITC()), ("linear", VFE())], ids=name_of
-)
+@pytest.mark.parametrize(("mean", "approximation"), [("constant", VFE), ("zero", FITC), ("linear", VFE)], ids=name_of)
 def test_the_first_predictions_are_the_models(approximation, mean: str) -> None:
     """Also far from all knots, where the variance is the prior's."""
     model = sparse("matern ard", approximation=approximation, mean=MEANS[mean](*rows()))
@@ -180,19 +178,11 @@ def test_an_ensemble_of_fitted_models() -> None:
     assert torch.equal(seen.variance[:13], other.variance[:13])
 
 
-def test_a_checkpoint_goes_on_in_a_fresh_object() -> None:
-    one, other = (start_online([sparse(), exact()], FixedShare(0.01)) for _ in range(2))
-    X, y = far(30, seed=6)
-    one.observe(X[:20], y[:20])
-    other.load_state_dict(one.state_dict())
-    assert torch.equal(one.observe(X[20:], y[20:]).log_prob, other.observe(X[20:], y[20:]).log_prob)
-
-
 def test_evidence_is_that_of_the_predictions() -> None:
     """FITC's, for a model without rows of its own."""
     model, (X, y) = sparse(), rows(30, seed=9)
     expert = start_online(model, RULE).ensemble.experts[0]
-    expected = like(model, X, y, FITC()).objective()
+    expected = like(model, X, y, FITC).objective()
     torch.testing.assert_close(expert.log_evidence(X, y), expected, rtol=1e-6, atol=1e-5)
 
 

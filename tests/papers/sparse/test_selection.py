@@ -22,12 +22,12 @@ from gp_ensembles.papers.sparse.strategies import LBFGSB
 from tests.papers.sparse.problems import fail_at, isotropic, name_of, read_golden, rows, value_of
 
 
-def select(X, y, strategy, *parts, seed=0, approximation=None):
+def select(X, y, strategy, *parts, seed=0, approximation=VFE):
     generator = torch.Generator().manual_seed(seed)
     return select_knots(X, y, *parts, strategy=strategy, approximation=approximation, generator=generator)
 
 
-def greedy(X, y, kernel=None, *, seed=0, approximation=None, **settings):
+def greedy(X, y, kernel=None, *, seed=0, approximation=VFE, **settings):
     """Blocks of rows, which stay rows, from a kernel's own hyperparameters."""
     quick = {"max_knots": 24, "fit_iterations": 8, "subset_size": 0, "polish_iterations": 0}
     own, likelihood = isotropic(0.7, 0.4, 0.1)
@@ -95,10 +95,10 @@ def test_gap_ends_the_growth():
 
 
 def test_the_gap_is_that_of_the_bounds_whatever_the_objective():
-    found = greedy(*waves(5.0, 80), max_knots=40, tolerance=-1e9, gap_tolerance=0.5, approximation=FITC())
+    found = greedy(*waves(5.0, 80), max_knots=40, tolerance=-1e9, gap_tolerance=0.5, approximation=FITC)
     assert found.stop_reason.startswith("the bounds of the log evidence")
     projection = found.model.projection()
-    assert value_of(found.model.upper_bound() - VFE().objective(projection)) < 0.5
+    assert value_of(found.model.upper_bound() - VFE.objective(projection)) < 0.5
 
 
 def test_polish_and_reselection_do_not_lose():
@@ -110,7 +110,7 @@ def test_polish_and_reselection_do_not_lose():
     assert (polished.history[-1].action, polished.history[-1].rows) == ("polish", ())
 
 
-@pytest.mark.parametrize("objective", [FITC(), DTC()], ids=name_of)
+@pytest.mark.parametrize("objective", [FITC, DTC], ids=name_of)
 def test_other_objectives_are_grown_too(objective):
     found = greedy(*rows(60), max_knots=20, tolerance=-1e9, approximation=objective)
     check(found, 20)
