@@ -24,7 +24,7 @@ from studies.harness.experiment import Choices
 from studies.harness.sources import Sources
 from studies.ie_gplvm import methods
 from studies.ie_gplvm import study as gplvm
-from studies.ie_gplvm.map_model import collapsed_bound, map_embedding
+from studies.ie_gplvm.map_model import collapsed_bound
 from studies.ie_gplvm.neighbors import neighbor_error
 from studies.ie_gplvm.sets import latent_sets, shuffled_rows
 from tests.studies.sets import read_rows
@@ -115,7 +115,7 @@ def test_gamma_is_by_the_median_squared_distance(rows):
     assert methods.median_gamma(rows.Y) == pytest.approx(0.5 / middle)
 
 
-def test_the_bound_of_places_is_the_sum_of_the_columns_and_its_climb_lowers_the_error():
+def test_the_bound_of_places_is_the_sum_of_the_bounds_of_the_columns():
     Y = made_up(60).X
     X, Z, logs = Y[:, :2], Y[::8, :2], torch.tensor([0.5, 1.7, 0.04], dtype=torch.float64).log()
     total = torch.zeros((), dtype=torch.float64)
@@ -124,9 +124,6 @@ def test_the_bound_of_places_is_the_sum_of_the_columns_and_its_climb_lowers_the_
         covariance.base_kernel.lengthscale, covariance.outputscale, likelihood.noise = logs.exp().tolist()
         total += SparseGP(X, y, Z, covariance, likelihood, ZeroMean(), approximation=VFE(), nugget=1e-6).objective()
     torch.testing.assert_close(collapsed_bound(X, Z, logs, Y), total.detach(), rtol=1e-4, atol=0)
-    line, label = made_up(80).X, made_up(80).y.long()
-    principal = PCA(2).fit_transform(line.numpy())
-    assert neighbor_error(map_embedding(line, steps=60), label) <= neighbor_error(torch.from_numpy(principal), label)
 
 
 @pytest.mark.parametrize("run", [name for name in methods.RUNS if name != "umap"])
