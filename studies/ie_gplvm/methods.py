@@ -153,7 +153,7 @@ def _kernel_pca(task: LatentTask) -> LatentAnswer:
         model = KernelPCA(NUM_LATENT, kernel="rbf", gamma=unit / 2.0**power, random_state=task.seed)
         try:
             places = Y.new_tensor(model.fit_transform(Y.numpy()).tolist())
-        except ArpackNoConvergence:  # where the kernel is all but the identity
+        except (ArpackNoConvergence, ValueError):  # where the kernel is all but the identity
             continue
         found.append((neighbor_error(places, task.rows.label), places, time.perf_counter() - clock, power))
     _, places, seconds, power = min(found, key=lambda one: one[0])
