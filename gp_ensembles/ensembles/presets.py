@@ -21,8 +21,8 @@ name         what it is                                                         
 
 ``forecaster`` is for several rows ahead, see the page "Forecasts: the next H rows together".
 
-Differences to the published code: the columns of the transition of ``e_doebe`` sum to one, predictions never see their
-target, and random walks have several speeds (the papers have one, 1e-3).
+Unlike the papers' (``configs/published``), experts learn the warm-up rows, none is removed and predictions never see
+their target; those on bases walk at several speeds, near their starts, which gains up to 0.4 nats per row.
 """
 
 from dataclasses import replace

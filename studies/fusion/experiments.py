@@ -6,7 +6,8 @@ from functools import partial
 
 from studies.fusion import generating, study
 from studies.fusion.methods import METHODS, sampling_of
-from studies.fusion.sets import MIXTURE, NUM_ROWS
+from studies.fusion.sets import MIXTURE, NOISE, NUM_ROWS
+from studies.fusion.tables import Making
 from studies.harness.experiment import Choices, Experiment, Paper, Size
 
 _PUBLISHED = (
@@ -25,11 +26,15 @@ class FusionSettings:
     chains: int = field(default=0, metadata={"help": "chains; 0 for 16, or 4 as published and of nuts"})
     draws: int = field(default=0, metadata={"help": "draws of each; 0 for 150, or 500 as published and of nuts"})
     num_rows: int = field(default=NUM_ROWS, metadata={"help": "rows, a fifth of them for testing"})
+    noise: float = field(
+        default=NOISE, metadata={"help": "its deviation; 0 for one drawn for each function and input (equation 18)"}
+    )
+    redrawn: bool = field(default=False, metadata={"help": "other rows for every split"})
 
 
 def _run(make: Callable[..., str], choices: Choices, settings: FusionSettings) -> str:
     sampling = sampling_of(settings.inference, settings.chains, settings.draws, choices.as_published)
-    return make(choices, sampling, settings.num_rows)
+    return make(choices, sampling, Making(settings.num_rows, settings.noise, settings.redrawn))
 
 
 def _boxes(name: str, title: str) -> Experiment:

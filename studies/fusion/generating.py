@@ -11,9 +11,9 @@ from gp_ensembles.distributions import Mixture
 from gp_ensembles.files.checkpoint import fingerprint
 from studies.fusion.methods import METHODS, FusionTask, Sampling
 from studies.fusion.pictures import GeneratingModel, draw_generating_model
-from studies.fusion.sets import NUM_ROWS, TRUE_EXPERTS, expert_source, made_up_mixture, split_rows
+from studies.fusion.sets import TRUE_EXPERTS, expert_source, made_up_mixture, split_rows
 from studies.fusion.study import make_plan, make_task, part_settings
-from studies.fusion.tables import FusionPlan, Setting
+from studies.fusion.tables import FusionPlan, Making, Setting
 from studies.harness.experiment import Choices
 from studies.harness.parts import Record, Results, running
 from studies.harness.report import write_report
@@ -23,7 +23,7 @@ _SETTING = Setting(TRUE_EXPERTS, 30, 1.0)
 _POINTS = 201
 
 
-def run(choices: Choices, sampling: Sampling, num_rows: int = NUM_ROWS) -> str:
+def run(choices: Choices, sampling: Sampling, made: Making = Making()) -> str:  # noqa: B008 (immutable)
     """Make the figure; write how far predictions are from the mixture's mean as text, lines as CSV, and the picture.
 
     Files are ``fusion_figure_2.txt``, ``.csv``, ``.json`` and ``.png`` in the folder of the results. Finished methods
@@ -32,7 +32,7 @@ def run(choices: Choices, sampling: Sampling, num_rows: int = NUM_ROWS) -> str:
     Args:
         choices: What may be chosen of every experiment.
         sampling: How posteriors are found.
-        num_rows: How many rows are made up.
+        made: How rows are made up.
 
     Returns:
         The table as text.
@@ -41,9 +41,9 @@ def run(choices: Choices, sampling: Sampling, num_rows: int = NUM_ROWS) -> str:
         ValueError: If there is no such method, a number is out of range, or nothing could be run.
         OSError: If the results cannot be written.
     """
-    plan = make_plan("3a", choices, sampling, num_rows)
+    plan = make_plan("3a", choices, sampling, made)
     make_folder(choices.out)
-    rows = made_up_mixture(_SETTING.half_width, num_rows, choices.seed)
+    rows = made_up_mixture(_SETTING.half_width, made.num_rows, choices.seed, made.noise)
     assert rows.truth is not None
     split = split_rows(rows, choices.seed, 0)
     x = torch.linspace(-_SETTING.half_width, _SETTING.half_width, _POINTS, dtype=rows.X.dtype, device=rows.X.device)

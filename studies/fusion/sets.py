@@ -2,13 +2,14 @@ r"""Rows of the fusion paper's made-up mixture (Ajirak et al. 2024, Section 4), 
 
 The targets come from a mixture of three experts, :math:`p(y \mid x) = \sum_k w_k(x) N(y; f_k(x), 0.1^2)`, whose means
 are Gaussian processes of length scale 0.2 and whose three logits are ones of length scale 0.5, all of amplitude one.
-The paper gives neither the noise nor the range of the inputs, and draws the functions from random Fourier features:
-here of many frequencies, so that none of the models' numbers of them is favored. The user's own table may take the
+The paper gives neither the range of the inputs nor the length scale of the noise, whose logarithm is a process of its
+own by equation 18 (:data:`DRAWN`), and draws the functions from random Fourier features: here of many frequencies, so
+that none of the models' numbers of them is favored. The user's own table may take the
 place of these rows: its inputs are scaled to the same range, its targets to unit variance.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -30,7 +31,8 @@ MIXTURE = PaperSet("mixture", made_up=True)
 NUM_ROWS = 1000
 TRUE_EXPERTS = 3
 _TRAIN_SHARE = 0.8
-_NOISE = 0.1
+NOISE = 0.1
+DRAWN = 0.0  # in the place of a deviation: the logarithm of that of each mean is a process of amplitude one
 _MEAN_LENGTHSCALE, _OTHER_LENGTHSCALE = 0.2, 0.5
 _TRUE_FREQUENCIES = 500
 _MOST_FREQUENCIES = 100
@@ -40,18 +42,21 @@ class TrueMixture(NamedTuple):
     """The mixture that the rows come from.
 
     Attributes:
-        priors: Features of the means and of the logits.
+        priors: Features of the means, of the logits and of logarithms of the noise.
         coefficients: Their coefficients, shape (3, F) each.
+        noise: Deviation of the noise where it is not drawn.
     """
 
-    priors: tuple[FourierPrior, FourierPrior]
-    coefficients: tuple[Tensor, Tensor]
+    priors: Sequence[FourierPrior]
+    coefficients: Sequence[Tensor]
+    noise: float
 
     def at(self, X: Tensor) -> Mixture:
         """Densities of targets at inputs (N, 1)."""
         pairs = zip(self.priors, self.coefficients, strict=True)
-        means, logits = (drawn @ prior.basis(X) for prior, drawn in pairs)
-        return linear_pool(means, torch.full_like(means, _NOISE**2), logits)
+        means, logits, *logs = (drawn @ prior.basis(X) for prior, drawn in pairs)
+        variance = (2 * logs[0]).exp() if logs else torch.full_like(means, self.noise**2)
+        return linear_pool(means, variance, logits)
 
 
 class FusionRows(NamedTuple):
@@ -114,8 +119,10 @@ class StackedExperts(NamedTuple):
     test: ExpertPredictions
 
 
-def made_up_mixture(half_width: float, num_rows: int, seed: int) -> FusionRows:
+def made_up_mixture(half_width: float, num_rows: int, seed: int, noise: float = NOISE) -> FusionRows:
     """Rows with inputs uniform on [-half_width, half_width]; the same seed makes the same rows.
+
+    The noise has this deviation, or is :data:`DRAWN`.
 
     Example:
         >>> rows = made_up_mixture(1.0, 50, 0)
@@ -129,10 +136,10 @@ def made_up_mixture(half_width: float, num_rows: int, seed: int) -> FusionRows:
 
     X = half_width * (2.0 * torch.rand(num_rows, 1, generator=generator, dtype=torch.float64, device="cpu") - 1.0)
     priors, coefficients = [], []
-    for lengthscale in (_MEAN_LENGTHSCALE, _OTHER_LENGTHSCALE):
+    for lengthscale in (_MEAN_LENGTHSCALE, _OTHER_LENGTHSCALE, *[_OTHER_LENGTHSCALE] * (noise == DRAWN)):
         priors.append(FourierPrior(normal(_TRUE_FREQUENCIES, 1), lengthscale))
         coefficients.append(normal(TRUE_EXPERTS, priors[-1].num_coefficients))
-    truth = TrueMixture((priors[0], priors[1]), (coefficients[0], coefficients[1]))
+    truth = TrueMixture(priors, coefficients, noise)
     y = truth.at(X).sample(1, generator=generator).squeeze(0)
     return FusionRows(X, y, half_width, truth)
 

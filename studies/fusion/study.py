@@ -18,7 +18,6 @@ from studies.fusion.methods import METHODS, FusionTask, Sampling
 from studies.fusion.pictures import draw_boxes
 from studies.fusion.sets import (
     MIXTURE,
-    NUM_ROWS,
     FusionRows,
     FusionSplit,
     StackedExperts,
@@ -33,6 +32,7 @@ from studies.fusion.tables import (
     UNPRINTED,
     FusionPlan,
     FusionScores,
+    Making,
     Setting,
     findings,
     paired_text,
@@ -71,7 +71,7 @@ _REMARK = (
 )
 
 
-def run(figure: str, choices: Choices, sampling: Sampling, num_rows: int = NUM_ROWS) -> str:
+def run(figure: str, choices: Choices, sampling: Sampling, made: Making = Making()) -> str:  # noqa: B008 (immutable)
     """Make a figure; write its table as text, its scores as CSV, its means as JSON and its boxes as PNG.
 
     Files are ``fusion_figure_<figure>.txt``, ``.csv``, ``.json`` and ``.png`` in the folder of the results. Finished
@@ -82,7 +82,7 @@ def run(figure: str, choices: Choices, sampling: Sampling, num_rows: int = NUM_R
         figure: 3a or 3b.
         choices: What may be chosen of every experiment.
         sampling: How posteriors are found.
-        num_rows: How many rows are made up, or the most of a table; a fifth of them is for testing.
+        made: How rows are made up, or the most of a table; a fifth of them is for testing.
 
     Returns:
         The table and what is to be read from it, as text.
@@ -91,7 +91,7 @@ def run(figure: str, choices: Choices, sampling: Sampling, num_rows: int = NUM_R
         ValueError: If there is no such method, a number is out of range, or nothing could be run.
         OSError: If a table cannot be read, or the results cannot be written.
     """
-    plan = make_plan(figure, choices, sampling, num_rows)
+    plan = make_plan(figure, choices, sampling, made)
     own = choices.sources.find(MIXTURE) if choices.sources.has(MIXTURE) else None
     make_folder(choices.out)
     scores = FusionScores(plan, {}, Results(plan, ("method", "setting", "split"), plan.splits))
@@ -99,8 +99,8 @@ def run(figure: str, choices: Choices, sampling: Sampling, num_rows: int = NUM_R
     total = len(plan.settings) * len(plan.methods) * plan.splits
     with running(scores.results, choices.out / "fusion_parts", total, choices.progress) as parts:
         for width in dict.fromkeys(setting.half_width for setting in plan.settings):
-            rows = rows_of(own, width, plan)
             for number in range(plan.splits):
+                rows = rows_of(own, width, plan, number)
                 split = split_rows(rows, plan.seed, number)
                 scores.truth[width, number] = split.truth
                 experts = expert_source(split, plan.seed, number)
@@ -111,11 +111,12 @@ def run(figure: str, choices: Choices, sampling: Sampling, num_rows: int = NUM_R
     return _written(scores, figure, choices)
 
 
-def rows_of(own: FoundSet | None, half_width: float, plan: FusionPlan) -> FusionRows:
-    """The made-up rows, or those of a table."""
+def rows_of(own: FoundSet | None, half_width: float, plan: FusionPlan, split: int) -> FusionRows:
+    """The made-up rows of a split, or those of a table."""
+    seed = plan.seed + split * plan.made.redrawn
     if own is None:
-        return made_up_mixture(half_width, plan.num_rows, plan.seed)
-    return table_rows(own.table, half_width, plan.num_rows, plan.seed)
+        return made_up_mixture(half_width, plan.made.num_rows, seed, plan.made.noise)
+    return table_rows(own.table, half_width, plan.made.num_rows, seed)
 
 
 def make_task(
@@ -127,12 +128,14 @@ def make_task(
     return FusionTask(split, setting.num_experts, priors, experts, plan.sampling, generator)
 
 
-def make_plan(figure: str, choices: Choices, sampling: Sampling, num_rows: int) -> FusionPlan:
+def make_plan(figure: str, choices: Choices, sampling: Sampling, made: Making) -> FusionPlan:
     """The choices as a plan, or what is wrong with them."""
     methods = chosen(choices.methods, METHODS, "method")
     check_range("trials", choices.trials, 1)
     check_range("seed", choices.seed, 0)
-    check_range("num_rows", num_rows, _FEWEST_ROWS)
+    check_range("num_rows", made.num_rows, _FEWEST_ROWS)
+    if not 0 <= made.noise < math.inf:
+        raise ValueError(f"--noise must be a deviation, or 0 for noise that is drawn, got {made.noise:g}")
     kind = FIGURES[figure]
     settings = [
         Setting(experts, frequencies, half_width)
@@ -140,7 +143,7 @@ def make_plan(figure: str, choices: Choices, sampling: Sampling, num_rows: int) 
         for experts in kind.experts
         for frequencies in kind.frequencies
     ]
-    return FusionPlan(settings, methods, choices.trials, sampling, choices.seed, num_rows)
+    return FusionPlan(settings, methods, choices.trials, sampling, choices.seed, made)
 
 
 def _run_part(parts: Parts, plan: FusionPlan, key: tuple[str, Setting, int], task: FusionTask) -> None:
@@ -169,7 +172,7 @@ def part_settings(method: str, setting: Setting, split: int, plan: FusionPlan) -
         "draws": sampling.num_draws if has_chains else 0,
         "as_published": has_chains and sampling.as_published,
         "seed": plan.seed,
-        "rows": plan.num_rows,
+        **plan.made._asdict(),
     }
 
 
@@ -196,7 +199,7 @@ def run_part(method: str, task: FusionTask, settings: dict[str, object]) -> Reco
 def _written(scores: FusionScores, figure: str, choices: Choices) -> str:
     plan, results = scores.plan, scores.results
     title = (
-        f"Fusion, figure {figure}: {FIGURES[figure].title}; {plan.splits} split(s) of {plan.num_rows} rows, "
+        f"Fusion, figure {figure}: {FIGURES[figure].title}; {plan.splits} split(s) of {plan.made}, "
         f"inference by {plan.sampling}{', AS PUBLISHED' if plan.sampling.as_published else ''}"
     )
     found = findings(scores)
@@ -222,7 +225,7 @@ def _written(scores: FusionScores, figure: str, choices: Choices) -> str:
         "splits": plan.splits,
         "sampling": plan.sampling._asdict(),
         "seed": plan.seed,
-        "num_rows": plan.num_rows,
+        **plan.made._asdict(),
         "rows": summary_rows(scores),
         "findings": found,
         "failures": results.failed(),

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from studies.fusion.methods import METHODS, Sampling
+from studies.fusion.sets import DRAWN, NOISE, NUM_ROWS
 from studies.harness.comparison import estimate, paired
 from studies.harness.parts import Results
 from studies.harness.text import aligned
@@ -36,6 +37,25 @@ class Setting(NamedTuple):
         return f"K = {self.num_experts}, M = {self.num_frequencies}, |x| < {self.half_width:g}"
 
 
+class Making(NamedTuple):
+    """How rows are made up.
+
+    Attributes:
+        num_rows: How many.
+        noise: Deviation of the noise, or :data:`~studies.fusion.sets.DRAWN`.
+        redrawn: Whether every split is of other rows, so that splits are independent.
+    """
+
+    num_rows: int = NUM_ROWS
+    noise: float = NOISE
+    redrawn: bool = False
+
+    def __str__(self) -> str:
+        """For titles."""
+        noise = "drawn noise" if self.noise == DRAWN else f"noise of deviation {self.noise:g}"
+        return f"{self.num_rows} rows, {noise}{', other rows for each split' * self.redrawn}"
+
+
 class FusionPlan(NamedTuple):
     """What is to be run.
 
@@ -45,7 +65,7 @@ class FusionPlan(NamedTuple):
         splits: How many splits.
         sampling: How posteriors are found.
         seed: Seed of the made-up rows, splits and frequencies.
-        num_rows: How many rows are made up.
+        made: How rows are made up.
     """
 
     settings: Sequence[Setting]
@@ -53,7 +73,7 @@ class FusionPlan(NamedTuple):
     splits: int
     sampling: Sampling
     seed: int
-    num_rows: int
+    made: Making = Making()
 
 
 class FusionScores(NamedTuple):

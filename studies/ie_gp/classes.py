@@ -27,6 +27,8 @@ from studies.ie_gp.methods import (
     start_raker,
 )
 from studies.ie_gp.raker import LOGISTIC
+from studies.ie_gp.ssgp import Settings
+from studies.ie_gp.ssgp_classes import StreamingSparseClassifier
 from studies.ie_gp.streams import clock, running_mean
 from studies.ie_gp.study import Quantity, Scored, Task, places
 
@@ -116,10 +118,17 @@ def _with_chances(start: Descent) -> Start:
     return prepare
 
 
+def _ssgp(stream: Stream, settings: MethodSettings, generator: torch.Generator) -> Observe:
+    """The warm-up rows are its first batch, which it learns whatever the others do."""
+    own = Settings(settings.num_features, settings.batch, iterations=settings.iterations)
+    return StreamingSparseClassifier.fit(stream.warm_X, stream.warm_y, own, generator).observe
+
+
 METHODS: Mapping[str, Start] = {
     "IE-GP": _ensemble(presets.ie_gp),
     "SIE-GP": _ensemble(presets.sie_gp),
     "DIE-GP": _ensemble(presets.die_gp),
+    "SSGP": _ssgp,
     "AdaRaker": _with_chances(start_adaraker),
     "Raker": _with_chances(start_raker),
     "logistic regression": _linear,
@@ -130,6 +139,6 @@ TASK = Task(
     METHODS,
     shuffled_stream,
     score,
-    MethodSettings(),
+    MethodSettings(num_features=30, batch=40),
     {"num_warmup": NUM_WARMUP, "share": _SHARE},
 )

@@ -6,6 +6,8 @@ likelihood of the function at the old points, and enters the collapsed bound of 
 """
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -100,18 +102,18 @@ def absorb(kernel: Kernel, knots: Tensor, X: Tensor, y: Tensor, old: Old, nugget
         tensor(-1.5155, dtype=torch.float64)
     """
     noise, own = kernel.noise.exp(), nugget * kernel.variance.exp()
-    factor = cholesky(_plus(kernel.covariance(knots, knots), own), "the covariance of the inducing points")
+    factor = cholesky(added(kernel.covariance(knots, knots), own), "the covariance of the inducing points")
     rows = torch.linalg.solve_triangular(factor, kernel.covariance(knots, X), upper=False)
     past = torch.linalg.solve_triangular(factor, kernel.covariance(knots, old.knots), upper=False)
     past = torch.linalg.solve_triangular(old.factor, past.mT, upper=False).mT
     precision = rows @ rows.mT / noise + past @ old.precision @ past.mT
     shift = rows @ y / noise + past @ old.shift
-    root = cholesky(_plus(precision, precision.new_ones(())), "the posterior precision of the inducing variables")
+    root = cholesky(added(precision, precision.new_ones(())), "the posterior precision of the inducing variables")
     white = torch.linalg.solve_triangular(root, shift.unsqueeze(-1), upper=False)
     # Of the integral over the new inducing variables; less itself, the logarithm of q(b) / p(b) at b = 0.
     gained = 0.5 * white.square().sum() - root.diagonal().log().sum()
     unexplained = len(y) * kernel.variance.exp() - rows.square().sum()
-    own_past = _plus(kernel.covariance(old.knots, old.knots), own)
+    own_past = added(kernel.covariance(old.knots, old.knots), own)
     prior_past = torch.linalg.solve_triangular(old.factor, own_past, upper=False)
     prior_past = torch.linalg.solve_triangular(old.factor, prior_past.mT, upper=False)
     bound = (
@@ -161,9 +163,8 @@ class StreamingSparseGP:
         seen = ~y.isnan()
         X, y = X[seen], y[seen]
         order = torch.randperm(len(X), generator=generator, device="cpu")[: settings.num_inducing]
-        spread = (X.amax(0) - X.amin(0)).clamp_min(_LEAST_SPREAD)
-        start = Kernel((0.5 * math.sqrt(X.shape[1]) * spread).log(), X.new_zeros(()), X.new_tensor(math.log(0.1)))
-        kernel, old = refit(start, X[order.to(X.device)], X, y, Old.nothing(X), settings.first_iterations)
+        absorbing = partial(absorb, X=X, y=y, old=Old.nothing(X))
+        kernel, old = refit(first_kernel(X), X[order.to(X.device)], absorbing, len(y), settings.first_iterations)
         return cls(kernel, old, settings, generator)
 
     @torch.no_grad()
@@ -190,16 +191,36 @@ class StreamingSparseGP:
 
     def _refit(self) -> None:
         """Inducing points among the old and the new rows, then all of them and the hyperparameters moved uphill."""
-        knots, count = self.old.knots, len(self.old.knots)
-        kept = torch.randperm(count, generator=self._generator, device="cpu")[: round(_KEPT * count)]
-        fresh = torch.randperm(len(self._y), generator=self._generator, device="cpu")[: count - len(kept)]
-        start = torch.cat([knots[kept.to(knots.device)], self._X[fresh.to(knots.device)]])
-        self.kernel, self.old = refit(self.kernel, start, self._X, self._y, self.old, self.settings.iterations)
+        start = successors(self.old.knots, self._X, self._generator)
+        absorbing = partial(absorb, X=self._X, y=self._y, old=self.old)
+        self.kernel, self.old = refit(self.kernel, start, absorbing, len(self._y), self.settings.iterations)
         self._X, self._y, self._state = self._X[:0], self._y[:0], _state(self.old)
 
 
-def refit(kernel: Kernel, knots: Tensor, X: Tensor, y: Tensor, old: Old, iterations: int) -> tuple[Kernel, Old]:
+def first_kernel(X: Tensor) -> Kernel:
+    """Hyperparameters to start from at rows (N, D)."""
+    spread = (X.amax(0) - X.amin(0)).clamp_min(_LEAST_SPREAD)
+    return Kernel((0.5 * math.sqrt(X.shape[1]) * spread).log(), X.new_zeros(()), X.new_tensor(math.log(0.1)))
+
+
+def successors(knots: Tensor, X: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Inducing points to start from among the old ones (K, D) and the rows of a batch (N, D), shape (K, D)."""
+    count = len(knots)
+    kept = torch.randperm(count, generator=generator, device="cpu")[: round(_KEPT * count)]
+    fresh = torch.randperm(len(X), generator=generator, device="cpu")[: count - len(kept)]
+    return torch.cat([knots[kept.to(knots.device)], X[fresh.to(knots.device)]])
+
+
+def refit(
+    kernel: Kernel,
+    knots: Tensor,
+    absorbing: Callable[[Kernel, Tensor], tuple[Tensor, Old]],
+    num_rows: int,
+    iterations: int,
+) -> tuple[Kernel, Old]:
     """Climb the bound of a batch from a kernel and inducing points; what is known after it, where the climb ended.
+
+    ``absorbing`` has the bound of the batch of ``num_rows``, and what is known after it.
 
     Raises:
         NumericalError: If the bound cannot be computed where it starts.
@@ -215,30 +236,31 @@ def refit(kernel: Kernel, knots: Tensor, X: Tensor, y: Tensor, old: Old, iterati
             point = points[0].clone().requires_grad_()
             own, places = unpack(point)
             try:
-                bound, _ = absorb(own, places, X, y, old)
+                bound, _ = absorbing(own, places)
             except NumericalError:
                 return points.new_full((1,), torch.inf), torch.zeros_like(points)
             (gradient,) = torch.autograd.grad(bound, point)
         if bool((point[: size + 2].abs() > _WALL).any()):
             return points.new_full((1,), torch.inf), torch.zeros_like(points)
-        return -bound.detach().reshape(1) / len(y), -gradient.unsqueeze(0) / len(y)
+        return -bound.detach().reshape(1) / num_rows, -gradient.unsqueeze(0) / num_rows
 
     start = torch.cat([kernel.lengthscale, kernel.variance.reshape(1), kernel.noise.reshape(1), knots.flatten()])
     with torch.no_grad():
-        absorb(kernel, knots, X, y, old)  # raises where it cannot be computed
+        absorbing(kernel, knots)  # raises where it cannot be computed
     found = minimize(losses, start.unsqueeze(0), max_iterations=iterations)
     with torch.no_grad():
         own, places = unpack(found.point[0])
-        return own, absorb(own, places, X, y, old)[1]
+        return own, absorbing(own, places)[1]
 
 
 def _state(old: Old) -> SquareRootState:
     """The posterior of the whitened inducing variables."""
-    root = cholesky(_plus(old.precision, old.precision.new_ones(())), "the posterior precision")
+    root = cholesky(added(old.precision, old.precision.new_ones(())), "the posterior precision")
     mean = torch.cholesky_solve(old.shift.unsqueeze(-1), root).squeeze(-1)
     inverse = torch.linalg.solve_triangular(root, torch.diag_embed(torch.ones_like(old.shift)), upper=False)
     return SquareRootState(mean, inverse.mT.contiguous())
 
 
-def _plus(matrix: Tensor, value: Tensor) -> Tensor:
+def added(matrix: Tensor, value: Tensor) -> Tensor:
+    """A matrix (N, N) with a number added to its diagonal."""
     return matrix + torch.diag_embed(value.expand(len(matrix)))

@@ -11,8 +11,8 @@ from scipy.stats import norm
 
 from studies.fusion import study as fusion
 from studies.fusion.methods import METHODS, FusionTask, Sampling, sampling_of
-from studies.fusion.sets import expert_source, made_up_mixture, make_priors, split_rows, train_experts
-from studies.fusion.tables import ORDER, FusionPlan, FusionScores, Setting, findings, paired_text, table_text
+from studies.fusion.sets import DRAWN, expert_source, made_up_mixture, make_priors, split_rows, train_experts
+from studies.fusion.tables import ORDER, FusionPlan, FusionScores, Making, Setting, findings, paired_text, table_text
 from studies.harness.experiment import Choices
 from studies.harness.parts import Record, Results
 from studies.harness.sources import Sources
@@ -45,7 +45,7 @@ def choices(tmp_path):
 
 
 def run(figure, choices, num_rows=100):
-    return fusion.run(figure, choices, LAPLACE, num_rows)
+    return fusion.run(figure, choices, LAPLACE, Making(num_rows))
 
 
 def task(split, experts, inference="laplace"):
@@ -62,6 +62,10 @@ def test_rows_come_from_the_mixture_that_their_densities_are_of():
     one = norm(scale=0.1).entropy()
     assert one - 0.02 < -float(rows.truth.at(rows.X).log_prob(rows.y).mean()) < one + math.log(3)
     assert float(made_up_mixture(3.0, 400, 2).X.abs().max()) > 2.9
+    drawn = made_up_mixture(1.0, 2000, 2, DRAWN)
+    variance = drawn.truth.at(drawn.X).component_variance
+    assert float(variance.amax() / variance.amin()) > 10
+    torch.testing.assert_close(drawn.truth.at(drawn.X).component_mean, rows.truth.at(rows.X).component_mean)
 
 
 def test_splits_take_all_rows_and_center_the_targets_by_the_training_rows():
@@ -132,7 +136,9 @@ def test_means_are_of_the_splits_and_chains_have_parts_of_their_own(tmp_path, ch
     found = next(row for row in content["rows"] if (row["method"], row["num_experts"]) == ("PoE", 3))
     expected = (sum(scores) / 2, abs(scores[0] - scores[1]) / 2)  # the standard error of two numbers
     assert (found["nlpd"], found["error"]) == pytest.approx(expected)
-    plans = [fusion.make_plan("3a", choices, sampling_of("hmc", 0, 0, published), 100) for published in (False, True)]
+    plans = [
+        fusion.make_plan("3a", choices, sampling_of("hmc", 0, 0, published), Making(100)) for published in (False, True)
+    ]
     first, second = (fusion.part_settings("BHS", Setting(2, 30, 1.0), 0, plan) for plan in plans)
     assert first != second
 
@@ -140,7 +146,7 @@ def test_means_are_of_the_splits_and_chains_have_parts_of_their_own(tmp_path, ch
 def scored(columns: dict[str, list[list[float]]]) -> FusionScores:
     """Scores of methods by number of experts, 2 and up, and split."""
     settings = [Setting(K, 30, 1.0) for K in range(2, 2 + len(columns["BHS"]))]
-    plan = FusionPlan(settings, list(columns), 2, LAPLACE, 0, 100)
+    plan = FusionPlan(settings, list(columns), 2, LAPLACE, 0)
     results = Results(plan, ("method", "setting", "split"), 2)
     results.records |= {
         (name, setting, split): Record({}, {"nlpd": by_split[split]}, {})

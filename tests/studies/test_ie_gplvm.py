@@ -8,6 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gpytorch.kernels import RBFKernel, ScaleKernel
+from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.means import ZeroMean
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.decomposition import PCA
@@ -16,10 +19,12 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from gp_ensembles.data import Table
 from gp_ensembles.papers.gplvm import LatentSettings
+from gp_ensembles.papers.sparse import VFE, SparseGP
 from studies.harness.experiment import Choices
 from studies.harness.sources import Sources
 from studies.ie_gplvm import methods
 from studies.ie_gplvm import study as gplvm
+from studies.ie_gplvm.map_model import collapsed_bound
 from studies.ie_gplvm.neighbors import neighbor_error
 from studies.ie_gplvm.sets import latent_sets, shuffled_rows
 from tests.studies.sets import read_rows
@@ -108,6 +113,17 @@ def test_gamma_is_by_the_median_squared_distance(rows):
     # Torch's median of an even number is the lower of the middle two.
     middle = np.sort(distance**2)[(len(distance) - 1) // 2]
     assert methods.median_gamma(rows.Y) == pytest.approx(0.5 / middle)
+
+
+def test_the_bound_of_places_is_the_sum_of_the_bounds_of_the_columns():
+    Y = made_up(60).X
+    X, Z, logs = Y[:, :2], Y[::8, :2], torch.tensor([0.5, 1.7, 0.04], dtype=torch.float64).log()
+    total = torch.zeros((), dtype=torch.float64)
+    for y in Y.T:
+        covariance, likelihood = ScaleKernel(RBFKernel()).double(), GaussianLikelihood().double()
+        covariance.base_kernel.lengthscale, covariance.outputscale, likelihood.noise = logs.exp().tolist()
+        total += SparseGP(X, y, Z, covariance, likelihood, ZeroMean(), approximation=VFE(), nugget=1e-6).objective()
+    torch.testing.assert_close(collapsed_bound(X, Z, logs, Y), total.detach(), rtol=1e-4, atol=0)
 
 
 @pytest.mark.parametrize("run", [name for name in methods.RUNS if name != "umap"])

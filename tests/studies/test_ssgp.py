@@ -1,6 +1,7 @@
 """Streaming sparse processes: exact where all rows are inducing points, the batch bound where no point moves."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -8,8 +9,10 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import ZeroMean
 
+from gp_ensembles.numerics.gauss_hermite import normal_nodes
 from gp_ensembles.papers.sparse import VFE, SparseGP
 from studies.ie_gp.ssgp import Kernel, Old, Settings, StreamingSparseGP, absorb, refit
+from studies.ie_gp.ssgp_classes import Sites, StreamingSparseClassifier, absorb_labels, expected, settled
 
 NOISE, VARIANCE, SCALES = 0.04, 1.7, (0.3, 0.6)
 
@@ -110,7 +113,7 @@ def test_refitting_climbs_and_the_stream_predicts_one_row_ahead():
     X, y = rows(300)
     start, knots = kernel(), X[:15]
     before, _ = absorb(start, knots, X[:100], y[:100], Old.nothing(X))
-    own, old = refit(start, knots, X[:100], y[:100], Old.nothing(X), 20)
+    own, old = refit(start, knots, partial(absorb, X=X[:100], y=y[:100], old=Old.nothing(X)), 100, 20)
     after, _ = absorb(own, old.knots, X[:100], y[:100], Old.nothing(X))
     assert float(after) > float(before) + 1
     settings = Settings(15, batch=60, first_iterations=20, iterations=5)
@@ -122,3 +125,37 @@ def test_refitting_climbs_and_the_stream_predicts_one_row_ahead():
     seen = ~targets.isnan()
     assert float((mean - targets)[seen].square().mean()) < 0.1 * float(y.var())
     assert float(log_prob[seen].mean()) == pytest.approx(-0.5 * math.log(2 * math.pi * math.e * 0.04), abs=0.4)
+
+
+def labels(num_rows):
+    X, _ = rows(num_rows)
+    return X, (X.sum(-1) > 2).to(X)
+
+
+def test_the_bound_of_labels_is_at_its_top_and_just_below_the_evidence():
+    """With all rows inducing, of three rows: the evidence by quadrature on a grid."""
+    X, y = labels(40)
+    X, y = X[[0, 1, 5]], y[[0, 1, 5]]
+    start = Sites(torch.full_like(y, 0.25), y - 0.5)
+    sites, found = settled(kernel(), X, X, y, Old.nothing(X), start)
+    for factor in (0.9, 1.1):
+        other = Sites(sites.precision * factor, sites.shift / factor)
+        assert absorb_labels(kernel(), X, X, y, Old.nothing(X), other).bound < found.bound
+    nodes, weights = normal_nodes(40, 3, X, most_nodes=40**3)
+    f = nodes @ torch.linalg.cholesky(kernel().covariance(X, X)).mT
+    evidence = (weights * ((2 * y - 1) * f).sigmoid().prod(-1)).sum().log()
+    assert 0 < float(evidence - found.bound) < 0.02
+
+
+def test_batches_of_labels_say_what_one_says_and_rows_are_absorbed_as_a_batch_of_one():
+    X, y = labels(40)
+    start = Sites(torch.full_like(y, 0.25), y - 0.5)
+    _, whole = settled(kernel(), X, X, y, Old.nothing(X), start)
+    _, first = settled(kernel(), X, X[:30], y[:30], Old.nothing(X), Sites(*(part[:30] for part in start)))
+    _, second = settled(kernel(), X, X[30:], y[30:], first.old, Sites(*(part[30:] for part in start)))
+    torch.testing.assert_close(second.mean, whole.mean[30:], rtol=0, atol=0.05)
+    _, one = settled(kernel(), X, X[30:31], y[30:31], first.old, Sites(*(part[30:31] for part in start)))
+    model = StreamingSparseClassifier(kernel(), first.old, Settings(40), None)
+    model.observe(X[30:31], y[30:31])
+    chance, _ = model.observe(X[30:31], y[30:31])
+    torch.testing.assert_close(chance, expected(torch.sigmoid, one.mean, one.variance), rtol=0, atol=1e-4)
