@@ -16,8 +16,7 @@ from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.spec_checks import check_count, check_flag
 from gp_ensembles.fleet.ensemble_fleet import Names, listed
 from gp_ensembles.numerics.devices import check_device
-from gp_ensembles.streaming.bad_rows import clean_arrivals
-from gp_ensembles.streaming.checks import IllegalRow
+from gp_ensembles.streaming.checks import IllegalRow, clean_arrivals
 from gp_ensembles.streaming.config import MIN_WARM_UP, Impute, OnBadRow, StreamConfig
 
 

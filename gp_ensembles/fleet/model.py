@@ -46,11 +46,11 @@ from gp_ensembles.fleet.warm_up import (
     without_outliers,
 )
 from gp_ensembles.streaming.after_mixture import in_units
-from gp_ensembles.streaming.bad_rows import warn_of_outliers
 from gp_ensembles.streaming.config import MIN_WARM_UP, Impute, OnBadRow, StreamConfig
 from gp_ensembles.streaming.inputs import InputState
 from gp_ensembles.streaming.missed_structure import warn_of_missed
 from gp_ensembles.streaming.point_mass import without_point
+from gp_ensembles.streaming.warm_up_rows import warn_of_outliers
 
 _Counts = dict[Hashable, int]  # rows of series
 
