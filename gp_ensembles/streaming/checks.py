@@ -34,6 +34,12 @@ class IllegalRow(NamedTuple):
         return f"{name!r} is {self.problem.format(row=number)}"
 
 
+def refuse(wrong: IllegalRow | None, first_row: int, feature_names: Sequence[str] | None) -> None:
+    """Raise a ``ValueError`` if there is a row that cannot be learned."""
+    if wrong is not None:
+        raise ValueError(wrong.message(first_row, feature_names))
+
+
 class Arrived(NamedTuple):
     """Rows of a call, in double precision on the device of the stream."""
 

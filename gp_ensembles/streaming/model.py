@@ -20,8 +20,8 @@ from gp_ensembles.files.checkpoint import rebuilt, write_checkpoint
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.numerics.compiled import IS_COMPILED
 from gp_ensembles.streaming import after_mixture
-from gp_ensembles.streaming.checks import Arrived, CleanRows, IllegalRow, arrived, clean_arrivals, illegal_input
-from gp_ensembles.streaming.columns import Standardizer, forecast_places
+from gp_ensembles.streaming.checks import Arrived, CleanRows, arrived, clean_arrivals, illegal_input, refuse
+from gp_ensembles.streaming.columns import Standardizer
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.content import KIND, saved
 from gp_ensembles.streaming.forecasting.forecast import Forecast, check_forecast, forecast_rows, future_rows, with_point
@@ -30,7 +30,7 @@ from gp_ensembles.streaming.one_row import RowPipeline, is_plain, pipeline_of
 from gp_ensembles.streaming.point_mass import PointMass, build, without_point
 from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution, no_predictions, running_mixture
 from gp_ensembles.streaming.reports import AnomalyCounts, ColumnReport, column_reports
-from gp_ensembles.streaming.warm_up import names_of, start
+from gp_ensembles.streaming.warm_up import keep, names_of, start
 from gp_ensembles.streaming.warm_up_rows import num_warm_up_rows, warn_of_waiting
 
 
@@ -173,8 +173,9 @@ class OnlineModel:
                 constant, or all inputs are.
             NumericalError: If an expert's evidence cannot be computed where it starts.
         """
-        rows = self._arrived(X, y)
-        self._start(*self._cleaned_first(rows.X, rows.y, 1, AnomalyCounts()), progress)
+        first = keep(self.config, self._arrived(X, y), 1, AnomalyCounts(), self.feature_names)
+        self.config = first.config
+        self._start(first.X, first.y, first.counts, progress)
         return self
 
     def observe(self, X: Tensor, y: Tensor, steps: Tensor | None = None) -> OnlinePredictions:
@@ -222,7 +223,7 @@ class OnlineModel:
         X, _, steps = self._arrived(X, None, steps)
         if self.online is None:
             if self.config.on_bad_row == "refuse":
-                self._refuse(illegal_input(X), 1)
+                refuse(illegal_input(X), 1, self.feature_names)
             y = X.new_zeros(0) if self.warm_y is None else self.warm_y
             return running_mixture(self.config.ensemble.target, y, X.shape[0])
         standard, _ = self._standard(X, all_next=True)
@@ -299,7 +300,7 @@ class OnlineModel:
         """Consecutive rows, or rows that all come next, in standardized units, and as they are learned; or an error."""
         path, followed = self._inputs
         standard, rows = path.cleaned(partial(path.each if all_next else path.follow, followed), X, y)
-        self._refuse(rows.refused, first_row)
+        refuse(rows.refused, first_row, self.feature_names)
         return standard, rows
 
     def save(self, path: str | Path) -> None:
@@ -372,7 +373,8 @@ class OnlineModel:
     def _wait(self, rows: Arrived) -> OnlinePredictions:
         """Keep rows of the warm-up; those of the call that ends it are learned after the fit."""
         num_before, target = self.num_rows, self.config.ensemble.target
-        X, y, counts = self._cleaned_first(rows.X, rows.y, num_before + 1, self.anomaly_counts)
+        first = keep(self.config, rows, num_before + 1, self.anomaly_counts, self.feature_names)
+        X, y, counts, self.config = first.X, first.y, first.counts, first.config
         if self.warm_X is not None and self.warm_y is not None:
             X, y = torch.cat([self.warm_X, X]), torch.cat([self.warm_y, y])
         num_warm = num_warm_up_rows(y, self.config.warmup, target)
@@ -383,17 +385,17 @@ class OnlineModel:
             return no_predictions(target, y[num_before:], len(self.names))
         before, first_row = dict(self.__dict__), num_warm - num_before
         try:
-            online = self._start(X[:num_warm], y[:num_warm], counts, progress=False)
-            if num_warm == len(y):
+            self._start(X[:num_warm], y[:num_warm], counts, progress=False)
+            if self.online is None or num_warm == len(y):
                 return no_predictions(target, y[num_before:], len(self.names))
             rest = Arrived(X[num_warm:], y[num_warm:], None if rows.steps is None else rows.steps[first_row:])
-            return self._learn(online, rest)._replace(first_row=first_row)
+            return self._learn(self.online, rest)._replace(first_row=first_row)
         except BaseException:
             self.__dict__.clear()
             self.__dict__.update(before)
             raise
 
-    def _start(self, X: Tensor, y: Tensor, counts: AnomalyCounts, progress: bool) -> OnlineEnsemble:
+    def _start(self, X: Tensor, y: Tensor, counts: AnomalyCounts, progress: bool) -> None:
         """Fit to these rows, all or nothing."""
         started = start(self.config, X, y, counts, self.feature_names, progress=progress)
         with uninterrupted():
@@ -401,7 +403,6 @@ class OnlineModel:
             self.online, self.point, self._calibration = started.online, started.point, started.calibration
             self._path, self._followed = started.path, started.followed
         self._compile_now()
-        return started.online
 
     def _learn(self, online: OnlineEnsemble, arrived: Arrived) -> OnlinePredictions:
         """Inputs; features, experts, innovations, rule and mixture; units, recalibration and levels."""
@@ -461,20 +462,6 @@ class OnlineModel:
     def _arrived(self, X: Tensor, y: Tensor | None = None, steps: Tensor | None = None) -> Arrived:
         known = self.warm_X.shape[1] if self.warm_X is not None else None
         return arrived(X, y, steps, known if self.feature_names is None else len(self.feature_names), self.config)
-
-    def _cleaned_first(
-        self, X: Tensor, y: Tensor, first_row: int, counts: AnomalyCounts
-    ) -> tuple[Tensor, Tensor, AnomalyCounts]:
-        """Rows of the warm-up as they are kept."""
-        rows = clean_arrivals(X, y, self.config)
-        self._refuse(rows.refused, first_row)
-        forecast_places(self.config.ensemble, self._names_of(range(X.shape[1])))  # before any row is kept
-        self.config = self.config.resolved(rows.X)
-        return rows.X, rows.y, counts.with_bad(rows, first_row, self.feature_names)
-
-    def _refuse(self, wrong: IllegalRow | None, first_row: int) -> None:
-        if wrong is not None:
-            raise ValueError(wrong.message(first_row, self.feature_names))
 
     def _names_of(self, columns: Sequence[int]) -> tuple[str, ...]:
         return names_of(self.feature_names, columns)

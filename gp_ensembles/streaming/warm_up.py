@@ -7,12 +7,32 @@ from torch import Tensor
 
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.streaming.after_mixture import CalibrationState, init_calibration
-from gp_ensembles.streaming.columns import warn_of_poor_forecasts
+from gp_ensembles.streaming.checks import Arrived, clean_arrivals, refuse
+from gp_ensembles.streaming.columns import forecast_places, warn_of_poor_forecasts
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.inputs import InputPath, InputState
 from gp_ensembles.streaming.point_mass import PointMass, build
 from gp_ensembles.streaming.reports import AnomalyCounts
 from gp_ensembles.streaming.warm_up_rows import clean_warm_up, num_far, warn_of_outliers
+
+
+class FirstRows(NamedTuple):
+    """Rows of a warm-up as they are kept."""
+
+    config: StreamConfig  # with sizes in place of prices, which depend on the number of columns
+    X: Tensor  # inputs, shape (N, D)
+    y: Tensor  # targets, shape (N,) or (N, O)
+    counts: AnomalyCounts  # what was unusual among them and before
+
+
+def keep(
+    config: StreamConfig, rows: Arrived, first_row: int, counts: AnomalyCounts, feature_names: Sequence[str] | None
+) -> FirstRows:
+    """Rows that arrive in a warm-up, the first of which has this number, after counts of those before."""
+    clean = clean_arrivals(rows.X, rows.y, config)
+    refuse(clean.refused, first_row, feature_names)
+    forecast_places(config.ensemble, names_of(feature_names, range(clean.X.shape[1])))  # before any row is kept
+    return FirstRows(config.resolved(clean.X), clean.X, clean.y, counts.with_bad(clean, first_row, feature_names))
 
 
 class Started(NamedTuple):
