@@ -22,7 +22,7 @@ from gp_ensembles.engine.predictions import EnsemblePredictions, concatenate_pre
 from gp_ensembles.engine.quarantine import let_in_, next_return
 from gp_ensembles.engine.recorded import Recording
 from gp_ensembles.engine.runners import RunnerBatches, runners_without, scatter
-from gp_ensembles.engine.state import EnsembleState, named_layers, snapshot
+from gp_ensembles.engine.state import EnsembleState, snapshot, write_layers_
 from gp_ensembles.engine.weighing import run_block
 from gp_ensembles.experts.base import Runner
 from gp_ensembles.filters.rows import Rows
@@ -91,7 +91,9 @@ class Learning:
                     self._undo.append(shut_out(self._ensemble, self._bound, *block, start, error))
                     self._choose(self._read_anew())
                 continue
-            self._commit(after)
+            with uninterrupted():  # all parts learn the block or none; a copy of the state would cost a row too much
+                self._batches.commit()
+                write_layers_(self._bound.state, after)
             done.append(predictions)
             start = stop
         self._settle()
@@ -115,14 +117,6 @@ class Learning:
             layers, bound.state, X, rows, stage, missing=missing, alive=self._alive, out=bound.out
         )
         return after, predictions._replace(responses=bound.responses) if bound.responses else predictions
-
-    def _commit(self, after: EnsembleState) -> None:
-        """Learn the block that was predicted: all parts of the state or none; a copy would cost a row too much."""
-        with uninterrupted():
-            self._batches.commit()
-            for (_, old), (_, new) in zip(named_layers(self._bound.state), named_layers(after), strict=True):
-                if new is not old:
-                    old.copy_(new)
 
     def _keep(self, num_rows: int) -> None:
         """Keep the state as the way back, once."""

@@ -182,12 +182,12 @@ class OnlineEnsemble(nn.Module):
         bound.flush()
         check_domain(X, bound.bounded, self.ensemble.forecasts)
         check_answers_fit(X, self.ensemble.num_experts)
-        try:
-            call = Learning(self.ensemble, self.block_size, self._bind, self._invalidate, self._recording)
-            return call.learn(X, rows)
-        except CannotRecordError as error:
-            self.why_eager = str(error)
-            return self.learn(X, rows)
+        while True:
+            try:
+                call = Learning(self.ensemble, self.block_size, self._bind, self._invalidate, self._recording)
+                return call.learn(X, rows)
+            except CannotRecordError as error:  # nothing was learned: once more by the host
+                self.why_eager = str(error)
 
     def _recording(self) -> Recording | None:
         """The recorded blocks; ``None`` where blocks are not recorded or an expert is in quarantine."""

@@ -21,7 +21,7 @@ from gp_ensembles.filters.rows import Rows
 from gp_ensembles.numerics.compiled import IS_COMPILED
 from gp_ensembles.streaming import after_mixture
 from gp_ensembles.streaming.checks import Arrived, CleanRows, arrived, clean_arrivals, illegal_input, refuse
-from gp_ensembles.streaming.columns import Standardizer
+from gp_ensembles.streaming.columns import Standardizer, names_of
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.content import KIND, saved
 from gp_ensembles.streaming.forecasting.forecast import Forecast, check_forecast, forecast_rows, future_rows, with_point
@@ -30,7 +30,7 @@ from gp_ensembles.streaming.one_row import RowPipeline, is_plain, pipeline_of
 from gp_ensembles.streaming.point_mass import PointMass, build, without_point
 from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution, no_predictions, running_mixture
 from gp_ensembles.streaming.reports import AnomalyCounts, ColumnReport, column_reports
-from gp_ensembles.streaming.warm_up import keep, names_of, start
+from gp_ensembles.streaming.warm_up import keep, start
 from gp_ensembles.streaming.warm_up_rows import num_warm_up_rows, warn_of_waiting
 
 

@@ -157,7 +157,7 @@ class PointMass:
     def _shifted(self, mixture: StreamDistribution) -> LatentMixture:
         """The two classes with log odds moved by the shift, as one expert that is certain of them."""
         odds = torch.logit(_share(mixture).clamp(_LEAST_SHARE, 1 - _LEAST_SHARE)) + self._shift
-        return certain_classes(logsigmoid(torch.stack([-odds, odds], dim=-1)), is_binary=True)
+        return certain_classes(logsigmoid(torch.stack([-odds, odds], dim=-1)), like=odds.unsqueeze(0))
 
     def _seen(self, inputs: Tensor) -> Tensor:
         """Inputs and forecasts, a missing one at its mean, and whether each forecast is at the point."""

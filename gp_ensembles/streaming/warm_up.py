@@ -1,6 +1,6 @@
 """The end of a warm-up: what learns the stream from then on, built from its rows."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import Tensor
@@ -8,7 +8,7 @@ from torch import Tensor
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.streaming.after_mixture import CalibrationState, init_calibration
 from gp_ensembles.streaming.checks import Arrived, clean_arrivals, refuse
-from gp_ensembles.streaming.columns import forecast_places, warn_of_poor_forecasts
+from gp_ensembles.streaming.columns import forecast_places, names_of, warn_of_poor_forecasts
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.inputs import InputPath, InputState
 from gp_ensembles.streaming.point_mass import PointMass, build
@@ -71,8 +71,3 @@ def start(
     warn_of_outliers(num_out, num_kept)
     warn_of_poor_forecasts(config.ensemble, X[:, path.columns.forecasts], y)
     return Started(X, y, counts, path, followed, config.ensemble.after_warm_up(online), point, calibration)
-
-
-def names_of(feature_names: Sequence[str] | None, columns: Iterable[int]) -> tuple[str, ...]:
-    """The names of some columns; ``column 0`` and so on where none are given."""
-    return tuple(f"column {j}" if feature_names is None else feature_names[j] for j in columns)
