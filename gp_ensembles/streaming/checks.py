@@ -48,9 +48,7 @@ class Arrived(NamedTuple):
     steps: Tensor | None  # steps since the row before, shape (N,); ``None`` for one each
 
 
-def arrived(
-    X: Tensor, y: Tensor | None, steps: Tensor | None, num_columns: int | None, config: StreamConfig
-) -> Arrived:
+def arrive(X: Tensor, y: Tensor | None, steps: Tensor | None, num_columns: int | None, config: StreamConfig) -> Arrived:
     """Rows X (N, D), D of any number if ``num_columns`` is ``None``, with a target or one for each output, if given.
 
     Raises:

@@ -20,7 +20,7 @@ from gp_ensembles.files.checkpoint import rebuilt, write_checkpoint
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.numerics.compiled import IS_COMPILED
 from gp_ensembles.streaming import after_mixture
-from gp_ensembles.streaming.checks import Arrived, CleanRows, arrived, clean_arrivals, illegal_input, refuse
+from gp_ensembles.streaming.checks import Arrived, CleanRows, arrive, clean_arrivals, illegal_input, refuse
 from gp_ensembles.streaming.columns import Standardizer, names_of
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.content import KIND, saved
@@ -461,7 +461,7 @@ class OnlineModel:
 
     def _arrived(self, X: Tensor, y: Tensor | None = None, steps: Tensor | None = None) -> Arrived:
         known = self.warm_X.shape[1] if self.warm_X is not None else None
-        return arrived(X, y, steps, known if self.feature_names is None else len(self.feature_names), self.config)
+        return arrive(X, y, steps, known if self.feature_names is None else len(self.feature_names), self.config)
 
     def _names_of(self, columns: Sequence[int]) -> tuple[str, ...]:
         return names_of(self.feature_names, columns)
