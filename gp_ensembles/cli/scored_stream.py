@@ -22,8 +22,7 @@ from gp_ensembles.metrics.discrete import ClassScores, init_class_scores
 from gp_ensembles.metrics.streaming import StreamScores, init_scores
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.streaming import OnlineModel, StreamConfig
-from gp_ensembles.streaming.bad_rows import clean_arrivals
-from gp_ensembles.streaming.checks import illegal_target
+from gp_ensembles.streaming.checks import clean_arrivals, illegal_target
 from gp_ensembles.streaming.reports import AnomalyCounts
 from gp_ensembles.tables import RowStream
 from gp_ensembles.tables.encoder import TableEncoder

@@ -15,8 +15,8 @@ from gp_ensembles.engine.external_report import ExternalReport
 from gp_ensembles.engine.quarantine import QuarantineReport
 from gp_ensembles.engine.regret import Regret
 from gp_ensembles.ensembles.build import one_class_message, only_label
-from gp_ensembles.streaming.bad_rows import warm_up_outlier_lines
 from gp_ensembles.streaming.health import Finding, failures, health
+from gp_ensembles.streaming.warm_up_rows import warm_up_outlier_lines
 from gp_ensembles.tables.explain import ColumnSummary
 
 Summary = Mapping[str, Any]

@@ -287,11 +287,19 @@ def _without_runaway_rates(weights: Tensor, sizes: Tensor) -> Tensor:
     return kept / kept.sum(0)
 
 
-def certain_classes(log_prob: Tensor, *, is_binary: bool) -> LatentMixture:
-    """One expert that is certain of these log probabilities.
+def log_prob_of_classes(mixture: LatentMixture, rows_at_once: int) -> Tensor:
+    """Log probabilities of the classes of rows, (N, C), on the CPU; some rows at a time, for quadrature takes room."""
+    rows = torch.arange(mixture.num_rows, device=mixture.latent_mean.device).split(rows_at_once)
+    predicted = torch.cat([mixture.take(part).class_probabilities for part in rows])
+    return predicted.double().clamp_min(torch.finfo(torch.float64).tiny).log().cpu()
 
-    Shapes: ``log_prob`` (N, C).
+
+def certain_classes(log_prob: Tensor, *, like: Tensor) -> LatentMixture:
+    """One expert that is certain of these log probabilities, with latent means of the kind and number of ``like``.
+
+    Shapes: ``log_prob`` (N, C), ``like`` (M, N) of two classes, (M, N, C) of several.
     """
+    log_prob, is_binary = log_prob.to(like), like.ndim == 2
     latent = (log_prob[:, 1] - log_prob[:, 0] if is_binary else log_prob).unsqueeze(0)
     variance = torch.full_like(latent, _CERTAIN)
     variance = variance if is_binary else torch.diag_embed(variance)

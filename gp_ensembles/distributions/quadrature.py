@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.distributions.mixture import Mixture
-from gp_ensembles.distributions.student_t_mixture import StudentTMixture
+from gp_ensembles.distributions.student_t_mixture import StudentTMixture, cdf_by_itself
 from gp_ensembles.numerics.reductions import sum_over_experts
 
 _CENTER = 0.3
@@ -124,7 +124,8 @@ def crps_at_nodes(y: Tensor, found: AtNodes, cdf: Tensor, mean: Tensor) -> Tenso
 
 def cdf_by_pieces(mixture: Mixture | StudentTMixture, y: Tensor) -> Tensor:
     """Distribution functions of mixtures at targets (N,), some rows at a time: quicker for many components."""
-    return _cdf(mixture, y, _TARGETS, lambda part: part)
+    alone = cdf_by_itself(mixture, y) if isinstance(mixture, StudentTMixture) else None
+    return _cdf(mixture, y, _TARGETS, lambda part: part) if alone is None else alone
 
 
 def _cdf(mixture: _Mixture, y: Tensor, num_rows: int, change: Callable[[_Mixture], _Mixture]) -> Tensor:

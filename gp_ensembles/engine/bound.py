@@ -22,7 +22,6 @@ from gp_ensembles.engine.quarantine import places_out
 from gp_ensembles.engine.recorded import Recording
 from gp_ensembles.engine.runners import RunnerBatches, SharedBases
 from gp_ensembles.engine.state import EnsembleState, named_tensors
-from gp_ensembles.engine.weighing import with_lags
 from gp_ensembles.experts.base import BoundExpert, Expert, LinearRow, RowExpert
 from gp_ensembles.experts.laplace import LatentGroup, join_latent
 from gp_ensembles.experts.linear_rows import RowBatches
@@ -275,10 +274,6 @@ class BoundEnsemble:
         self.limits: list[int] = [limit for limit in limits if limit is not None]  # longest blocks of transitions
         self.recording: Recording | None = None  # made on first use
         self.batches: RunnerBatches = RunnerBatches.of(self.experts, state.experts, shared_bases)
-
-    def inputs(self, X: Tensor, y: Tensor) -> Tensor:
-        """Inputs of a block as the experts see them, (B, D + P)."""
-        return with_lags(self._ensemble.memory, self.state.history, X, y)[1]
 
     def is_fresh(self, buffers: Mapping[str, Tensor | None]) -> bool:
         """Whether nothing that was read has changed since, and the state is still in these buffers."""

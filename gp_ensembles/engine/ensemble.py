@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from gp_ensembles.distributions.latent_mixture import Response
 from gp_ensembles.engine.external_counts import init_counts
 from gp_ensembles.engine.input_checks import (
+    Wanted,
     check_compatible,
-    check_inputs,
-    check_targets,
+    check_domain,
+    checked_rows,
     count_outputs,
     missing_rows,
     without_columns,
@@ -255,15 +256,20 @@ class Ensemble(nn.Module):
         self.check_inputs(X)
         return predict_mixture(self.layers, self.bind(), state, X, out=places_out(state.quarantine))
 
+    def wanted(self, like: Tensor | None = None) -> Wanted:
+        """The rows that it takes, in the dtype and on the device of ``like``, or of its hyperparameters."""
+        like = self.experts[0].features.prior_variance if like is None else like
+        return Wanted(like, self.num_inputs, self.num_outputs, self.is_real, self.forecasts)
+
     def check_inputs(self, X: Tensor) -> None:
         """Raise unless X (N, D) is a valid input."""
-        like = self.experts[0].features.prior_variance
-        check_inputs(X, self.num_inputs, like, self.bounded_features(), self.forecasts)
+        checked_rows(self.wanted(), X)
+        check_domain(X, self.bounded_features(), self.forecasts)
 
     def check_block(self, X: Tensor, y: Tensor) -> None:
         """Raise unless X (B, D) and y (B,) are a valid block."""
-        self.check_inputs(X)
-        check_targets(X, y, self.num_outputs)
+        checked_rows(self.wanted(), X, y)
+        check_domain(X, self.bounded_features(), self.forecasts)
         for expert in self.experts:
             expert.check_targets(y)
 

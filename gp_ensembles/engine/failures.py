@@ -2,19 +2,16 @@
 
 import re
 from collections.abc import Callable, Sequence
-from typing import final
 
 import torch
 from torch import Tensor
 
-from gp_ensembles.engine.access_lock import uninterrupted
 from gp_ensembles.engine.bound import BoundEnsemble
-from gp_ensembles.engine.ensemble import Ensemble, evaluate
+from gp_ensembles.engine.ensemble import Ensemble, evaluate, next_inputs
 from gp_ensembles.engine.input_checks import missing_rows
-from gp_ensembles.engine.predictions import EnsemblePredictions, concatenate_predictions, flatten, invalid_rows
-from gp_ensembles.engine.quarantine import Quarantine, let_in_, next_return, places_out, shut_out_
+from gp_ensembles.engine.predictions import flatten, invalid_rows
+from gp_ensembles.engine.quarantine import shut_out_
 from gp_ensembles.engine.runners import CompactRunner
-from gp_ensembles.engine.state import EnsembleState, snapshot
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import FilterState, Predictions
@@ -23,19 +20,6 @@ from gp_ensembles.numerics.cholesky import NumericalError
 
 # Steps and experts by their numbers within a block and an expert object mean nothing to the caller.
 _INTERNAL = re.compile(r" at step \d+( of the block)?( of expert \d+)?")
-Run = Callable[[Tensor, Rows, bool], EnsemblePredictions]
-
-
-class BlockError(Exception):
-    """Numerical failure of a block of a call, which has not changed the state.
-
-    Attributes:
-        rows: Its rows.
-    """
-
-    def __init__(self, rows: range, reason: str) -> None:
-        super().__init__(reason)
-        self.rows = rows
 
 
 def find_culprit(
@@ -51,7 +35,7 @@ def find_culprit(
         layers.by_expert(layers.rule.log_weights(bound.state.meta))
     )  # of the others the rest is dead
     runs[[*bound.out, *layers.external_models]] = False  # of external models NaN means absent
-    for number, Phi in enumerate(evaluate(bound.experts, bound.inputs(X, rows.y))):
+    for number, Phi in enumerate(evaluate(bound.experts, next_inputs(layers, bound.state, X))):
         expert = ensemble.experts[number]
         entries = runs[start : start + expert.num_experts].nonzero().flatten().tolist()
         failed, symptom = _failure(expert, bound, number, entries, Phi, rows) if entries else ([], None)
@@ -112,95 +96,41 @@ def _mend(expert: Expert) -> str:
     )
 
 
-@final
-class Watch:
-    """Runs an ensemble of which an expert is in quarantine or about to be."""
+def shut_out(
+    ensemble: Ensemble, bound: BoundEnsemble, X: Tensor, rows: Rows, row: int, error: NumericalError
+) -> Callable[[], None]:
+    """Put the expert that fails at a row X (1, D) into quarantine from there on, with its prior as its state.
 
-    def __init__(
-        self, ensemble: Ensemble, read: Callable[[], BoundEnsemble], run: Run, renew: Callable[[], None]
-    ) -> None:
-        self._ensemble = ensemble
-        self._read = read
-        self._run = run
-        self._renew = renew
-        self._prepared: list[tuple[Tensor, Tensor]] = []  # states of restarted experts, and copies from before
+    Returns: what gives its state back; a snapshot has only the ends of long windows.
 
-    def observe(self, X: Tensor, rows: Rows, has_gaps: bool, failed: BlockError | None) -> EnsemblePredictions:
-        """Predict and learn rows that were checked; all or none.
+    Raises:
+        NumericalError: If no other expert has weight, or no expert fails; names the row by its number in the call.
+    """
+    layers, state, quarantine = ensemble.layers, bound.state, bound.state.quarantine
+    assert quarantine is not None
+    reason = _INTERNAL.sub("", str(error))
+    found = find_culprit(ensemble, bound, X, rows, reason)
+    if found is None:
+        raise NumericalError(f"the weights failed at row {row} of this call: {reason}") from error
+    who, places, why = found
+    weights = layers.by_expert(layers.rule.log_weights(state.meta)).exp()
+    left = weights.index_fill(0, _index(weights, [*places, *bound.out]), 0.0)
+    if not bool((left > 0).any()):
+        raise NumericalError(f"{who} failed at row {row} of this call: {why}") from error
+    start, prepared = 0, list[tuple[Tensor, Tensor]]()
+    for expert, old in zip(ensemble.experts, state.experts, strict=True):
+        own = [place - start for place in places if start <= place < start + expert.num_experts]
+        if own:
+            prepared += [(value, value.clone()) for value in old]
+            _restart(old, expert, own)
+        start += expert.num_experts
+    shut_out_(quarantine, places, int(state.meta.num_seen), why)
 
-        Shapes: ``X`` (N, D), targets (N,) or (N, O).
-        """
-        restore = snapshot(self._read().state, X.shape[0])
-        self._prepared.clear()
-        try:
-            return self._observe(X, rows, has_gaps, range(0) if failed is None else failed.rows)
-        except BaseException:
-            with uninterrupted():
-                for value, old in reversed(self._prepared):  # a snapshot has only the ends of long windows
-                    value.copy_(old)
-                restore()
-                self._renew()
-            raise
+    def undo() -> None:
+        for value, old in prepared:
+            value.copy_(old)
 
-    def _observe(self, X: Tensor, rows: Rows, has_gaps: bool, suspect: range) -> EnsemblePredictions:
-        """The rows of a block that failed are learned one by one, up to the one at which an expert fails."""
-        start, done = 0, list[EnsemblePredictions]()
-        while start < X.shape[0] or not done:
-            stop = min(X.shape[0], start + self._rows_until_return())
-            if start < suspect.stop:
-                stop = min(stop, max(start + 1, suspect.start))
-            part = rows.block(slice(start, stop))
-            try:
-                done.append(self._run(X[start:stop], part, has_gaps and bool(torch.isnan(part.y).any())))
-                start = stop
-            except BlockError as error:
-                if stop > start + 1:
-                    suspect = range(start + error.rows.start, start + error.rows.stop)
-                else:
-                    self._shut_out(X[start:stop], part, start, error)
-                    suspect = range(0)
-        self._rows_until_return()  # an expert that is due is back for whoever asks for the next row
-        return concatenate_predictions(done)
-
-    def _rows_until_return(self) -> int:
-        """Rows until the next expert leaves quarantine, after releasing those that are due."""
-        state = self._read().state
-        quarantine, num_seen = _of(state), int(state.meta.num_seen)
-        if not places_out(quarantine):
-            return 1 << 62
-        if next_return(quarantine) <= num_seen:
-            let_in_(quarantine, num_seen)
-            self._renew()
-            return self._rows_until_return()
-        return next_return(quarantine) - num_seen
-
-    def _shut_out(self, X: Tensor, rows: Rows, row: int, error: BlockError) -> None:
-        """Put the expert that fails at a row X (1, D) into quarantine from there on, with its prior as its state."""
-        bound, layers = self._read(), self._ensemble.layers
-        state = bound.state
-        reason = _INTERNAL.sub("", str(error))
-        found = find_culprit(self._ensemble, bound, X, rows, reason)
-        if found is None:
-            raise NumericalError(f"the weights failed at row {row} of this call: {reason}") from error.__cause__
-        quarantine, (who, places, why) = _of(state), found
-        weights = layers.by_expert(layers.rule.log_weights(state.meta)).exp()
-        left = weights.index_fill(0, _index(weights, [*places, *places_out(quarantine)]), 0.0)
-        if not bool((left > 0).any()):
-            raise NumericalError(f"{who} failed at row {row} of this call: {why}") from error.__cause__
-        start = 0
-        for expert, old in zip(self._ensemble.experts, state.experts, strict=True):
-            own = [place - start for place in places if start <= place < start + expert.num_experts]
-            if own:
-                self._prepared += [(value, value.clone()) for value in old]
-                _restart(old, expert, own)
-            start += expert.num_experts
-        shut_out_(quarantine, places, int(state.meta.num_seen), why)
-        self._renew()
-
-
-def _of(state: EnsembleState) -> Quarantine:
-    assert state.quarantine is not None
-    return state.quarantine
+    return undo
 
 
 def _restart(state: FilterState, expert: Expert, entries: Sequence[int]) -> None:

@@ -33,19 +33,49 @@ def check_rows(X: Tensor, num_inputs: int | None) -> None:
     check_matrix(X, num_inputs)
 
 
-def check_inputs(
-    X: Tensor, num_inputs: int, like: Tensor, bounded: Sequence[FeatureMap], forecasts: Sequence[int] = ()
-) -> None:
-    """Raise unless X is a finite (N, D) matrix with the dtype and device of ``like``, inside every domain."""
-    if forecasts and isinstance(X, Tensor) and X.ndim == 2 and X.shape[1] == num_inputs:
-        X, num_inputs = without_columns(X, forecasts), num_inputs - len(forecasts)
-    check_rows(X, num_inputs)
+class Wanted(NamedTuple):
+    """The rows that an ensemble takes."""
+
+    like: Tensor  # inputs and targets have its dtype and device
+    num_inputs: int  # number of columns, forecasts among them
+    num_outputs: int | None  # number of outputs O: targets have shape (N, O); ``None`` where they have shape (N,)
+    is_real: bool  # whether targets are single real numbers
+    forecasts: tuple[int, ...]  # places of the columns that may be missing
+
+
+def checked_rows(
+    wanted: Wanted, X: Tensor, y: Tensor | None = None, steps: Tensor | None = None, extra: Tensor | None = None
+) -> Rows:
+    """Rows X (N, D) with targets (N,) or (N, O), none by default, steps and further noise (N,), if they are legal.
+
+    Raises:
+        ValueError: If a shape is wrong, a number that must be finite is not, or one must be at least zero and is not.
+        TypeError: If a dtype or device is wrong.
+    """
+    like, num_inputs = wanted.like, wanted.num_inputs
+    known = X
+    if wanted.forecasts and isinstance(X, Tensor) and X.ndim == 2 and X.shape[1] == num_inputs:
+        known, num_inputs = without_columns(X, wanted.forecasts), num_inputs - len(wanted.forecasts)
+    check_rows(known, num_inputs)
     if X.ndim != 2 or X.shape[0] == 0:
         raise ValueError(f"X must have shape (N, {num_inputs}) with at least one row, got {tuple(X.shape)}")
     if X.dtype != like.dtype or X.device != like.device:
         raise TypeError(f"X is {X.dtype} on {X.device}, the ensemble {like.dtype} on {like.device}; use X.to(...)")
+    if y is not None:
+        _check_targets(X, y, wanted.num_outputs)
+    extra, steps = row_numbers(extra, "extra", X), row_numbers(steps, "steps", X)
+    rows = Rows(X[:, 0] if y is None else y, None, extra, steps).simplified()
+    if rows.extra is None:
+        return rows
+    if not wanted.is_real:
+        raise ValueError("only single real targets can have extra noise; omit extra")
+    return rows._replace(extra=rows.extra.to(X.dtype))
+
+
+def check_domain(X: Tensor, bounded: Sequence[FeatureMap], forecasts: Sequence[int]) -> None:
+    """Raise unless rows X (N, D) lie in the domains of feature maps, which do not see the forecasts among them."""
     for features in bounded:
-        features.check_inputs(X)
+        features.check_inputs(without_columns(X, forecasts))
 
 
 def without_columns(X: Tensor, columns: Sequence[int]) -> Tensor:
@@ -63,37 +93,17 @@ def check_real_numbers(X: Tensor, y: Tensor) -> None:
         raise TypeError(f"y is {y.dtype} on {y.device}, X is {X.dtype} on {X.device}; give both one dtype and device")
 
 
-def check_targets(X: Tensor, y: Tensor, num_outputs: int | None) -> bool:
-    """Raise unless y (B,) or (B, O) fits the B >= 1 rows of X (B, D); return whether any target is missing (NaN).
-
-    Raises:
-        ValueError: If the shape is wrong.
-        TypeError: If y is not a tensor, or has another dtype or device.
-    """
+def _check_targets(X: Tensor, y: Tensor, num_outputs: int | None) -> None:
+    """Raise unless y (B,) or (B, O) fits the B >= 1 rows of X (B, D)."""
     check_real_numbers(X, y)
     num_rows = X.shape[0]
     if y.shape[:1] != X.shape[:1] or y.ndim != (1 if num_outputs is None else 2):
         wanted = f"({num_rows},)" if num_outputs is None else f"({num_rows}, {num_outputs})"
         raise ValueError(f"y must have shape {wanted}, a target for each row of X, got {tuple(y.shape)}{_hint(y, X)}")
-    return y.device.type != "meta" and bool(torch.isnan(y).any())
 
 
-def checked_rows(X: Tensor, y: Tensor, steps: Tensor | None, extra: Tensor | None, is_real: bool) -> Rows:
-    """Targets y with the steps and the further noise of the rows X (N, D), in the precision of X."""
-    rows = Rows(y, None, _checked(extra, "extra", X), _checked(steps, "steps", X)).simplified()
-    if rows.extra is None:
-        return rows
-    if not is_real:
-        raise ValueError("only single real targets can have extra noise; omit extra")
-    return rows._replace(extra=rows.extra.to(X.dtype))
-
-
-def checked_steps(X: Tensor, steps: Tensor | None) -> Tensor | None:
-    """Steps (N,) before the rows X (N, D), checked as by :func:`checked_rows`; ``None`` for one each."""
-    return checked_rows(X, X[:, 0], steps, None, is_real=True).steps
-
-
-def _checked(value: Tensor | None, name: str, X: Tensor) -> Tensor | None:
+def row_numbers(value: Tensor | None, name: str, X: Tensor) -> Tensor | None:
+    """Numbers (N,) of the rows X (N, D), finite and at least zero, on their device; ``None`` where there are none."""
     if value is None:
         return None
     if not isinstance(value, Tensor) or value.shape != X.shape[:1]:

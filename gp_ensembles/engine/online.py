@@ -1,8 +1,7 @@
 """Online ensemble: the object that owns a state, learns from rows in place, predicts, saves and loads."""
 
 import copy
-import math
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping
 from typing import Any, Self
 
 import torch
@@ -11,25 +10,18 @@ from torch import Tensor, nn
 from gp_ensembles.distributions.latent_mixture import LatentMixture
 from gp_ensembles.engine.access_lock import AccessLock, guarded, uninterrupted
 from gp_ensembles.engine.bound import BoundEnsemble, RowEnsemble
-from gp_ensembles.engine.ensemble import Ensemble, evaluate, predict_mixture
+from gp_ensembles.engine.ensemble import Ensemble, predict_mixture
 from gp_ensembles.engine.external_counts import next_weights
-from gp_ensembles.engine.failures import BlockError, Watch
 from gp_ensembles.engine.input_checks import (
     check_answers_fit,
-    check_inputs,
+    check_domain,
     check_made,
     check_states_fit,
-    check_targets,
     checked_rows,
-    missing_rows,
     usual_block_size,
 )
-from gp_ensembles.engine.predictions import (
-    AnyMixture,
-    EnsemblePredictions,
-    concatenate_mixtures,
-    concatenate_predictions,
-)
+from gp_ensembles.engine.learning import Learning
+from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions, concatenate_mixtures
 from gp_ensembles.engine.quarantine import (
     Quarantine,
     QuarantineReport,
@@ -37,30 +29,20 @@ from gp_ensembles.engine.quarantine import (
     quarantine_reports,
     weights_without,
 )
-from gp_ensembles.engine.recorded import CannotRecordError, Recording, observe_recorded
-from gp_ensembles.engine.runners import (
-    RunnerBatches,
-    SharedBases,
-    find_shared_bases,
-    make_contiguous,
-    runners_without,
-    scatter,
-)
-from gp_ensembles.engine.state import EnsembleState, check_shapes, named_layers, named_tensors, snapshot, state_from
+from gp_ensembles.engine.recorded import CannotRecordError, Recording
+from gp_ensembles.engine.runners import SharedBases, find_shared_bases, make_contiguous
+from gp_ensembles.engine.state import EnsembleState, check_shapes, named_tensors, state_from
 from gp_ensembles.engine.upkeep import UpkeepReport, coming, maintain_
-from gp_ensembles.engine.weighing import run_block
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import (
     ExternalState,
     FilterState,
     GaussianState,
-    Predictions,
     RefittedState,
     SquareRootState,
     StructuralState,
     WindowState,
 )
-from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.display import ensemble_html, ensemble_text
 from gp_ensembles.numerics.warn_caller import warn_caller
 
@@ -71,7 +53,7 @@ _UNRANKED = (
 _PREDICT_ROWS = 256  # rows predicted at once, so that features of a long table fit in memory
 
 
-@guarded(writes=["observe", "maintain"], reads=["predict", "condition_on", "state", "log_weights", "upkeep"])
+@guarded(writes=["observe", "learn", "maintain"], reads=["predict", "condition_on", "state", "log_weights", "upkeep"])
 class OnlineEnsemble(nn.Module):
     """An ensemble and its state: learns from blocks of any length, predicts, saves and loads.
 
@@ -183,46 +165,29 @@ class OnlineEnsemble(nn.Module):
             NumericalError: If the last expert that has weight fails: its predictive covariance is not positive
                 definite, or its mean or variance overflows; names the expert and the row of this call.
         """
+        rows = checked_rows(self.ensemble.wanted(self._buffer("meta_log_weights")), X, y, steps, extra)
+        for expert in self._bind().checkers:
+            expert.check_targets(y)
+        return self.learn(X, rows)
+
+    @torch.no_grad()
+    def learn(self, X: Tensor, rows: Rows) -> EnsemblePredictions:
+        """:meth:`observe` of rows X (N, D) that were checked: none is refused but one outside a feature map's domain.
+
+        Raises:
+            ValueError: If there is such a row.
+            NumericalError: As in :meth:`observe`.
+        """
         bound = self._bind()
         bound.flush()
-        check_inputs(X, self.ensemble.num_inputs, bound.like, bound.bounded, self.ensemble.forecasts)
+        check_domain(X, bound.bounded, self.ensemble.forecasts)
         check_answers_fit(X, self.ensemble.num_experts)
-        has_gaps = check_targets(X, y, self.ensemble.num_outputs)
-        for expert in bound.checkers:
-            expert.check_targets(y)
-        rows = checked_rows(X, y, steps, extra, self.ensemble.is_real)
-        if len(X) and self._recording() is not None:
-            return self._observe_recorded(X, rows, has_gaps)
-        return self._observe_watched(X, rows, has_gaps)
-
-    def _observe_watched(self, X: Tensor, rows: Rows, has_gaps: bool) -> EnsemblePredictions:
-        """Learn rows that were checked, with experts that fail in quarantine; all or none."""
-        bound, failed = self._bind(), None
-        if not bound.out:
+        while True:
             try:
-                return self._observe_rows(X, rows, has_gaps, bound)
-            except BlockError as error:
-                failed = error
-        watch = Watch(self.ensemble, self._bind, self._observe_rows, self._invalidate)
-        return watch.observe(X, rows, has_gaps, failed)
-
-    def _observe_recorded(self, X: Tensor, rows: Rows, has_gaps: bool) -> EnsemblePredictions:
-        """The same from recorded blocks."""
-
-        def by_host(inputs: Tensor, part: Rows) -> EnsemblePredictions:
-            return self._observe_watched(inputs, part, has_gaps and bool(part.y.isnan().any()))
-
-        restore = snapshot(self.state, X.shape[0])
-        try:
-            return observe_recorded(self._recording, by_host, X, rows, self.block_size, has_gaps)
-        except BaseException as error:
-            with uninterrupted():
-                restore()
-                self._invalidate()
-            if not isinstance(error, CannotRecordError):
-                raise
-            self.why_eager = str(error)
-            return self._observe_watched(X, rows, has_gaps)
+                call = Learning(self.ensemble, self.block_size, self._bind, self._invalidate, self._recording)
+                return call.learn(X, rows)
+            except CannotRecordError as error:  # nothing was learned: once more by the host
+                self.why_eager = str(error)
 
     def _recording(self) -> Recording | None:
         """The recorded blocks; ``None`` where blocks are not recorded or an expert is in quarantine."""
@@ -236,22 +201,6 @@ class OnlineEnsemble(nn.Module):
             except CannotRecordError as error:
                 self.why_eager = str(error)
         return bound.recording
-
-    def _observe_rows(
-        self, X: Tensor, rows: Rows, has_gaps: bool, bound: BoundEnsemble | None = None
-    ) -> EnsemblePredictions:
-        """Learn rows that were checked, with the experts that are not in quarantine."""
-        bound = self._bind() if bound is None else bound
-        size = min([self.block_size, *bound.limits]) if rows.steps is None else self._block_of(rows.steps, bound.limits)
-        if X.shape[0] <= size and not bound.out and self._dead_experts() is None:
-            return self._observe_block(bound, bound.batches, X, rows, has_gaps)
-        restore = snapshot(self.state, X.shape[0])
-        try:
-            return self._observe_blocks(bound, X, rows, has_gaps, size)
-        except BaseException:
-            with uninterrupted():
-                restore()
-            raise
 
     @torch.no_grad()
     def predict(self, X: Tensor, *, steps: Tensor | None = None, extra: Tensor | None = None) -> AnyMixture:
@@ -267,11 +216,11 @@ class OnlineEnsemble(nn.Module):
         """
         bound = self._bind()
         bound.flush()
-        check_inputs(X, self.ensemble.num_inputs, bound.like, bound.bounded, self.ensemble.forecasts)
+        rows = checked_rows(self.ensemble.wanted(bound.like), X, None, steps, extra)
+        check_domain(X, bound.bounded, self.ensemble.forecasts)
         layers, state = self.ensemble.layers, bound.state
         if not self.is_ranked and int(state.meta.num_seen) == 0:
             warn_caller(_UNRANKED)
-        rows = checked_rows(X, X[:, 0], steps, extra, self.ensemble.is_real)
         parts: list[AnyMixture] = []
         for here in rows.equal_steps(_PREDICT_ROWS):
             part, known = rows.block(here), (layers, bound.experts, state, X[here])
@@ -329,77 +278,6 @@ class OnlineEnsemble(nn.Module):
         """
         bound = self._bind()
         return None if bound.out else bound.row
-
-    def _observe_block(
-        self,
-        bound: BoundEnsemble,
-        batches: RunnerBatches,
-        X: Tensor,
-        rows: Rows,
-        has_gaps: bool,
-        alive: Tensor | None = None,
-        first_row: int = 0,
-    ) -> EnsemblePredictions:
-        def stage(inputs: Tensor, rows: Rows) -> Predictions:
-            if rows.share is None or inputs is not X:  # lagged targets change with an outlier
-                batches.set_block(evaluate(bound.experts, inputs), rows, has_gaps)
-            return batches.condition(bound.latent_group, rows)
-
-        missing = missing_rows(rows.y) if has_gaps else None
-        try:
-            after, predictions = run_block(
-                self.ensemble.layers, bound.state, X, rows, stage, missing=missing, alive=alive, out=bound.out
-            )
-        except NumericalError as error:
-            raise BlockError(range(first_row, first_row + X.shape[0]), str(error)) from error
-        with uninterrupted():  # all learn the block or none; a copy of the state would cost a single row too much
-            batches.commit()
-            for (_, old), (_, new) in zip(named_layers(bound.state), named_layers(after), strict=True):
-                if new is not old:
-                    old.copy_(new)
-        return predictions._replace(responses=bound.responses) if bound.responses else predictions
-
-    def _observe_blocks(
-        self, bound: BoundEnsemble, X: Tensor, rows: Rows, has_gaps: bool, size: int
-    ) -> EnsemblePredictions:
-        batches, out = bound.batches, self._out_mask(bound)
-        runners = runners_without(self.ensemble.experts, bound.experts, self.state.experts, out, out)
-        batches = batches.replaced(runners)
-        alive: Tensor | None = None
-        num_dead = 0
-        blocks = []
-        for start in range(0, X.shape[0], size):
-            here = slice(start, start + size)
-            part = rows.block(here)
-            dead = self._dead_experts()
-            if dead is not None and int(dead.sum()) > num_dead:
-                num_dead, alive = int(dead.sum()), (~dead).nonzero().squeeze(-1)
-                scatter(runners)
-                runners = runners_without(self.ensemble.experts, bound.experts, self.state.experts, dead | out, out)
-                batches = bound.batches.replaced(runners)
-            gaps = has_gaps and bool(torch.isnan(part.y).any())
-            blocks.append(self._observe_block(bound, batches, X[here], part, gaps, alive, start))
-        scatter(runners)
-        return concatenate_predictions(blocks)
-
-    def _block_of(self, steps: Tensor, limits: Sequence[int]) -> int:
-        """Rows of a block in which no more steps pass than transitions allow, or one."""
-        longest = max(1.0, float(steps.max()))
-        return max(1, min([self.block_size, *(int(limit / longest) for limit in limits)]))
-
-    def _dead_experts(self) -> Tensor | None:
-        """Mask of the experts whose predictions have all lost their weight; ``None`` if every prediction has some."""
-        if float(self._buffer("meta_log_weights").amin()) > -math.inf:
-            return None
-        # Weights for the next target: a switching rule revives an expert that an outlier left without weight.
-        dead = torch.isneginf(self.ensemble.layers.rule.log_weights(self.state.meta))
-        return dead.reshape(-1, self.ensemble.layers.num_copies).all(-1)
-
-    def _out_mask(self, bound: BoundEnsemble) -> Tensor:
-        """Mask of the experts in quarantine."""
-        mask = torch.zeros(len(self.ensemble.expert_names), dtype=torch.bool, device=self.device)
-        mask[list(bound.out)] = True
-        return mask
 
     def _apply(self, fn: Callable[[Tensor], Tensor], *arguments: Any) -> Self:
         """Move as any module does, or raise first; states in double precision stay in it."""

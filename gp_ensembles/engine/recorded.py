@@ -10,7 +10,7 @@ runs there, along an axis of length one.
 
 import copy
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple, final
 
 import torch
@@ -20,7 +20,6 @@ from gp_ensembles.engine.ensemble import Ensemble, evaluate, responses_of
 from gp_ensembles.engine.predictions import (
     EnsemblePredictions,
     assemble,
-    concatenate_predictions,
     flatten,
     invalid_rows,
 )
@@ -230,8 +229,17 @@ class Recording:
         self._progress = Progress(torch.zeros_like(like, dtype=torch.bool), torch.zeros_like(like))
         self._blocks: dict[tuple[int, bool], FixedBlock] = {}
 
-    def learn(self, X: Tensor, y: Tensor, has_gaps: bool) -> list[EnsemblePredictions]:
-        """Predict and learn rows X (N, D), y (N,) up to the first block that is left to the host."""
+    def learn(self, X: Tensor, rows: Rows, start: int) -> list[EnsemblePredictions]:
+        """Predict and learn rows of X (N, D) from one on, up to the first block that is left to the host.
+
+        Rows that are not one step after the one before or have further noise are for the host.
+
+        Raises:
+            CannotRecordError: If the GPU refuses to record.
+        """
+        unusual, has_gaps = rows.unusual(), bool(rows.y.isnan().any())
+        stop = unusual[place] if (place := bisect_left(unusual, start)) < len(unusual) else len(X)
+        X, y = X[start:stop], rows.y[start:stop]
         parts, row = list[EnsemblePredictions](), 0
         while row < len(y):
             length = next(length for length in self.lengths if length <= len(y) - row)
@@ -272,29 +280,3 @@ class Recording:
             block.record()
             self._blocks[key] = block
         return self._blocks[key]
-
-
-def observe_recorded(
-    recording: Callable[[], Recording | None],
-    by_host: Callable[[Tensor, Rows], EnsemblePredictions],
-    X: Tensor,
-    rows: Rows,
-    block_size: int,
-    has_gaps: bool,
-) -> EnsemblePredictions:
-    """Learn rows X (N, D) from recorded blocks, and with ``by_host`` those that no block may learn."""
-    parts, row, unusual, y = list[EnsemblePredictions](), 0, rows.unusual(), rows.y
-    while row < len(y):
-        place = bisect_left(unusual, row)
-        stop = unusual[place] if place < len(unusual) else len(y)
-        blocks = recording() if stop > row else None
-        if blocks is not None:
-            learned = blocks.learn(X[row:stop], y[row:stop], has_gaps)
-            parts += learned
-            row += sum(len(part.mean) for part in learned)
-            if row == stop:
-                continue
-        here = slice(row, row + block_size)
-        parts.append(by_host(X[here], rows.block(here)))
-        row += len(parts[-1].mean)
-    return concatenate_predictions(parts)

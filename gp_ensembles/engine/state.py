@@ -63,6 +63,13 @@ def named_layers(state: EnsembleState) -> list[tuple[str, Tensor]]:
     return [*named, *((name, value) for name, value in optional if value is not None)]
 
 
+def write_layers_(state: EnsembleState, after: EnsembleState) -> None:
+    """Take the tensors that are not the experts' own from another state, in place."""
+    for (_, old), (_, new) in zip(named_layers(state), named_layers(after), strict=True):
+        if new is not old:
+            old.copy_(new)
+
+
 def state_from(
     kinds: Sequence[type[FilterState]], names: Container[str], read: Callable[[str], Tensor]
 ) -> EnsembleState:

@@ -18,8 +18,7 @@ from gp_ensembles.ensembles.presets import auto, auto_for, oebe
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.estimators.scikit_learn import class_target
 from gp_ensembles.streaming import OnlineModel, StreamConfig
-from gp_ensembles.streaming.bad_rows import clean_arrivals
-from gp_ensembles.streaming.checks import LARGEST, too_large
+from gp_ensembles.streaming.checks import LARGEST, clean_arrivals, too_large
 from gp_ensembles.streaming.columns import constant_columns
 from gp_ensembles.streaming.config import MIN_WARM_UP, OnBadRow
 from gp_ensembles.streaming.predictions import running_mixture

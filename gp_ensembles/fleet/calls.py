@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.calibration.levels import check_coverages
-from gp_ensembles.engine.input_checks import check_made, check_real_numbers
+from gp_ensembles.engine.input_checks import check_made
 from gp_ensembles.ensembles.bases import FourierBasis
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import light
@@ -16,8 +16,7 @@ from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.spec_checks import check_count, check_flag
 from gp_ensembles.fleet.ensemble_fleet import Names, listed
 from gp_ensembles.numerics.devices import check_device
-from gp_ensembles.streaming.bad_rows import clean_arrivals
-from gp_ensembles.streaming.checks import IllegalRow
+from gp_ensembles.streaming.checks import IllegalRow, arrive, clean_arrivals, earliest, illegal_input, illegal_target
 from gp_ensembles.streaming.config import MIN_WARM_UP, Impute, OnBadRow, StreamConfig
 
 
@@ -43,26 +42,14 @@ class CallRows(NamedTuple):
     y: Tensor  # targets, shape (N,)
 
 
-def checked_rows(names: Names, X: Tensor, y: Tensor | None, num_inputs: int | None, on_bad_row: OnBadRow) -> CallRows:
-    """Names, inputs X (N, D) and targets y (N,) in float64, if they are legal."""
-    given = listed(names)
-    if not isinstance(X, Tensor) or X.ndim != 2 or not X.is_floating_point():
-        raise ValueError("X must be a floating point tensor of shape (N, D)")
-    y = X.new_zeros(len(X)) if y is None else y
-    check_real_numbers(X, y)
-    if y.shape != X.shape[:1] or len(given) != len(y) or len(y) == 0:
-        raise ValueError(
-            f"there must be a name and a target for each row of X, one row at least; got {len(given)} names, "
-            f"{len(X)} rows and targets of shape {tuple(y.shape)}"
-        )
-    if num_inputs is not None and X.shape[1] != num_inputs:
-        raise ValueError(f"X has {X.shape[1]} columns, the rows before had {num_inputs}")
-    for what, values in (("X", X.flatten(1)), ("y", y.unsqueeze(-1))) if on_bad_row == "refuse" else ():
-        infinite = values.isinf().any(-1)
-        if bool(infinite.any()):
-            row = int(infinite.int().argmax())
-            raise ValueError(f"{what} is infinite in row {row}, of series {given[row]!r}; use NaN where missing")
-    return CallRows(given, X.detach().double(), y.detach().double())
+def checked_rows(config: StreamConfig, names: Names, X: Tensor, y: Tensor | None, num_inputs: int | None) -> CallRows:
+    """Names, inputs X (N, D) and targets y (N,), missing by default, as those of a stream, if they are legal."""
+    given, rows = listed(names), arrive(X, y, None, num_inputs, config)
+    if len(given) != len(rows.y):
+        raise ValueError(f"there must be a name for each row of X, got {len(given)} names and {len(rows.y)} rows")
+    if config.on_bad_row == "refuse":
+        refuse(earliest(illegal_input(rows.X), illegal_target(config.ensemble.target, rows.y)), given)
+    return CallRows(given, rows.X, rows.y)
 
 
 def refuse(wrong: IllegalRow | None, names: Sequence[Hashable], rows: Tensor | None = None) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gp_ensembles.engine.access_lock import AccessLock, guarded
 from gp_ensembles.engine.ensemble import Ensemble
-from gp_ensembles.engine.input_checks import check_inputs, check_made, check_targets, checked_rows
+from gp_ensembles.engine.input_checks import check_domain, check_made, checked_rows
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions, concatenate_mixtures
 from gp_ensembles.engine.quarantine import QuarantineReport
@@ -250,11 +250,10 @@ class EnsembleFleet:
                 infinite, or steps or further noise are not numbers of zero and more.
             TypeError: If a dtype or device is wrong.
         """
+        given = checked_rows(self.ensemble.wanted(), X, y, steps, extra)
         places = self._places(names, X)
-        check_targets(X, y, None)
         for expert in self.ensemble.experts:
             expert.check_targets(y)
-        given = checked_rows(X, y, steps, extra, self.ensemble.is_real)
         step, predicted = self._read(), RowBuffer(len(y))
         for places_at_once, numbers in batches(places, LENGTHS if given.steps is None else (1,)):
             for part in torch.arange(len(numbers), device=numbers.device).split(step.most_series(numbers.shape[1])):
@@ -278,8 +277,8 @@ class EnsembleFleet:
             ValueError: As there.
             TypeError: As there.
         """
+        step, noise = self._read(), checked_rows(self.ensemble.wanted(), X, extra=extra).extra
         places = self._places(names, X)
-        step, noise = self._read(), checked_rows(X, X[:, 0], None, extra, self.ensemble.is_real).extra
         rows = torch.arange(len(X), device=X.device).split(step.most_series(1))
         parts = ((places[part], X[part], None if noise is None else noise[part]) for part in rows)
         return concatenate_mixtures([step.predict(*part) for part in parts])
@@ -361,8 +360,7 @@ class EnsembleFleet:
             remove_part(self.folder)
 
     def _places(self, names: Names, X: Tensor) -> Tensor:
-        like = self.ensemble.experts[0].features.prior_variance.detach()
-        check_inputs(X, self.ensemble.num_inputs, like, self.ensemble.bounded_features())
+        check_domain(X, self.ensemble.bounded_features(), ())
         given = listed(names)
         if len(given) != len(X):
             raise ValueError(f"there must be one name for each of the {len(X)} rows of X, got {len(given)}")

@@ -46,11 +46,11 @@ from gp_ensembles.fleet.warm_up import (
     without_outliers,
 )
 from gp_ensembles.streaming.after_mixture import in_units
-from gp_ensembles.streaming.bad_rows import warn_of_outliers
 from gp_ensembles.streaming.config import MIN_WARM_UP, Impute, OnBadRow, StreamConfig
 from gp_ensembles.streaming.inputs import InputState
 from gp_ensembles.streaming.missed_structure import warn_of_missed
 from gp_ensembles.streaming.point_mass import without_point
+from gp_ensembles.streaming.warm_up_rows import warn_of_outliers
 
 _Counts = dict[Hashable, int]  # rows of series
 
@@ -441,11 +441,10 @@ class Fleet:
         return none._replace(rows=rows, distribution=distribution, levels=intervals.levels)
 
     def checked(self, names: Names, X: Tensor, y: Tensor | None = None) -> CallRows:
-        """Names, inputs and targets (zeros by default) in float64 on the device, if legal; ValueError if not."""
+        """Names, inputs and targets (NaN by default) in float64 on the device, if they are legal, or an error."""
         kept = (self._template, *self._waiting.values())
         num_inputs = next((known.X.shape[1] for known in kept if known is not None), None)
-        rows = checked_rows(names, X, y, num_inputs, self.config.on_bad_row)
-        return rows._replace(X=rows.X.to(self.device), y=rows.y.to(self.device))
+        return checked_rows(self.config, names, X, y, num_inputs)
 
     def _keep(self, call: CallRows, new: Sequence[int]) -> Tensor:
         """Keep new rows of warm-ups and start the series that have enough; returns numbers of the rows kept, (K,)."""

@@ -18,12 +18,11 @@ from gp_ensembles.fleet.fitting import fit_bases, fit_factors, fit_own_variances
 from gp_ensembles.fleet.notes import path_of
 from gp_ensembles.fleet.point_mass import point_of
 from gp_ensembles.numerics.lag_selection import find_lags
-from gp_ensembles.streaming.bad_rows import clean_warm_up
-from gp_ensembles.streaming.checks import extended_warm_up
 from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.config import MIN_WARM_UP, StreamConfig
 from gp_ensembles.streaming.inputs import InputState
 from gp_ensembles.streaming.missed_structure import missed_share
+from gp_ensembles.streaming.warm_up_rows import clean_warm_up, extended_warm_up
 
 T = TypeVar("T")
 

@@ -24,9 +24,8 @@ from gp_ensembles.calibration.recalibration import (
     recalibrate_block,
 )
 from gp_ensembles.distributions import Distribution, LatentMixture, Mixture, Recalibrated, StudentTMixture
-from gp_ensembles.distributions.latent_mixture import certain_classes
+from gp_ensembles.distributions.latent_mixture import certain_classes, log_prob_of_classes
 from gp_ensembles.distributions.quadrature import cdf_by_pieces
-from gp_ensembles.distributions.student_t_mixture import cdf_by_itself
 from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions
 from gp_ensembles.ensembles.targets import LevelTarget
 from gp_ensembles.streaming.columns import Standardizer
@@ -95,9 +94,9 @@ def in_units(mixture: AnyMixture, scales: Standardizer) -> AnyMixture:
 def calibrate_next(state: CalibrationState, mixture: AnyMixture) -> StreamDistribution:
     """The distributions of rows that all come next, from the mixtures of the experts."""
     if isinstance(mixture, LatentMixture) and state.labels is not None and state.classes is not None:
-        predicted = _predicted_rows(mixture, _ROWS)
+        predicted = log_prob_of_classes(mixture, _ROWS)
         others = predict_labels(state.labels).expand(1, *predicted.shape)
-        return _classes(predict_classes(state.classes, predicted, others), mixture)
+        return certain_classes(predict_classes(state.classes, predicted, others), like=mixture.latent_mean)
     if state.recalibration is None or isinstance(mixture, LatentMixture):
         return mixture
     like = mixture.component_mean
@@ -140,7 +139,7 @@ def calibrate_block(
     """
     nothing = torch.zeros_like(y[..., 0] if y.ndim > 1 else y)
     if isinstance(mixture, LatentMixture) and state.labels is not None and state.classes is not None:
-        predicted, seen = _predicted_rows(mixture, block_size), y.double().cpu()
+        predicted, seen = log_prob_of_classes(mixture, block_size), y.double().cpu()
         labels, classes, parts = state.labels, state.classes, []
         # Blocks are cut alike in calls of any length, so the last bits of a row do not know the length of its call.
         for rows, targets in zip(predicted.split(block_size), seen.split(block_size), strict=True):
@@ -150,11 +149,11 @@ def calibrate_block(
         log_prob = torch.cat(parts)
         place = seen.nan_to_num(0.0).long().unsqueeze(-1)
         gained = torch.where(seen.isnan(), 0.0, (log_prob - predicted).gather(-1, place).squeeze(-1)).to(y)
-        state = CalibrationState(None, None, labels, classes)
-        return state, _classes(log_prob, mixture), gained, None
+        known = certain_classes(log_prob, like=mixture.latent_mean)
+        return CalibrationState(None, None, labels, classes), known, gained, None
     if isinstance(mixture, LatentMixture) or (state.recalibration is None and state.levels is None):
         return state, mixture, nothing, None
-    pit = _probabilities(mixture, y)
+    pit = cdf_by_pieces(mixture, y)
     distribution: Mixture | StudentTMixture | Recalibrated = mixture
     recalibration, levels, intervals, gain = state.recalibration, state.levels, None, nothing
     if recalibration is not None:
@@ -164,14 +163,6 @@ def calibrate_block(
         levels, output = IntervalLevels(config.coverages).update_block(levels, pit.cpu(), distribution.typical_width())
         intervals = Intervals(config.coverages, *(part.to(y.device) for part in output))
     return CalibrationState(recalibration, levels), distribution, gain, intervals
-
-
-def _probabilities(mixture: Mixture | StudentTMixture, y: Tensor) -> Tensor:
-    """Probabilities up to targets (B,) before each of them."""
-    is_float64_on_cpu = y.device.type == "cpu" and mixture.component_mean.dtype == torch.float64
-    if isinstance(mixture, StudentTMixture) and y.shape == (1,) and is_float64_on_cpu:
-        return cdf_by_itself(mixture, y)
-    return cdf_by_pieces(mixture, y)
 
 
 def calibration_to_plain(state: CalibrationState) -> dict[str, dict[str, Tensor] | None]:
@@ -184,15 +175,3 @@ def calibration_from_plain(plain: Mapping[str, Any]) -> CalibrationState:
     plain = copy.deepcopy(dict(plain))
     kinds = {"recalibration": RecalibrationState, "levels": LevelsState, "labels": LabelState, "classes": ClassState}
     return CalibrationState(*(None if plain[name] is None else kind(**plain[name]) for name, kind in kinds.items()))
-
-
-def _predicted_rows(mixture: LatentMixture, rows_at_once: int) -> Tensor:
-    """Log probabilities of the classes of rows, (N, C), on the CPU; some rows at a time, for quadrature takes room."""
-    rows = torch.arange(mixture.num_rows, device=mixture.latent_mean.device).split(rows_at_once)
-    predicted = torch.cat([mixture.take(part).class_probabilities for part in rows])
-    return predicted.double().clamp_min(torch.finfo(torch.float64).tiny).log().cpu()
-
-
-def _classes(log_prob: Tensor, like: LatentMixture) -> LatentMixture:
-    """Log probabilities (N, C) as a mixture of one expert that is certain of them, in the precision of another."""
-    return certain_classes(log_prob.to(like.latent_mean), is_binary=like.latent_mean.ndim == 2)

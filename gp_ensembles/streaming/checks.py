@@ -1,4 +1,7 @@
-"""Checks of the rows of a stream; messages name the row, the column and the remedy."""
+"""The rows of a stream as they arrive, and what of them cannot be learned, by ``StreamConfig.on_bad_row``.
+
+Messages name the row, the column and the remedy.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -6,14 +9,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gp_ensembles.engine.input_checks import row_numbers
 from gp_ensembles.ensembles.targets import Target
 from gp_ensembles.likelihoods.response import IllegalTargetError
-from gp_ensembles.numerics.warn_caller import warn_caller
-from gp_ensembles.streaming.config import MIN_WARM_UP
+from gp_ensembles.streaming.config import OnBadRow, StreamConfig
 
 FARTHEST = 1e6  # warm-up deviations beyond which a number is taken for a mistake
 LARGEST = 1e150  # larger numbers cannot be squared
-_DOMINANT = 0.8  # share of the targets of a warm-up at one value from which others are waited for
 
 
 class IllegalRow(NamedTuple):
@@ -32,26 +34,83 @@ class IllegalRow(NamedTuple):
         return f"{name!r} is {self.problem.format(row=number)}"
 
 
-def check_input_shape(X: Tensor, num_columns: int | None) -> None:
-    """Raise unless X is a floating point matrix (N, D) with a row; D is any number if ``num_columns`` is ``None``."""
+def refuse(wrong: IllegalRow | None, first_row: int, feature_names: Sequence[str] | None) -> None:
+    """Raise a ``ValueError`` if there is a row that cannot be learned."""
+    if wrong is not None:
+        raise ValueError(wrong.message(first_row, feature_names))
+
+
+class Arrived(NamedTuple):
+    """Rows of a call, in double precision on the device of the stream."""
+
+    X: Tensor  # inputs, shape (N, D); NaN where missing
+    y: Tensor  # targets, shape (N,) or (N, O); NaN where missing
+    steps: Tensor | None  # steps since the row before, shape (N,); ``None`` for one each
+
+
+def arrive(X: Tensor, y: Tensor | None, steps: Tensor | None, num_columns: int | None, config: StreamConfig) -> Arrived:
+    """Rows X (N, D), D of any number if ``num_columns`` is ``None``, with a target or one for each output, if given.
+
+    Raises:
+        ValueError: If a shape is wrong, there is no row, or steps are not numbers of zero and more.
+        TypeError: If X or y is no floating point tensor.
+    """
     if not isinstance(X, Tensor) or not X.is_floating_point():
         raise TypeError("X must be a floating point tensor; use torch.as_tensor(X, dtype=torch.float64)")
     if X.ndim != 2 or X.shape[1] == 0 or num_columns not in (None, X.shape[1]):
         raise ValueError(f"X must have shape (N, {num_columns or 'D'}), got {tuple(X.shape)}")
-    if X.shape[0] == 0:
+    num_rows, num_outputs = X.shape[0], config.ensemble.target.num_outputs
+    if num_rows == 0:
         raise ValueError("X has no row; at least one is needed")
-
-
-def checked_targets(y: Tensor, X: Tensor, num_outputs: int | None) -> Tensor:
-    """Targets in double precision on the device of X, which must be one, or one for each output, for each row."""
+    wanted = (num_rows,) if num_outputs is None else (num_rows, num_outputs)
+    y = X.new_full(wanted, torch.nan) if y is None else y
     if not isinstance(y, Tensor) or not y.is_floating_point():
         raise TypeError("y must be a floating point tensor; use torch.as_tensor(y, dtype=torch.float64)")
-    num_rows = X.shape[0]
-    wanted = (num_rows,) if num_outputs is None else (num_rows, num_outputs)
     if y.shape != wanted:
         hint = "; use y.squeeze(-1)" if y.shape == (num_rows, 1) else ""
         raise ValueError(f"y must have shape {wanted}, a target for each row of X, got {tuple(y.shape)}{hint}")
-    return y.detach().to(X.device, torch.float64)
+    X, y = (part.detach().to(config.torch_device, torch.float64) for part in (X, y))
+    return Arrived(X, y, row_numbers(steps, "steps", X))
+
+
+class CleanRows(NamedTuple):
+    """Rows as they are learned.
+
+    Attributes:
+        X: Inputs, shape (N, D); what cannot be learned is NaN, or moved.
+        y: Targets, shape (N,) or (N, O), likewise.
+        bad: Places of the rows that held a number that cannot be learned.
+        first: The first of these numbers; ``None`` if there is none.
+        refused: Why the rows are refused; ``None`` if they are not.
+    """
+
+    X: Tensor
+    y: Tensor
+    bad: tuple[int, ...] = ()
+    first: IllegalRow | None = None
+    refused: IllegalRow | None = None
+
+
+def clean_rows(
+    X: Tensor, y: Tensor, wrong: Tensor, first: IllegalRow | None, on_bad_row: OnBadRow, limited: Tensor | None = None
+) -> CleanRows:
+    """Rows X (N, D), y (N,) or (N, O) without the numbers of a mask (N, D + O); inputs are replaced by ``limited``."""
+    is_bad, outputs = wrong.any(-1), wrong[:, X.shape[1] :]
+    gone = outputs | is_bad.unsqueeze(-1) if on_bad_row == "skip" else outputs
+    X = torch.where(wrong[:, : X.shape[1]], torch.full_like(X, torch.nan) if limited is None else limited, X)
+    y = torch.where(gone.reshape(y.shape), torch.nan, y)
+    return CleanRows(X, y, tuple(is_bad.nonzero().flatten().tolist()), first)
+
+
+def clean_arrivals(X: Tensor, y: Tensor, config: StreamConfig) -> CleanRows:
+    """Rows of a warm-up as they arrive, before there is a scale: only numbers too large to be squared are wrong."""
+    first, target, on_bad_row = earliest(illegal_input(X), too_large(X, y)), config.ensemble.target, config.on_bad_row
+    if first is None or on_bad_row == "refuse":
+        return CleanRows(X, y, refused=earliest(first, illegal_target(target, y)))
+    wrong = torch.cat([X, y.reshape(len(y), -1)], dim=-1).abs() > LARGEST
+    limited = X.clamp(-LARGEST, LARGEST) if on_bad_row == "limit" else None
+    rows = clean_rows(X, y, wrong, first, on_bad_row, limited)
+    return rows._replace(refused=illegal_target(target, rows.y))
 
 
 def illegal_input(X: Tensor) -> IllegalRow | None:
@@ -79,41 +138,6 @@ def too_large(X: Tensor, y: Tensor) -> IllegalRow | None:
     if column < X.shape[1]:
         return IllegalRow(row, column, f"{text} (row {{row}})")
     return IllegalRow(row, None, text)
-
-
-def num_warm_up_rows(y: Tensor, warmup: int, target: Target) -> int | None:
-    """The length of the warm-up: ``warmup`` rows, enough targets, not all equal; ``None`` while it continues."""
-    columns = y.reshape(y.shape[0], -1)
-    seen = ~columns.isnan()
-    first = columns.gather(0, seen.int().argmax(0, keepdim=True))  # the first target of each output
-    varies = (seen & (columns != first)).int().cummax(0).values.bool().all(-1)
-    enough = ((varies | target.may_be_constant) & (seen.all(-1).cumsum(0) >= MIN_WARM_UP)).nonzero().flatten()
-    if y.shape[0] < warmup or enough.numel() == 0:
-        return None
-    num = max(warmup, int(enough[0]) + 1)
-    return extended_warm_up(y, num) if target.is_real and y.ndim == 1 else num
-
-
-def extended_warm_up(y: Tensor, num: int) -> int | None:
-    """The length of a warm-up of ``num`` rows with targets y (N,), longer where most of these are one value.
-
-    It lasts until ten others have come, from which one can learn what they are; ``None`` while it continues.
-    """
-    values, counts = y[:num][~y[:num].isnan()].unique(return_counts=True)
-    if len(values) < 2 or int(counts.max()) < _DOMINANT * int(counts.sum()):
-        return num
-    is_other = ~y.isnan() & (y != values[counts.argmax()])
-    enough = (is_other.cumsum(0) >= MIN_WARM_UP).nonzero().flatten()
-    return None if enough.numel() == 0 else max(num, int(enough[0]) + 1)
-
-
-def warn_of_waiting(num_before: int, num_rows: int, warmup: int) -> None:
-    """A ``UserWarning``, once, when a warm-up has become twice as long as planned and continues."""
-    if num_before < 2 * warmup <= num_rows:
-        warn_caller(
-            f"the warm-up of {warmup} rows has not ended after {num_rows}: fewer than {MIN_WARM_UP} targets were "
-            f"observed, or fewer than that differ from the commonest; all rows are kept until then",
-        )
 
 
 def illegal_target(target: Target, y: Tensor) -> IllegalRow | None:

@@ -1,6 +1,6 @@
 """The columns of a table: scales and imputation of inputs, and forecasts of the target, found from the warm-up rows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -151,6 +151,11 @@ def _check_finite(*moments: Tensor) -> None:
 
 
 _LEAST_ROWS = 10  # with a forecast and a target, to say that forecasts are poor
+
+
+def names_of(feature_names: Sequence[str] | None, columns: Iterable[int]) -> tuple[str, ...]:
+    """The names of some columns; ``column 0`` and so on where none are given."""
+    return tuple(f"column {j}" if feature_names is None else feature_names[j] for j in columns)
 
 
 def forecast_places(spec: EnsembleSpec, names: Sequence[str]) -> list[int]:

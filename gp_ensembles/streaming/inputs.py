@@ -12,10 +12,11 @@ from torch.nn.functional import one_hot
 
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.predictions import EnsemblePredictions
-from gp_ensembles.streaming.bad_rows import CleanRows, clean_rows
 from gp_ensembles.streaming.checks import (
     FARTHEST,
+    CleanRows,
     IllegalRow,
+    clean_rows,
     earliest,
     illegal_input,
     illegal_target,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.distributions import LatentMixture, Mixture, Recalibrated, StudentTMixture, WithPointMass
+from gp_ensembles.streaming.checks import refuse
 from gp_ensembles.streaming.model import OnlineModel
 from gp_ensembles.streaming.predictions import StreamDistribution, class_distribution
 
@@ -249,8 +250,7 @@ class LateTargets:
     def _cleaned(self, X: Tensor, y: Tensor) -> Tensor:
         """The target of a row as it will be learned; raises if it cannot be."""
         rows = self.model.cleaned(X, y)
-        if rows.refused is not None:
-            raise ValueError(rows.refused.message(self.model.num_rows + 1, self.model.feature_names))
+        refuse(rows.refused, self.model.num_rows + 1, self.model.feature_names)
         return rows.y
 
 

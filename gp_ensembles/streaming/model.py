@@ -13,23 +13,15 @@ from torch import Tensor
 from gp_ensembles.distributions import Distribution
 from gp_ensembles.engine.access_lock import AccessLock, guarded, uninterrupted
 from gp_ensembles.engine.external_report import ExternalReport, external_reports
-from gp_ensembles.engine.input_checks import check_made, checked_steps
+from gp_ensembles.engine.input_checks import check_made
 from gp_ensembles.engine.online import OnlineEnsemble
-from gp_ensembles.engine.state import snapshot
 from gp_ensembles.engine.upkeep import UpkeepReport
 from gp_ensembles.files.checkpoint import rebuilt, write_checkpoint
+from gp_ensembles.filters.rows import Rows
 from gp_ensembles.numerics.compiled import IS_COMPILED
 from gp_ensembles.streaming import after_mixture
-from gp_ensembles.streaming.bad_rows import CleanRows, clean_arrivals, clean_warm_up, num_far, warn_of_outliers
-from gp_ensembles.streaming.checks import (
-    IllegalRow,
-    check_input_shape,
-    checked_targets,
-    illegal_input,
-    num_warm_up_rows,
-    warn_of_waiting,
-)
-from gp_ensembles.streaming.columns import Standardizer, forecast_places, warn_of_poor_forecasts
+from gp_ensembles.streaming.checks import Arrived, CleanRows, arrive, clean_arrivals, illegal_input, refuse
+from gp_ensembles.streaming.columns import Standardizer, names_of
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.content import KIND, saved
 from gp_ensembles.streaming.forecasting.forecast import Forecast, check_forecast, forecast_rows, future_rows, with_point
@@ -38,6 +30,8 @@ from gp_ensembles.streaming.one_row import RowPipeline, is_plain, pipeline_of
 from gp_ensembles.streaming.point_mass import PointMass, build, without_point
 from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution, no_predictions, running_mixture
 from gp_ensembles.streaming.reports import AnomalyCounts, ColumnReport, column_reports
+from gp_ensembles.streaming.warm_up import keep, start
+from gp_ensembles.streaming.warm_up_rows import num_warm_up_rows, warn_of_waiting
 
 
 @guarded(writes=["fit", "observe", "maintain"], reads=["predict", "predict_interval", "forecast", "weights", "save"])
@@ -179,9 +173,9 @@ class OnlineModel:
                 constant, or all inputs are.
             NumericalError: If an expert's evidence cannot be computed where it starts.
         """
-        X = self._checked_inputs(X)
-        y = checked_targets(y, X, self.config.ensemble.target.num_outputs)
-        self._start(*self._checked_warm_up(X, y, 1, AnomalyCounts()), progress)
+        first = keep(self.config, self._arrived(X, y), 1, AnomalyCounts(), self.feature_names)
+        self.config = first.config
+        self._start(first.X, first.y, first.counts, progress)
         return self
 
     def observe(self, X: Tensor, y: Tensor, steps: Tensor | None = None) -> OnlinePredictions:
@@ -205,34 +199,8 @@ class OnlineModel:
         """
         if steps is None and (predicted := self._observe_row(X, y)) is not None:
             return predicted
-        X = self._checked_inputs(X)
-        y = checked_targets(y, X, self.config.ensemble.target.num_outputs)
-        steps = checked_steps(X, steps)
-        if self.online is not None:
-            return self._learn(self.online, *self._standard(X, y, first_row=self.num_rows + 1), steps)
-        num_before = self.num_rows
-        X, y, counts = self._checked_warm_up(X, y, num_before + 1, self.anomaly_counts)
-        all_X, all_y = X, y
-        if self.warm_X is not None and self.warm_y is not None:
-            all_X, all_y = torch.cat([self.warm_X, X]), torch.cat([self.warm_y, y])
-        num_warm = num_warm_up_rows(all_y, self.config.warmup, self.config.ensemble.target)
-        if num_warm is None:
-            warn_of_waiting(num_before, all_y.shape[0], self.config.warmup)
-            # Copies: the caller's memory may change before the warm-up is over.
-            self.warm_X, self.warm_y, self.anomaly_counts = all_X.clone(), all_y.clone(), counts
-            return no_predictions(self.config.ensemble.target, y, len(self.names))
-        before = dict(self.__dict__)
-        try:
-            self._start(all_X[:num_warm], all_y[:num_warm], counts, progress=False)
-            first_row = num_warm - num_before
-            if num_warm == all_y.shape[0]:
-                return no_predictions(self.config.ensemble.target, y, len(self.names))
-            rest = None if steps is None else steps[first_row:]
-            return self.observe(all_X[num_warm:], all_y[num_warm:], rest)._replace(first_row=first_row)
-        except BaseException:
-            self.__dict__.clear()
-            self.__dict__.update(before)
-            raise
+        rows = self._arrived(X, y, steps)
+        return self._wait(rows) if self.online is None else self._learn(self.online, rows)
 
     def predict(self, X: Tensor, steps: Tensor | None = None) -> StreamDistribution:
         """Predict the next row, for each row of X (N, D) on its own, learning nothing.
@@ -252,11 +220,10 @@ class OnlineModel:
         row = self._pipeline(X) if steps is None else None
         if row is not None and (predicted := row.predict(X, self._inputs[1], self._calibration)) is not None:
             return predicted
-        X = self._checked_inputs(X)
-        steps = checked_steps(X, steps)
+        X, _, steps = self._arrived(X, None, steps)
         if self.online is None:
             if self.config.on_bad_row == "refuse":
-                self._refuse(illegal_input(X), 1)
+                refuse(illegal_input(X), 1, self.feature_names)
             y = X.new_zeros(0) if self.warm_y is None else self.warm_y
             return running_mixture(self.config.ensemble.target, y, X.shape[0])
         standard, _ = self._standard(X, all_next=True)
@@ -289,7 +256,7 @@ class OnlineModel:
         scales, online, known = self.scales, self.online, self.warm_X
         assert online is not None
         assert known is not None
-        X = self._checked_inputs(future_rows(X, known.shape[1]))
+        X = self._arrived(future_rows(X, known.shape[1])).X
         check_forecast(self.config.ensemble.target, X.shape[0], self.num_rows, num_paths)
         (path, followed), (standard, _) = self._inputs, self._standard(X)
         inputs, first = path.taken(followed.within.limit(standard.scaled), X), self.predict(X[:1])
@@ -333,7 +300,7 @@ class OnlineModel:
         """Consecutive rows, or rows that all come next, in standardized units, and as they are learned; or an error."""
         path, followed = self._inputs
         standard, rows = path.cleaned(partial(path.each if all_next else path.follow, followed), X, y)
-        self._refuse(rows.refused, first_row)
+        refuse(rows.refused, first_row, self.feature_names)
         return standard, rows
 
     def save(self, path: str | Path) -> None:
@@ -403,41 +370,56 @@ class OnlineModel:
         """A table of experts with weights as bars, for notebooks."""
         return html.escape(repr(self)) if self.online is None else self.online._repr_html_()
 
+    def _wait(self, rows: Arrived) -> OnlinePredictions:
+        """Keep rows of the warm-up; those of the call that ends it are learned after the fit."""
+        num_before, target = self.num_rows, self.config.ensemble.target
+        first = keep(self.config, rows, num_before + 1, self.anomaly_counts, self.feature_names)
+        X, y, counts, self.config = first.X, first.y, first.counts, first.config
+        if self.warm_X is not None and self.warm_y is not None:
+            X, y = torch.cat([self.warm_X, X]), torch.cat([self.warm_y, y])
+        num_warm = num_warm_up_rows(y, self.config.warmup, target)
+        if num_warm is None:
+            warn_of_waiting(num_before, len(y), self.config.warmup)
+            # Copies: the caller's memory may change before the warm-up is over.
+            self.warm_X, self.warm_y, self.anomaly_counts = X.clone(), y.clone(), counts
+            return no_predictions(target, y[num_before:], len(self.names))
+        before, first_row = dict(self.__dict__), num_warm - num_before
+        try:
+            self._start(X[:num_warm], y[:num_warm], counts, progress=False)
+            if self.online is None or num_warm == len(y):
+                return no_predictions(target, y[num_before:], len(self.names))
+            rest = Arrived(X[num_warm:], y[num_warm:], None if rows.steps is None else rows.steps[first_row:])
+            return self._learn(self.online, rest)._replace(first_row=first_row)
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+
     def _start(self, X: Tensor, y: Tensor, counts: AnomalyCounts, progress: bool) -> None:
         """Fit to these rows, all or nothing."""
-        rows, num_moved, num_out = clean_warm_up(X, y, self.config)
-        X, y, counts = rows.X, rows.y, counts.with_bad(rows, 1, self.feature_names)
-        names = self._names_of(range(X.shape[1]))
-        path, warm, online, point, warm_up, missed = build(self.config, X, y, names, progress=progress)
-        followed = path.with_effects(warm, lambda rows: online.predict(rows).mean)
-        kept = self.config.ensemble.after_warm_up(online)
+        started = start(self.config, X, y, counts, self.feature_names, progress=progress)
         with uninterrupted():
-            self.warm_X, self.warm_y, self.online, self.point = X.clone(), y.clone(), kept, point
-            self._calibration = after_mixture.init_calibration(self.config, y, warm_up, has_point=point is not None)
-            self._path, self._followed = path, followed
-            counts = counts.after(num_moved, 0, int(followed.gaps.num_imputed.sum()))
-            num_kept = num_far(y) if self.config.ensemble.target.is_real else 0
-            self.anomaly_counts = counts._replace(targets_left_out=num_out, targets_far=num_kept, share_missed=missed)
+            self.warm_X, self.warm_y, self.anomaly_counts = started.X, started.y, started.counts
+            self.online, self.point, self._calibration = started.online, started.point, started.calibration
+            self._path, self._followed = started.path, started.followed
         self._compile_now()
-        warn_of_outliers(num_out, num_kept)
-        warn_of_poor_forecasts(self.config.ensemble, X[:, path.columns.forecasts], y)
 
-    def _learn(
-        self, online: OnlineEnsemble, standard: Standard, rows: CleanRows, steps: Tensor | None
-    ) -> OnlinePredictions:
-        """Learn rows in standardized units, and their targets."""
-        counts, point = self.anomaly_counts.with_bad(rows, self.num_rows + 1, self.feature_names), self.point
-        y = without_point(rows.y, None if point is None else point.at)
-        followed, targets, times = standard.state, self.targets(y), {"steps": steps, "extra": standard.extra}
-        undo = None if point is None else snapshot(online.state, len(y))
-        predictions = online.observe(standard.inputs, targets.to(self.config.torch_dtype), **times)
-        log_share = None
-        if point is not None and undo is not None:
-            log_share = point.observe(standard.inputs, rows.y, steps, undo)
+    def _learn(self, online: OnlineEnsemble, arrived: Arrived) -> OnlinePredictions:
+        """Inputs; features, experts, innovations, rule and mixture; units, recalibration and levels."""
+        path, point, first_row = self._inputs[0], self.point, self.num_rows + 1
+        standard, clean = self._standard(arrived.X, arrived.y, first_row=first_row)
+        y = without_point(clean.y, None if point is None else point.at)
+        targets, followed, log_share = path.targets(y), standard.state, None
+        rows = Rows(targets.to(standard.inputs), None, standard.extra, arrived.steps).simplified()
+        if point is None:
+            predictions = online.learn(standard.inputs, rows)
+        else:
+            predictions, log_share = point.learn(online, standard.inputs, rows, clean.y)
         num_imputed = int(followed.gaps.num_imputed.sum())
         with uninterrupted():  # the layers around the ensemble learn the rows too
-            self._followed = followed
+            counts = self.anomaly_counts.with_bad(clean, first_row, self.feature_names)
             self.anomaly_counts = counts.after(int(standard.num_moved.sum()), online.num_discounted, num_imputed)
+            self._followed = followed
             mixture = after_mixture.in_units(predictions.mixture, self.scales)
             calibrated = after_mixture.calibrate_block(self._calibration, self.config, mixture, y, online.block_size)
             self._calibration, distribution, gain, intervals = calibrated
@@ -445,7 +427,7 @@ class OnlineModel:
         log_weights = online.ensemble.layers.by_expert(predictions.log_weights.double())
         if point is not None and log_share is not None:
             distribution = point.mixed(distribution, log_share)
-            log_prob = distribution.mixed_log_prob(rows.y, log_prob)
+            log_prob = distribution.mixed_log_prob(clean.y, log_prob)
         return OnlinePredictions(distribution, log_prob, log_weights, 0, intervals)
 
     def _pipeline(self, X: object, y: object = None) -> RowPipeline | None:
@@ -477,24 +459,9 @@ class OnlineModel:
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_row": None}  # it shares memory with the state
 
-    def _checked_inputs(self, X: Tensor) -> Tensor:
+    def _arrived(self, X: Tensor, y: Tensor | None = None, steps: Tensor | None = None) -> Arrived:
         known = self.warm_X.shape[1] if self.warm_X is not None else None
-        check_input_shape(X, known if self.feature_names is None else len(self.feature_names))
-        return X.detach().to(self.device, torch.float64)
-
-    def _checked_warm_up(
-        self, X: Tensor, y: Tensor, first_row: int, counts: AnomalyCounts
-    ) -> tuple[Tensor, Tensor, AnomalyCounts]:
-        rows = clean_arrivals(X, y, self.config)
-        self._refuse(rows.refused, first_row)
-        forecast_places(self.config.ensemble, self._names_of(range(X.shape[1])))  # before any row is kept
-        self.config = self.config.resolved(rows.X)
-        return rows.X, rows.y, counts.with_bad(rows, first_row, self.feature_names)
-
-    def _refuse(self, wrong: IllegalRow | None, first_row: int) -> None:
-        if wrong is not None:
-            raise ValueError(wrong.message(first_row, self.feature_names))
+        return arrive(X, y, steps, known if self.feature_names is None else len(self.feature_names), self.config)
 
     def _names_of(self, columns: Sequence[int]) -> tuple[str, ...]:
-        given = self.feature_names
-        return tuple(f"column {j}" if given is None else given[j] for j in columns)
+        return names_of(self.feature_names, columns)

@@ -4,7 +4,7 @@ One learns whether a target equals the point, the ensemble of the stream learns 
 point as missing (Cragg 1971).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from gp_ensembles.engine.state import snapshot
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
 from gp_ensembles.ensembles.presets import auto_for
 from gp_ensembles.ensembles.targets import BinaryTarget
+from gp_ensembles.filters.rows import Rows
 from gp_ensembles.numerics.warn_caller import warn_caller
 from gp_ensembles.streaming.after_mixture import (
     CalibrationState,
@@ -102,15 +103,19 @@ class PointMass:
             self._shift = _shift_to(self._frequency, _share(self.online.predict(rows.inputs)))
 
     @torch.no_grad()
-    def observe(self, inputs: Tensor, y: Tensor, steps: Tensor | None, undo: Callable[[], None]) -> Tensor:
-        """Learn rows as the ensemble takes them, (N, ...), and targets (N,): log probabilities before each, (N,).
+    def learn(
+        self, online: OnlineEnsemble, inputs: Tensor, rows: Rows, y: Tensor
+    ) -> tuple[EnsemblePredictions, Tensor]:
+        """Learn rows (N, ...) as the ensemble takes them, with it, and targets (N,) in their units; both or neither.
 
-        If this fails, what ``undo`` takes back is taken back, too.
+        Returns: its predictions, and log probabilities of the point before each target, (N,).
         """
-        labels, restore_own, frequency = point_labels(y, self.at), snapshot(self.online.state, len(y)), self._frequency
+        labels, frequency, shares = point_labels(y, self.at), self._frequency, list[Tensor]()
+        undo = [snapshot(part.state, len(y)) for part in (online, self.online)]
         try:
-            predictions = self.online.observe(self._seen(inputs), labels.to(inputs), steps=steps)
-            mixture, shares = self._shifted(predictions.mixture), list[Tensor]()
+            of_others = online.learn(inputs, rows)
+            predictions = self.online.learn(self._seen(inputs), Rows(labels.to(inputs), steps=rows.steps))
+            mixture = self._shifted(predictions.mixture)
             known = self._calibration, self._config, mixture, labels, self.online.block_size
             calibration, predicted, _, _ = calibrate_block(*known)
             for share, label in zip(_share(predicted).unbind(), labels.unbind(), strict=True):
@@ -118,11 +123,11 @@ class PointMass:
                 shares.append(mixed)
         except BaseException:
             with uninterrupted():
-                restore_own()
-                undo()
+                for restore in undo:
+                    restore()
             raise
         self._calibration, self._frequency = calibration, frequency
-        return torch.stack(shares).log()
+        return of_others, torch.stack(shares).log()
 
     def predict(self, inputs: Tensor, steps: Tensor | None = None) -> Tensor:
         """Log probabilities of rows that all come next, as the ensemble takes them, (N,)."""
@@ -152,7 +157,7 @@ class PointMass:
     def _shifted(self, mixture: StreamDistribution) -> LatentMixture:
         """The two classes with log odds moved by the shift, as one expert that is certain of them."""
         odds = torch.logit(_share(mixture).clamp(_LEAST_SHARE, 1 - _LEAST_SHARE)) + self._shift
-        return certain_classes(logsigmoid(torch.stack([-odds, odds], dim=-1)), is_binary=True)
+        return certain_classes(logsigmoid(torch.stack([-odds, odds], dim=-1)), like=odds.unsqueeze(0))
 
     def _seen(self, inputs: Tensor) -> Tensor:
         """Inputs and forecasts, a missing one at its mean, and whether each forecast is at the point."""

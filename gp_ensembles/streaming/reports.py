@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gp_ensembles.streaming.bad_rows import CleanRows
+from gp_ensembles.streaming.checks import CleanRows
 from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.inputs import InputState
 
@@ -15,7 +15,7 @@ class AnomalyCounts(NamedTuple):
         inputs_moved: Inputs out of range that were moved, see :mod:`~gp_ensembles.streaming.input_states`.
         targets_discounted: Targets beyond ``EnsembleSpec.outlier_threshold``, from which less was learned.
         targets_left_out: Targets of the warm-up that count as missing, see
-            :mod:`~gp_ensembles.streaming.bad_rows`.
+            :mod:`~gp_ensembles.streaming.warm_up_rows`.
         targets_far: Targets of the warm-up that are far from all others but too many to be mistakes: they were learned.
         inputs_imputed: Imputed inputs, see :mod:`~gp_ensembles.streaming.input_states`.
         bad_rows: Rows with a number that cannot be learned, see ``StreamConfig.on_bad_row``.

@@ -235,7 +235,7 @@ def test_a_failure_keeps_old_results_and_what_was_learned(place, small, complain
 
 def test_a_rejected_block_is_named_by_its_rows_and_can_be_gone_on_from(place, small, complaint, monkeypatch):
     small.write(place / "reject.csv", small.rows(220))
-    observe, calls = OnlineEnsemble.observe, []
+    observe, calls = OnlineEnsemble.learn, []
 
     def reject(self, X, y, **timing):
         calls.extend([1] if len(self.names) > 1 else [])
@@ -244,7 +244,7 @@ def test_a_rejected_block_is_named_by_its_rows_and_can_be_gone_on_from(place, sm
         return observe(self, X, y, **timing)
 
     monkeypatch.setattr(scored_stream, "CHUNK_ROWS", 32)
-    monkeypatch.setattr(OnlineEnsemble, "observe", reject)
+    monkeypatch.setattr(OnlineEnsemble, "learn", reject)
     predicted = complaint(stream, place, "reject.csv", "rejected", "--block_size", "16")
     monkeypatch.undo()
     learned = torch.load(place / "rejected" / "checkpoint.pt", weights_only=True)["num_rows"]

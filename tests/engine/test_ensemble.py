@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.engine import Ensemble
-from gp_ensembles.engine.input_checks import check_targets
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import FeatureMap, LinearFeatures, RadialBasisFeatures
 from gp_ensembles.filters import RandomWalk
@@ -101,13 +100,6 @@ def test_golden_synthetic(golden, name):
 @pytest.mark.parametrize("name", CASES)
 def test_golden_elevators(shared, name):
     check_golden_ensemble(shared / "golden" / "doebe", name, CASES[name])
-
-
-def test_gaps_are_seen_where_there_are_numbers():
-    X, y = stream()
-    assert check_targets(X, y, None) is False
-    assert check_targets(X, y.index_fill(0, torch.tensor([4]), torch.nan), None) is True
-    assert check_targets(X.to("meta"), y.to("meta"), None) is False
 
 
 def test_bad_input():

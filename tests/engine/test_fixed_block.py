@@ -1,12 +1,8 @@
-"""Blocks in fixed memory beside an ensemble that reads what it likes; on the CPU, where no graph is recorded.
-
-There ``records`` runs the code of a GPU without a graph.
-"""
+"""Blocks in fixed memory on the CPU, where no graph is recorded; their numbers are held by the table of plans."""
 
 import pytest
 import torch
 from gpytorch.kernels import RBFKernel
-from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
@@ -17,22 +13,9 @@ from gp_ensembles.features.batch import stack_kernels
 from gp_ensembles.filters import ExponentialForgetting, RandomWalk, gaussian_state
 from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare, OnlineNewton
 from gp_ensembles.meta_learners.base import MetaLearner
-from tests.fleet.instances import ENSEMBLES, linear, rows
+from tests.fleet.instances import ENSEMBLES, linear
 from tests.pretend_device import pretend_device
 from tests.pretend_graphs import pretend_graphs
-
-KINDS = [kind for kind in ENSEMBLES if kind not in ("forgetting", "classes")]
-CLOSE = {"rtol": 1e-8, "atol": 1e-9, "equal_nan": True}
-
-
-def recorded(ensemble: Ensemble, block_size: int = 64) -> OnlineEnsemble:
-    online = OnlineEnsemble(ensemble, block_size=block_size)
-    online.records = True
-    return online
-
-
-def stream(kind: str, num_rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    return rows(num_rows, generator, classes=kind == "classes")[1:]
 
 
 @pytest.mark.parametrize(
@@ -107,22 +90,6 @@ def test_nothing_waits_or_copies_from_the_host(kind, has_gaps):
         expert.initial_state = gaussian_state  # which form is safe is asked of numbers
     forbidden = {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "lift_fresh"}
     assert not forbidden & set(launches(ensemble, 8, has_gaps))
-
-
-@pytest.mark.parametrize("kind", [pytest.param(k, marks=() if k == "all layers" else pytest.mark.slow) for k in KINDS])
-def test_recorded_blocks_on_a_gpu(kind, generator, gpu):
-    """Graphs that are recorded and replayed, with the numbers of the ensemble alone on the host."""
-    ensemble = ENSEMBLES[kind]()
-    X, y = stream(kind, 41, generator)
-    expected = OnlineEnsemble(ensemble).observe(X, y)
-    with gpu.here() as graphs:
-        online = OnlineEnsemble(ensemble.to("cuda"), block_size=8)
-        parts = [online.observe(X[part].to("cuda"), y[part].to("cuda")) for part in (slice(0, 16), slice(16, 41))]
-        assert all(part.mean.is_cuda for part in parts)
-        for field in ("mean", "variance", "log_prob"):
-            found = torch.cat([getattr(part, field) for part in parts]).cpu()
-            torch.testing.assert_close(found, getattr(expected, field), **gpu.close(**CLOSE))
-    assert sum(graph.num_replays for graph in graphs) > 3
 
 
 def test_a_graph_refuses_what_waits():

@@ -199,11 +199,10 @@ def test_series_that_stand_still_have_units_too(generator):
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        (lambda names, X, y: (names[:-1], X, y), ValueError, "there must be a name and a target for each row"),
-        (lambda names, X, y: (names, X[:, :1], y), ValueError, "X has 1 columns, the rows before had 2"),
-        (lambda names, X, y: (names, X, y.float()), TypeError, "float32"),
-        (lambda names, X, y: (names, X, y / 0.0), ValueError, "y is infinite in row"),
-        (lambda names, X, y: (names, X / 0.0, y), ValueError, "X is infinite in row 0, of series 'unit 0'"),
+        (lambda names, X, y: (names[:-1], X, y), ValueError, "there must be a name for each row"),
+        (lambda names, X, y: (names, X[:, :1], y), ValueError, r"X must have shape \(N, 2\)"),
+        (lambda names, X, y: (names, X, y / 0.0), ValueError, "series 'unit 0': the target of row 0 is infinite"),
+        (lambda names, X, y: (names, X / 0.0, y), ValueError, "series 'unit 0': 'column 0' is infinite in row 0"),
         (lambda names, X, y: ("unit 0", X, y), TypeError, "a sequence with a name for each row"),
     ],
 )

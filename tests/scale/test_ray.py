@@ -68,7 +68,7 @@ def test_an_actor_and_a_machine_that_are_lost_are_not_missed(found):
 @on_a_cluster
 def test_refused_rows_teach_no_shard_anything(found):
     messages, predicted, expected = found("refused")
-    assert "ValueError: y is infinite in row 7, of series 'series 1'" in messages[0]
+    assert "series 'series 1': the target of row 7 is infinite" in messages[0]
     assert "KeyError" in messages[1]
     assert "nobody" in messages[1]
     assert same(predicted, expected)

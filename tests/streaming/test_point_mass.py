@@ -126,16 +126,16 @@ def test_rows_and_blocks_and_a_saved_model_say_the_same(tmp_path):
 def test_a_call_that_fails_after_half_of_it_changes_nothing(monkeypatch):
     X, y, _ = sales()
     model, twin = (OnlineModel(QUICK).fit(X[:200], y[:200]) for _ in range(2))
-    observe, calls = OnlineEnsemble.observe, []
+    learn, calls = OnlineEnsemble.learn, []
 
     def failing(self, *args, **kwargs):
         calls.append(self)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return observe(self, *args, **kwargs)
+        return learn(self, *args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(OnlineEnsemble, "observe", failing)
+        patch.setattr(OnlineEnsemble, "learn", failing)
         with pytest.raises(KeyboardInterrupt):
             model.observe(X[200:260], y[200:260])
     assert len(calls) == 2

@@ -12,7 +12,7 @@ from gp_ensembles.ensembles.extra_experts import WideFeatures, WindowGP
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import auto
 from gp_ensembles.streaming import OnlineModel, StreamConfig
-from gp_ensembles.streaming.bad_rows import far_from_others, outliers_in_warm_up
+from gp_ensembles.streaming.warm_up_rows import far_from_others, outliers_in_warm_up
 
 EXTRA = (
     WindowGP(num_rows=200, lags=True),

@@ -1,31 +1,55 @@
-"""Rows with numbers that cannot be learned, by ``StreamConfig.on_bad_row``, and outliers of a warm-up.
-
-Before there is a scale, one outlier would set it.
-"""
-
-from typing import NamedTuple
+"""The length of a warm-up, and its outliers: before there is a scale, one outlier would set it."""
 
 import torch
 from torch import Tensor
 
+from gp_ensembles.ensembles.targets import Target
 from gp_ensembles.numerics.warn_caller import warn_caller
-from gp_ensembles.streaming.checks import (
-    FARTHEST,
-    LARGEST,
-    IllegalRow,
-    earliest,
-    illegal_input,
-    illegal_target,
-    too_large,
-)
-from gp_ensembles.streaming.config import OnBadRow, StreamConfig
+from gp_ensembles.streaming.checks import FARTHEST, CleanRows, IllegalRow, clean_rows
+from gp_ensembles.streaming.config import MIN_WARM_UP, OnBadRow, StreamConfig
 
+_DOMINANT = 0.8  # share of the targets of a warm-up at one value from which others are waited for
 # Ranges beyond which a number is a mistake, and typical sizes where most numbers are one and the same.
 _RANGES, _SIZES = 60.0, 1000.0
 _LEAST, _SHARE, _MOST = 10, 0.01, 0.05  # so many may be mistakes, or this share if that is more; of few rows this one
 _FARTHEST = 10  # one in so many does not count where the range of the others is taken
 _ROUND_OFF = 1e-12  # of a number
 _STEP = 3  # so many at the end of the warm-up are a step, no mistakes
+
+
+def num_warm_up_rows(y: Tensor, warmup: int, target: Target) -> int | None:
+    """The length of the warm-up: ``warmup`` rows, enough targets, not all equal; ``None`` while it continues."""
+    columns = y.reshape(y.shape[0], -1)
+    seen = ~columns.isnan()
+    first = columns.gather(0, seen.int().argmax(0, keepdim=True))  # the first target of each output
+    varies = (seen & (columns != first)).int().cummax(0).values.bool().all(-1)
+    enough = ((varies | target.may_be_constant) & (seen.all(-1).cumsum(0) >= MIN_WARM_UP)).nonzero().flatten()
+    if y.shape[0] < warmup or enough.numel() == 0:
+        return None
+    num = max(warmup, int(enough[0]) + 1)
+    return extended_warm_up(y, num) if target.is_real and y.ndim == 1 else num
+
+
+def extended_warm_up(y: Tensor, num: int) -> int | None:
+    """The length of a warm-up of ``num`` rows with targets y (N,), longer where most of these are one value.
+
+    It lasts until ten others have come, from which one can learn what they are; ``None`` while it continues.
+    """
+    values, counts = y[:num][~y[:num].isnan()].unique(return_counts=True)
+    if len(values) < 2 or int(counts.max()) < _DOMINANT * int(counts.sum()):
+        return num
+    is_other = ~y.isnan() & (y != values[counts.argmax()])
+    enough = (is_other.cumsum(0) >= MIN_WARM_UP).nonzero().flatten()
+    return None if enough.numel() == 0 else max(num, int(enough[0]) + 1)
+
+
+def warn_of_waiting(num_before: int, num_rows: int, warmup: int) -> None:
+    """A ``UserWarning``, once, when a warm-up has become twice as long as planned and continues."""
+    if num_before < 2 * warmup <= num_rows:
+        warn_caller(
+            f"the warm-up of {warmup} rows has not ended after {num_rows}: fewer than {MIN_WARM_UP} targets were "
+            f"observed, or fewer than that differ from the commonest; all rows are kept until then",
+        )
 
 
 def far_from_others(y: Tensor) -> Tensor:
@@ -118,46 +142,6 @@ def _far(column: Tensor) -> Tensor:
         return torch.zeros_like(column, dtype=torch.bool)
     far: Tensor = distance > (_RANGES * (upper - lower) if upper > lower else _SIZES * others.median())
     return far
-
-
-class CleanRows(NamedTuple):
-    """Rows as they are learned.
-
-    Attributes:
-        X: Inputs, shape (N, D); what cannot be learned is NaN, or moved.
-        y: Targets, shape (N,) or (N, O), likewise.
-        bad: Places of the rows that held a number that cannot be learned.
-        first: The first of these numbers; ``None`` if there is none.
-        refused: Why the rows are refused; ``None`` if they are not.
-    """
-
-    X: Tensor
-    y: Tensor
-    bad: tuple[int, ...] = ()
-    first: IllegalRow | None = None
-    refused: IllegalRow | None = None
-
-
-def clean_rows(
-    X: Tensor, y: Tensor, wrong: Tensor, first: IllegalRow | None, on_bad_row: OnBadRow, limited: Tensor | None = None
-) -> CleanRows:
-    """Rows X (N, D), y (N,) or (N, O) without the numbers of a mask (N, D + O); inputs are replaced by ``limited``."""
-    is_bad, outputs = wrong.any(-1), wrong[:, X.shape[1] :]
-    gone = outputs | is_bad.unsqueeze(-1) if on_bad_row == "skip" else outputs
-    X = torch.where(wrong[:, : X.shape[1]], torch.full_like(X, torch.nan) if limited is None else limited, X)
-    y = torch.where(gone.reshape(y.shape), torch.nan, y)
-    return CleanRows(X, y, tuple(is_bad.nonzero().flatten().tolist()), first)
-
-
-def clean_arrivals(X: Tensor, y: Tensor, config: StreamConfig) -> CleanRows:
-    """Rows of a warm-up as they arrive, before there is a scale: only numbers too large to be squared are wrong."""
-    first, target, on_bad_row = earliest(illegal_input(X), too_large(X, y)), config.ensemble.target, config.on_bad_row
-    if first is None or on_bad_row == "refuse":
-        return CleanRows(X, y, refused=earliest(first, illegal_target(target, y)))
-    wrong = torch.cat([X, y.reshape(len(y), -1)], dim=-1).abs() > LARGEST
-    limited = X.clamp(-LARGEST, LARGEST) if on_bad_row == "limit" else None
-    rows = clean_rows(X, y, wrong, first, on_bad_row, limited)
-    return rows._replace(refused=illegal_target(target, rows.y))
 
 
 def clean_warm_up(X: Tensor, y: Tensor, config: StreamConfig) -> tuple[CleanRows, int, int]:
