@@ -1,8 +1,6 @@
 """Calibration of the mixture of the experts: recalibrated distributions and adaptive intervals, with their state."""
 
-import copy
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -172,18 +170,6 @@ def _probabilities(mixture: Mixture | StudentTMixture, y: Tensor) -> Tensor:
     if isinstance(mixture, StudentTMixture) and y.shape == (1,) and is_float64_on_cpu:
         return cdf_by_itself(mixture, y)
     return cdf_by_pieces(mixture, y)
-
-
-def calibration_to_plain(state: CalibrationState) -> dict[str, dict[str, Tensor] | None]:
-    """A copy in plain containers, which :func:`calibration_from_plain` reads back."""
-    return {name: None if part is None else copy.deepcopy(part._asdict()) for name, part in state._asdict().items()}
-
-
-def calibration_from_plain(plain: Mapping[str, Any]) -> CalibrationState:
-    """The state that :func:`calibration_to_plain` wrote, in memory of its own: it is changed in place."""
-    plain = copy.deepcopy(dict(plain))
-    kinds = {"recalibration": RecalibrationState, "levels": LevelsState, "labels": LabelState, "classes": ClassState}
-    return CalibrationState(*(None if plain[name] is None else kind(**plain[name]) for name, kind in kinds.items()))
 
 
 def _predicted_rows(mixture: LatentMixture, rows_at_once: int) -> Tensor:
