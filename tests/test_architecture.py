@@ -155,7 +155,6 @@ KIND_SWITCHES: dict[str, str] = {
     "engine/state.py": "rows that a window appends",
     "fleet/ensemble_fleet.py": "which kinds a fleet runs",
     "fleet/fitting.py": "which kinds are fitted to each series",
-    "streaming/content.py": "factors of windows in files",
     "streaming/joint.py": "kinds without a quadratic form",
 }
 

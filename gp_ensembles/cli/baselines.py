@@ -27,7 +27,7 @@ _BAND = InnovationBank([InnovationModel(degrees_of_freedom=4, rate=0.05, autoreg
 class Baselines(nn.Module):
     """Three simple online predictors of numbers, in standardized units, float64, on the host.
 
-    Of warm-up rows X (N, D) and y (N,), NaN where missing; with ``structure_only`` a ``state_dict`` is loaded later.
+    Of warm-up rows X (N, D) and y (N,), NaN where missing.
     """
 
     names = NAMES
@@ -36,7 +36,7 @@ class Baselines(nn.Module):
     spread: Tensor
     step: Tensor
 
-    def __init__(self, X: Tensor, y: Tensor, *, structure_only: bool = False) -> None:
+    def __init__(self, X: Tensor, y: Tensor) -> None:
         super().__init__()
         seen = y[~torch.isnan(y)]
         self.register_buffer("last", seen[-1].clone())
@@ -45,7 +45,7 @@ class Baselines(nn.Module):
         self.register_buffer("step", seen.diff().square().mean())
         for name, value in _BAND.init(len(NAMES), y)._asdict().items():
             self.register_buffer(f"band_{name}", value)
-        self.linear: OnlineEnsemble = _linear(GaussianExpert(LinearFeatures.from_data(X)), X, y, structure_only)
+        self.linear: OnlineEnsemble = _linear(GaussianExpert(LinearFeatures.from_data(X)), X, y)
 
     @property
     def _band(self) -> InnovationState:
@@ -71,10 +71,9 @@ class Baselines(nn.Module):
         }
 
 
-def _linear(expert: Expert, X: Tensor, y: Tensor, structure_only: bool) -> OnlineEnsemble:
+def _linear(expert: Expert, X: Tensor, y: Tensor) -> OnlineEnsemble:
     """Recursive linear regression that has learned the warm-up rows."""
-    if not structure_only:
-        fit_empirical_bayes(expert, X, y)
+    fit_empirical_bayes(expert, X, y)
     linear = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
     linear.observe(X, y)
     return linear
@@ -94,7 +93,7 @@ class DiscreteBaselines(nn.Module):
     frequencies: Tensor
     transitions: Tensor
 
-    def __init__(self, X: Tensor, y: Tensor, target: Target, *, structure_only: bool = False) -> None:
+    def __init__(self, X: Tensor, y: Tensor, target: Target) -> None:
         super().__init__()
         seen = y[~torch.isnan(y)]
         self.num_classes: int | None = target.num_labels
@@ -110,7 +109,7 @@ class DiscreteBaselines(nn.Module):
             table = pairs.reshape(self.num_classes, self.num_classes).to(y) + counts / counts.sum()
             self.register_buffer("frequencies", counts / counts.sum())
             self.register_buffer("transitions", table / table.sum(-1, keepdim=True))
-        self.linear: OnlineEnsemble = _linear(target.expert(LinearFeatures.from_data(X), y), X, y, structure_only)
+        self.linear: OnlineEnsemble = _linear(target.expert(LinearFeatures.from_data(X), y), X, y)
 
     def observe(self, X: Tensor, y: Tensor, targets: Tensor, scales: Standardizer) -> dict[str, PredictedRows]:
         """As :meth:`Baselines.observe`; discrete targets have no units."""

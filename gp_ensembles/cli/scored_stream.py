@@ -4,33 +4,35 @@ import copy
 import os
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gp_ensembles.calibration.levels import CoverageState, init_coverage
 from gp_ensembles.cli.baselines import Baselines, DiscreteBaselines
 from gp_ensembles.cli.predictions import MODEL, Chunk, Coverages, Scores, count_intervals, interval_columns, score_block
-from gp_ensembles.cli.report.history import RunHistory
+from gp_ensembles.cli.report.history import Bins, RunHistory
 from gp_ensembles.cli.tables import check_table, check_warm_up_rows
 from gp_ensembles.files.checkpoint import Kind, rebuilt, write_checkpoint
+from gp_ensembles.files.structure import Form, Table, from_plain, to_plain
 from gp_ensembles.metrics.discrete import ClassScores, init_class_scores
 from gp_ensembles.metrics.streaming import StreamScores, init_scores
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.checks import clean_arrivals, illegal_target
-from gp_ensembles.streaming.reports import AnomalyCounts
+from gp_ensembles.streaming.content import STREAMS
 from gp_ensembles.tables import RowStream
 from gp_ensembles.tables.encoder import TableEncoder
 from gp_ensembles.tables.rows import Rows
 
 _FIRST_ROWS = 1000
 CHUNK_ROWS = 256  # rows predicted, scored and returned at once, about
-_KIND = Kind("gp_ensembles stream", 12, "a stream", "give the checkpoint.pt that stream or resume wrote")
+_KIND = Kind("gp_ensembles stream", 13, "a stream", "give the checkpoint.pt that stream or resume wrote")
 
 
 class Timings(NamedTuple):
@@ -99,7 +101,7 @@ class ScoredStream:
             warnings.filterwarnings("ignore", "all labels of the warm-up are")  # the summary says it
             model = OnlineModel(config, rows.feature_names).fit(X, y, progress=progress)
         clock = Timings(time.perf_counter() - began, 0.0)
-        baselines = build_baselines(model, is_fitted=True)
+        baselines = build_baselines(model)
         is_class = config.ensemble.target.num_labels is not None
         scores: Scores = {
             name: init_class_scores(y) if is_class else init_scores(y) for name in (MODEL, *baselines.names)
@@ -237,35 +239,27 @@ def take_warm_up(config: StreamConfig, rows: RowStream) -> Rows:
     return warm
 
 
-def build_baselines(model: OnlineModel, *, is_fitted: bool) -> Baselines | DiscreteBaselines:
-    """The baselines for the warm-up rows of a fitted model, with their own fit or to load a state into."""
+def build_baselines(model: OnlineModel) -> Baselines | DiscreteBaselines:
+    """The baselines for the warm-up rows of a fitted model, with their own fit."""
     assert model.warm_X is not None
     assert model.warm_y is not None
     X, y = model.inputs(model.warm_X).cpu(), model.targets(model.warm_y).cpu()
     target = model.config.ensemble.target
-    if target.is_real:
-        return Baselines(X, y, structure_only=not is_fitted)
-    return DiscreteBaselines(X, y, target, structure_only=not is_fitted)
+    return Baselines(X, y) if target.is_real else DiscreteBaselines(X, y, target)
+
+
+_SCORED: Table = STREAMS.with_kinds(
+    Timings, StreamProgress, Rows, Baselines, DiscreteBaselines, StreamScores, ClassScores, CoverageState, RunHistory,
+    Bins,
+    special={np.ndarray: Form(lambda array: {"values": torch.from_numpy(array)}, lambda values: values.numpy())},
+)  # fmt: skip
+_KEPT = ("name", "baselines", "progress", "clock", "scores", "coverages", "anomaly_counts", "history")
 
 
 def save_checkpoint(stream: ScoredStream, path: str | os.PathLike[str]) -> None:
     """Write a stream to a file atomically: a reader finds the old file or the new one."""
-    progress = stream.progress
-    content = {
-        "model": stream.model.content(),
-        "table": {"name": stream.name, "encoder": stream.encoder.to_plain()},
-        "baselines": dict(stream.baselines.state_dict()),
-        "scores": _packed(progress.scores),
-        "current_scores": _packed(stream.scores),
-        "coverages": _packed(progress.coverages),
-        "current_coverages": _packed(stream.coverages),
-        "num_rows": progress.num_rows,
-        "pending": [part.clone() if isinstance(part, Tensor) else part for part in progress.pending],
-        "last_row": progress.last_row,
-        "clock": list(stream.clock),
-        "anomaly_counts": list(stream.anomaly_counts),
-        "history": None if stream.history is None else stream.history.to_plain(),
-    }
+    own = to_plain({name: getattr(stream, name) for name in _KEPT}, _SCORED)
+    content = {"model": stream.model.content(), "encoder": stream.encoder.to_plain(), "stream": own}
     write_checkpoint(Path(path), _KIND, content)
 
 
@@ -276,27 +270,8 @@ def load_checkpoint(path: str | os.PathLike[str], *, device: str | None = None) 
 
 def _rebuild(content: dict[str, Any], device: str | None) -> ScoredStream:
     model = OnlineModel.from_content(content["model"], device=device)
-    baselines = build_baselines(model, is_fitted=False)
-    baselines.load_state_dict(content["baselines"])
-    scores, coverages = _scores(content["scores"]), _coverages(content["coverages"])
-    progress = StreamProgress(content["num_rows"], scores, coverages, Rows(*content["pending"]), content["last_row"])
-    clock = Timings(*content["clock"])
-    name, encoder = content["table"]["name"], TableEncoder.from_plain(content["table"]["encoder"])
-    stream = ScoredStream(name, encoder, model, baselines, progress, clock)
-    stream.anomaly_counts = AnomalyCounts(*content["anomaly_counts"])
-    stream.scores = _scores(content["current_scores"])
-    stream.coverages = _coverages(content["current_coverages"])
-    stream.history = None if content["history"] is None else RunHistory.from_plain(content["history"])
+    known, encoder = from_plain(content["stream"], _SCORED), TableEncoder.from_plain(content["encoder"])
+    parts = (known[name] for name in ("baselines", "progress", "clock"))
+    stream = ScoredStream(known["name"], encoder, model, *parts)
+    vars(stream).update(known)
     return stream
-
-
-def _packed(states: Mapping[Any, NamedTuple]) -> dict[Any, dict[str, Tensor]]:
-    return {key: dict(state._asdict()) for key, state in states.items()}
-
-
-def _scores(packed: dict[str, dict[str, Tensor]]) -> Scores:
-    return {name: (ClassScores if "errors" in state else StreamScores)(**state) for name, state in packed.items()}
-
-
-def _coverages(packed: dict[float, dict[str, Tensor]]) -> Coverages:
-    return {coverage: CoverageState(**state) for coverage, state in packed.items()}

@@ -295,14 +295,6 @@ class EnsembleSpec:
         fresh.is_ranked = online.is_ranked
         return fresh
 
-    def unfitted(self, X: Tensor, y: Tensor, *, generator: torch.Generator | None = None) -> OnlineEnsemble:
-        """An ensemble of the same shape before any data, with starting hyperparameters, to load a ``state_dict`` into.
-
-        Arguments as in :meth:`fit`.
-        """
-        settings = replace(self.fit_settings, method=None)
-        return OnlineEnsemble(self._assembled(X, y, settings, generator, progress=False))
-
     def _assembled(
         self, X: Tensor, y: Tensor, settings: FitSettings, generator: torch.Generator | None, progress: bool
     ) -> Ensemble:

@@ -88,8 +88,8 @@ def rebuilt(path: Path, kind: Kind, build: Callable[[dict[str, Any]], Built], re
     content = read_checkpoint(path, kind)
     try:
         return build(content)
-    except (KeyError, TypeError, AttributeError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
+    except (LookupError, TypeError, AttributeError, RuntimeError, json.JSONDecodeError) as error:
+        reason = str(error).split("\n", 1)[0]
         raise ValueError(f"{path} does not fit this version of the library ({reason}); {remedy}") from error
 
 

@@ -12,7 +12,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 from tqdm import tqdm
 
@@ -23,7 +22,7 @@ from gp_ensembles.innovations.bank import InnovationModel
 
 HEAD = "fleet.pt"
 _ADVICE = "give a folder that a fleet was saved in"
-_KIND = Kind("gp_ensembles fleet", 6, "a fleet", _ADVICE)
+_KIND = Kind("gp_ensembles fleet", 7, "a fleet", _ADVICE)
 SHARD_BYTES = 256_000_000
 _SHARD = re.compile(r"shard-(\d+)-(\d+)\.safetensors")
 
@@ -70,18 +69,12 @@ def read_about(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def read_about_units(folder: Path) -> dict[str, Any]:
-    """The head of a fleet that has units."""
+    """What the head of a fleet says that has units."""
     about, _ = read_about(folder)
-    if "spec" not in about:
+    if "fleet" not in about:
         raise ValueError(f"{folder} was saved by EnsembleFleet; read it with the load of one")
-    return about
-
-
-def settings_in(about: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a fleet with units."""
-    names = ("warmup", "coverages", "recalibrate", "impute", "clip", "on_bad_row", "seed")
-    own = ("own_variances", "own_length_scales")
-    return {**{name: about[name] for name in (*names, *own)}, "dtype": getattr(torch, about["dtype"])}
+    found: dict[str, Any] = about["fleet"]
+    return found
 
 
 def read_shard(folder: Path, shard: Mapping[str, Any]) -> tuple[list[Name], dict[str, Tensor]]:

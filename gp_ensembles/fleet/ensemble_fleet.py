@@ -330,7 +330,7 @@ class EnsembleFleet:
                 one stays as it was, with its files.
         """
         about, shards = read_about(Path(folder))
-        if "spec" in about and "note_columns" not in self._store.tensors:
+        if "fleet" in about and "note_columns" not in self._store.tensors:
             raise ValueError(f"{folder} was saved by Fleet, with units of its series; read it with Fleet.load")
         check_parts(self.ensemble, about["parts"], folder)
         _check_alike(self.ensemble.state_dict(), about["ensemble"])

@@ -1,5 +1,6 @@
 """Many series in their own units, each with its own ensemble: rows in, distributions and intervals out."""
 
+import copy
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,11 +13,12 @@ from torch import Tensor
 
 from gp_ensembles.engine.access_lock import AccessLock, guarded
 from gp_ensembles.engine.ensemble import Ensemble
-from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
+from gp_ensembles.ensembles.records import spec_to_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec
+from gp_ensembles.files.structure import from_plain, to_plain
 from gp_ensembles.fleet.arrivals import numbered
 from gp_ensembles.fleet.calls import SMALL, CallRows, arrived, checked_rows, fleet_settings, refuse
-from gp_ensembles.fleet.checkpoint import read_about, read_about_units, settings_in
+from gp_ensembles.fleet.checkpoint import read_about, read_about_units
 from gp_ensembles.fleet.ensemble_fleet import AllSetAsideError, EnsembleFleet, Names, listed
 from gp_ensembles.fleet.exported import SeriesModel
 from gp_ensembles.fleet.notes import (
@@ -39,7 +41,6 @@ from gp_ensembles.fleet.warm_up import (
     missed_shares,
     moves,
     rows_of_warm_ups,
-    shared_ensemble,
     some_of,
     start_series,
     warm_ups,
@@ -47,12 +48,14 @@ from gp_ensembles.fleet.warm_up import (
 )
 from gp_ensembles.streaming.after_mixture import in_units
 from gp_ensembles.streaming.config import MIN_WARM_UP, Impute, OnBadRow, StreamConfig
+from gp_ensembles.streaming.content import STREAMS
 from gp_ensembles.streaming.inputs import InputState
 from gp_ensembles.streaming.missed_structure import warn_of_missed
 from gp_ensembles.streaming.point_mass import without_point
 from gp_ensembles.streaming.warm_up_rows import warn_of_outliers
 
 _Counts = dict[Hashable, int]  # rows of series
+_FLEETS = STREAMS.with_kinds(WarmUpRows)
 
 
 @final
@@ -135,7 +138,7 @@ class Fleet:
         self.folder: Path | None = new_folder(folder, self.device)
         self.bad_rows: Counter[Hashable] = Counter()  # rows with a number that cannot be learned, by series
         self._waiting: dict[Hashable, WarmUpRows] = {}
-        self._template: WarmUpRows | None = None  # standardized rows of the series that the ensemble is made for
+        self._known_X: Tensor | None = None  # standardized rows of the series that the ensemble is made for, (N, D)
 
     @property
     def names(self) -> tuple[Hashable, ...]:
@@ -194,8 +197,9 @@ class Fleet:
         """Forget everything, and fit only the shared hyperparameters to these rows; no series starts."""
         with self._restarted(names, X, y, must_fit=True) as (other, ready):
             warm, other.bad_rows, _ = without_outliers(self.config, {name: other._waiting[name] for name in ready})
-            ensemble, other._template = fitted_ensemble(self.config, warm_ups(self.config, warm).standard, progress)
-            other.series, other._waiting = other._empty(ensemble), {}
+            fitted = fitted_ensemble(self.config, warm_ups(self.config, warm).standard, progress)
+            other._begin(*fitted)
+            other._waiting = {}
 
     @contextmanager
     def _restarted(self, names: Names, X: Tensor, y: Tensor, *, must_fit: bool) -> "Iterator[tuple[Fleet, _Counts]]":
@@ -223,14 +227,11 @@ class Fleet:
             old.remove_files()
 
     def _share(self, other: "Fleet") -> None:
-        if other.series is None or other._template is None:
+        if other.series is None or other._known_X is None:
             raise ValueError("the fleet whose hyperparameters are to be shared is not fitted yet")
         if spec_to_plain(self.spec) != spec_to_plain(other.spec) or self.config.seed != other.config.seed:
             raise ValueError("the fleet whose hyperparameters are to be shared has another ensemble or seed")
-        self._template = WarmUpRows(*other._template).to(self.device)
-        ensemble = shared_ensemble(self.config, self._template)
-        ensemble.load_state_dict(other.series.ensemble.state_dict())
-        self.series = self._empty(ensemble)
+        self._begin(copy.deepcopy(other.series.ensemble).to(self.device, self.dtype), other._known_X.to(self.device))
 
     @torch.no_grad()
     def observe(self, names: Names, X: Tensor, y: Tensor) -> FleetPredictions:
@@ -250,7 +251,7 @@ class Fleet:
                 warm-up standard deviations from the warm-up mean of its series.
         """
         call, series = self.checked(names, X, y), self.series
-        waiting, template, bad_rows = dict(self._waiting), self._template, self.bad_rows.copy()
+        waiting, known_X, bad_rows = dict(self._waiting), self._known_X, self.bad_rows.copy()
         new = [row for row, name in enumerate(call.names) if series is None or name not in series]
         try:
             kept = self._keep(call, new)
@@ -259,7 +260,7 @@ class Fleet:
         except BaseException:
             if series is None and self.series is not None:
                 self.series.remove_files()
-            self._waiting, self.series, self._template, self.bad_rows = waiting, series, template, bad_rows
+            self._waiting, self.series, self._known_X, self.bad_rows = waiting, series, known_X, bad_rows
             if series is not None:
                 began = {*waiting, *(call.names[row] for row in new)}
                 series.retire([name for name in began if name in series])
@@ -338,9 +339,9 @@ class Fleet:
         given = listed(names)
         if waiting := [name for name in given if name in self._waiting]:
             raise ValueError(f"series {waiting[0]!r} is in its warm-up; retire it first, or leave it out")
-        if self.series is None or self._template is None:
+        if self.series is None or self._known_X is None:
             raise ValueError("nothing is fitted yet: fit or observe first, or load a fleet")
-        model.check(self.series.ensemble, self._template.X.to(self.dtype), self.config)
+        model.check(self.series.ensemble, self._known_X.to(self.dtype), self.config)
         self.series.add(given, model.online)
         self.series.write_note("columns", given, model.path.columns.packed())
         self.series.write_note("inputs", given, model.state.packed())
@@ -360,18 +361,12 @@ class Fleet:
             OSError: If a file cannot be written.
             ValueError: If hyperparameters are not fitted yet.
         """
-        if self.series is None or self._template is None:
+        if self.series is None:
             raise ValueError("nothing is fitted yet: no series has had its warm-up; observe more rows before saving")
-        about = {
-            "spec": spec_to_plain(self.spec),
-            **self._numbers,
-            "dtype": str(self.dtype).removeprefix("torch."),
-            "template": dict(self._template._asdict()),
-            "waiting": [{"name": name, **rows._asdict()} for name, rows in self._waiting.items()],
-            "bad_rows": [list(item) for item in self.bad_rows.items()],
-            "notes": dict(notes or {}),
-        }
-        self.series.save(folder, about=about, progress=progress)
+        settings = {"spec": self.spec, **self._numbers, "dtype": str(self.dtype).removeprefix("torch.")}
+        fitted = {"ensemble": self.series.ensemble, "known_X": self._known_X}
+        own = {"settings": settings, **fitted, "waiting": self._waiting, "bad_rows": dict(self.bad_rows)}
+        self.series.save(folder, about={"fleet": to_plain(own, _FLEETS), "notes": dict(notes or {})}, progress=progress)
 
     @classmethod
     def load(
@@ -388,13 +383,12 @@ class Fleet:
             FileNotFoundError: If there is no fleet in the folder.
             ValueError: If a file is damaged, or as :class:`Fleet` where it is made.
         """
-        about = read_about_units(Path(folder))
-        fleet = cls(spec_from_plain(about["spec"]), **settings_in(about), device=device, folder=states)
-        fleet._template = WarmUpRows(**about["template"]).to(fleet.device)
-        fleet.series = fleet._empty(shared_ensemble(fleet.config, fleet._template))
-        fleet.series.load(folder)
-        fleet.bad_rows = Counter(dict(about["bad_rows"]))
-        fleet._waiting = {row["name"]: WarmUpRows(row["X"], row["y"]).to(fleet.device) for row in about["waiting"]}
+        known = from_plain(read_about_units(Path(folder)), _FLEETS)
+        dtype = getattr(torch, known["settings"].pop("dtype"))
+        fleet = cls(**known["settings"], dtype=dtype, device=device, folder=states)
+        fleet._begin(known["ensemble"].to(fleet.device), known["known_X"].to(fleet.device)).load(folder)
+        fleet.bad_rows = Counter(known["bad_rows"])
+        fleet._waiting = {name: rows.to(fleet.device) for name, rows in known["waiting"].items()}
         return fleet
 
     @staticmethod
@@ -442,8 +436,8 @@ class Fleet:
 
     def checked(self, names: Names, X: Tensor, y: Tensor | None = None) -> CallRows:
         """Names, inputs and targets (NaN by default) in float64 on the device, if they are legal, or an error."""
-        kept = (self._template, *self._waiting.values())
-        num_inputs = next((known.X.shape[1] for known in kept if known is not None), None)
+        kept = (self._known_X, *(waiting.X for waiting in self._waiting.values()))
+        num_inputs = next((known.shape[1] for known in kept if known is not None), None)
         return checked_rows(self.config, names, X, y, num_inputs)
 
     def _keep(self, call: CallRows, new: Sequence[int]) -> Tensor:
@@ -472,8 +466,7 @@ class Fleet:
         ups = warm_ups(self.config, warm)
         own, is_first = (self.own_variances, self.own_length_scales), self.series is None
         if self.series is None:
-            ensemble, self._template = fitted_ensemble(self.config, ups.standard, progress)
-            self.series = self._empty(ensemble)
+            self.series = self._begin(*fitted_ensemble(self.config, ups.standard, progress))
             if len(some_of(ups.standard)) == 1:  # it has been fitted to
                 own = False, False
         found = start_series(self.series, self.config, ups, *own)
@@ -481,11 +474,12 @@ class Fleet:
         self._waiting = {name: rows for name, rows in self._waiting.items() if name not in ready}
         return ready
 
-    def _empty(self, ensemble: Ensemble) -> EnsembleFleet:
-        """Ensembles of no series."""
-        assert self._template is not None
-        notes = first_notes(self.config, self._template.X.new_zeros(self._template.X.shape[1]))
-        return EnsembleFleet(ensemble, folder=next_folder(self.folder), notes=notes, own_variances=self.own_variances)
+    def _begin(self, ensemble: Ensemble, X: Tensor) -> EnsembleFleet:
+        """Begin with an ensemble for rows such as X (N, D), and no series."""
+        notes, folder = first_notes(self.config, X.new_zeros(X.shape[1])), next_folder(self.folder)
+        self._known_X = X
+        self.series = EnsembleFleet(ensemble, folder=folder, notes=notes, own_variances=self.own_variances)
+        return self.series
 
     def _series_of(self, names: Sequence[Hashable]) -> EnsembleFleet:
         if (waiting := next((name for name in names if name in self._waiting), None)) is not None:

@@ -201,10 +201,11 @@ def stacked(series: Sequence[WarmUpRows]) -> tuple[Tensor, Tensor]:
     return X, y
 
 
-def shared_ensemble(config: StreamConfig, template: WarmUpRows, *, is_fitted: bool = False) -> Ensemble:
+def _shared_ensemble(config: StreamConfig, template: WarmUpRows, *, is_fitted: bool) -> Ensemble:
     """The ensemble of all series, made for standardized rows and fitted to them, or with initial hyperparameters."""
     rows, spec = template.to(config.torch_dtype), config.ensemble
-    spec = replace(spec, fit_settings=replace(spec.fit_settings, num_samples=1))
+    settings = replace(spec.fit_settings, num_samples=1)
+    spec = replace(spec, fit_settings=settings if is_fitted else replace(settings, method=None))
     if spec.lags is not None and spec.lags.lags is None:
         season = find_season(rows.y)
         found = find_lags(rows.y, spec.lags.most, spec.lags.longest)
@@ -212,20 +213,18 @@ def shared_ensemble(config: StreamConfig, template: WarmUpRows, *, is_fitted: bo
         spec = replace(spec, lags=replace(spec.lags, lags=lags) if lags else None)
     generator = torch.Generator().manual_seed(config.seed)
     with torch.enable_grad():
-        return (spec.fit if is_fitted else spec.unfitted)(*rows, generator=generator).ensemble
+        return spec.fit(*rows, generator=generator).ensemble
 
 
-def fitted_ensemble(
-    config: StreamConfig, standard: Sequence[WarmUpRows], progress: bool
-) -> tuple[Ensemble, WarmUpRows]:
-    """The ensemble of all series, fitted to some of them, or as that of a stream if only one varies; its template."""
+def fitted_ensemble(config: StreamConfig, standard: Sequence[WarmUpRows], progress: bool) -> tuple[Ensemble, Tensor]:
+    """The ensemble of all series, fitted to some of them, or as that of a stream if only one varies; rows (N, D)."""
     template, some, settings = template_of(standard), some_of(standard), config.ensemble.fit_settings
-    ensemble = shared_ensemble(config, template, is_fitted=len(some) == 1)
+    ensemble = _shared_ensemble(config, template, is_fitted=len(some) == 1)
     if settings.method is not None and len(some) > 1:
         X, y = (part.to(config.torch_dtype) for part in stacked(some))
         with torch.enable_grad():
             fit_bases(ensemble, X, y, settings, progress=progress)
-    return ensemble, template
+    return ensemble, template.X
 
 
 def _own_variances(

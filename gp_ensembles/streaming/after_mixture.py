@@ -1,8 +1,6 @@
 """Calibration of the mixture of the experts: recalibrated distributions and adaptive intervals, with their state."""
 
-import copy
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -163,15 +161,3 @@ def calibrate_block(
         levels, output = IntervalLevels(config.coverages).update_block(levels, pit.cpu(), distribution.typical_width())
         intervals = Intervals(config.coverages, *(part.to(y.device) for part in output))
     return CalibrationState(recalibration, levels), distribution, gain, intervals
-
-
-def calibration_to_plain(state: CalibrationState) -> dict[str, dict[str, Tensor] | None]:
-    """A copy in plain containers, which :func:`calibration_from_plain` reads back."""
-    return {name: None if part is None else copy.deepcopy(part._asdict()) for name, part in state._asdict().items()}
-
-
-def calibration_from_plain(plain: Mapping[str, Any]) -> CalibrationState:
-    """The state that :func:`calibration_to_plain` wrote, in memory of its own: it is changed in place."""
-    plain = copy.deepcopy(dict(plain))
-    kinds = {"recalibration": RecalibrationState, "levels": LevelsState, "labels": LabelState, "classes": ClassState}
-    return CalibrationState(*(None if plain[name] is None else kind(**plain[name]) for name, kind in kinds.items()))

@@ -223,21 +223,16 @@ class InputPath:
         return scaled.to(config.torch_dtype)
 
     def build_ensemble(
-        self, warm: Standard, y: Tensor, *, is_fitted: bool, progress: bool = False
-    ) -> tuple[OnlineEnsemble, EnsemblePredictions | None]:
-        """The ensemble of the config, built from the rows of a warm-up and y (N,) or (N, O), fitted to them or not.
+        self, warm: Standard, y: Tensor, *, progress: bool = False
+    ) -> tuple[OnlineEnsemble, EnsemblePredictions]:
+        """The ensemble of the config, fitted to the rows of a warm-up and y (N,) or (N, O).
 
-        Besides it, predictions of these rows, each made before its target was learned, if it is fitted.
+        Besides it, predictions of these rows, each made before its target was learned.
         """
         config, generator = self._config, torch.Generator().manual_seed(self._config.seed)  # on the CPU everywhere
-        targets, predictions = self.targets(y).to(config.torch_dtype), None
-        if is_fitted:
-            online, predictions = config.ensemble.fit_and_predict(
-                warm.inputs, targets, generator=generator, progress=progress
-            )
-            online.is_ranked = True  # a stream goes on, and earns its weights
-        else:
-            online = config.ensemble.unfitted(warm.inputs, targets, generator=generator)
+        targets, fit = self.targets(y).to(config.torch_dtype), config.ensemble.fit_and_predict
+        online, predictions = fit(warm.inputs, targets, generator=generator, progress=progress)
+        online.is_ranked = True  # a stream goes on, and earns its weights
         if config.block_size is not None:
             online.block_size = config.block_size
         return online, predictions

@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.distributions import LatentMixture, Mixture, Recalibrated, StudentTMixture, WithPointMass
+from gp_ensembles.distributions import Mixture, WithPointMass
+from gp_ensembles.files.structure import from_plain, to_plain
 from gp_ensembles.streaming.checks import refuse
+from gp_ensembles.streaming.content import STREAMS
 from gp_ensembles.streaming.model import OnlineModel
-from gp_ensembles.streaming.predictions import StreamDistribution, class_distribution
+from gp_ensembles.streaming.predictions import StreamDistribution
 
 _PATHS = 500
 _MOST_STEPS = 1000  # ahead
@@ -176,7 +178,7 @@ class LateTargets:
         for identity, row in self._rows.items():
             if not isinstance(identity, str | int | float):
                 raise TypeError(f"only text and numbers can be ids in a file, got {identity!r}")
-            rows.append([identity, row.X.clone(), row.steps, predictions_to_plain(row.predicted), row.y])
+            rows.append([identity, row.X.clone(), row.steps, to_plain(row.predicted, STREAMS), row.y])
         return {"window": self.window, "patience": self.patience, "num_given_up": self.num_given_up, "rows": rows}
 
     @classmethod
@@ -185,7 +187,7 @@ class LateTargets:
         late = cls(model, content["window"], content["patience"])
         late.num_given_up = content["num_given_up"]
         for identity, X, steps, predicted, y in content["rows"]:
-            late._rows[identity] = _Waiting(X, steps, predictions_from_plain(predicted, model.device), y)
+            late._rows[identity] = _Waiting(X, steps, from_plain(predicted, STREAMS), y)
         return late
 
     def _ahead(self, row: Tensor, steps: float) -> StreamDistribution:
@@ -254,14 +256,6 @@ class LateTargets:
         return rows.y
 
 
-_KINDS: dict[str, Any] = {
-    "mixture": Mixture,
-    "student_t": StudentTMixture,
-    "recalibrated": Recalibrated,
-    "point_mass": WithPointMass,
-}
-
-
 def smoothed_draws(draws: Tensor) -> Mixture:
     """A kernel density of draws (S,) with their mean and variance."""
     variance, mean = torch.var_mean(draws, correction=0)
@@ -275,28 +269,3 @@ def smoothed_draws(draws: Tensor) -> Mixture:
     centers = mean + within.sqrt() * (draws - mean)
     log_weights = torch.zeros_like(draws).log_softmax(0)
     return Mixture(log_weights, centers.unsqueeze(-1), bandwidth.square().expand_as(draws).unsqueeze(-1))
-
-
-def predictions_to_plain(predicted: StreamDistribution) -> dict[str, Any]:
-    """A distribution as plain containers and tensors, which :func:`predictions_from_plain` reads back."""
-    if isinstance(predicted, LatentMixture):
-        return {"kind": "classes", "probabilities": predicted.class_probabilities.clone().cpu()}
-    kind = next(name for name, known in _KINDS.items() if isinstance(predicted, known))
-    plain: dict[str, Any] = {"kind": kind}
-    for name, value in predicted._asdict().items():
-        plain[name] = value.clone().cpu() if isinstance(value, Tensor) else predictions_to_plain(value)
-    return plain
-
-
-def predictions_from_plain(plain: dict[str, Any], device: torch.device) -> StreamDistribution:
-    """The distribution that :func:`predictions_to_plain` wrote."""
-    if plain["kind"] == "classes":
-        return class_distribution(plain["probabilities"].to(device))
-    fields: dict[str, Any] = {}
-    for name, value in plain.items():
-        if isinstance(value, Tensor):
-            fields[name] = value.to(device)
-        elif name == "base":
-            fields[name] = predictions_from_plain(value, device)
-    predicted: StreamDistribution = _KINDS[plain["kind"]](**fields)
-    return predicted

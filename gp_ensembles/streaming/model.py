@@ -3,6 +3,7 @@
 import copy
 import html
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,17 +18,18 @@ from gp_ensembles.engine.input_checks import check_made
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.upkeep import UpkeepReport
 from gp_ensembles.files.checkpoint import rebuilt, write_checkpoint
+from gp_ensembles.files.structure import from_plain, to_plain
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.numerics.compiled import IS_COMPILED
 from gp_ensembles.streaming import after_mixture
 from gp_ensembles.streaming.checks import Arrived, CleanRows, arrive, clean_arrivals, illegal_input, refuse
 from gp_ensembles.streaming.columns import Standardizer, names_of
 from gp_ensembles.streaming.config import StreamConfig
-from gp_ensembles.streaming.content import KIND, saved
+from gp_ensembles.streaming.content import KIND, STREAMS
 from gp_ensembles.streaming.forecasting.forecast import Forecast, check_forecast, forecast_rows, future_rows, with_point
 from gp_ensembles.streaming.inputs import InputPath, InputState, Standard
 from gp_ensembles.streaming.one_row import RowPipeline, is_plain, pipeline_of
-from gp_ensembles.streaming.point_mass import PointMass, build, without_point
+from gp_ensembles.streaming.point_mass import PointMass, without_point
 from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution, no_predictions, running_mixture
 from gp_ensembles.streaming.reports import AnomalyCounts, ColumnReport, column_reports
 from gp_ensembles.streaming.warm_up import keep, start
@@ -330,35 +332,33 @@ class OnlineModel:
 
     def content(self) -> dict[str, Any]:
         """Everything as plain containers and tensors, which :meth:`from_content` reads back."""
-        return {
-            "config": self.config.to_plain(),
-            "feature_names": None if self.feature_names is None else list(self.feature_names),
-            "expert_names": list(self.names),
-            "warm_X": None if self.warm_X is None else self.warm_X.clone().cpu(),
-            "warm_y": None if self.warm_y is None else self.warm_y.clone().cpu(),
-            **saved(self.online),
-            "calibration": after_mixture.calibration_to_plain(self._calibration),
-            "inputs": None if self._followed is None else self._followed.packed().cpu(),
-            "anomaly_counts": list(self.anomaly_counts),
-            "point_mass": None if self.point is None else self.point.content(),
-        }
+        own = {name: value for name, value in vars(self).items() if name not in ("access", "device", "_row")}
+        return to_plain(own, STREAMS)
 
     @classmethod
     def from_content(cls, content: Mapping[str, Any], *, device: str | None = None) -> "OnlineModel":
         """The model that :meth:`content` described, on its device or another."""
-        plain = content["config"] if device is None else {**content["config"], "device": device}
-        model = cls(StreamConfig.from_plain(plain), content["feature_names"])
-        model._calibration = after_mixture.calibration_from_plain(content["calibration"])
-        model.anomaly_counts = AnomalyCounts(*content["anomaly_counts"])
-        X, y = (rows if rows is None else rows.to(model.device) for rows in (content["warm_X"], content["warm_y"]))
-        model.warm_X, model.warm_y = X, y
-        if X is not None and y is not None and content["ensemble"] is not None:
-            names = model._names_of(range(X.shape[1]))
-            path, _, model.online, model.point, *_ = build(model.config, X, y, names, content=content)
-            followed = InputState.unpacked(content["inputs"].to(model.device), len(path.columns.kept))
-            model._path, model._followed = path, followed
-            model._compile_now()
+        known = from_plain(content, STREAMS)
+        if device is not None:
+            known["config"] = replace(known["config"], device=device)
+        model = cls(known["config"], known["feature_names"])
+        vars(model).update(known)
+        model._move()
+        model._compile_now()
         return model
+
+    def _move(self) -> None:
+        """Bring what was read from a file, on the host, to the device; the calibration stays on the host."""
+        there = self.device
+        if there.type == "cpu":
+            return
+        self.warm_X, self.warm_y = (rows if rows is None else rows.to(there) for rows in (self.warm_X, self.warm_y))
+        if self.online is not None and self._path is not None and self._followed is not None:
+            self.online.to(there)
+            self._path = InputPath(self.config, self._path.columns.to(there))
+            self._followed = InputState.unpacked(self._followed.packed().to(there), len(self._path.columns.kept))
+        if self.point is not None:
+            self.point.move(there)
 
     def __repr__(self) -> str:
         if self.online is None:

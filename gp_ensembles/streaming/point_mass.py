@@ -4,9 +4,9 @@ One learns whether a target equals the point, the ensemble of the stream learns 
 point as missing (Cragg 1971).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,12 +29,9 @@ from gp_ensembles.streaming.after_mixture import (
     CalibrationState,
     calibrate_block,
     calibrate_next,
-    calibration_from_plain,
-    calibration_to_plain,
     init_calibration,
 )
 from gp_ensembles.streaming.config import MIN_WARM_UP, StreamConfig
-from gp_ensembles.streaming.content import restore, saved
 from gp_ensembles.streaming.inputs import InputPath, Standard
 from gp_ensembles.streaming.missed_structure import missed_share, missed_text
 from gp_ensembles.streaming.predictions import StreamDistribution
@@ -82,12 +79,9 @@ class PointMass:
         path: How its rows are standardized.
         warm: Rows of its warm-up.
         y: Targets of these, shape (N,); NaN where missing.
-        is_fitted: Whether hyperparameters are fitted to them.
     """
 
-    def __init__(
-        self, at: float, config: StreamConfig, path: InputPath, warm: Standard, y: Tensor, *, is_fitted: bool
-    ) -> None:
+    def __init__(self, at: float, config: StreamConfig, path: InputPath, warm: Standard, y: Tensor) -> None:
         self.at = at
         self._config = replace(config, ensemble=_OCCURRENCE)
         scales = path.columns.scales
@@ -95,12 +89,10 @@ class PointMass:
         self._num_inputs, self._at_standard = warm.scaled.shape[-1], float((at - scales.y_mean) / scales.y_scale)
         known = InputPath(self._config, path.columns._replace(scales=plain))
         rows = warm._replace(inputs=self._seen(warm.inputs))
-        self.online, _ = known.build_ensemble(rows, point_labels(y, self.at), is_fitted=is_fitted)
+        self.online, _ = known.build_ensemble(rows, point_labels(y, self.at))
         self._calibration: CalibrationState = init_calibration(self._config, point_labels(y, self.at))
         self._frequency: FrequencyState = init_frequency(point_labels(y, self.at))
-        self._shift = 0.0
-        if is_fitted:
-            self._shift = _shift_to(self._frequency, _share(self.online.predict(rows.inputs)))
+        self._shift = _shift_to(self._frequency, _share(self.online.predict(rows.inputs)))
 
     @torch.no_grad()
     def learn(
@@ -141,18 +133,10 @@ class PointMass:
         share = log_share.unsqueeze(0)
         return WithPointMass(base, torch.full_like(share, self.at), share)
 
-    def content(self) -> dict[str, Any]:
-        """The state as plain containers and tensors, which :meth:`restore` reads back."""
-        frequency = {name: value.clone().cpu() for name, value in self._frequency._asdict().items()}
-        own = {"calibration": calibration_to_plain(self._calibration), "frequency": frequency, "shift": self._shift}
-        return {**own, **saved(self.online)}
-
-    def restore(self, content: Mapping[str, Any]) -> None:
-        """Take the state that :meth:`content` described."""
-        restore(self.online, content)
-        self._calibration = calibration_from_plain(content["calibration"])
-        known = {name: value.to(self._frequency.counts) for name, value in content["frequency"].items()}
-        self._frequency, self._shift = FrequencyState(**known), content["shift"]
+    def move(self, device: torch.device) -> None:
+        """Bring what was read from a file to a device."""
+        self.online.to(device)
+        self._frequency = FrequencyState(*(value.to(device) for value in self._frequency))
 
     def _shifted(self, mixture: StreamDistribution) -> LatentMixture:
         """The two classes with log odds moved by the shift, as one expert that is certain of them."""
@@ -172,35 +156,23 @@ class Built(NamedTuple):
     warm: Standard  # the rows of the warm-up
     online: OnlineEnsemble  # learns targets but those at the point
     point: PointMass | None  # learns whether they are at the point
-    predictions: EnsemblePredictions | None  # of the warm-up's targets, each made before it was learned, if fitted
+    predictions: EnsemblePredictions  # of the warm-up's targets, each made before it was learned
     share_missed: float  # share of their variance that the fit missed, see :mod:`.missed_structure`
 
 
-def build(
-    config: StreamConfig,
-    X: Tensor,
-    y: Tensor,
-    names: Sequence[str],
-    *,
-    content: Mapping[str, Any] | None = None,
-    progress: bool = False,
-) -> Built:
-    """Build from the rows of a warm-up, X (N, D) and y (N,) or (N, O): fitted to them, or in the state of a file."""
-    at, is_fitted = find_point(y, config), content is None
+def build(config: StreamConfig, X: Tensor, y: Tensor, names: Sequence[str], *, progress: bool = False) -> Built:
+    """Build from the rows of a warm-up, X (N, D) and y (N,) or (N, O), fitted to them."""
+    at = find_point(y, config)
     others = without_point(y, at)
     path = InputPath.of(config, X, others, names)
     warm = path.warm_up(X)
-    online, predictions = path.build_ensemble(warm, others, is_fitted=is_fitted, progress=progress)
-    point = None if at is None else PointMass(at, config, path, warm, y, is_fitted=is_fitted)
+    online, predictions = path.build_ensemble(warm, others, progress=progress)
+    point = None if at is None else PointMass(at, config, path, warm, y)
     missed = 0.0
-    if predictions is not None and config.ensemble.target.is_real and y.ndim == 1:
+    if config.ensemble.target.is_real and y.ndim == 1:
         missed = missed_share(warm.scaled, path.targets(others), predictions.mean)
     if missed > 0:
         warn_caller(missed_text(missed))
-    if content is not None:
-        restore(online, content)
-        if point is not None:
-            point.restore(content["point_mass"])
     return Built(path, warm, online, point, predictions, missed)
 
 

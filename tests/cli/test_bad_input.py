@@ -186,12 +186,12 @@ def test_bad_checkpoints_are_refused(place, complaint, kind):
     elif kind == "version":
         write_checkpoint(bad, mark._replace(version=99), content)
     elif kind == "keys":
-        del content["scores"]
+        del content["stream"]
         write_checkpoint(bad, mark, content)
     elif kind == "folder":
         bad.mkdir()
     else:
-        content["model"]["ensemble"] = dict(list(content["model"]["ensemble"].items())[1:])
+        content["model"]["objects"] = content["model"]["objects"].replace("GaussianExpert", "Stranger")
         write_checkpoint(bad, mark, content)
     assert bad.name in complaint(resume, place, "data.csv", "never", checkpoint=bad)
     assert not (place / "never").exists()

@@ -9,12 +9,10 @@ import yaml
 
 from gp_ensembles import meta_learners as rules
 from gp_ensembles.cli.config import load_config
-from gp_ensembles.ensembles.bases import Basis, FourierBasis, KernelDictionary, LinearBasis, RadialBasis
-from gp_ensembles.ensembles.build import FitSettings
+from gp_ensembles.ensembles.bases import Basis, LinearBasis
 from gp_ensembles.ensembles.presets import PRESETS
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.ensembles.spec import SpeedSwitching
-from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.streaming import StreamConfig
 
 FOLDER = Path(__file__).resolve().parents[2] / "configs"
@@ -99,19 +97,3 @@ def test_nothing_that_is_read_imports_a_module(tmp_path, monkeypatch):
         with pytest.raises(ValueError, match="evil"):
             StreamConfig.from_plain({**StreamConfig().to_plain(), "ensemble": {"like": name}})
     assert not (tmp_path / "sprung").exists()
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name == "deep" else ()) for name in PRESETS]
-)
-def test_an_unfitted_ensemble_takes_the_state_of_a_fitted_one(name):
-    generator = torch.Generator().manual_seed(0)
-    X = torch.randn(40, 2, generator=generator, dtype=torch.float64)
-    y = X[:, 0] + 0.1 * torch.randn(40, generator=generator, dtype=torch.float64)
-    own = (KernelDictionary(6),) if "ie_gp" in name else (LinearBasis(), FourierBasis(6), RadialBasis(4))
-    spec = replace(PRESETS[name], bases=own, fit_settings=FitSettings(LBFGS(max_iterations=1), 1))
-    fitted = spec.fit(X, y, generator=torch.Generator().manual_seed(1))
-    empty = spec.unfitted(X, y, generator=torch.Generator().manual_seed(1))
-    empty.load_state_dict(fitted.state_dict())
-    assert fitted.names == empty.names
-    assert torch.equal(fitted.observe(X[:9], y[:9]).log_prob, empty.observe(X[:9], y[:9]).log_prob)

@@ -1,5 +1,6 @@
 """Reports on external models: rows after the warm-up only, the bound on the regret, and why a model was absent."""
 
+import copy
 import math
 from dataclasses import replace
 
@@ -122,13 +123,13 @@ def fail(mean, deviation):
 def test_reasons_say_how_they_are_fixed_and_survive_a_file(adapter, reason, fix):
     X, y = rows()
     settings = spec(ExternalModel(adapter, every=30))
-    online = settings.fit(X[:WARM], y[:WARM])
-    online.observe(X[WARM:], y[WARM:])
+    fitted = settings.fit(X[:WARM], y[:WARM])
+    online = fitted.condition_on(X[WARM:], y[WARM:])
     (report,) = external_reports(online)
     assert reason in report.reason
     assert fix in report.fix
     assert f"because {report.reason}: {report.fix}" in str(report)
-    loaded = settings.unfitted(X[:WARM], y[:WARM])
+    loaded = copy.deepcopy(fitted)
     loaded.load_state_dict(online.state_dict())
     assert external_reports(loaded) == (report,)
 

@@ -8,6 +8,7 @@ import copy
 import dataclasses
 import gc
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
@@ -96,7 +97,8 @@ def test_which_presets_are_recorded(name, generator):
     """Of those without a window and trees, which cannot be; as the page on scale says."""
     X = torch.randn(60, 2, generator=generator, dtype=torch.float64)
     y = X[:, 0].cumsum(0).cumsum(0) if name == "forecaster" else X[:, 0].sin()  # a trend that changes
-    online = PRESETS[name].unfitted(X, (y - y.mean()) / y.std(), generator=generator)
+    spec = replace(PRESETS[name], fit_settings=replace(PRESETS[name].fit_settings, method=None))
+    online = spec.fit(X, (y - y.mean()) / y.std(), generator=generator)
     if name in RECORDED:
         check_recordable(online.ensemble, online.state)
     else:

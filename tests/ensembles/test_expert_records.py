@@ -53,7 +53,8 @@ def test_auto_has_twelve_experts_at_most():
     generator = torch.Generator().manual_seed(0)
     rows = torch.arange(400, dtype=torch.float64)
     y = (rows / 4).sin() + 0.1 * torch.randn(400, generator=generator, dtype=torch.float64)
-    online = auto.unfitted(torch.randn(400, 2, generator=generator, dtype=torch.float64), y)
+    spec = replace(auto, fit_settings=replace(auto.fit_settings, method=None))
+    online = spec.fit(torch.randn(400, 2, generator=generator, dtype=torch.float64), y)
     names = [name.split("/")[0] for name in online.ensemble.expert_names]
     assert "trend and season" in names
     assert len(names) == 12

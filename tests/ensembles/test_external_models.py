@@ -233,5 +233,5 @@ def test_without_past_targets_records_that_differ_in_seeing_them_are_one_expert_
     found = replace(spec, extra_experts=(*ridges, *functions, *trees)).fit(X, y).ensemble.expert_names
     names = {name.split("/")[0] for name in found}
     assert names - {"linear"} == {"ridge 1.0", "ridge 1000000.0", "column 0", "column 1", "boosting", "3"}
-    lagged = replace(spec, lags=TargetLags(lags=(1,), bases=()), extra_experts=trees).unfitted(X, y).ensemble
+    lagged = replace(spec, lags=TargetLags(lags=(1,), bases=()), extra_experts=trees).fit(X, y).ensemble
     assert lagged.expert_names[-3:] == ("boosting/0", "of inputs/0", "3/0")

@@ -49,7 +49,7 @@ def fitted(X, y, some=slice(None), shared=None, **options):
 
 
 def ensemble_for(X, y, generator):
-    return SPEC.unfitted(X, y, generator=generator).ensemble
+    return replace(SPEC, fit_settings=replace(SPEC.fit_settings, method=None)).fit(X, y, generator=generator).ensemble
 
 
 @pytest.mark.filterwarnings("ignore:.*it missed a function")  # a shared length scale does

@@ -129,10 +129,6 @@ def test_what_was_counted_is_saved_and_several_outputs_lose_what_is_wrong(tmp_pa
     again = OnlineModel.load(tmp_path / "model.pt")
     assert again.anomaly_counts == models[0].anomaly_counts
     assert again.anomaly_counts.bad_rows == 1
-    content = models[0].content()
-    del content["config"]["on_bad_row"]  # as in files of earlier versions
-    content["anomaly_counts"] = content["anomaly_counts"][:4]
-    assert OnlineModel.from_content(content).config.on_bad_row == "missing"
 
 
 def test_a_late_target_that_cannot_be_learned_counts_as_missing():

@@ -14,8 +14,10 @@ from scipy import stats
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget, CountTarget
+from gp_ensembles.files.structure import from_plain, to_plain
 from gp_ensembles.streaming import OnlineModel, StreamConfig
-from gp_ensembles.streaming.late import LateTargets, predictions_from_plain, predictions_to_plain, smoothed_draws
+from gp_ensembles.streaming.content import STREAMS
+from gp_ensembles.streaming.late import LateTargets, smoothed_draws
 from tests.refusals import refused
 
 LINEAR = replace(oebe, bases=(LinearBasis(),))
@@ -200,5 +202,5 @@ def test_draws_become_a_density_with_their_moments_near_that_of_scipy():
     np.testing.assert_allclose(predicted.log_prob(y.unsqueeze(-1)).exp().squeeze(-1), plain(y.numpy()), rtol=0.1)
     for same in (torch.full((9,), 2.0, dtype=torch.float64), torch.tensor([1.0] * 9 + [2.0], dtype=torch.float64)):
         assert bool(torch.isfinite(smoothed_draws(same).log_prob(same[:1])).all())
-    back = predictions_from_plain(predictions_to_plain(predicted), torch.device("cpu"))
+    back = from_plain(to_plain(predicted, STREAMS), STREAMS)
     assert torch.equal(back.log_prob(y.unsqueeze(-1)), predicted.log_prob(y.unsqueeze(-1)))

@@ -385,7 +385,7 @@ def test_copies_pickles_and_damaged_files(tmp_path):
     (tmp_path / "text.pt").write_text("hello")
     refused(ValueError, "not a readable checkpoint", lambda: OnlineModel.load(tmp_path / "text.pt"))
     content = model.content()
-    del content["ensemble"]["meta_log_weights"]
+    content["objects"] = content["objects"].replace("GaussianExpert", "Stranger")
     write_checkpoint(tmp_path / "other.pt", Kind("gp_ensembles model", KIND.version, "a model", ""), content)
     refused(ValueError, "does not fit this version", lambda: OnlineModel.load(tmp_path / "other.pt"))
     with pytest.raises(ValueError, match="warm-up is not over: 0 of 1000"):

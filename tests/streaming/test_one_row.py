@@ -80,10 +80,8 @@ def one_by_one(model: OnlineModel, X: Tensor, y: Tensor) -> list[OnlinePredictio
 
 
 def contents(model: OnlineModel) -> list[Tensor]:
-    """The states of the layers around the ensemble."""
-    content = model.content()
-    calibration = [part for part in content["calibration"].values() if part is not None]
-    return [content["inputs"], *(value for part in calibration for value in part.values())]
+    """All tensors of a model."""
+    return model.content()["tensors"]
 
 
 def assert_same_state(model: OnlineModel, other: OnlineModel, tolerance: float) -> None:

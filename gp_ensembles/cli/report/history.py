@@ -197,30 +197,6 @@ class RunHistory:
         for place, values in enumerate((np.ones_like(shares), shares, hits.astype(float))):
             np.add.at(self.reliability[place], number, values)
 
-    def to_plain(self) -> dict[str, Any]:
-        """Plain containers and tensors, fit for a checkpoint."""
-        return {name: _swapped(vars(held) if isinstance(held, Bins) else held) for name, held in vars(self).items()}
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "RunHistory":
-        """What :meth:`to_plain` wrote."""
-        history = cls("", "", [], [])
-        for name, held in list(vars(history).items()):
-            if isinstance(held, Bins):
-                vars(held).update(_swapped(plain[name]))
-            else:
-                setattr(history, name, _swapped(plain[name]))
-        return history
-
-
-def _swapped(value: Any) -> Any:
-    """Arrays as tensors and tensors as arrays, in dictionaries too."""
-    if isinstance(value, dict):
-        return {key: _swapped(held) for key, held in value.items()}
-    if isinstance(value, np.ndarray):
-        return torch.from_numpy(value.copy())
-    return value.clone().numpy() if isinstance(value, Tensor) else value
-
 
 def _array(values: Tensor) -> Array:
     return np.asarray(values.detach().double().cpu())

@@ -88,8 +88,7 @@ def test_what_is_refused() -> None:
         model.forecast("12")  # type: ignore[arg-type]
     refused(ValueError, "num_paths must be between 2", lambda: model.forecast(3, num_paths=1))
     refused(ValueError, "must lie between 0 and 1", lambda: model.forecast(3).quantile([0.5, 1.5]))
-    content = model.content()
-    strict = OnlineModel.from_content({**content, "config": {**content["config"], "on_bad_row": "refuse"}})
+    strict = OnlineModel(replace(model.config, on_bad_row="refuse")).fit(X[:180], series()[1][:180])
     with pytest.raises(ValueError, match="column 0"):
         strict.forecast(torch.cat([X[180:182], torch.full((1, 1), 1e300, dtype=torch.float64)]))
     refused(ValueError, "the warm-up is not over: 0 of 100", lambda: OnlineModel(model.config).forecast(2))

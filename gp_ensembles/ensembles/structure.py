@@ -1,0 +1,133 @@
+"""The kinds of objects that an ensemble in a file consists of: what a spec builds, and the spec itself.
+
+Whoever adds a class that fitted ensembles hold enters it here. Of the factors of windows, files hold only the rows in
+use; what is read is equal to the bit.
+"""
+
+from typing import Any
+
+import gpytorch
+import torch
+from gpytorch.constraints import GreaterThan, Positive
+from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.likelihoods.noise_models import HomoskedasticNoise
+from gpytorch.utils.quadrature import GaussHermiteQuadrature1D
+from gpytorch.utils.transforms import inv_softplus
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from gp_ensembles.engine.ensemble import Ensemble
+from gp_ensembles.engine.memory import TargetMemory
+from gp_ensembles.engine.online import OnlineEnsemble
+from gp_ensembles.engine.quarantine import Quarantine
+from gp_ensembles.engine.state import EnsembleState
+from gp_ensembles.engine.weighing import Layers
+from gp_ensembles.ensembles.records import TABLE
+from gp_ensembles.ensembles.spec import EnsembleSpec
+from gp_ensembles.experts.adapters import ColumnsAdapter, HistogramBoosting
+from gp_ensembles.experts.base import Traits
+from gp_ensembles.experts.classifiers import ClassifierAdapter, boosted_classes
+from gp_ensembles.experts.external import ExternalExpert, TrainedModels
+from gp_ensembles.experts.gaussian import GaussianExpert
+from gp_ensembles.experts.laplace import LaplaceExpert
+from gp_ensembles.experts.multi_output import MultiOutputExpert
+from gp_ensembles.experts.refitted import InitialFit, RefittedExpert
+from gp_ensembles.experts.robust import RobustExpert
+from gp_ensembles.experts.structural import StructuralExpert
+from gp_ensembles.experts.student_t import InverseGammaNoise, StudentTExpert
+from gp_ensembles.experts.window import Refit, WindowExpert
+from gp_ensembles.features import additive, compose, fourier, hilbert, linear, radial
+from gp_ensembles.features.base import PriorVariance
+from gp_ensembles.files.structure import Form, Table, renewed
+from gp_ensembles.filters import states
+from gp_ensembles.filters.states import WindowState
+from gp_ensembles.filters.transitions import RandomWalk
+from gp_ensembles.innovations.bank import InnovationBank, InnovationState
+from gp_ensembles.likelihoods import CountLikelihood, MulticlassLikelihood, OrdinalLikelihood, ProbitApproximation
+from gp_ensembles.likelihoods.classification import LogisticLikelihood, Probit
+from gp_ensembles.likelihoods.predictive import GaussHermite
+from gp_ensembles.meta_learners import MarkovSwitching, ReferenceAveraging
+from gp_ensembles.meta_learners.base import MetaState
+
+
+def _window_fields(state: WindowState) -> dict[str, Any]:
+    """Of the factor the lower triangle of the rows in use, if it is the identity elsewhere."""
+    whole, num_used = state.factor, int(state.num_used.max())
+    triangle = whole[..., :num_used, :num_used][..., _lower(num_used, whole.device)]
+    is_whole = not torch.equal(_with_capacity(triangle, num_used, whole.shape), whole)
+    return {**state._asdict(), "factor": whole if is_whole else triangle}
+
+
+def _window(**fields: Tensor) -> WindowState:
+    state = WindowState(**fields)
+    if state.factor.ndim > state.targets.ndim:
+        return state
+    shape = torch.Size([*state.targets.shape, state.targets.shape[-1]])
+    return state._replace(factor=_with_capacity(state.factor, int(state.num_used.max()), shape))
+
+
+def _lower(num_rows: int, device: torch.device) -> Tensor:
+    return torch.ones(num_rows, num_rows, dtype=torch.bool, device=device).tril()
+
+
+def _with_capacity(triangle: Tensor, num_used: int, shape: torch.Size) -> Tensor:
+    """A factor with a triangle in its first rows, the identity elsewhere."""
+    if triangle.shape != (*shape[:-2], num_used * (num_used + 1) // 2) or num_used > shape[-1]:
+        raise RuntimeError(f"the factor of {num_used} rows of a window of {shape[-1]} does not fit")
+    whole = torch.zeros(shape, dtype=triangle.dtype, device=triangle.device)
+    whole.diagonal(dim1=-2, dim2=-1).fill_(1.0)
+    whole[..., :num_used, :num_used][..., _lower(num_used, triangle.device)] = triangle
+    return whole
+
+
+def _online(ensemble: Ensemble, state: EnsembleState, block_size: int, is_ranked: bool) -> OnlineEnsemble:
+    online = OnlineEnsemble(ensemble, state, block_size)
+    online.is_ranked = is_ranked
+    return online
+
+
+def _online_fields(online: OnlineEnsemble) -> dict[str, Any]:
+    own = {"ensemble": online.ensemble, "state": online.state}
+    return {**own, "block_size": online.block_size, "is_ranked": online.is_ranked}
+
+
+def _boosting_fields(adapter: ClassifierAdapter) -> dict[str, Any]:
+    sizes = {"num_trees": adapter.classifier.max_iter, "learning_rate": adapter.classifier.learning_rate}
+    if repr(boosted_classes(**sizes).classifier) != repr(adapter.classifier):
+        raise TypeError(f"{adapter.classifier!r} has no name in files; keep the model by pickle.dump(model, file)")
+    return sizes
+
+
+_KINDS: tuple[type, ...] = (
+    *TABLE.values(), EnsembleSpec,
+    Ensemble, EnsembleState, TargetMemory, Layers, Quarantine, MetaState, InnovationState,
+    states.GaussianState, states.SquareRootState, states.StudentTState, states.MultiOutputState, states.ExternalState,
+    states.StructuralState, states.RefittedState,
+    ExternalExpert, GaussianExpert, LaplaceExpert, MultiOutputExpert, RefittedExpert, RobustExpert, StructuralExpert,
+    StudentTExpert, WindowExpert, InitialFit, InverseGammaNoise, Refit, Traits, PriorVariance, RandomWalk,
+    HistogramBoosting,
+    additive.AdditivePolynomialFeatures, additive.AdditiveSplineFeatures, compose.Clamp, compose.Concatenate,
+    compose.SelectColumns, fourier.OptimizedFourierFeatures, fourier.RandomFourierFeatures,
+    hilbert.HilbertAdditiveFeatures, linear.ConstantFeatures, linear.InputFeatures, linear.LinearFeatures,
+    radial.RadialBasisFeatures,
+    CountLikelihood, LogisticLikelihood, MulticlassLikelihood, OrdinalLikelihood, Probit, GaussHermite,
+    ProbitApproximation, MarkovSwitching,
+    gpytorch.likelihoods.BernoulliLikelihood, GaussianLikelihood, HomoskedasticNoise, GaussHermiteQuadrature1D,
+    MaternKernel, RBFKernel, ScaleKernel, GreaterThan, Positive, nn.ModuleList, nn.Softplus,
+)  # fmt: skip
+_SPECIAL = {
+    OnlineEnsemble: Form(_online_fields, _online),
+    WindowState: Form(_window_fields, _window),
+    InnovationBank: Form(lambda bank: {"models": bank.models}, InnovationBank),
+    ClassifierAdapter: Form(_boosting_fields, boosted_classes),
+    ColumnsAdapter: Form(lambda one: {"levels": one.levels, "has_deviation": one.has_deviation}, ColumnsAdapter),
+    TrainedModels: Form(lambda _: {}, TrainedModels),  # they are trained again on the rows of their state
+    ReferenceAveraging: renewed(ReferenceAveraging, nn.Module, _places=dict),
+}
+ENSEMBLES: Table = Table.of(
+    _KINDS,
+    (gpytorch.Module, nn.Module),
+    _SPECIAL,
+    {"exp": torch.exp, "log": torch.log, "softplus": softplus, "inv_softplus": inv_softplus},
+)

@@ -1,0 +1,138 @@
+"""Files hold what was built: kinds in a closed table, of windows the rows in use; a model goes on to the bit."""
+
+import hashlib
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gp_ensembles.ensembles.bases import FourierBasis, KernelDictionary, LinearBasis, RadialBasis
+from gp_ensembles.ensembles.build import FitSettings
+from gp_ensembles.ensembles.extra_experts import WindowGP
+from gp_ensembles.ensembles.presets import PRESETS, auto_for, oebe
+from gp_ensembles.ensembles.structure import ENSEMBLES
+from gp_ensembles.ensembles.targets import (
+    BinaryTarget,
+    ClassTarget,
+    CountTarget,
+    LevelTarget,
+    OutlierTarget,
+    RealTarget,
+    UnknownNoiseTarget,
+)
+from gp_ensembles.experts import LBFGS
+from gp_ensembles.files.structure import from_plain, to_plain
+from gp_ensembles.meta_learners import BayesianModelAveraging
+from gp_ensembles.streaming import OnlineModel, StreamConfig
+from gp_ensembles.streaming.content import KIND
+from tests.refusals import refused
+
+WINDOWS = (WindowGP(num_rows=40), WindowGP(num_rows=30, refit_every=50, name="refitted"))
+SPEC = replace(oebe, bases=(LinearBasis(),), extra_experts=WINDOWS)
+QUICK = FitSettings(LBFGS(max_iterations=1), 1)
+TARGETS = [BinaryTarget(), ClassTarget(3), LevelTarget(3), CountTarget(), UnknownNoiseTarget(), OutlierTarget()]
+
+
+def rows(num_rows=200):
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(num_rows, 2, generator=generator, dtype=torch.float64)
+    return X, (3 * X[:, 0]).sin() + 0.1 * torch.randn(num_rows, generator=generator, dtype=torch.float64)
+
+
+def model(num_rows, dtype="float64"):
+    X, y = rows()
+    one = OnlineModel(StreamConfig(SPEC, warmup=35, dtype=dtype))
+    one.observe(X[:num_rows], y[:num_rows])
+    return one
+
+
+def assert_goes_on(one, path, X, y):
+    one.save(path)
+    other = OnlineModel.load(path)
+    for (name, saved), loaded in zip(one.online.state_dict().items(), other.online.state_dict().items(), strict=True):
+        assert name == loaded[0]
+        torch.testing.assert_close(saved, loaded[1], rtol=0, atol=0, equal_nan=True, msg=name)
+    found, wanted = other.observe(X, y).log_prob, one.observe(X, y).log_prob
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.processor
+@pytest.mark.parametrize(  # 59 and 79 rows fill the windows
+    ("num_rows", "dtype"), [(36, "float64"), (79, "float32"), (80, "float64"), (150, "float64")]
+)
+def test_a_model_goes_on_to_the_bit(num_rows, dtype, tmp_path):
+    X, y = rows()
+    assert_goes_on(model(num_rows, dtype), tmp_path / "model.pt", X[num_rows:], y[num_rows:])
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "deep" else ()) for name in PRESETS]
+)
+def test_every_preset_is_read_back(name, tmp_path):
+    X, y = rows(60)
+    own = (KernelDictionary(6),) if "ie_gp" in name else (LinearBasis(), FourierBasis(6), RadialBasis(4))
+    spec = replace(PRESETS[name], bases=own, fit_settings=QUICK)
+    one = OnlineModel(StreamConfig(spec, warmup=40)).fit(X[:40], y[:40] + 0.3 * torch.arange(40))
+    assert_goes_on(one, tmp_path / "model.pt", X[40:], y[40:])
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: type(target).__name__)
+def test_every_target_is_read_back(target, tmp_path):
+    X, y = rows(60)
+    y = y if target.is_real else (y > 0).double() + (y > 0.6) * (not isinstance(target, BinaryTarget))
+    spec = replace(auto_for(target), bases=(LinearBasis(),), fit_settings=QUICK)
+    one = OnlineModel(StreamConfig(spec, warmup=40)).fit(X[:40], y[:40])
+    assert_goes_on(one, tmp_path / "model.pt", X[40:], y[40:])
+
+
+def test_several_outputs_are_read_back(tmp_path):
+    X, y = rows(60)
+    one = OnlineModel(StreamConfig(replace(oebe, bases=(LinearBasis(),), target=RealTarget(2)), warmup=40))
+    both = torch.stack([y, -y], dim=-1)
+    one.fit(X[:40], both[:40])
+    assert_goes_on(one, tmp_path / "model.pt", X[40:], both[40:])
+
+
+def test_a_factor_of_another_form_is_kept_whole_and_one_that_does_not_fit_refused():
+    window = next(part for part in model(60).online.state.experts if hasattr(part, "factor"))
+    plain = to_plain(window, ENSEMBLES)
+    assert max(len(part) for part in plain["tensors"]) < 80  # the triangle of 60 rows is one of them
+    assert torch.equal(from_plain(plain, ENSEMBLES).factor, window.factor)
+    number = next(n for n, part in enumerate(plain["tensors"]) if part.shape[-1] == 60 * 61 // 2)
+    plain["tensors"][number] = plain["tensors"][number][..., 1:]
+    with pytest.raises(RuntimeError, match="the factor of 60 rows of a window of 80 does not fit"):
+        from_plain(plain, ENSEMBLES)
+    window.factor[..., 0, 5] = 1e-300  # above the diagonal, where nothing should be
+    assert torch.equal(from_plain(to_plain(window, ENSEMBLES), ENSEMBLES).factor, window.factor)
+
+
+class Own(BayesianModelAveraging):  # type: ignore[misc]  # a kind that the table does not have
+    """A rule of one's own."""
+
+
+def test_only_kinds_of_the_table_are_written_and_read():
+    shared = [1.5, float("inf"), "a"]
+    things = {"twice": (shared, shared), 3: {"b": None, "c": torch.Size([2])}, "set": {1}, "function": torch.exp}
+    plain = to_plain(things, ENSEMBLES)
+    again = from_plain(plain, ENSEMBLES)
+    assert again == things
+    assert again["twice"][0] is again["twice"][1]
+    refused(TypeError, "Own has no name in files", lambda: to_plain(Own(), ENSEMBLES))
+    shared.append(shared)
+    refused(TypeError, "a list that refers to itself", lambda: to_plain(things, ENSEMBLES))
+    for objects in ('[["os.system"]]', '[["Own",{}]]', '[["list",[0]]]', '[["Quarantine",{"until":1}]]', "[", "[[[]]]"):
+        with pytest.raises((LookupError, TypeError, json.JSONDecodeError)):
+            from_plain({**plain, "objects": objects}, ENSEMBLES)
+
+
+def test_whoever_changes_what_a_file_holds_changes_its_version():
+    """Files name classes and attributes: if one of ``auto`` or ``light`` is renamed, files of before cannot be read."""
+    X, y = rows(60)
+    fields = set[str]()
+    for spec in ("auto", "light"):
+        one = OnlineModel(StreamConfig(replace(PRESETS[spec], fit_settings=QUICK), warmup=40)).fit(X[:40], y[:40])
+        parts = json.loads(one.content()["objects"])
+        fields |= {f"{kind} {sorted(own[0])}" for kind, *own in parts if own and isinstance(own[0], dict)}
+    found = hashlib.sha256("\n".join(sorted(fields)).encode()).hexdigest()[:8]
+    assert (KIND.version, found) == (11, "cd46126c"), "raise the version of streaming.content.KIND, and enter both here"
