@@ -47,9 +47,7 @@ class LatentMixture(NamedTuple):
         responses: How latent values become targets, one for each expert object in order.
 
     Example:
-        >>> import torch
         >>> from gp_ensembles.likelihoods.predictive import GaussHermite
-        >>> from gp_ensembles.likelihoods.classification import LogisticLikelihood
         >>> zero = torch.zeros(2, 3, dtype=torch.float64)
         >>> response = Response(LogisticLikelihood(), GaussHermite(), 2, torch.Size([2]))
         >>> log_weights = torch.log(zero[:, 0] + 0.5)

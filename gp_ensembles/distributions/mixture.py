@@ -22,7 +22,6 @@ class Mixture(NamedTuple):
         component_variance: The experts' variances, observation noise included, shape (M, N).
 
     Example:
-        >>> import torch
         >>> half = torch.tensor([0.5, 0.5], dtype=torch.float64)
         >>> mean = torch.tensor([[-1.0], [1.0]], dtype=torch.float64)
         >>> mixture = Mixture(half.log(), mean, torch.ones_like(mean))

@@ -29,7 +29,6 @@ class WithPointMass(NamedTuple):
         log_share: Log probabilities of the point, shape (1, N).
 
     Example:
-        >>> import torch
         >>> row = torch.zeros(1, 1, dtype=torch.float64)
         >>> sales = Mixture(row[0], row + 7, row + 4)
         >>> demand = WithPointMass(sales, row, row + torch.tensor(0.9).log())

@@ -42,7 +42,6 @@ class Recalibrated(NamedTuple):
         map_scale: Their scales, shape (K,).
 
     Example:
-        >>> import torch
         >>> one = torch.ones(1, 1, dtype=torch.float64)
         >>> base = Mixture(0 * one[0], 0 * one, one)
         >>> wider = Recalibrated(base, 0 * one[0], 0 * one[0], 1.5 * one[0])
@@ -108,7 +107,7 @@ class Recalibrated(NamedTuple):
 
     def cdf(self, y: Tensor) -> Tensor:
         """Probability of a target up to y (..., N), shape (..., N)."""
-        return self._transform(self.base.cdf(y))
+        return normal_scores.transform(self.base.cdf(y), *self._columns())
 
     def quantile(self, p: float | Tensor) -> Tensor:
         """Quantiles at p, one probability or a tensor that broadcasts with (..., N).
@@ -149,9 +148,6 @@ class Recalibrated(NamedTuple):
         first = sum_over_experts(change)
         second = 2 * sum_over_experts((found.y - found.mean) * change)
         return found.mean + first, found.variance + second - first.square()
-
-    def _transform(self, u: Tensor) -> Tensor:
-        return normal_scores.transform(u, *self._columns())
 
     def _columns(self) -> tuple[Tensor, Tensor, Tensor]:
         """Log weights (K, N), shifts and scales of the maps."""

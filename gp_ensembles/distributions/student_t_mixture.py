@@ -27,7 +27,6 @@ class StudentTMixture(NamedTuple):
         degrees_of_freedom: Above two; infinity for a normal component. Shape (M, N).
 
     Example:
-        >>> import torch
         >>> half = torch.tensor([0.5, 0.5], dtype=torch.float64)
         >>> mean = torch.tensor([[-1.0], [1.0]], dtype=torch.float64)
         >>> one = torch.ones_like(mean)

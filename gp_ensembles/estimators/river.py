@@ -124,10 +124,6 @@ class RiverRegressor(_OneRowAtATime, MiniBatchRegressor):
             :class:`~gp_ensembles.streaming.StreamConfig`; ``anomaly_counts`` says how many rows had one.
 
     Example:
-        >>> import math
-        >>> from dataclasses import replace
-        >>> from gp_ensembles.ensembles.bases import LinearBasis
-        >>> from gp_ensembles.ensembles.presets import oebe
         >>> model = RiverRegressor(replace(oebe, bases=(LinearBasis(),)), warmup=30)
         >>> for t in range(60):
         ...     model.learn_one({"time": t, "season": math.sin(t)}, 5 + 2 * math.sin(t))
@@ -213,10 +209,6 @@ class RiverClassifier(_OneRowAtATime, MiniBatchClassifier):
         on_bad_row: As in :class:`RiverRegressor`.
 
     Example:
-        >>> import math
-        >>> from dataclasses import replace
-        >>> from gp_ensembles.ensembles.bases import LinearBasis
-        >>> from gp_ensembles.ensembles.presets import oebe
         >>> model = RiverClassifier(replace(oebe, bases=(LinearBasis(),)), warmup=30)
         >>> for t in range(60):
         ...     model.learn_one({"tide": math.sin(t)}, "high" if math.sin(t) > 0 else "low")
@@ -247,7 +239,8 @@ class RiverClassifier(_OneRowAtATime, MiniBatchClassifier):
         rows = self._rows.with_row(x, y, self.on_bad_row)
         if rows.is_enough(self.warmup):
             labels = _sorted({label for label in rows.targets if not _is_missing(label)})
-            spec = self._spec_for(len(labels))
+            target = class_target(len(labels), None if self.spec is None else self.spec.target)
+            spec = auto_for(target) if self.spec is None else replace(self.spec, target=target)
             self._model = rows.fit(self._config(spec), _codes(rows.targets, labels))
             self._labels, rows = labels, _KeptRows(rows.names)
         self._rows = rows
@@ -284,10 +277,6 @@ class RiverClassifier(_OneRowAtATime, MiniBatchClassifier):
 
     def _count(self, labels: Sequence[Label | None]) -> None:
         self._counts.update(label for label in labels if label is not None and not _is_missing(label))
-
-    def _spec_for(self, num_labels: int) -> EnsembleSpec:
-        target = class_target(num_labels, None if self.spec is None else self.spec.target)
-        return auto_for(target) if self.spec is None else replace(self.spec, target=target)
 
 
 class _KeptRows(NamedTuple):

@@ -105,8 +105,6 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
             :class:`~gp_ensembles.streaming.StreamConfig`; ``model_.anomaly_counts`` says how many there were.
 
     Example:
-        >>> from dataclasses import replace
-        >>> import numpy as np
         >>> from gp_ensembles.ensembles.bases import LinearBasis
         >>> from gp_ensembles.ensembles.presets import oebe
         >>> rng = np.random.default_rng(0)
@@ -303,8 +301,6 @@ class OnlineClassifier(ClassifierMixin, _OnlineEstimator):
         classes\_: The labels, sorted, shape (C,).
 
     Example:
-        >>> from dataclasses import replace
-        >>> import numpy as np
         >>> from gp_ensembles.ensembles.bases import LinearBasis
         >>> from gp_ensembles.ensembles.presets import oebe
         >>> X = np.random.default_rng(0).normal(size=(80, 2))

@@ -40,13 +40,7 @@ class PredictiveDistribution(BaseDistribution):
         "broadcast_init": "off",
     }
 
-    def __init__(
-        self,
-        predicted: Predicted,
-        places: Any = None,
-        index: Any = None,
-        columns: Any = None,
-    ) -> None:
+    def __init__(self, predicted: Predicted, places: Any = None, index: Any = None, columns: Any = None) -> None:
         self.predicted = predicted
         self.places = places
         self._rows = np.arange(predicted.distribution.mean.shape[0]) if places is None else np.asarray(places)
@@ -113,12 +107,6 @@ class SkproRegressor(BaseProbaRegressor):
         on_bad_row: What becomes of a number that cannot be learned, as there.
 
     Example:
-        >>> import numpy as np
-        >>> import pandas as pd
-        >>> from dataclasses import replace
-        >>> from gp_ensembles.ensembles.bases import LinearBasis
-        >>> from gp_ensembles.ensembles.presets import oebe
-        >>> from gp_ensembles.estimators.skpro import SkproRegressor
         >>> X = pd.DataFrame({"wind": np.random.default_rng(0).normal(size=80)})
         >>> y = 3 * X.rename(columns={"wind": "power"}) + 10
         >>> model = SkproRegressor(replace(oebe, bases=(LinearBasis(),)), random_state=0)

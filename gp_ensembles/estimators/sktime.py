@@ -40,12 +40,6 @@ class SktimeForecaster(BaseForecaster):
             :class:`~gp_ensembles.estimators.scikit_learn.OnlineRegressor`.
 
     Example:
-        >>> import numpy as np
-        >>> import pandas as pd
-        >>> from dataclasses import replace
-        >>> from gp_ensembles.ensembles.bases import LinearBasis
-        >>> from gp_ensembles.ensembles.presets import oebe
-        >>> from gp_ensembles.estimators.sktime import SktimeForecaster
         >>> y = pd.Series(np.arange(60.0), index=pd.period_range("2020-01", periods=60, freq="M"))
         >>> model = SktimeForecaster(replace(oebe, bases=(LinearBasis(),)))
         >>> predicted = model.fit(y[:50], fh=[1, 3]).update(y[50:58]).predict()

@@ -47,7 +47,6 @@ class AdditivePolynomialFeatures(FeatureMap):
         TypeError: If ``prior_variance`` is a tensor that is not floating point or not of ``dtype``.
 
     Example:
-        >>> import torch
         >>> features = AdditivePolynomialFeatures(2, order=3, dtype=torch.float64)
         >>> features(torch.tensor([[2.0, -1.0]], dtype=torch.float64))
         tensor([[ 2.,  4.,  8., -1.,  1., -1.,  1.]], dtype=torch.float64)
@@ -153,7 +152,6 @@ class AdditiveSplineFeatures(FeatureMap):
         TypeError: If ``breakpoints`` is not a floating point tensor; the map has its dtype and device.
 
     Example:
-        >>> import torch
         >>> breakpoints = torch.tensor([[0.0, 1.0, 2.0]], dtype=torch.float64)
         >>> features = AdditiveSplineFeatures(breakpoints, degree=1)
         >>> features(torch.tensor([[0.25]], dtype=torch.float64))
@@ -179,12 +177,7 @@ class AdditiveSplineFeatures(FeatureMap):
 
     @classmethod
     def from_data(
-        cls,
-        X: Tensor,
-        num_intervals: int,
-        margin: float = 0.5,
-        prior_variance: float | Tensor = 1.0,
-        degree: int = 3,
+        cls, X: Tensor, num_intervals: int, margin: float = 0.5, prior_variance: float | Tensor = 1.0, degree: int = 3
     ) -> "AdditiveSplineFeatures":
         r"""Build the map with equally spaced breakpoints from the given rows.
 
@@ -201,7 +194,6 @@ class AdditiveSplineFeatures(FeatureMap):
             TypeError: If X is not a floating point tensor.
 
         Example:
-            >>> import torch
             >>> X = torch.linspace(0.0, 1.0, 11, dtype=torch.float64).unsqueeze(-1)
             >>> AdditiveSplineFeatures.from_data(X, num_intervals=4).domain.T
             tensor([[-0.5000,  1.5000]], dtype=torch.float64)

@@ -30,11 +30,7 @@ class FeatureMap(nn.Module, ABC):
     shared_tensors: frozenset[str] = frozenset({"domain"})
 
     def __init__(
-        self,
-        num_inputs: int,
-        num_features: int,
-        batch_shape: torch.Size,
-        domain: Tensor | None = None,
+        self, num_inputs: int, num_features: int, batch_shape: torch.Size, domain: Tensor | None = None
     ) -> None:
         super().__init__()
         if num_inputs < 1 or num_features < 1:

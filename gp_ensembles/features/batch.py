@@ -39,14 +39,10 @@ def stack_kernels(kernels: Sequence[Kernel]) -> Kernel:
         if not isinstance(part, Kernel):
             continue
         for name, value in list(part.named_parameters(recurse=False)):
-            stacked = torch.stack([_parameter(modules[path], name).detach() for modules in parts])
+            stacked = torch.stack([modules[path].get_parameter(name).detach() for modules in parts])
             setattr(part, name, nn.Parameter(stacked, requires_grad=value.requires_grad))
         part.batch_shape = torch.Size([len(kernels)])
     return result
-
-
-def _parameter(module: nn.Module, name: str) -> Tensor:
-    return module.get_parameter(name)
 
 
 def _structure(kernel: Kernel) -> dict[str, str]:

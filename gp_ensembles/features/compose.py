@@ -29,7 +29,6 @@ class Concatenate(FeatureMap):
             overlap in some column.
 
     Example:
-        >>> import torch
         >>> from gp_ensembles.features.linear import ConstantFeatures, LinearFeatures
         >>> slope = LinearFeatures(1, bias=False, dtype=torch.float64)
         >>> constant = ConstantFeatures(1, prior_variance=3.0, dtype=torch.float64)
@@ -90,7 +89,6 @@ class SelectColumns(FeatureMap):
         ValueError: If the number of columns is not d, or an index is out of range or given twice.
 
     Example:
-        >>> import torch
         >>> from gp_ensembles.features.linear import LinearFeatures
         >>> one = LinearFeatures(1, bias=False, dtype=torch.float64)
         >>> X = torch.tensor([[7.0, 8.0, 9.0]], dtype=torch.float64)
@@ -164,7 +162,6 @@ class Clamp(FeatureMap):
             domain (the columns are named).
 
     Example:
-        >>> import torch
         >>> from gp_ensembles.features.linear import LinearFeatures
         >>> X = torch.tensor([[0.5], [7.0]], dtype=torch.float64)
         >>> slope, one = LinearFeatures.from_data(X, bias=False), X.new_ones(1)
@@ -200,7 +197,6 @@ class Clamp(FeatureMap):
             ValueError: If the map has no domain.
 
         Example:
-            >>> import torch
             >>> from gp_ensembles.features.additive import AdditiveSplineFeatures
             >>> X = torch.linspace(0.0, 1.0, 9, dtype=torch.float64).unsqueeze(-1)
             >>> features = Clamp.to_domain(AdditiveSplineFeatures.from_data(X, 4, margin=0.0))

@@ -232,7 +232,7 @@ def matern_covariance(first: Tensor, second: Tensor, nu: float) -> Tensor:
     shape = torch.broadcast_shapes(first.shape[:-2], second.shape[:-2])
     first, second = (rows.expand(*shape, *rows.shape[-2:]) for rows in (first, second))
     out, start = first.new_empty(*shape, first.shape[-2], second.shape[-2]), 0
-    for rows in first.split(_size(second), dim=-2):
+    for rows in first.split(max(1, _AT_ONCE // max(1, second[..., 0].numel())), dim=-2):
         block = out.narrow(-2, start, rows.shape[-2])
         start += rows.shape[-2]
         _profile(_squared(rows, second), nu, block)
@@ -264,11 +264,6 @@ def _squared(first: Tensor, second: Tensor) -> Tensor:
     squared += second.square().sum(-1).unsqueeze(-2)
     squared += first.square().sum(-1).unsqueeze(-1)
     return squared.clamp_min_(0.0)
-
-
-def _size(second: Tensor) -> int:
-    """Rows of a block."""
-    return max(1, _AT_ONCE // max(1, second[..., 0].numel()))
 
 
 class _LogEvidence(torch.autograd.Function):

@@ -53,7 +53,6 @@ class RandomFourierFeatures(FeatureMap):
         ValueError: If the shapes of the draws do not fit the kernel, or there are fewer frequencies than summands.
 
     Example:
-        >>> import torch
         >>> from gpytorch.kernels import MaternKernel, ScaleKernel
         >>> kernel = ScaleKernel(MaternKernel(nu=1.5, ard_num_dims=2)).double()
         >>> features = RandomFourierFeatures.from_kernel(kernel, 2, num_features=100)
@@ -241,7 +240,6 @@ class OptimizedFourierFeatures(FeatureMap):
         ValueError: If they have fewer than two axes or are not finite.
 
     Example:
-        >>> import torch
         >>> features = OptimizedFourierFeatures(torch.tensor([[1.0], [2.0]]).double())
         >>> features(torch.zeros(1, 1).double()).detach()
         tensor([[0.0000, 0.0000, 0.7071, 0.7071]], dtype=torch.float64)
@@ -263,12 +261,7 @@ class OptimizedFourierFeatures(FeatureMap):
 
     @classmethod
     def from_kernel(
-        cls,
-        kernel: Kernel,
-        num_inputs: int,
-        num_features: int,
-        *,
-        generator: torch.Generator | None = None,
+        cls, kernel: Kernel, num_inputs: int, num_features: int, *, generator: torch.Generator | None = None
     ) -> Self:
         """Start at independent draws from a kernel's spectral density; the kernel is not kept.
 

@@ -126,7 +126,6 @@ class HilbertAdditiveFeatures(FeatureMap):
         ValueError: If the box does not fit the kernel, or K is not positive.
 
     Example:
-        >>> import torch
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
         >>> X = torch.linspace(-1, 1, 50, dtype=torch.float64).reshape(25, 2)
         >>> kernel = ScaleKernel(RBFKernel(ard_num_dims=2)).double()
@@ -229,7 +228,6 @@ class HilbertTensorFeatures(FeatureMap):
         ValueError: If shapes do not fit, an index is below 1, or the kernel has ``active_dims``.
 
     Example:
-        >>> import torch
         >>> from gpytorch.kernels import RBFKernel
         >>> X = torch.linspace(-1, 1, 50, dtype=torch.float64).reshape(25, 2)
         >>> kernel = RBFKernel().double()

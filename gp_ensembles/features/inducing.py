@@ -44,7 +44,6 @@ class InducingPointFeatures(FeatureMap):
         NumericalError: From ``bind``, if knots coincide and the nugget is too small.
 
     Example:
-        >>> import torch
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
         >>> X = torch.linspace(0, 1, 9, dtype=torch.float64).unsqueeze(-1)
         >>> features = InducingPointFeatures(ScaleKernel(RBFKernel()).double(), X[::2])

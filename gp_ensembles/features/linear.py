@@ -35,7 +35,6 @@ class LinearFeatures(FeatureMap):
         TypeError: If ``prior_variance`` is a tensor that is not floating point or not of ``dtype``.
 
     Example:
-        >>> import torch
         >>> features = LinearFeatures(2, dtype=torch.float64)
         >>> features(torch.tensor([[3.0, 4.0]], dtype=torch.float64))
         tensor([[3., 4., 1.]], dtype=torch.float64)
@@ -102,7 +101,6 @@ class ConstantFeatures(FeatureMap):
         TypeError: If ``prior_variance`` is a tensor that is not floating point or not of ``dtype``.
 
     Example:
-        >>> import torch
         >>> features = ConstantFeatures(2, dtype=torch.float64)
         >>> features(torch.zeros(3, 2, dtype=torch.float64)).T
         tensor([[1., 1., 1.]], dtype=torch.float64)

@@ -51,7 +51,6 @@ class RadialBasisFeatures(FeatureMap):
         TypeError: If the centers are not a floating point tensor.
 
     Example:
-        >>> import torch
         >>> centers = torch.tensor([[0.0], [2.0]], dtype=torch.float64)
         >>> features = RadialBasisFeatures(centers, lengthscale=1.0)
         >>> features(torch.tensor([[0.0]], dtype=torch.float64)).detach()

@@ -2,6 +2,4 @@
 
 from gp_ensembles.innovations.bank import InnovationModel
 
-__all__ = [
-    "InnovationModel",
-]
+__all__ = ["InnovationModel"]

@@ -112,7 +112,6 @@ class InnovationBank:
         ValueError: If there is none, or two are equal.
 
     Example:
-        >>> import torch
         >>> bank = InnovationBank([InnovationModel(rate=0.1)])
         >>> mean = torch.zeros(1, 200, dtype=torch.float64)
         >>> variance = torch.ones_like(mean)

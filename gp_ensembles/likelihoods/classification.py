@@ -20,7 +20,6 @@ class LogisticLikelihood(_OneDimensionalLikelihood):
     GPyTorch's ``BernoulliLikelihood`` has the probit link instead. There are no parameters.
 
     Example:
-        >>> import torch
         >>> LogisticLikelihood()(torch.tensor([0.0, 2.0])).probs
         tensor([0.5000, 0.8808])
     """
@@ -48,7 +47,6 @@ class MulticlassLikelihood(Likelihood):
         ValueError: If there are fewer than two classes.
 
     Example:
-        >>> import torch
         >>> MulticlassLikelihood(3)(torch.tensor([[0.0, 0.0, 2.0]])).probs
         tensor([[0.1065, 0.1065, 0.7870]])
     """
@@ -103,7 +101,6 @@ class Probit(OrdinalLink):
     r"""Standard normal noise; the sum of it and a normal error is normal, so predictions are exact.
 
     Example:
-        >>> import torch
         >>> Probit().log_cdf(torch.tensor(-10.0))
         tensor(-53.2313)
     """
@@ -128,7 +125,6 @@ class Logit(OrdinalLink):
     r"""Standard logistic noise (proportional odds, McCullagh 1980).
 
     Example:
-        >>> import torch
         >>> Logit().log_cdf(torch.tensor(-40.0))
         tensor(-40.)
     """
@@ -186,7 +182,6 @@ class OrdinalLikelihood(_OneDimensionalLikelihood):
         ValueError: If there are fewer than two levels.
 
     Example:
-        >>> import torch
         >>> likelihood = OrdinalLikelihood(3, Logit())
         >>> likelihood.cut_points
         tensor([-0.5000,  0.5000], grad_fn=...)

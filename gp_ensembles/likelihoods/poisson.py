@@ -34,7 +34,6 @@ class LogPoissonLikelihood(_OneDimensionalLikelihood):
     parameters.
 
     Example:
-        >>> import torch
         >>> LogPoissonLikelihood()(torch.tensor([0.0, 2.0])).mean
         tensor([1.0000, 7.3891])
     """

@@ -73,7 +73,6 @@ class GaussHermite(Predictive):
         ValueError: If a number is out of range.
 
     Example:
-        >>> import torch
         >>> one = torch.ones(1, dtype=torch.float64)
         >>> GaussHermite().log_prob(LogisticLikelihood(), 0 * one, one, one).exp()
         tensor([0.5000], dtype=torch.float64)
@@ -211,7 +210,6 @@ class ProbitApproximation(Predictive):
     For ordered levels the noise of the link widens by the latent variance in the same way.
 
     Example:
-        >>> import torch
         >>> one = torch.ones(1, dtype=torch.float64)
         >>> ProbitApproximation().class_probabilities(LogisticLikelihood(), one, one)
         tensor([[0.3000, 0.7000]], dtype=torch.float64)

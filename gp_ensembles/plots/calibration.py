@@ -55,7 +55,8 @@ def plot_calibration(pit: Tensor | ArrayLike) -> Figure:
         _draw_reliability(left, levels, covered, np.full(len(levels), size), "")
         heights, spread = counts * len(counts) / size, 1.96 * np.sqrt((len(counts) - 1) / size)
         right.axhspan(max(0.0, 1 - spread), 1 + spread, color=BAND, alpha=0.45, linewidth=0)
-        _draw_bars(right, heights)
+        edges, width = np.arange(len(heights)) / len(heights), 1 / len(heights)
+        right.bar(edges, heights, width=width, align="edge", color=MEAN, alpha=0.85, edgecolor="white")
         right.set_ylim(0, max(1.6, 1.1 * float(heights.max()), min(1 + 1.1 * spread, 4.0)))
     right.axhline(1.0, color=FAINT, linewidth=1.0, linestyle="--")
     label(left, "central intervals", "level of the interval", "share of targets inside")
@@ -69,11 +70,6 @@ def _draw_reliability(axis: Axes, x: Array, share: Array, sizes: Array, marker: 
     low, high = np.clip(x - spread, 0, 1), np.clip(x + spread, 0, 1)
     axis.fill_between(x, low, high, color=BAND, alpha=0.45, linewidth=0, label="95 % if calibrated")
     axis.plot(x, share, color=MEAN, marker=marker, markersize=4, linewidth=1.8, label="these predictions")
-
-
-def _draw_bars(axis: Axes, heights: Array) -> None:
-    edges = np.arange(len(heights)) / len(heights)
-    axis.bar(edges, heights, width=1 / len(heights), align="edge", color=MEAN, alpha=0.85, edgecolor="white")
 
 
 def _finished(figure: Figure, size: int) -> Figure:

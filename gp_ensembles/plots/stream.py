@@ -144,12 +144,7 @@ def plot_score(log_prob: Mapping[str, Tensor | ArrayLike], *, first_row: int = 0
 
 
 def plot_weights(
-    log_weights: Tensor | ArrayLike,
-    names: Sequence[str],
-    *,
-    num_named: int = 8,
-    first_row: int = 0,
-    rows: ArrayLike | None = None,
+    log_weights: Tensor | ArrayLike, names: Sequence[str], *, first_row: int = 0, rows: ArrayLike | None = None
 ) -> Figure:
     """Weights before each target, stacked to one; the leading experts are named, the rest grouped.
 
@@ -158,7 +153,6 @@ def plot_weights(
     Args:
         log_weights: Log weights before each target, shape (M, N); minus infinity for a dead expert.
         names: A name for each of the M experts.
-        num_named: Number of experts with their own color, at most 9.
         first_row: Number of the first row shown, for instance the length of the warm-up.
         rows: Number of each row, shape (N,), where they do not follow one another.
 
@@ -166,8 +160,7 @@ def plot_weights(
         The figure.
 
     Raises:
-        ValueError: If there is not one name per expert, ``num_named`` is not 1 to 9, or the weights of a row do not
-            sum to one.
+        ValueError: If there is not one name per expert, or the weights of a row do not sum to one.
 
     Example:
         >>> import torch
@@ -179,8 +172,6 @@ def plot_weights(
     weights = np.exp(as_array(log_weights, 2, "log_weights"))
     if len(names) != len(weights):
         raise ValueError(f"there are {len(weights)} experts in log_weights but {len(names)} names")
-    if not 1 <= num_named <= len(SERIES):
-        raise ValueError(f"num_named must be between 1 and {len(SERIES)}, got {num_named}")
     totals = weights.sum(axis=0)
     wrong = ~(np.abs(totals - 1) <= 1e-3)  # true for NaN as well
     if wrong.any():
@@ -190,7 +181,7 @@ def plot_weights(
     runs = bins(num_rows, 1000)
     order = np.argsort(-weights.mean(axis=1), kind="stable")
     # One expert left over is as easily named as grouped.
-    num_shown = num_experts if num_experts <= min(num_named + 1, len(SERIES)) else num_named
+    num_shown = num_experts if num_experts <= len(SERIES) else len(SERIES) - 1
     layers = [thin(weights[m], runs, np.mean) for m in order[:num_shown]]
     labels = [names[m] for m in order[:num_shown]]
     colors = list(SERIES[:num_shown])

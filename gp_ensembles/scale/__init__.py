@@ -3,9 +3,4 @@
 from gp_ensembles.scale.ray_fleet import RayFleet, divide_fleet
 from gp_ensembles.scale.ray_tasks import observe_dataset, sweep
 
-__all__ = [
-    "RayFleet",
-    "divide_fleet",
-    "observe_dataset",
-    "sweep",
-]
+__all__ = ["RayFleet", "divide_fleet", "observe_dataset", "sweep"]

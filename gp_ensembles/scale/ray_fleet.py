@@ -21,10 +21,7 @@ from gp_ensembles.fleet.checkpoint import part_folder, remove_part
 from gp_ensembles.fleet.ensemble_fleet import Names, listed
 from gp_ensembles.fleet.exported import SeriesModel
 from gp_ensembles.fleet.model import Fleet
-from gp_ensembles.fleet.predictions import (
-    FleetPredictions,
-    merge_predictions,
-)
+from gp_ensembles.fleet.predictions import FleetPredictions, merge_predictions
 
 _HEAD = "shards.pt"
 _KIND = Kind("gp_ensembles divided fleet", 2, "a divided fleet", "give a folder that divide_fleet wrote")

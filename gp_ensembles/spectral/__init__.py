@@ -9,8 +9,4 @@
 
 from gp_ensembles.spectral.frequencies import IIDDraws, OrthogonalDraws, SobolDraws
 
-__all__ = [
-    "IIDDraws",
-    "OrthogonalDraws",
-    "SobolDraws",
-]
+__all__ = ["IIDDraws", "OrthogonalDraws", "SobolDraws"]

@@ -48,7 +48,6 @@ class IIDDraws(FrequencyDraws):
     """Independent draws (Rahimi and Recht, 2007).
 
     Example:
-        >>> import torch
         >>> IIDDraws().draw(6, 2).normals.shape
         torch.Size([6, 2])
     """
@@ -66,7 +65,6 @@ class OrthogonalDraws(FrequencyDraws):
     dimension these are independent draws.
 
     Example:
-        >>> import torch
         >>> normals = OrthogonalDraws().draw(2, 2).normals
         >>> bool((normals[0] @ normals[1]).abs() < 1e-12)
         True
@@ -88,7 +86,6 @@ class SobolDraws(FrequencyDraws):
     """Scrambled Sobol points through the normal quantile function (Avron et al., 2016).
 
     Example:
-        >>> import torch
         >>> draws = SobolDraws().draw(64, 1, generator=torch.Generator().manual_seed(0))
         >>> bool(draws.normals.mean().abs() < 0.02)
         True
@@ -158,8 +155,6 @@ def spectral_components(kernel: Kernel, num_inputs: int) -> Components:
         TypeError: If the kernel's class is not registered.
 
     Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel
         >>> class Broad(RBFKernel):
         ...     pass
         >>> @spectral_components.register(Broad)

@@ -29,7 +29,8 @@ def array_source(columns: Mapping[str, Cells], name: str) -> RawSource:
 def frame_source(frame: Any) -> RawSource:
     """A frame of pandas, polars, pyarrow or any other that narwhals supports; a TypeError where it is none."""
     nw = _narwhals()
-    given = _names_of(frame)
+    names = "column_names" if nw.dependencies.is_pyarrow_table(frame) else "columns"
+    given = list(getattr(frame, names)) if is_frame(frame) else []
     header, notes = unique_names([str(column) for column in given])
     if nw.dependencies.is_pandas_dataframe(frame) and given != list(header):  # a name twice, or numbers
         frame = frame.set_axis(list(header), axis=1)
@@ -143,12 +144,6 @@ def _of_values(values: list[Any]) -> Cells:
     cells = np.empty(len(values), dtype=object)
     cells[:] = [_text(value) for value in values]
     return cells
-
-
-def _names_of(frame: Any) -> list[Any]:
-    if not is_frame(frame):
-        return []
-    return list(frame.column_names if _narwhals().dependencies.is_pyarrow_table(frame) else frame.columns)
 
 
 def _text(value: Any) -> str:

@@ -82,7 +82,6 @@ def test_thinned_streams_lose_no_outlier():
         (lambda: plot_weights([[0.0]], ["a", "b"]), "1 experts in log_weights but 2 names"),
         (lambda: plot_weights([[0.0, 0.0], [-math.inf, 0.0]], ["a", "b"]), "row 1 sum to 2"),
         (lambda: plot_weights([[0.0, math.nan]], ["a"]), "row 1 sum to nan"),
-        (lambda: plot_weights([[0.0]], ["a"], num_named=0), "num_named"),
         (lambda: plot_calibration([0.5, 1.5]), r"got 1\.5"),
         (lambda: plot_score({"a": [0.0], "b": [0.0, 1.0]}), "same length"),
         (lambda: plot_score({}), "1 to 9 models"),
@@ -101,12 +100,12 @@ def weights_of(num_experts: int, num_rows: int) -> torch.Tensor:
 @pytest.mark.parametrize("num_rows", [1, 2, 300, 5000])
 def test_weights_stack_to_one_with_the_best_expert_first(num_rows):
     names = [f"expert {m}" for m in range(20)]
-    figure = drawn(plot_weights(weights_of(20, num_rows), names, num_named=5))
+    figure = drawn(plot_weights(weights_of(20, num_rows), names))
     (axis,) = figure.axes
     tops = [item.get_paths()[0].vertices[:, 1].max() for item in axis.collections]
-    assert len(tops) == 6
+    assert len(tops) == 9
     assert tops[-1] == pytest.approx(1.0)
-    assert labels(figure)[-1] == "15 others"
+    assert labels(figure)[-1] == "12 others"
     assert num_rows == 1 or labels(figure)[0] == "expert 19"
     few = torch.tensor([[0.0, 0.0], [-math.inf, -math.inf]], dtype=torch.float64)
     assert labels(drawn(plot_weights(few, ["alive", "dead"]))) == ["alive", "dead"]

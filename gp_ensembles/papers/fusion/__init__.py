@@ -1,35 +1,7 @@
 """Fusion of the predictions of Gaussian processes and other models (Ajirak, Waxman, Llorente and Djuric, 2024).
 
-Experts and what they predict
-    ``experts``: :class:`ExpertPredictions` (means, variances and noise of K experts), :func:`predict_experts`,
-    :func:`predict_expert` (register a custom class, or subclass :class:`PredictiveExpert`), :func:`leave_one_out`
-    (an exact Gaussian process of its own training rows).
-    ``forecasts``: :func:`moment_forecast`, :func:`quantile_forecast`, :func:`sample_forecast`, from tables.
-    ``regressors``: :func:`scale_regressors` and :func:`cross_fit` make experts of regressors in scikit-learn's manner.
-    ``gathering``: :func:`gather_predictions` of experts and forecasts of all kinds.
-
-Fusion without inference
-    ``pools``: :func:`linear_pool` (a mixture) and :func:`fuse` (a product of experts, a normal density again),
-    :func:`stacking_weights` and :func:`entropy_weights`.
-
-Models whose weights depend on the input
-    ``base``: :class:`FusionModel`, a log joint density of a flat vector of parameters.
-    ``models``: :class:`PBHS` and :class:`BHS` stack fixed experts; :class:`MoGPE` and :class:`PoGPE` learn experts and
-    weights together; :class:`HetGP` is one Gaussian process with input-dependent noise.
-    ``function_priors``: the prior of weights, means and noises, :class:`FourierPrior` (random Fourier features);
-    :func:`weight_prior` where none is given.
-
-Inference
-    ``fitted``: :func:`fit_fusion` and the :class:`FittedFusion` that predicts and is saved.
-    ``inference``: the :class:`InferenceMethod` interface, its :class:`InferenceReport`, and :class:`MAP`.
-    ``laplace``: :class:`LaplaceApproximation`.
-    ``hmc``: :class:`HMC`, its chains weighted by :func:`stacked_chains` or :func:`equal_chains`.
-    ``chees``: the sampler, :func:`sample_hmc` with :class:`HMCSettings`; ``leapfrog``: its trajectories;
-    ``adaptation``: step size, metric and trajectory length.
-    ``diagnostics``: :func:`rank_rhat`, :func:`bulk_ess`, :func:`mean_ess`, :func:`psis_loo`.
-
-Elsewhere
-    ``fused_model``: :class:`FusedModel`, a fitted fusion as a BoTorch model.
+``fit_fusion(PBHS(X, y, experts))`` weighs experts and forecasts of any kind by the input and gives a
+:class:`FittedFusion`; :func:`fuse` and :func:`linear_pool` of their :class:`ExpertPredictions` need no fit.
 """
 
 from gp_ensembles.papers.fusion.experts import ExpertPredictions, predict_experts

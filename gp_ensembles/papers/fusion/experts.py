@@ -202,12 +202,9 @@ def _predict_rows(expert: object, X: Tensor, batch_size: int) -> ExpertPredictio
             root.train()
         for module, mode in modes:
             module.training = mode
-    mean, variance, noise = (torch.cat(tensors, -1) for tensors in zip(*map(_full, parts), strict=True))
+    full = [part._replace(noise=part.noise.expand_as(part.mean)) for part in parts]
+    mean, variance, noise = (torch.cat(tensors, -1) for tensors in zip(*full, strict=True))
     return ExpertPredictions(mean, variance, noise)
-
-
-def _full(predictions: ExpertPredictions) -> ExpertPredictions:
-    return predictions._replace(noise=predictions.noise.expand_as(predictions.mean))
 
 
 def _gpytorch_predictions(model: ExactGP | ApproximateGP, likelihood: Likelihood, X: Tensor) -> ExpertPredictions:

@@ -126,7 +126,8 @@ class EvidenceSampler:
         draws, integrand, used = state.draws[index], self.integrands[index], state.num_evaluations
         if draws is None:
             starts, candidates = self._starts(state, index + 1, generator)
-            draws = start_draws(integrand, starts) or _nothing(starts)
+            nothing = ImportanceDraws(starts[:0], starts[:0, 0], (), (), False, len(starts))
+            draws = start_draws(integrand, starts) or nothing  # where no start has a likelihood
             used += candidates + draws.num_evaluations
         if draws.proposals:
             before = draws.num_evaluations
@@ -313,11 +314,6 @@ class EvidenceSampler:
 
     def _likeliest(self, cube: Tensor, count: int) -> Tensor:
         return Evaluations(cube, self.problem.evaluate(cube)).best(count).cube
-
-
-def _nothing(like: Tensor) -> ImportanceDraws:
-    """No draws, for a number of components of which no start has a likelihood."""
-    return ImportanceDraws(like[:0], like[:0, 0], (), (), False, len(like))
 
 
 def _exchanged(values: tuple[_Value, ...], index: int, value: _Value) -> tuple[_Value, ...]:

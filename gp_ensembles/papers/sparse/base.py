@@ -268,7 +268,8 @@ class SparseModel(MixtureModel, ABC):
 
     def predict(self, X: Tensor, noise: bool | Tensor) -> Posterior:
         r"""A ``GPyTorchPosterior`` at points (\*t, q, D) as the process has them, noise added as asked for."""
-        return fantasies.predict(self.joint, self._noise().unsqueeze(-1), self._fantasies, X, noise).alone()
+        own = self.likelihood.noise.mean().reshape(1, 1)
+        return fantasies.predict(self.joint, own, self._fantasies, X, noise).alone()
 
     def learned(self, rows: Observations, data: Observations) -> Self:
         """A model of more rows, hyperparameters as they are; knots too, unless every row is one."""
@@ -320,11 +321,6 @@ class SparseModel(MixtureModel, ABC):
             other.likelihood = FixedNoiseGaussianLikelihood(noise)
         other.follow_rows(all_are_knots=all_are_knots)
         return other
-
-    def _noise(self) -> Tensor:
-        """The noise of a new row, shape (1,)."""
-        noise: Tensor = self.likelihood.noise
-        return noise.mean().unsqueeze(0)
 
 
 def _apart(loadings: Tensor, X: Tensor) -> Tensor:

@@ -169,7 +169,8 @@ class BayesianOptimization:
             return left, objective(left)
         rows, left = left[: self.num_initial], left[self.num_initial :]
         values = objective(rows)
-        X = _to_unit_box(model.train_X)
+        least, most = model.train_X.amin(0), model.train_X.amax(0)
+        X = (model.train_X - least) / torch.where(most > least, most - least, 1.0)
         while len(rows) < self.num_evaluations and len(left):
             at = int(log_expected_improvement(X[rows], values, X[left]).argmax())
             rows = torch.cat([rows, left[at : at + 1]])
@@ -233,11 +234,6 @@ def log_improvement(u: Tensor) -> Tensor:
 
 def _shuffle(rows: Tensor, generator: torch.Generator | None) -> Tensor:
     return rows[permutation(len(rows), generator).to(rows.device)]
-
-
-def _to_unit_box(X: Tensor) -> Tensor:
-    least, most = X.amin(0), X.amax(0)
-    return (X - least) / torch.where(most > least, most - least, 1.0)
 
 
 @final
