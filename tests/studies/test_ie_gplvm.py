@@ -13,7 +13,6 @@ from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import ZeroMean
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.decomposition import PCA
 from sklearn.metrics import pairwise_distances
 from sklearn.neighbors import KNeighborsClassifier
 
@@ -139,12 +138,6 @@ def test_every_run_is_a_function_of_its_seed(rows, run):
     if run == "ie_gplvm":
         other = methods.RUNS[run](task._replace(seed=2))
         assert not torch.equal(first.embeddings["embedding"], other.embeddings["embedding"])
-
-
-def test_principal_components_are_scikit_learn_s(rows):
-    found = methods.RUNS["pca"](methods.LatentTask(rows, 0, methods.Effort())).embeddings["embedding"]
-    expected = PCA(2).fit_transform(rows.Y.numpy())
-    np.testing.assert_allclose(np.abs(found.numpy()), np.abs(expected), atol=1e-10)
 
 
 def test_scores_are_those_of_the_runs(tmp_path, plain):
