@@ -280,19 +280,18 @@ class Fleet:
             KeyError: If a series is unknown.
             ValueError: As in :meth:`observe`.
         """
-        given, X, _ = self.checked(names, X)
+        given, X, y = self.checked(names, X)
         waiting = tuple(dict.fromkeys(name for name in given if name in self._waiting))
         rows = [row for row, name in enumerate(given) if name not in self._waiting]
-        missing = torch.full((len(given),), torch.nan, dtype=torch.float64, device=self.device)
-        found = empty_predictions(missing, self.config.coverages)._replace(waiting=waiting)
+        found = empty_predictions(y, self.config.coverages)._replace(waiting=waiting)
         if not rows:
             return found
         numbers = torch.tensor(rows, dtype=torch.int64, device=X.device)
-        X, given = X[numbers], [given[row] for row in rows]
+        X, y, given = X[numbers], y[numbers], [given[row] for row in rows]
         series = self._series_of(given)
         path = path_of(self.config, series.note("columns", given))
         states = InputState.unpacked(series.note("inputs", given), X.shape[1])
-        standard, clean = path.cleaned(partial(path.each, states), X)
+        standard, clean = path.cleaned(partial(path.each, states), X, y)
         refuse(clean.refused, given, numbers)
         mixture = in_units(series.predict(given, standard.inputs, extra=standard.extra), path.columns.scales)
         calibration, points = (series.note(name, given) for name in ("calibration", "point"))
