@@ -107,7 +107,8 @@ class Learning:
     def _predict(self, X: Tensor, rows: Rows) -> tuple[EnsembleState, EnsemblePredictions]:
         """Predict and weigh a block X (B, D): the state after it, less the experts'; nothing changes."""
         bound, layers, has_gaps = self._bound, self._ensemble.layers, bool(rows.y.isnan().any())
-        if (dead := self._dead_experts()) is not None and int(dead.sum()) > self._num_dead:
+        dead = self._dead_experts()
+        if dead is not None and bool((dead if self._dead is None else dead & ~self._dead).any()):
             self._keep()
             scatter(self._runners)
             self._choose(dead)
@@ -119,7 +120,7 @@ class Learning:
             return batches.condition(bound.latent_group, rows)
 
         after, predictions = run_block(
-            layers, bound.state, X, rows, stage, missing=missing, alive=self._alive, out=bound.out
+            layers, bound.state, X, rows, stage, missing=missing, dead=self._dead, out=bound.out
         )
         return after, predictions._replace(responses=bound.responses) if bound.responses else predictions
 
@@ -152,10 +153,7 @@ class Learning:
         self._bound = bound = self._read()
         self._batches: RunnerBatches = bound.batches
         self._runners: dict[int, Runner] = {}  # of objects of which some experts are not run
-        self._alive: Tensor | None = None
-        self._num_dead = 0
-        if dead is not None:
-            self._num_dead, self._alive = int(dead.sum()), (~dead).nonzero().squeeze(-1)
+        self._dead = dead
         if bound.out or dead is not None:
             out = torch.zeros(len(self._ensemble.expert_names), dtype=torch.bool, device=bound.like.device)
             out[list(bound.out)] = True
