@@ -14,6 +14,7 @@ from gp_ensembles.engine.access_lock import AccessLock, guarded
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec
+from gp_ensembles.ensembles.spec_checks import check_flag
 from gp_ensembles.fleet.arrivals import numbered
 from gp_ensembles.fleet.calls import SMALL, CallRows, arrived, checked_rows, fleet_settings, refuse
 from gp_ensembles.fleet.checkpoint import read_about, read_about_units, settings_in
@@ -121,9 +122,11 @@ class Fleet:
         on_bad_row: OnBadRow = "missing",
         folder: str | Path | None = None,
     ) -> None:
-        on = {"own_variances": own_variances, "own_length_scales": own_length_scales, "recalibrate": recalibrate}
+        for name, flag in {"own_variances": own_variances, "own_length_scales": own_length_scales}.items():
+            check_flag(self, name, flag)
+        given = {"warmup": warmup, "seed": seed, "impute": impute, "clip": clip, "on_bad_row": on_bad_row}
         self.config: StreamConfig = fleet_settings(
-            self, spec, warmup, seed, coverages, dtype, device, on, impute, clip, on_bad_row
+            spec, dtype, device, coverages=coverages, recalibrate=recalibrate, **given
         )
         self.access: AccessLock = AccessLock()
         self.spec: EnsembleSpec = spec
