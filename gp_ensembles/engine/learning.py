@@ -53,10 +53,12 @@ class Learning:
         self._ensemble, self._block_size = ensemble, block_size
         self._read, self._renew, self._record = read, renew, record
         self._undo: list[Callable[[], None]] = []
-        self._choose(read())
+        self._num_rows = 0
+        self._choose()
 
     def learn(self, X: Tensor, rows: Rows) -> EnsemblePredictions:
         """Predict and learn rows X (N, D), at least one; a call that raises or is interrupted changes nothing."""
+        self._num_rows = X.shape[0]
         try:
             return self._learn(X, rows)
         except BaseException:
@@ -68,10 +70,10 @@ class Learning:
             raise
 
     def _learn(self, X: Tensor, rows: Rows) -> EnsemblePredictions:
-        start, num_rows, done = 0, X.shape[0], list[EnsemblePredictions]()
+        start, num_rows, done = 0, self._num_rows, list[EnsemblePredictions]()
         size, suspect = self._most(rows), 0  # rows before the suspect one go one at a time
-        if num_rows > size or self._bound.out or self._runners or self._record() is not None:
-            self._keep(num_rows)
+        if num_rows > size or self._bound.out or self._record() is not None:
+            self._keep()
         while start < num_rows:
             if start >= suspect and (recording := self._record()) is not None:
                 replayed = recording.learn(X, rows, start)
@@ -84,28 +86,32 @@ class Learning:
             try:
                 after, predictions = self._predict(*block)
             except NumericalError as error:
-                self._keep(num_rows)
+                self._keep()
                 suspect = 0 if stop == start + 1 else stop
                 if not suspect:
-                    self._settle()
-                    self._undo.append(shut_out(self._ensemble, self._bound, *block, start, error))
-                    self._choose(self._read_anew())
+                    scatter(self._runners)
+                    with uninterrupted():  # what is shut out begins anew
+                        self._undo.append(shut_out(self._ensemble, self._bound, *block, start, error))
+                    self._renew()
+                    self._choose()
                 continue
             with uninterrupted():  # all parts learn the block or none; a copy of the state would cost a row too much
                 self._batches.commit()
                 write_layers_(self._bound.state, after)
             done.append(predictions)
             start = stop
-        self._settle()
+        scatter(self._runners)
         self._rows_until_return()  # an expert that is due is back for whoever asks for the next row
         return concatenate_predictions(done)
 
     def _predict(self, X: Tensor, rows: Rows) -> tuple[EnsembleState, EnsemblePredictions]:
         """Predict and weigh a block X (B, D): the state after it, less the experts'; nothing changes."""
         bound, layers, has_gaps = self._bound, self._ensemble.layers, bool(rows.y.isnan().any())
-        if (dead := self._dead_experts()) is not None and int(dead.sum()) > self._num_dead:
-            self._settle()
-            self._choose(bound, dead)
+        dead = self._dead_experts()
+        if dead is not None and bool((dead if self._dead is None else dead & ~self._dead).any()):
+            self._keep()
+            scatter(self._runners)
+            self._choose(dead)
         batches, missing = self._batches, missing_rows(rows.y) if has_gaps else None
 
         def stage(inputs: Tensor, rows: Rows) -> Predictions:
@@ -114,14 +120,14 @@ class Learning:
             return batches.condition(bound.latent_group, rows)
 
         after, predictions = run_block(
-            layers, bound.state, X, rows, stage, missing=missing, alive=self._alive, out=bound.out
+            layers, bound.state, X, rows, stage, missing=missing, dead=self._dead, out=bound.out
         )
         return after, predictions._replace(responses=bound.responses) if bound.responses else predictions
 
-    def _keep(self, num_rows: int) -> None:
-        """Keep the state as the way back, once."""
+    def _keep(self) -> None:
+        """Keep the state as the way back, once, before the call has changed anything."""
         if not self._undo:
-            self._undo.append(snapshot(self._bound.state, num_rows))
+            self._undo.append(snapshot(self._bound.state, self._num_rows))
 
     def _most(self, rows: Rows) -> int:
         """Rows of a block in which no more steps pass than transitions allow, or one."""
@@ -136,34 +142,24 @@ class Learning:
             assert quarantine is not None
             if next_return(quarantine) > num_seen:
                 return next_return(quarantine) - num_seen
-            self._settle()
+            scatter(self._runners)
             let_in_(quarantine, num_seen)
-            self._choose(self._read_anew())
+            self._renew()
+            self._choose()
         return sys.maxsize
 
-    def _read_anew(self) -> BoundEnsemble:
-        self._renew()
-        return self._read()
-
-    def _choose(self, bound: BoundEnsemble, dead: Tensor | None = None) -> None:
+    def _choose(self, dead: Tensor | None = None) -> None:
         """Choose what is run: no expert in quarantine, and none that is ``dead``, a mask (E,)."""
-        self._bound = bound
+        self._bound = bound = self._read()
         self._batches: RunnerBatches = bound.batches
         self._runners: dict[int, Runner] = {}  # of objects of which some experts are not run
-        self._alive: Tensor | None = None
-        self._num_dead = 0
-        if dead is not None:
-            self._num_dead, self._alive = int(dead.sum()), (~dead).nonzero().squeeze(-1)
+        self._dead = dead
         if bound.out or dead is not None:
             out = torch.zeros(len(self._ensemble.expert_names), dtype=torch.bool, device=bound.like.device)
             out[list(bound.out)] = True
             silent = out if dead is None else dead | out
             self._runners = runners_without(self._ensemble.experts, bound.experts, bound.state.experts, silent, out)
             self._batches = bound.batches.replaced(self._runners)
-
-    def _settle(self) -> None:
-        """Write states back of which runners have copies."""
-        scatter(self._runners)
 
     def _dead_experts(self) -> Tensor | None:
         """Mask (E,) of the experts whose predictions have all lost their weight; ``None`` if each has some."""

@@ -78,10 +78,10 @@ def make_mixture(log_weights: Tensor, experts: Predictions, responses: tuple[Res
     return Mixture(log_weights, mean, variance) if df is None else StudentTMixture(log_weights, mean, variance, df)
 
 
-def invalid_rows(steps: Predictions, silent: Sequence[int] = (), alive: Tensor | None = None) -> Tensor | None:
+def invalid_rows(steps: Predictions, silent: Sequence[int] = (), dead: Tensor | None = None) -> Tensor | None:
     """Mask (M, B) of predictions whose mean is not finite or whose variance is not positive; ``None`` if all are valid.
 
-    Those of ``silent`` experts, and of experts that are not among ``alive`` (L,), are not looked at.
+    Those of ``silent`` experts, and of ``dead`` ones, a mask (M,), are not looked at.
     """
     if not isinstance(steps, LatentPredictions) and _all_sound(steps.mean, steps.variance):
         return None
@@ -90,8 +90,8 @@ def invalid_rows(steps: Predictions, silent: Sequence[int] = (), alive: Tensor |
         return None
     wrong = ~sound
     wrong = wrong.any(-1) if wrong.ndim > steps.log_prob.ndim else wrong  # several outputs, or classes
-    if alive is not None:
-        wrong = wrong & torch.zeros_like(wrong).index_fill(0, alive, True)
+    if dead is not None:
+        wrong = wrong & ~dead.unsqueeze(-1)
     if silent:
         wrong = wrong.index_fill(0, torch.tensor(list(silent), dtype=torch.int64, device=wrong.device), False)
     return None if readable_all(~wrong) else wrong
@@ -164,12 +164,6 @@ def assemble(steps: Predictions, log_weights: Tensor, log_prob: Tensor) -> Ensem
     mean = mixtures.weighted(weights, steps.mean).sum(0)
     variance = mixtures.weighted(weights, steps.variance + (steps.mean - mean).square()).sum(0)
     return EnsemblePredictions(mean, variance, log_prob, log_weights, steps)
-
-
-def assemble_living(steps: Predictions, alive: Tensor, log_weights: Tensor, log_prob: Tensor) -> EnsemblePredictions:
-    """The same if only the experts ``alive`` (L,) were run; the others are NaN."""
-    living = type(steps)(*(field[alive] for field in steps))
-    return assemble(living, log_weights[alive], log_prob)._replace(log_weights=log_weights, experts=steps)
 
 
 def concatenate_predictions(blocks: Sequence[EnsemblePredictions]) -> EnsemblePredictions:

@@ -137,7 +137,7 @@ class FixedBlock:
         own = flatten(parts)
         invalid_rows(own)  # an assumption
         missing = y.isnan() if self._has_gaps else None
-        innovations, steps = innovate(layers, state.innovations, own, y, None, missing, None)
+        innovations, steps = innovate(layers, state.innovations, own, y, None, missing)
         meta, output = weigh(layers.rule, state.meta, steps.log_prob, None, missing)
         predicted = assemble(steps, output.log_weights, output.log_prob)
         fine = self._fine(predicted, y)

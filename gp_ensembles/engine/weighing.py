@@ -19,7 +19,7 @@ from torch import Tensor
 from gp_ensembles.engine.external_counts import count_block
 from gp_ensembles.engine.memory import TargetMemory
 from gp_ensembles.engine.outliers import discount, find_outliers
-from gp_ensembles.engine.predictions import EnsemblePredictions, as_student_t, assemble, assemble_living, invalid_rows
+from gp_ensembles.engine.predictions import EnsemblePredictions, as_student_t, assemble, invalid_rows
 from gp_ensembles.engine.state import EnsembleState
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import Predictions, StudentTPredictions, concatenate_steps
@@ -126,11 +126,6 @@ class Layers(NamedTuple):
         """Log weights (M / K, ...) of the experts, innovation models included, from those of the rule (M, ...)."""
         return log_weights if self.bank is None else log_weights.unflatten(0, (-1, self.num_copies)).logsumexp(1)
 
-    def weighed(self, alive: Tensor) -> Tensor:
-        """Places of the predictions that some experts (L,) make, (L K,)."""
-        copies = torch.arange(self.num_copies, device=alive.device)
-        return (alive.unsqueeze(1) * self.num_copies + copies).flatten()
-
 
 def run_block(
     layers: Layers,
@@ -140,14 +135,14 @@ def run_block(
     stage: Stage,
     *,
     missing: Tensor | None = None,
-    alive: Tensor | None = None,
+    dead: Tensor | None = None,
     out: Sequence[int] = (),
 ) -> tuple[EnsembleState, EnsemblePredictions]:
     """Predict and weigh a block: the state after it, less the experts', and the predictions made before each target.
 
     The experts then learn what ``stage`` was called with last.
 
-    Shapes: ``X`` (B, D), targets (B,) or (B, O), ``missing`` (B,), ``alive`` (L,).
+    Shapes: ``X`` (B, D), targets (B,) or (B, O), ``missing`` (B,), ``dead`` (E,), a mask of experts that are not run.
     """
     y = within_reach(layers, rows.y)
     rows, remembered, kept, start = rows._replace(y=y), y, None, None
@@ -156,7 +151,7 @@ def run_block(
     while True:
         history, inputs = with_lags(layers.memory, state.history, X, remembered)
         steps = stage(inputs, rows._replace(share=share))
-        failed = invalid_rows(steps, silent, alive)
+        failed = invalid_rows(steps, silent, dead)
         if failed is not None:  # whether there is a target or not
             steps = steps._replace(log_prob=torch.where(failed, torch.nan, steps.log_prob))
             missing = None if missing is None else missing & ~failed.any(0)
@@ -164,18 +159,18 @@ def run_block(
             steps = spliced(kept, steps, start)
         absent = find_absent(steps, silent)
         if absent is None:
-            innovations, weighed = innovate(layers, state.innovations, steps, y, share, missing, alive)
+            innovations, weighed = innovate(layers, state.innovations, steps, y, share, missing, dead)
             meta, output = weigh(layers.rule, state.meta, weighed.log_prob, share, missing)
         else:
-            innovations, weighed = _innovate_awake(layers, state.innovations, steps, y, share, missing, alive, absent)
+            innovations, weighed = _innovate_awake(layers, state.innovations, steps, y, share, missing, dead, absent)
             absent = absent.repeat_interleave(layers.num_copies, 0)
             meta, output = _weigh_awake(layers.rule, state.meta, weighed.log_prob, share, missing, absent)
         # For one row the weights may share memory with the state, which is about to change.
         log_weights = output.log_weights.clone()
-        if alive is None:
-            predictions = assemble(weighed, log_weights, output.log_prob)
-        else:
-            predictions = assemble_living(weighed, layers.weighed(alive), log_weights, output.log_prob)
+        mixed = weighed
+        if dead is not None:  # their numbers are NaN
+            mixed = impute_absent(weighed, dead.repeat_interleave(layers.num_copies).unsqueeze(-1))
+        predictions = assemble(mixed, log_weights, output.log_prob)._replace(experts=weighed)
         if absent is not None:
             predictions = predictions._replace(experts=marked(weighed, absent))
         counted, tally = share, state.outliers
@@ -243,14 +238,11 @@ def innovate(
     y: Tensor,
     share: Tensor | None,
     missing: Tensor | None,
-    alive: Tensor | None,
+    dead: Tensor | None = None,
 ) -> tuple[InnovationState | None, Predictions]:
-    """The experts' predictions, each followed by those of its innovation models, (M K, B)."""
+    """The experts' predictions, each followed by those of its innovation models, (M K, B); the ``dead`` learn none."""
     if layers.bank is None or state is None:
         return None, steps
-    dead = None
-    if alive is not None:
-        dead = torch.ones(steps.mean.shape[0], dtype=torch.bool, device=y.device).index_fill(0, alive, False)
     after, copies = layers.bank.update_block(
         state, steps.mean, steps.variance, y, share=share, missing=missing, dead=dead
     )
@@ -264,31 +256,21 @@ def _innovate_awake(
     y: Tensor,
     share: Tensor | None,
     missing: Tensor | None,
-    alive: Tensor | None,
+    dead: Tensor | None,
     absent: Tensor,
 ) -> tuple[InnovationState | None, Predictions]:
     """The same if some experts are absent (M, B): then their innovation models are absent, too, and learn nothing."""
-    steps = impute_absent(steps, absent)
-    if layers.bank is None or state is None:
-        return None, steps
-    dead = torch.zeros_like(absent[:, 0])
-    if alive is not None:
-        dead = torch.ones_like(dead).index_fill(0, alive, False)
-    parts = []
+    steps, parts = impute_absent(steps, absent), []
     for rows, _ in segments(absent):
+        silent = absent[:, rows.start] if dead is None else dead | absent[:, rows.start]
         part = type(steps)(*(field[:, rows] for field in steps))
-        state, copies = layers.bank.update_block(
-            state,
-            part.mean,
-            part.variance,
-            y[rows],
-            share=None if share is None else share[rows],
-            missing=None if missing is None else missing[rows],
-            dead=dead | absent[:, rows.start],
-        )
-        parts.append(append_copies(part, copies))
-    whole = concatenate_steps(parts)
-    return state, impute_absent(whole, absent.repeat_interleave(layers.num_copies, 0))
+        state, part = innovate(layers, state, part, y[rows], _some(share, rows), _some(missing, rows), silent)
+        parts.append(part)
+    return state, impute_absent(concatenate_steps(parts), absent.repeat_interleave(layers.num_copies, 0))
+
+
+def _some(values: Tensor | None, rows: slice) -> Tensor | None:
+    return None if values is None else values[rows]
 
 
 def _weigh_awake(
@@ -303,8 +285,7 @@ def _weigh_awake(
     outputs = []
     for rows, anyone in segments(absent):
         for part in [slice(t, t + 1) for t in range(rows.start, rows.stop)] if anyone else [rows]:
-            counts = None if share is None else share[part]
-            gaps = None if missing is None else missing[part]
+            counts, gaps = _some(share, part), _some(missing, part)
             if anyone:
                 state, output = weigh_awake(rule, state, log_prob[:, part], absent[:, part], gaps, counts)
             else:

@@ -1,23 +1,21 @@
 """Checks of a fleet's settings and of the rows of its calls, and rows divided over several fleets."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from gp_ensembles.calibration.levels import check_coverages
 from gp_ensembles.engine.input_checks import check_made
 from gp_ensembles.ensembles.bases import FourierBasis
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import light
 from gp_ensembles.ensembles.spec import EnsembleSpec
-from gp_ensembles.ensembles.spec_checks import check_count, check_flag
 from gp_ensembles.fleet.ensemble_fleet import Names, listed
 from gp_ensembles.numerics.devices import check_device
 from gp_ensembles.streaming.checks import IllegalRow, arrive, clean_arrivals, earliest, illegal_input, illegal_target
-from gp_ensembles.streaming.config import MIN_WARM_UP, Impute, OnBadRow, StreamConfig
+from gp_ensembles.streaming.config import StreamConfig
 
 
 class RefusedRowError(ValueError):
@@ -84,41 +82,14 @@ _BASIS = FourierBasis(num_features=50, starts=(0.7,), name="rff")
 SMALL: EnsembleSpec = replace(light, name="small", bases=(_BASIS,), lags=TargetLags(bases=(_BASIS,)), extra_experts=())
 
 
-def fleet_settings(
-    fleet: object,
-    spec: EnsembleSpec,
-    warmup: int,
-    seed: int,
-    coverages: Sequence[float],
-    dtype: torch.dtype,
-    device: str | torch.device,
-    flags: Mapping[str, bool],
-    impute: Impute,
-    clip: float | None,
-    on_bad_row: OnBadRow,
-) -> StreamConfig:
-    """The settings of a fleet, which messages name, as those of a stream."""
+def fleet_settings(spec: EnsembleSpec, dtype: torch.dtype, device: str | torch.device, **settings: Any) -> StreamConfig:
+    """The settings of a fleet as those of a stream, which checks what is not said here."""
     check_made("spec", spec, EnsembleSpec, "gpe.light or gpe.e_doebe")
     if not spec.target.is_real or spec.target.num_outputs is not None:
         raise ValueError(f"series of a fleet have single real numbers as targets, got {spec.target!r}")
     if not spec.learns_warm_up:
         raise ValueError("series of a fleet learn their warm-ups; use a spec with learns_warm_up=True")
-    check_count(fleet, "warmup", warmup, least=MIN_WARM_UP)
-    check_count(fleet, "seed", seed, least=0, most=2**63 - 1)
-    check_coverages(coverages)
     if dtype not in (torch.float64, torch.float32):
         raise TypeError(f"dtype must be torch.float64 or torch.float32, got {dtype!r}")
-    for name, value in flags.items():
-        check_flag(fleet, name, value)
-    return StreamConfig(
-        spec,
-        warmup,
-        seed,
-        str(check_device(device)),
-        "float64" if dtype == torch.float64 else "float32",
-        impute=impute,
-        clip=clip,
-        recalibrate=flags["recalibrate"],
-        coverages=tuple(coverages),
-        on_bad_row=on_bad_row,
-    )
+    precision: Any = str(dtype).removeprefix("torch.")
+    return StreamConfig(spec, device=str(check_device(device)), dtype=precision, **settings)

@@ -15,6 +15,7 @@ from gp_ensembles.engine.access_lock import AccessLock, guarded
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.ensembles.records import spec_to_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec
+from gp_ensembles.ensembles.spec_checks import check_flag
 from gp_ensembles.files.structure import from_plain, to_plain
 from gp_ensembles.fleet.arrivals import numbered
 from gp_ensembles.fleet.calls import SMALL, CallRows, arrived, checked_rows, fleet_settings, refuse
@@ -124,9 +125,11 @@ class Fleet:
         on_bad_row: OnBadRow = "missing",
         folder: str | Path | None = None,
     ) -> None:
-        on = {"own_variances": own_variances, "own_length_scales": own_length_scales, "recalibrate": recalibrate}
+        for name, flag in {"own_variances": own_variances, "own_length_scales": own_length_scales}.items():
+            check_flag(self, name, flag)
+        given = {"warmup": warmup, "seed": seed, "impute": impute, "clip": clip, "on_bad_row": on_bad_row}
         self.config: StreamConfig = fleet_settings(
-            self, spec, warmup, seed, coverages, dtype, device, on, impute, clip, on_bad_row
+            spec, dtype, device, coverages=coverages, recalibrate=recalibrate, **given
         )
         self.access: AccessLock = AccessLock()
         self.spec: EnsembleSpec = spec
@@ -281,19 +284,18 @@ class Fleet:
             KeyError: If a series is unknown.
             ValueError: As in :meth:`observe`.
         """
-        given, X, _ = self.checked(names, X)
+        given, X, y = self.checked(names, X)
         waiting = tuple(dict.fromkeys(name for name in given if name in self._waiting))
         rows = [row for row, name in enumerate(given) if name not in self._waiting]
-        missing = torch.full((len(given),), torch.nan, dtype=torch.float64, device=self.device)
-        found = empty_predictions(missing, self.config.coverages)._replace(waiting=waiting)
+        found = empty_predictions(y, self.config.coverages)._replace(waiting=waiting)
         if not rows:
             return found
         numbers = torch.tensor(rows, dtype=torch.int64, device=X.device)
-        X, given = X[numbers], [given[row] for row in rows]
+        X, y, given = X[numbers], y[numbers], [given[row] for row in rows]
         series = self._series_of(given)
         path = path_of(self.config, series.note("columns", given))
         states = InputState.unpacked(series.note("inputs", given), X.shape[1])
-        standard, clean = path.cleaned(partial(path.each, states), X)
+        standard, clean = path.cleaned(partial(path.each, states), X, y)
         refuse(clean.refused, given, numbers)
         mixture = in_units(series.predict(given, standard.inputs, extra=standard.extra), path.columns.scales)
         calibration, points = (series.note(name, given) for name in ("calibration", "point"))

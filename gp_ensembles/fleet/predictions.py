@@ -9,6 +9,7 @@ from torch import Tensor
 from gp_ensembles.distributions import Mixture, Recalibrated, StudentTMixture, WithPointMass
 from gp_ensembles.distributions.table import distribution_text
 from gp_ensembles.numerics.display import predictions_head
+from gp_ensembles.streaming.predictions import coverage_place
 
 SeriesDistribution = Mixture | StudentTMixture | Recalibrated | WithPointMass
 
@@ -68,7 +69,7 @@ class FleetPredictions(NamedTuple):
         Raises:
             ValueError: If it is none of the fleet's coverages.
         """
-        place = coverage_index(coverage, self.coverages)
+        place = coverage_place(coverage, self.coverages)
         if self.distribution is None:
             return self._of_all(), self._of_all()
         lower, upper = (self._of_all(quantile_each(self.distribution, ends)) for ends in self.levels[:, place])
@@ -138,13 +139,6 @@ def _with_point_mass(part: SeriesDistribution) -> WithPointMass:
         return part
     nowhere = torch.full_like(_base(part).component_mean[:1], torch.nan)
     return WithPointMass(part, nowhere, torch.full_like(nowhere, -torch.inf))
-
-
-def coverage_index(coverage: float, coverages: tuple[float, ...]) -> int:
-    """The index of a coverage among those of a fleet."""
-    if coverage not in coverages:
-        raise ValueError(f"there is no interval of coverage {coverage:g}; those of the fleet are {coverages}")
-    return coverages.index(coverage)
 
 
 def quantile_each(distribution: SeriesDistribution, levels: Tensor) -> Tensor:

@@ -237,7 +237,7 @@ class Step:
         def one(meta: MetaState, steps: Predictions, y: Tensor, *given: Any) -> tuple[Any, ...]:
             parts = dict(zip(present, given, strict=True))
             innovations, share, missing = (parts.get(number) for number in range(len(optional)))
-            innovations, weighed = innovate(self._layers, innovations, steps, y, share, missing, None)
+            innovations, weighed = innovate(self._layers, innovations, steps, y, share, missing)
             meta, output = weigh(self._layers.rule, meta, weighed.log_prob, share, missing)
             return (meta, weighed, output) if innovations is None else (meta, weighed, output, innovations)
 

@@ -174,11 +174,8 @@ def outlying_numbers(
     return (~(scaled.abs() < FARTHEST) | given.to(dtype).isinf()) & ~given.isnan()
 
 
-def outlying_number(
-    X: Tensor, y: Tensor, inputs: Tensor, targets: Tensor, kept: Sequence[int], dtype: torch.dtype
-) -> IllegalRow | None:
-    """The first of :func:`outlying_numbers`, if there is one."""
-    outlying = outlying_numbers(X, y, inputs, targets, kept, dtype)
+def first_outlying(outlying: Tensor, X: Tensor, y: Tensor, kept: Sequence[int]) -> IllegalRow | None:
+    """The first of :func:`outlying_numbers` of rows X (N, D) and y, if there is one."""
     if not bool(outlying.any()):
         return None
     row, column = divmod(int(outlying.flatten().int().argmax()), outlying.shape[1])

@@ -18,9 +18,9 @@ from gp_ensembles.streaming.checks import (
     IllegalRow,
     clean_rows,
     earliest,
+    first_outlying,
     illegal_input,
     illegal_target,
-    outlying_number,
     outlying_numbers,
 )
 from gp_ensembles.streaming.columns import Columns, standard_forecasts
@@ -169,50 +169,39 @@ class InputPath:
         """Targets as the ensemble sees them: standardized if they are real numbers; float64."""
         return (y - self.columns.scales.y_mean) / self.columns.scales.y_scale
 
-    def illegal(self, scaled: Tensor, X: Tensor, y: Tensor | None = None) -> IllegalRow | None:
-        """The first row X (N, D), with its target y (N,) if there is one, that cannot be learned, if there is one.
+    def cleaned(self, follow: Callable[[Tensor], Standard], X: Tensor, y: Tensor) -> tuple[Standard, CleanRows]:
+        """Rows X (N, D), y (N,) or (N, O) in standardized units, by ``follow``, without numbers that cannot be learned.
 
-        ``scaled`` (N, K + I) are its standardized inputs.
+        Besides them what became of these numbers, see ``StreamConfig.on_bad_row``.
         """
+        standard = follow(X)
+        outlying, refused = self._illegal(standard.scaled, X, y)
+        if refused is None or self._config.on_bad_row == "refuse":
+            return standard, CleanRows(X, y, refused=refused)
+        rows = self._without_bad(outlying, X, y)
+        standard = follow(rows.X)
+        return standard, rows._replace(refused=self._illegal(standard.scaled, rows.X, rows.y)[1])
+
+    def _illegal(self, scaled: Tensor, X: Tensor, y: Tensor) -> tuple[Tensor, IllegalRow | None]:
+        """Mask of outlying numbers, (N, K + O), and the first row that cannot be learned; ``scaled`` are its inputs."""
         config, kept = self._config, self.columns.kept
-        y = self._no_targets(X) if y is None else y
-        outlier = outlying_number(X, y, scaled[:, : len(kept)], self.targets(y), kept, config.torch_dtype)
-        return earliest(illegal_input(X), illegal_target(config.ensemble.target, y), outlier)
+        outlying = outlying_numbers(X, y, scaled[:, : len(kept)], self.targets(y), kept, config.torch_dtype)
+        of_kind = illegal_target(config.ensemble.target, y)
+        return outlying, earliest(illegal_input(X), of_kind, first_outlying(outlying, X, y, kept))
 
-    def cleaned(
-        self, follow: Callable[[Tensor], Standard], X: Tensor, y: Tensor | None = None
-    ) -> tuple[Standard, CleanRows]:
-        """Rows in standardized units, by ``follow``, without numbers that cannot be learned, and what became of them.
-
-        See ``StreamConfig.on_bad_row``; targets y (N,) are missing by default.
-        """
-        y = self._no_targets(X) if y is None else y
-        standard, rows = follow(X), CleanRows(X, y)
-        refused = self.illegal(standard.scaled, X, y)
-        if self._config.on_bad_row != "refuse" and refused is not None:
-            rows = self._without_bad(standard.scaled, X, y)
-            standard = follow(rows.X)
-            refused = self.illegal(standard.scaled, rows.X, rows.y)
-        return standard, rows._replace(refused=refused)
-
-    def _without_bad(self, scaled: Tensor, X: Tensor, y: Tensor) -> CleanRows:
-        """Rows without infinite and outlying numbers, from their standardized inputs (N, K + I)."""
+    def _without_bad(self, outlying: Tensor, X: Tensor, y: Tensor) -> CleanRows:
+        """Rows without infinite and outlying numbers, a mask (N, K + O)."""
         columns, kept, on_bad_row = self.columns, self.columns.kept, self._config.on_bad_row
-        numbers = X, y, scaled[:, : len(kept)], self.targets(y), kept, self._config.torch_dtype
         wrong = torch.cat([X, y.reshape(len(y), -1)], dim=-1).isinf()
-        wrong[:, [*kept, *range(X.shape[1], wrong.shape[1])]] |= outlying_numbers(*numbers)
+        wrong[:, [*kept, *range(X.shape[1], wrong.shape[1])]] |= outlying
         limited = None
         if on_bad_row == "limit":  # the range moves them further
             mean, reach = columns.scales.X_mean, 0.5 * FARTHEST * columns.scales.X_scale
             near = columns.of_table(X).clamp(mean - reach, mean + reach)
             limited = torch.full_like(X, torch.nan)
             limited[:, kept] = torch.where(columns.inactive, torch.nan, near)
-        return clean_rows(X, y, wrong, earliest(illegal_input(X), outlying_number(*numbers)), on_bad_row, limited)
-
-    def _no_targets(self, X: Tensor) -> Tensor:
-        """Missing targets of rows X (N, D)."""
-        num_outputs = self._config.ensemble.target.num_outputs
-        return X.new_full(X.shape[:1] if num_outputs is None else (X.shape[0], num_outputs), torch.nan)
+        first = earliest(illegal_input(X), first_outlying(outlying, X, y, kept))
+        return clean_rows(X, y, wrong, first, on_bad_row, limited)
 
     def taken(self, scaled: Tensor, X: Tensor) -> Tensor:
         """Standardized rows within range and the forecasts of rows X (..., N, D), in the precision of the run."""

@@ -35,7 +35,7 @@ def joint_covariance(model: OnlineModel, X: Tensor) -> Tensor:
     if model.online is None:
         return torch.diag_embed(distribution.variance.movedim(0, -1)).movedim((-2, -1), (0, 1))
     bound, state, layers = model.online.ensemble.bind(), model.online.state, model.online.ensemble.layers
-    inputs = next_inputs(layers, state, model.next_inputs(X.to(model.device, torch.float64)))
+    inputs = next_inputs(layers, state, model.next_inputs(X))
     weights = distribution.log_weights.exp()
     if distribution.log_weights.ndim > 1:  # some are absent from some rows: correlations of those that predict all
         weights = distribution.log_weights.amin(1).softmax(0)

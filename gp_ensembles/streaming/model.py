@@ -222,16 +222,16 @@ class OnlineModel:
         row = self._pipeline(X) if steps is None else None
         if row is not None and (predicted := row.predict(X, self._inputs[1], self._calibration)) is not None:
             return predicted
-        X, _, steps = self._arrived(X, None, steps)
+        rows = self._arrived(X, None, steps)
         if self.online is None:
             if self.config.on_bad_row == "refuse":
-                refuse(illegal_input(X), 1, self.feature_names)
-            y = X.new_zeros(0) if self.warm_y is None else self.warm_y
-            return running_mixture(self.config.ensemble.target, y, X.shape[0])
-        standard, _ = self._standard(X, all_next=True)
-        mixture = self.online.predict(standard.inputs, steps=steps, extra=standard.extra)
+                refuse(illegal_input(rows.X), 1, self.feature_names)
+            y = rows.X.new_zeros(0) if self.warm_y is None else self.warm_y
+            return running_mixture(self.config.ensemble.target, y, len(rows.X))
+        standard, _ = self._standard(rows, all_next=True)
+        mixture = self.online.predict(standard.inputs, steps=rows.steps, extra=standard.extra)
         known = after_mixture.calibrate_next(self._calibration, after_mixture.in_units(mixture, self.scales))
-        return known if self.point is None else self.point.mixed(known, self.point.predict(standard.inputs, steps))
+        return known if self.point is None else self.point.mixed(known, self.point.predict(standard.inputs, rows.steps))
 
     def predict_interval(self, X: Tensor, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
         """Ends, (N,) each, of intervals one step ahead at rows X (N, D)."""
@@ -258,10 +258,10 @@ class OnlineModel:
         scales, online, known = self.scales, self.online, self.warm_X
         assert online is not None
         assert known is not None
-        X = self._arrived(future_rows(X, known.shape[1])).X
-        check_forecast(self.config.ensemble.target, X.shape[0], self.num_rows, num_paths)
-        (path, followed), (standard, _) = self._inputs, self._standard(X)
-        inputs, first = path.taken(followed.within.limit(standard.scaled), X), self.predict(X[:1])
+        rows = self._arrived(future_rows(X, known.shape[1]))
+        check_forecast(self.config.ensemble.target, len(rows.X), self.num_rows, num_paths)
+        (path, followed), (standard, _) = self._inputs, self._standard(rows)
+        inputs, first = path.taken(followed.within.limit(standard.scaled), rows.X), self.predict(rows.X[:1])
         paths = forecast_rows(online, inputs, standard.extra, scales, first, num_paths, generator)
         return paths if self.point is None else with_point(paths, self.point.predict(inputs), generator)
 
@@ -283,7 +283,7 @@ class OnlineModel:
 
     def next_inputs(self, X: Tensor) -> Tensor:
         """Rows (N, D) that all come next as the ensemble takes them: standardized, within reach, and forecasts."""
-        return self._standard(X, all_next=True)[0].inputs
+        return self._standard(self._arrived(X), all_next=True)[0].inputs
 
     def targets(self, y: Tensor) -> Tensor:
         """Targets as the ensemble sees them: standardized if they are real numbers; float64."""
@@ -296,12 +296,10 @@ class OnlineModel:
             return clean_arrivals(X, y, self.config)
         return self._path.cleaned(partial(self._path.follow, self._followed), X, y)[1]
 
-    def _standard(
-        self, X: Tensor, y: Tensor | None = None, *, all_next: bool = False, first_row: int = 1
-    ) -> tuple[Standard, CleanRows]:
+    def _standard(self, arrived: Arrived, *, all_next: bool = False, first_row: int = 1) -> tuple[Standard, CleanRows]:
         """Consecutive rows, or rows that all come next, in standardized units, and as they are learned; or an error."""
         path, followed = self._inputs
-        standard, rows = path.cleaned(partial(path.each if all_next else path.follow, followed), X, y)
+        standard, rows = path.cleaned(partial(path.each if all_next else path.follow, followed), *arrived[:2])
         refuse(rows.refused, first_row, self.feature_names)
         return standard, rows
 
@@ -407,7 +405,7 @@ class OnlineModel:
     def _learn(self, online: OnlineEnsemble, arrived: Arrived) -> OnlinePredictions:
         """Inputs; features, experts, innovations, rule and mixture; units, recalibration and levels."""
         path, point, first_row = self._inputs[0], self.point, self.num_rows + 1
-        standard, clean = self._standard(arrived.X, arrived.y, first_row=first_row)
+        standard, clean = self._standard(arrived, first_row=first_row)
         y = without_point(clean.y, None if point is None else point.at)
         targets, followed, log_share = path.targets(y), standard.state, None
         rows = Rows(targets.to(standard.inputs), None, standard.extra, arrived.steps).simplified()

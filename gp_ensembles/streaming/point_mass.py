@@ -19,7 +19,6 @@ from gp_ensembles.distributions.point_mass import WithPointMass
 from gp_ensembles.engine.access_lock import uninterrupted
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.predictions import EnsemblePredictions
-from gp_ensembles.engine.state import snapshot
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
 from gp_ensembles.ensembles.presets import auto_for
 from gp_ensembles.ensembles.targets import BinaryTarget
@@ -103,7 +102,7 @@ class PointMass:
         Returns: its predictions, and log probabilities of the point before each target, (N,).
         """
         labels, frequency, shares = point_labels(y, self.at), self._frequency, list[Tensor]()
-        undo = [snapshot(part.state, len(y)) for part in (online, self.online)]
+        undo = [part.way_back(len(y)) for part in (online, self.online)]
         try:
             of_others = online.learn(inputs, rows)
             predictions = self.online.learn(self._seen(inputs), Rows(labels.to(inputs), steps=rows.steps))

@@ -219,7 +219,7 @@ def test_a_rejected_call_changes_nothing(change, error, words, generator):
 
 def test_what_cannot_be_a_fleet_is_refused(generator, tmp_path):
     refused(ValueError, "single real numbers as targets", lambda: Fleet(replace(QUICK, target=BinaryTarget())))
-    refused(ValueError, "warmup of Fleet must be at least 10, got 3", lambda: Fleet(QUICK, warmup=3))
+    refused(ValueError, "warmup is 3; at least 10 rows are needed", lambda: Fleet(QUICK, warmup=3))
     names, X, y = table(WARMUP, generator)
     with pytest.raises(ValueError, match="no series has 41 rows and 10 targets to begin with, the longest has 40 rows"):
         Fleet(QUICK, warmup=WARMUP + 1).fit(names, X, y)
@@ -237,8 +237,8 @@ def test_what_cannot_be_a_fleet_is_refused(generator, tmp_path):
         ({"dtype": "float32"}, "dtype must be torch.float64 or torch.float32, got 'float32'"),
         ({"dtype": torch.int64}, "dtype must be torch.float64 or torch.float32, got torch.int64"),
         ({"dtype": np.float32}, "dtype must be torch.float64 or torch.float32, got <class 'numpy.float32'>"),
-        ({"warmup": "200"}, "warmup of Fleet must be a whole number, got '200'"),
-        ({"seed": 0.5}, "seed of Fleet must be a whole number, got 0.5"),
+        ({"warmup": "200"}, "warmup must be a whole number, got '200'"),
+        ({"seed": 0.5}, "seed must be a whole number, got 0.5"),
         ({"coverages": 0.9}, "coverages must be a tuple of numbers such as .0.9,., got 0.9"),
         ({"coverages": "90%"}, "coverages must be a tuple of numbers such as .0.9,., got '90%'"),
         ({"own_variances": "no"}, "own_variances of Fleet must be True or False, got 'no'"),

@@ -46,14 +46,14 @@ def model(*records, dtype="float64", lags=None):
 def moments(one, X, y, place=-1):
     """What an expert says of each row, in the target's units, heard from the ensemble itself."""
     one.fit(X[:WARM], y[:WARM])
-    heard, observe = [], one.online.observe
+    heard, learn = [], one.online.learn
 
     def listening(*arguments, **more):
-        heard.append(observe(*arguments, **more))
+        heard.append(learn(*arguments, **more))
         return heard[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(one.online, "observe", listening)
+        patch.setattr(one.online, "learn", listening)
         one.observe(X[WARM:], y[WARM:])
     (predicted,) = (predictions.experts for predictions in heard)
     return predicted.mean[place] * one.scales.y_scale + one.scales.y_mean, predicted.variance[
