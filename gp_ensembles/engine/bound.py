@@ -6,7 +6,7 @@ plain arrays, which share the memory of the state. All other rows are left to bl
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter, is_
 from typing import Any, NamedTuple, final
@@ -23,10 +23,11 @@ from gp_ensembles.engine.recorded import Recording
 from gp_ensembles.engine.runners import RunnerBatches, SharedBases
 from gp_ensembles.engine.state import EnsembleState, named_tensors
 from gp_ensembles.engine.weighing import with_lags
-from gp_ensembles.experts.base import BoundExpert, Expert, LinearRow, RowExpert
+from gp_ensembles.experts.base import BoundExpert, Expert, LinearRow
 from gp_ensembles.experts.laplace import LatentGroup, join_latent
 from gp_ensembles.experts.linear_rows import RowBatches
 from gp_ensembles.features.base import FeatureMap
+from gp_ensembles.filters.rows import RowExpert
 from gp_ensembles.innovations import recursions
 from gp_ensembles.meta_learners.combined import RowRule, WeighedRow, row_rule
 from gp_ensembles.numerics.backends import rows_of
@@ -67,11 +68,13 @@ class RowEnsemble:
         rule: RowRule,
         batches: RowBatches,
         others: Sequence[tuple[slice, RowExpert]],
+        is_current: Callable[[], bool],
     ) -> None:
         layers, innovations = ensemble.layers, state.innovations
         assert layers.bank is not None
         assert innovations is not None
         self._rule, self._batches, self._others = rule, batches, tuple(others)
+        self.is_current: Callable[[], bool] = is_current  # whether nothing that was read has changed since
         self._models = layers.bank.row_constants
         self.num_copies: int = layers.num_copies
         each = [math.inf, *layers.bank.degrees_of_freedom]
@@ -90,7 +93,12 @@ class RowEnsemble:
 
     @classmethod
     def of(
-        cls, ensemble: Ensemble, bound: Sequence[BoundExpert], state: EnsembleState, shared_bases: SharedBases
+        cls,
+        ensemble: Ensemble,
+        bound: Sequence[BoundExpert],
+        state: EnsembleState,
+        shared_bases: SharedBases,
+        is_current: Callable[[], bool],
     ) -> "RowEnsemble | None":
         """The fast path of an ensemble; ``None`` where only blocks can run."""
         layers, like = ensemble.layers, state.meta.log_weights
@@ -122,7 +130,7 @@ class RowEnsemble:
         if not objects:
             return None
         maps = [ensemble.experts[places[0]].features for places in objects]
-        return cls(ensemble, state, rule, RowBatches(objects, maps, linear, starts), others)
+        return cls(ensemble, state, rule, RowBatches(objects, maps, linear, starts), others, is_current)
 
     def predict(self, x: Numbers) -> RowMixture | None:
         """The mixture of the next row x (D,); ``None`` if an expert does not predict it."""
@@ -245,7 +253,15 @@ _VERSION = attrgetter("_version")
 class BoundEnsemble:
     """Experts bound to their hyperparameters, their runners, and whether these are still up to date."""
 
-    def __init__(self, ensemble: Ensemble, state: EnsembleState, shared_bases: SharedBases) -> None:
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        state: EnsembleState,
+        shared_bases: SharedBases,
+        buffers: Mapping[str, Tensor | None],
+    ) -> None:
+        self._of_state = buffers
+        self.is_dropped = False  # once another is to take its place
         self._parameters = list(ensemble.parameters())
         self._as_bytes = all(p.device.type == "cpu" and p.is_contiguous() for p in self._parameters)
         self._memories = [p.detach().numpy().data for p in self._parameters] if self._as_bytes else []
@@ -280,11 +296,12 @@ class BoundEnsemble:
         """Inputs of a block as the experts see them, (B, D + P)."""
         return with_lags(self._ensemble.memory, self.state.history, X, y)[1]
 
-    def is_fresh(self, buffers: Mapping[str, Tensor | None]) -> bool:
-        """Whether nothing that was read has changed since, and the state is still in these buffers."""
+    def is_fresh(self) -> bool:
+        """Whether nothing that was read has changed since, and the state is still in its buffers."""
         # Without a Python loop over tensors: this runs for every row.
         return (
-            all(map(is_, map(buffers.get, self._names), self._tensors))
+            not self.is_dropped
+            and all(map(is_, map(self._of_state.get, self._names), self._tensors))
             and self._versions == list(map(_VERSION, self._buffers))
             and self._is_equal()
         )
@@ -292,7 +309,7 @@ class BoundEnsemble:
     @cached_property
     def row(self) -> RowEnsemble | None:
         """The fast path for single rows, to be flushed afterwards; ``None`` where only blocks can run."""
-        return RowEnsemble.of(self._ensemble, self.experts, self.state, self._shared_bases)
+        return RowEnsemble.of(self._ensemble, self.experts, self.state, self._shared_bases, self.is_fresh)
 
     def flush(self) -> None:
         """Complete the state after single rows."""

@@ -432,14 +432,16 @@ class OnlineEnsemble(nn.Module):
     def _invalidate(self) -> None:
         """Drop what was read from hyperparameters and state."""
         self._flush()
+        if self._bound_ensemble is not None:
+            self._bound_ensemble.is_dropped = True
         self._bound_ensemble = None
 
     def _bind(self) -> BoundEnsemble:
-        if self._bound_ensemble is None or not self._bound_ensemble.is_fresh(self._buffers):
-            self._flush()
+        if self._bound_ensemble is None or not self._bound_ensemble.is_fresh():
+            self._invalidate()
             shared_bases = self._make_contiguous()  # moved apart when the state goes to another device
             with torch.no_grad():  # covariances round otherwise where gradients are kept
-                self._bound_ensemble = BoundEnsemble(self.ensemble, self.state, shared_bases)
+                self._bound_ensemble = BoundEnsemble(self.ensemble, self.state, shared_bases, self._buffers)
         return self._bound_ensemble
 
     def _make_contiguous(self) -> SharedBases:
@@ -479,7 +481,7 @@ class OnlineEnsemble(nn.Module):
 def _match_forms(module: nn.Module, state_dict: MutableMapping[str, Tensor], prefix: str, *_: object) -> None:
     """Before loading: take on the form (covariance or square root) of each expert's saved state."""
     assert isinstance(module, OnlineEnsemble)
-    module._flush()
+    module._invalidate()
     kinds: list[type[FilterState]] = []
     forms: tuple[type[FilterState], ...] = (GaussianState, SquareRootState)
     for number, old in enumerate(module._kinds):
@@ -497,4 +499,3 @@ def _match_forms(module: nn.Module, state_dict: MutableMapping[str, Tensor], pre
         state_dict.setdefault(prefix + name, torch.zeros_like(module._buffer(name)))
     check_shapes(module, state_dict, prefix)
     module._kinds = tuple(kinds)
-    module._bound_ensemble = None

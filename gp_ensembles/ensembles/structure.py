@@ -25,10 +25,11 @@ from gp_ensembles.engine.state import EnsembleState
 from gp_ensembles.engine.weighing import Layers
 from gp_ensembles.ensembles.records import TABLE
 from gp_ensembles.ensembles.spec import EnsembleSpec
-from gp_ensembles.experts.adapters import ColumnsAdapter, HistogramBoosting
+from gp_ensembles.experts.adapters import ColumnsAdapter
 from gp_ensembles.experts.base import Traits
 from gp_ensembles.experts.classifiers import ClassifierAdapter, boosted_classes
 from gp_ensembles.experts.external import ExternalExpert, TrainedModels
+from gp_ensembles.experts.external_row import HistogramBoosting
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.laplace import LaplaceExpert
 from gp_ensembles.experts.multi_output import MultiOutputExpert

@@ -8,6 +8,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from numbers import Integral, Real
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -17,6 +18,7 @@ from gp_ensembles.files.checkpoint import solid
 
 T = TypeVar("T")
 _ITSELF = (bool, int, float, str, type(None))
+_LIKE: tuple[tuple[type, Any], ...] = (Integral, int), (Real, float), (str, str)  # as those of numpy
 _IN_MODULES = ("_parameters", "_buffers", "_modules", "_constraints", "_priors")  # of what every module has
 
 
@@ -109,6 +111,9 @@ class _Writer:
     def value(self, thing: Any) -> Any:
         if type(thing) in _ITSELF:
             return thing
+        for kind, plain in _LIKE:
+            if isinstance(thing, kind):
+                return plain(thing)
         if id(thing) not in self._places:
             self._kept.append(thing)  # so that no other object gets its id
             self._places[id(thing)] = -1
