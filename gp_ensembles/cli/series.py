@@ -22,11 +22,12 @@ from gp_ensembles.cli.out_folder import make_writable
 from gp_ensembles.cli.running import progress_bar
 from gp_ensembles.cli.seen_rows import NUM_FIRST, as_cells, skip_rows, starts_with
 from gp_ensembles.cli.summary import device_name
-from gp_ensembles.cli.tables import TableRequest
+from gp_ensembles.cli.tables import TABLES, TableRequest
 from gp_ensembles.cli.text_tables import as_csv, csv_line
 from gp_ensembles.cli.writing import CHECKPOINT, PREDICTIONS, SUMMARY
 from gp_ensembles.files.operations import remove_if_possible
 from gp_ensembles.files.replacing import PARTIAL, GrowingTable, complete, copy_file, staged, write_json, write_text
+from gp_ensembles.files.structure import from_plain, to_plain
 from gp_ensembles.fleet import Fleet
 from gp_ensembles.fleet.calls import SMALL, RefusedRowError
 from gp_ensembles.fleet.checkpoint import HEAD
@@ -81,7 +82,7 @@ def resume_series(
     folder = _folder(checkpoint)
     complete(folder)
     stopped = SeriesRun.load(folder, device)
-    rows = table.reopen(Fleet.notes_in(folder / FLEET)["columns"])
+    rows = table.reopen(from_plain(Fleet.notes_in(folder / FLEET)["columns"], TABLES))
     in_place = output.out.resolve() == folder.resolve()
     is_unfinished = stopped.is_unfinished(folder)
     if is_unfinished or skip_seen:
@@ -254,7 +255,7 @@ class SeriesRun:
             "num_read": self.num_read,
             "size": table.path.stat().st_size,
             "scores": {name: list(score) for name, score in self.scores.items()},
-            "columns": rows.to_plain(),
+            "columns": to_plain(rows.encoder, TABLES),
             "device": str(self.fleet.device),
         }
         self.fleet.save(out / FLEET, notes=notes)

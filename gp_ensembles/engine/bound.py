@@ -68,13 +68,12 @@ class RowEnsemble:
         rule: RowRule,
         batches: RowBatches,
         others: Sequence[tuple[slice, RowExpert]],
-        is_current: Callable[[], bool],
     ) -> None:
         layers, innovations = ensemble.layers, state.innovations
         assert layers.bank is not None
         assert innovations is not None
         self._rule, self._batches, self._others = rule, batches, tuple(others)
-        self.is_current: Callable[[], bool] = is_current  # whether nothing that was read has changed since
+        self.is_current: Callable[[], bool] = bool  # whether nothing that was read has changed since
         self._models = layers.bank.row_constants
         self.num_copies: int = layers.num_copies
         each = [math.inf, *layers.bank.degrees_of_freedom]
@@ -93,12 +92,7 @@ class RowEnsemble:
 
     @classmethod
     def of(
-        cls,
-        ensemble: Ensemble,
-        bound: Sequence[BoundExpert],
-        state: EnsembleState,
-        shared_bases: SharedBases,
-        is_current: Callable[[], bool],
+        cls, ensemble: Ensemble, bound: Sequence[BoundExpert], state: EnsembleState, shared_bases: SharedBases
     ) -> "RowEnsemble | None":
         """The fast path of an ensemble; ``None`` where only blocks can run."""
         layers, like = ensemble.layers, state.meta.log_weights
@@ -130,7 +124,7 @@ class RowEnsemble:
         if not objects:
             return None
         maps = [ensemble.experts[places[0]].features for places in objects]
-        return cls(ensemble, state, rule, RowBatches(objects, maps, linear, starts), others, is_current)
+        return cls(ensemble, state, rule, RowBatches(objects, maps, linear, starts), others)
 
     def predict(self, x: Numbers) -> RowMixture | None:
         """The mixture of the next row x (D,); ``None`` if an expert does not predict it."""
@@ -248,18 +242,13 @@ def _count_row(tally: Numbers, own: Numbers, weights: Numbers, mixed: float) -> 
 
 
 _VERSION = attrgetter("_version")
+Buffers = Mapping[str, Tensor | None]
 
 
 class BoundEnsemble:
     """Experts bound to their hyperparameters, their runners, and whether these are still up to date."""
 
-    def __init__(
-        self,
-        ensemble: Ensemble,
-        state: EnsembleState,
-        shared_bases: SharedBases,
-        buffers: Mapping[str, Tensor | None],
-    ) -> None:
+    def __init__(self, ensemble: Ensemble, state: EnsembleState, shared_bases: SharedBases, buffers: Buffers) -> None:
         self._of_state = buffers
         self.is_dropped = False  # once another is to take its place
         self._parameters = list(ensemble.parameters())
@@ -309,7 +298,10 @@ class BoundEnsemble:
     @cached_property
     def row(self) -> RowEnsemble | None:
         """The fast path for single rows, to be flushed afterwards; ``None`` where only blocks can run."""
-        return RowEnsemble.of(self._ensemble, self.experts, self.state, self._shared_bases, self.is_fresh)
+        row = RowEnsemble.of(self._ensemble, self.experts, self.state, self._shared_bases)
+        if row is not None:
+            row.is_current = self.is_fresh
+        return row
 
     def flush(self) -> None:
         """Complete the state after single rows."""

@@ -40,10 +40,10 @@ from gp_ensembles.experts.student_t import InverseGammaNoise, StudentTExpert
 from gp_ensembles.experts.window import Refit, WindowExpert
 from gp_ensembles.features import additive, compose, fourier, hilbert, linear, radial
 from gp_ensembles.features.base import PriorVariance
-from gp_ensembles.files.structure import Form, Table, renewed
+from gp_ensembles.files.structure import Form, Table
 from gp_ensembles.filters import states
-from gp_ensembles.filters.states import WindowState
-from gp_ensembles.filters.transitions import RandomWalk
+from gp_ensembles.filters.states import WindowState, gaussian_state, square_root_state
+from gp_ensembles.filters.transitions import CorrelatedWalk, ExponentialForgetting, RandomWalk, StabilizedForgetting
 from gp_ensembles.innovations.bank import InnovationBank, InnovationState
 from gp_ensembles.likelihoods import CountLikelihood, MulticlassLikelihood, OrdinalLikelihood, ProbitApproximation
 from gp_ensembles.likelihoods.classification import LogisticLikelihood, Probit
@@ -107,6 +107,7 @@ _KINDS: tuple[type, ...] = (
     states.StructuralState, states.RefittedState,
     ExternalExpert, GaussianExpert, LaplaceExpert, MultiOutputExpert, RefittedExpert, RobustExpert, StructuralExpert,
     StudentTExpert, WindowExpert, InitialFit, InverseGammaNoise, Refit, Traits, PriorVariance, RandomWalk,
+    CorrelatedWalk, ExponentialForgetting, StabilizedForgetting,
     HistogramBoosting,
     additive.AdditivePolynomialFeatures, additive.AdditiveSplineFeatures, compose.Clamp, compose.Concatenate,
     compose.SelectColumns, fourier.OptimizedFourierFeatures, fourier.RandomFourierFeatures,
@@ -124,11 +125,21 @@ _SPECIAL = {
     ClassifierAdapter: Form(_boosting_fields, boosted_classes),
     ColumnsAdapter: Form(lambda one: {"levels": one.levels, "has_deviation": one.has_deviation}, ColumnsAdapter),
     TrainedModels: Form(lambda _: {}, TrainedModels),  # they are trained again on the rows of their state
-    ReferenceAveraging: renewed(ReferenceAveraging, nn.Module, _places=dict),
+    ReferenceAveraging: Form(
+        lambda rule: {name: getattr(rule, name) for name in ("rule", "references", "prior", "share")},
+        ReferenceAveraging,
+    ),
 }
 ENSEMBLES: Table = Table.of(
     _KINDS,
     (gpytorch.Module, nn.Module),
     _SPECIAL,
-    {"exp": torch.exp, "log": torch.log, "softplus": softplus, "inv_softplus": inv_softplus},
+    {
+        "exp": torch.exp,
+        "log": torch.log,
+        "softplus": softplus,
+        "inv_softplus": inv_softplus,
+        "gaussian_state": gaussian_state,
+        "square_root_state": square_root_state,
+    },
 )

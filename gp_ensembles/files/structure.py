@@ -54,19 +54,6 @@ class Table(NamedTuple):
         return Table({**self.forms, **Table.of(kinds, special=special).forms}, self.functions)
 
 
-def renewed(kind: type, base: type, **anew: Callable[[], Any]) -> Form:
-    """A kind that is as its attributes say, but for those that begin anew, such as caches."""
-    form = _form(kind, (base,))
-
-    def fields(thing: Any) -> dict[str, Any]:
-        return {name: value for name, value in form.fields(thing).items() if name not in anew}
-
-    def make(**known: Any) -> Any:
-        return form.make(**known, **{name: first() for name, first in anew.items()})
-
-    return Form(fields, make)
-
-
 def _form(kind: type, bases: Sequence[type]) -> Form:
     if issubclass(kind, tuple):
         return Form(lambda thing: thing._asdict(), kind)

@@ -18,7 +18,7 @@ from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.files.structure import from_plain, to_plain
 from gp_ensembles.fleet.arrivals import numbered
 from gp_ensembles.fleet.calls import SMALL, CallRows, arrived, checked_rows, fleet_settings, refuse
-from gp_ensembles.fleet.checkpoint import read_about, read_about_units
+from gp_ensembles.fleet.checkpoint import read_about
 from gp_ensembles.fleet.ensemble_fleet import AllSetAsideError, EnsembleFleet, Names, listed
 from gp_ensembles.fleet.exported import SeriesModel
 from gp_ensembles.fleet.notes import (
@@ -364,8 +364,12 @@ class Fleet:
         if self.series is None:
             raise ValueError("nothing is fitted yet: no series has had its warm-up; observe more rows before saving")
         settings = {"spec": self.spec, **self._numbers, "dtype": str(self.dtype).removeprefix("torch.")}
-        fitted = {"ensemble": self.series.ensemble, "known_X": self._known_X}
-        own = {"settings": settings, **fitted, "waiting": self._waiting, "bad_rows": dict(self.bad_rows)}
+        own = {
+            "settings": settings,
+            "known_X": self._known_X,
+            "waiting": self._waiting,
+            "bad_rows": dict(self.bad_rows),
+        }
         self.series.save(folder, about={"fleet": to_plain(own, _FLEETS), "notes": dict(notes or {})}, progress=progress)
 
     @classmethod
@@ -383,10 +387,14 @@ class Fleet:
             FileNotFoundError: If there is no fleet in the folder.
             ValueError: If a file is damaged, or as :class:`Fleet` where it is made.
         """
-        known = from_plain(read_about_units(Path(folder)), _FLEETS)
+        about, _ = read_about(Path(folder))
+        if "fleet" not in about:
+            raise ValueError(f"{folder} was saved by EnsembleFleet; read it with the load of one")
+        known = from_plain(about["fleet"], _FLEETS)
         dtype = getattr(torch, known["settings"].pop("dtype"))
         fleet = cls(**known["settings"], dtype=dtype, device=device, folder=states)
-        fleet._begin(known["ensemble"].to(fleet.device), known["known_X"].to(fleet.device)).load(folder)
+        fleet._known_X = known["known_X"].to(fleet.device)
+        fleet.series = EnsembleFleet.load(folder, states=next_folder(fleet.folder), device=fleet.device)
         fleet.bad_rows = Counter(known["bad_rows"])
         fleet._waiting = {name: rows.to(fleet.device) for name, rows in known["waiting"].items()}
         return fleet
