@@ -82,7 +82,7 @@ def resume_series(
     folder = _folder(checkpoint)
     complete(folder)
     stopped = SeriesRun.load(folder, device)
-    rows = table.reopen(from_plain(Fleet.notes_in(folder / FLEET)["columns"], TABLES))
+    rows = table.reopen(from_plain(Fleet.notes_in(folder / FLEET)["columns"], _RUNS))
     in_place = output.out.resolve() == folder.resolve()
     is_unfinished = stopped.is_unfinished(folder)
     if is_unfinished or skip_seen:
@@ -154,6 +154,9 @@ class SeriesScore(NamedTuple):
         return {"rows": self.rows, **{name: value if self.rows else None for name, value in means.items()}}
 
 
+_RUNS = TABLES.with_kinds(SeriesScore)
+
+
 class SeriesRun:
     """A fleet on a table, with its scores and its position after ``num_read`` rows."""
 
@@ -170,9 +173,7 @@ class SeriesRun:
         """The run saved in a folder."""
         notes = Fleet.notes_in(folder / FLEET)
         run = cls(Fleet.load(folder / FLEET, device=notes["device"] if device is None else device))
-        run.scores = {name: SeriesScore(int(sums[0]), *sums[1:]) for name, sums in notes["scores"].items()}
-        run.num_read, run.run_id, reading = notes["num_read"], notes["run_id"], notes["reading"]
-        run.num_before, run.first, run.last = reading["before"], reading["first"], reading["last"]
+        vars(run).update(from_plain(notes["run"], _RUNS))
         return run
 
     def is_unfinished(self, folder: Path) -> bool:
@@ -250,12 +251,9 @@ class SeriesRun:
             return
         table.sync()
         notes: dict[str, Any] = {
-            "run_id": self.run_id,
-            "reading": {"before": self.num_before, "first": self.first, "last": self.last},
-            "num_read": self.num_read,
+            "run": to_plain({name: value for name, value in vars(self).items() if name != "fleet"}, _RUNS),
             "size": table.path.stat().st_size,
-            "scores": {name: list(score) for name, score in self.scores.items()},
-            "columns": to_plain(rows.encoder, TABLES),
+            "columns": to_plain(rows.encoder, _RUNS),
             "device": str(self.fleet.device),
         }
         self.fleet.save(out / FLEET, notes=notes)

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import torch
@@ -31,7 +31,6 @@ from gp_ensembles.engine.predictions import (
     concatenate_predictions,
 )
 from gp_ensembles.engine.quarantine import (
-    Quarantine,
     QuarantineReport,
     init_quarantine,
     quarantine_reports,
@@ -52,11 +51,8 @@ from gp_ensembles.engine.weighing import run_block
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import (
     ExternalState,
-    FilterState,
-    GaussianState,
     Predictions,
     RefittedState,
-    SquareRootState,
     StructuralState,
     WindowState,
 )
@@ -125,7 +121,7 @@ class OnlineEnsemble(nn.Module):
             self.register_buffer(name, value.detach().clone())
         self._make_contiguous()
         before_loading: Callable[..., object] = self.register_load_state_dict_pre_hook
-        before_loading(_match_forms)
+        before_loading(_before_loading)
         before_saving: Callable[..., object] = self.register_state_dict_pre_hook
         before_saving(OnlineEnsemble._flush)
 
@@ -478,24 +474,8 @@ class OnlineEnsemble(nn.Module):
         return {**self.__dict__, "_bound_ensemble": None}
 
 
-def _match_forms(module: nn.Module, state_dict: MutableMapping[str, Tensor], prefix: str, *_: object) -> None:
-    """Before loading: take on the form (covariance or square root) of each expert's saved state."""
+def _before_loading(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: str, *_: object) -> None:
+    """Raise before anything is loaded that does not fit; what was read of hyperparameters is read again."""
     assert isinstance(module, OnlineEnsemble)
     module._invalidate()
-    kinds: list[type[FilterState]] = []
-    forms: tuple[type[FilterState], ...] = (GaussianState, SquareRootState)
-    for number, old in enumerate(module._kinds):
-        names = {kind: [f"expert_{number}_{field}" for field in kind._fields] for kind in {old, *forms}}
-        found = (kind for kind in forms if all(prefix + name in state_dict for name in names[kind]))
-        new = next(found, old) if old in forms else old
-        if new is not old:
-            like = module._buffer(names[old][0])
-            for name in names[old]:
-                delattr(module, name)
-            for name in names[new]:
-                module.register_buffer(name, like.new_empty(state_dict[prefix + name].shape))
-        kinds.append(new)
-    for name in (f"quarantine_{field}" for field in Quarantine._fields):  # absent from older checkpoints
-        state_dict.setdefault(prefix + name, torch.zeros_like(module._buffer(name)))
     check_shapes(module, state_dict, prefix)
-    module._kinds = tuple(kinds)

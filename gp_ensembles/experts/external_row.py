@@ -9,14 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gp_ensembles.experts.adapters import (
-    LEAST_DEVIATION,
-    LOG_NORMAL,
-    ModelAdapter,
-    PredictFunction,
-    TrainingRows,
-    fit_scale,
-)
+from gp_ensembles.experts import adapters
 from gp_ensembles.filters.rows import RowExpert
 from gp_ensembles.filters.states import ExternalState
 from gp_ensembles.numerics.compiled import IS_COMPILED, compiled
@@ -35,7 +28,7 @@ Places = NDArray[np.int64]
 
 
 @final
-class HistogramBoosting(ModelAdapter):
+class HistogramBoosting(adapters.ModelAdapter):
     r"""Gradient-boosted trees for the mean, and others for the scale of the errors of predictions made before.
 
     .. math:: y \sim N(f(x), s(x)^2), \quad \log s(x) = \mathrm{E}[\log |e| \mid x] - \mathrm{E} \log |z|
@@ -45,13 +38,17 @@ class HistogramBoosting(ModelAdapter):
         self.num_trees = num_trees
         self.learning_rate = learning_rate
 
-    def fit(self, rows: TrainingRows) -> PredictFunction:
-        """Train both models; see :meth:`ModelAdapter.fit`."""
+    def fit(self, rows: adapters.TrainingRows) -> adapters.PredictFunction:
+        """Train both models; see :meth:`adapters.ModelAdapter.fit`."""
         mean = _trained(self.num_trees, self.learning_rate, _MEAN_LEAVES, _LEAST_IN_LEAF, rows.inputs, rows.targets)
-        scale = fit_scale(rows, partial(_trained, _SCALE_TREES, _SCALE_RATE, _SCALE_LEAVES, _LEAST_IN_SCALE_LEAF))
+        scale = adapters.fit_scale(
+            rows, partial(_trained, _SCALE_TREES, _SCALE_RATE, _SCALE_LEAVES, _LEAST_IN_SCALE_LEAF)
+        )
 
         def forecast(X: Tensor) -> tuple[Tensor, Tensor | None]:
-            return mean(X), None if scale is None else (scale(X) + LOG_NORMAL).exp().clamp_min(LEAST_DEVIATION)
+            return mean(X), None if scale is None else (scale(X) + adapters.LOG_NORMAL).exp().clamp_min(
+                adapters.LEAST_DEVIATION
+            )
 
         return forecast
 
@@ -169,7 +166,7 @@ def _predict_by_loops(trees: FlatTrees, X: Numbers, out: Numbers) -> None:
 _predict = compiled(_predict_by_loops) if IS_COMPILED else _predict_by_steps
 
 
-def completed(forecast: PredictFunction, size: float) -> Complete:
+def completed(forecast: adapters.PredictFunction, size: float) -> Complete:
     """A forecast whose deviation is ``size`` if it has none."""
 
     def complete(X: Tensor) -> tuple[Tensor, Tensor]:

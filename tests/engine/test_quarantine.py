@@ -71,14 +71,6 @@ def test_while_it_is_out_it_has_no_weight_and_is_said_to_return():
     assert str(report).endswith("it has returned from its prior")
 
 
-def test_a_state_of_before_there_was_a_quarantine_is_read():
-    online = OnlineEnsemble(Ensemble(experts(), FixedShare()))
-    old = {name: value for name, value in online.state_dict().items() if not name.startswith("quarantine")}
-    online.observe(*stream())
-    online.load_state_dict(old)
-    assert online.failures == ()
-
-
 @pytest.mark.parametrize("rule", [FixedShare(), DynamicModelAveraging(), OnlineNewton()])
 def test_when_everybody_has_failed_the_call_is_refused_and_nothing_changes(rule):
     X, y = stream()
