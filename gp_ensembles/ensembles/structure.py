@@ -101,7 +101,8 @@ _KINDS: tuple[type, ...] = (
     radial.RadialBasisFeatures, PriorVariance,
     CountLikelihood, classification.LogisticLikelihood, classification.MulticlassLikelihood,
     classification.OrdinalLikelihood, classification.Probit, predictive.GaussHermite, predictive.ProbitApproximation,
-    MarkovSwitching, BernoulliLikelihood, GaussianLikelihood, noise_models.HomoskedasticNoise, quadrature.GaussHermiteQuadrature1D,
+    MarkovSwitching, BernoulliLikelihood, GaussianLikelihood, noise_models.HomoskedasticNoise,
+    quadrature.GaussHermiteQuadrature1D,
     kernels.MaternKernel, kernels.RBFKernel, kernels.ScaleKernel, constraints.GreaterThan, constraints.Positive,
     nn.ModuleList, nn.Softplus,
 )  # fmt: skip

@@ -39,7 +39,7 @@ class HistogramBoosting(adapters.ModelAdapter):
         self.learning_rate = learning_rate
 
     def fit(self, rows: adapters.TrainingRows) -> adapters.PredictFunction:
-        """Train both models; see :meth:`adapters.ModelAdapter.fit`."""
+        """Train both models; see :meth:`~gp_ensembles.experts.adapters.ModelAdapter.fit`."""
         mean = _trained(self.num_trees, self.learning_rate, _MEAN_LEAVES, _LEAST_IN_LEAF, rows.inputs, rows.targets)
         scale = adapters.fit_scale(
             rows, partial(_trained, _SCALE_TREES, _SCALE_RATE, _SCALE_LEAVES, _LEAST_IN_SCALE_LEAF)
