@@ -197,8 +197,7 @@ class Fleet:
         """Forget everything, and fit only the shared hyperparameters to these rows; no series starts."""
         with self._restarted(names, X, y, must_fit=True) as (other, ready):
             warm, other.bad_rows, _ = without_outliers(self.config, {name: other._waiting[name] for name in ready})
-            fitted = fitted_ensemble(self.config, warm_ups(self.config, warm).standard, progress)
-            other._begin(*fitted)
+            other._begin(*fitted_ensemble(self.config, warm_ups(self.config, warm).standard, progress))
             other._waiting = {}
 
     @contextmanager
@@ -364,13 +363,9 @@ class Fleet:
         if self.series is None:
             raise ValueError("nothing is fitted yet: no series has had its warm-up; observe more rows before saving")
         settings = {"spec": self.spec, **self._numbers, "dtype": str(self.dtype).removeprefix("torch.")}
-        own = {
-            "settings": settings,
-            "known_X": self._known_X,
-            "waiting": self._waiting,
-            "bad_rows": dict(self.bad_rows),
-        }
-        self.series.save(folder, about={"fleet": to_plain(own, _FLEETS), "notes": dict(notes or {})}, progress=progress)
+        rows = {"known_X": self._known_X, "waiting": self._waiting, "bad_rows": dict(self.bad_rows)}
+        about = {"fleet": to_plain({"settings": settings, **rows}, _FLEETS), "notes": dict(notes or {})}
+        self.series.save(folder, about=about, progress=progress)
 
     @classmethod
     def load(
@@ -485,9 +480,9 @@ class Fleet:
 
     def _begin(self, ensemble: Ensemble, X: Tensor) -> EnsembleFleet:
         """Begin with an ensemble for rows such as X (N, D), and no series."""
-        notes, folder = first_notes(self.config, X.new_zeros(X.shape[1])), next_folder(self.folder)
-        self._known_X = X
-        self.series = EnsembleFleet(ensemble, folder=folder, notes=notes, own_variances=self.own_variances)
+        self._known_X, notes = X, first_notes(self.config, X.new_zeros(X.shape[1]))
+        folder, own = next_folder(self.folder), self.own_variances
+        self.series = EnsembleFleet(ensemble, folder=folder, notes=notes, own_variances=own)
         return self.series
 
     def _series_of(self, names: Sequence[Hashable]) -> EnsembleFleet:

@@ -32,7 +32,7 @@ from gp_ensembles.streaming.predictions import Intervals, OnlinePredictions
 Numbers = NDArray[np.float64]
 Places = NDArray[np.int64]
 _formulas, _grid, _rules = ROW
-_MAPS = map_components(torch.zeros(0, device="cpu"))
+_MAPS = map_components(torch.zeros(0, dtype=torch.float64, device="cpu"))
 _SQUARES = sum(part.square() for part in _MAPS).numpy()
 
 
