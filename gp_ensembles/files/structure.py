@@ -105,7 +105,7 @@ def to_plain(thing: Any, table: Table) -> dict[str, Any]:
 
 
 def from_plain(plain: Mapping[str, Any], table: Table) -> Any:
-    """The object that :func:`to_plain` wrote, on the host, with the tensors that it holds.
+    """The object that :func:`to_plain` wrote, on the host, in memory of its own.
 
     Raises:
         KeyError: If it is of no kind in the table.
@@ -122,7 +122,7 @@ def from_plain(plain: Mapping[str, Any], table: Table) -> Any:
         if name in _CONTAINERS:
             found.append(_CONTAINERS[name]([value(part) for part in parts]))
         elif name in _TENSORS:
-            found.append(_TENSORS[name](tensors[parts[0]], parts[1]))
+            found.append(_TENSORS[name](tensors[parts[0]].clone(), parts[1]))
         elif parts:
             found.append(kinds[name](**{field: value(part) for field, part in parts[0].items()}))
         else:
