@@ -17,9 +17,10 @@ from gp_ensembles.experts import (
     StudentTExpert,
     WindowExpert,
 )
-from gp_ensembles.experts.adapters import ColumnsAdapter, HistogramBoosting
+from gp_ensembles.experts.adapters import ColumnsAdapter
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.external import ExternalExpert
+from gp_ensembles.experts.external_row import HistogramBoosting
 from gp_ensembles.experts.refitted import InitialFit, RefittedExpert
 from gp_ensembles.experts.structural import StructuralExpert
 from gp_ensembles.experts.window import Refit

@@ -57,9 +57,9 @@ TABLE = {
         "numerics distributions experts features filters likelihoods meta_learners metrics innovations",
         "gpytorch numpy",
     ),
-    # What describes one. gpytorch: presets build kernels and likelihoods.
+    # What describes one. gpytorch: presets build kernels and likelihoods. files: what is built, as objects.
     "ensembles": (
-        "engine numerics experts features filters likelihoods meta_learners innovations spectral",
+        "engine numerics experts features filters likelihoods meta_learners innovations spectral files",
         "gpytorch numpy",
     ),
     # The one pipeline: tables in, distributions in the units of the target out.

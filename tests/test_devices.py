@@ -115,8 +115,7 @@ def test_fleets_without_units(kind, generator, tmp_path, same_on_both):
         fleet.add(["new"])
         fleet.add(["like another"], fleet.export(names[1]))
         fleet.save(tmp_path / device)
-        other = EnsembleFleet(ENSEMBLES[kind]().to(device))
-        other.load(tmp_path / device)
+        other = EnsembleFleet.load(tmp_path / device, device=device)
         some = ["new", "like another"]
         numbers = [part for one in predicted for part in (one.mean, one.variance, one.log_prob)]
         return [*numbers, fleet.log_weights(some), other.predict(some, there[:2]).mean]

@@ -12,25 +12,20 @@ identity, which changes nothing, are weighed by a fixed share that is partial to
 calibrated that costs at most :math:`\log(1/0.8)` once and 0.0004 nats per row.
 """
 
-import math
 from collections.abc import Iterable
 from functools import lru_cache
 from itertools import product
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gp_ensembles.calibration import maps
 from gp_ensembles.numerics import normal
 from gp_ensembles.numerics.backends import arrays_of, rows_of
-from gp_ensembles.numerics.normal_scores import LIMIT, TAIL, normal_score
-from gp_ensembles.numerics.student_t import normal_score_of
-
-Numbers = NDArray[np.float64]
+from gp_ensembles.numerics.normal_scores import LIMIT, normal_score
 
 _SHIFTS = (-0.5, -0.25, -0.1, 0.0, 0.1, 0.25, 0.5)
 _SCALES = (0.2, 0.4, 0.6, 0.75, 0.88, 1.0, 1.15, 1.4, 1.8)
@@ -79,7 +74,7 @@ def map_log_weights(state: RecalibrationState) -> Tensor:
     r"""Log weights (K, \*batch) of the components of the maps for the next targets."""
     weights: Tensor
     if state.shares.is_cpu:
-        formulas = (_ROW if state.shares.ndim == 1 else _constants(state.shares.device))[0]
+        formulas = (ROW if state.shares.ndim == 1 else _constants(state.shares.device))[0]
         weights = torch.from_numpy(formulas.in_force(state.candidates.numpy(), state.shares.numpy()))
     else:
         weights = maps.in_force(*state)
@@ -118,26 +113,10 @@ def recalibrate_block(state: RecalibrationState, pit: Tensor) -> tuple[Recalibra
     now = [part.cpu().numpy() for part in state]
     weights, density, moved = np.empty((len(u), len(_SHIFT))), np.empty_like(u), np.empty_like(u)
     for row, is_missing in enumerate(np.isnan(u[:, 0]).tolist()):
-        *after, weights[row], density[row], moved[row] = _ROW[0].step(rules, *now, p[row], value[row], u[row])
+        *after, weights[row], density[row], moved[row] = ROW[0].step(rules, *now, p[row], value[row], u[row])
         now = now if is_missing else after
     learned = RecalibrationState(*(torch.from_numpy(part).to(state.shares.device) for part in now))
     return learned, _as_block(*(torch.from_numpy(part).to(pit.device) for part in (weights, density, moved)))
-
-
-def recalibrate_row(state: RecalibrationState, u: float) -> tuple[RecalibrationState, Numbers, float, float, float]:
-    """:func:`recalibrate_block` of one observed target on plain arrays, where a call of torch costs more.
-
-    Returns: the state after it, log weights (K,) of the map before it, gain, transform, and by what the map widens.
-    """
-    formulas, grid, rules = _ROW
-    probability, z = np.array([u]), np.array([normal_score_of(u)])
-    is_within = TAIL <= u <= 1 - TAIL  # as nearly always; a call of arrays costs more than their numbers
-    p, value = formulas.inside(z, grid.shift, grid.scale) if is_within else formulas.at(grid, probability, z)
-    learned, shared, weights, density, moved = formulas.step(
-        rules, state.candidates.numpy(), state.shares.numpy(), p, value, probability
-    )
-    after = RecalibrationState(torch.from_numpy(learned), torch.from_numpy(shared))
-    return after, np.log(weights), math.log(density[0]), moved[0], math.sqrt(weights.dot(_SQUARES))
 
 
 def _as_block(weights: Tensor, density: Tensor, moved: Tensor) -> Recalibrations:
@@ -159,5 +138,4 @@ def _constants(device: torch.device) -> tuple[ModuleType, maps.Maps, maps.Rules]
     return arrays_of(maps), *numbers
 
 
-_SQUARES = (_SHIFT.square() + _SCALE.square()).numpy()
-_ROW = rows_of(maps), *_constants(_SHIFT.device)[1:]
+ROW: tuple[Any, maps.Maps, maps.Rules] = rows_of(maps), *_constants(_SHIFT.device)[1:]  # of one stream

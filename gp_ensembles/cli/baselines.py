@@ -1,7 +1,7 @@
 """Simple baselines scored on the same rows: of numbers, and of classes and counts."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gp_ensembles.cli.predictions import PredictedRows, rows_of_classes, rows_of_mixture, rows_of_numbers, rows_of_rates
 from gp_ensembles.distributions import StudentTMixture
@@ -24,44 +24,30 @@ DISCRETE_NAMES = ("previous value", "warm-up frequencies", "recursive linear reg
 _BAND = InnovationBank([InnovationModel(degrees_of_freedom=4, rate=0.05, autoregressive=False)])
 
 
-class Baselines(nn.Module):
+class Baselines:
     """Three simple online predictors of numbers, in standardized units, float64, on the host.
 
     Of warm-up rows X (N, D) and y (N,), NaN where missing.
     """
 
     names = NAMES
-    last: Tensor
-    center: Tensor
-    spread: Tensor
-    step: Tensor
 
     def __init__(self, X: Tensor, y: Tensor) -> None:
-        super().__init__()
         seen = y[~torch.isnan(y)]
-        self.register_buffer("last", seen[-1].clone())
-        self.register_buffer("center", seen.mean())
-        self.register_buffer("spread", seen.var(correction=0))
-        self.register_buffer("step", seen.diff().square().mean())
-        for name, value in _BAND.init(len(NAMES), y)._asdict().items():
-            self.register_buffer(f"band_{name}", value)
+        self._last, self._center = seen[-1], seen.mean()
+        self._spread, self._step = seen.var(correction=0), seen.diff().square().mean()
+        self._band: InnovationState = _BAND.init(len(NAMES), y)
         self.linear: OnlineEnsemble = _linear(GaussianExpert(LinearFeatures.from_data(X)), X, y)
-
-    @property
-    def _band(self) -> InnovationState:
-        return InnovationState(*(getattr(self, f"band_{name}") for name in InnovationState._fields))
 
     @torch.no_grad()
     def observe(self, X: Tensor, y: Tensor, targets: Tensor, scales: Standardizer) -> dict[str, PredictedRows]:
         """Predict each target of rows ``X`` (B, D), ``y`` (B,), then learn it; ``targets`` are y in their units."""
         linear = self.linear.observe(X, y)
-        previous = fill_forward(torch.cat([self.last.unsqueeze(0), y]))
-        self.last.copy_(previous[-1])
-        mean = torch.stack([previous[:-1], self.center.expand(y.shape), linear.mean])
-        variance = torch.stack([self.step.expand(y.shape), self.spread.expand(y.shape), linear.variance])
-        after, found = _BAND.update_block(self._band, mean, variance, y, missing=torch.isnan(y))
-        for old, new in zip(self._band, after, strict=True):
-            old.copy_(new)
+        previous = fill_forward(torch.cat([self._last.unsqueeze(0), y]))
+        self._last = previous[-1]
+        mean = torch.stack([previous[:-1], self._center.expand(y.shape), linear.mean])
+        variance = torch.stack([self._step.expand(y.shape), self._spread.expand(y.shape), linear.variance])
+        self._band, found = _BAND.update_block(self._band, mean, variance, y, missing=torch.isnan(y))
         certain = y.new_zeros(1)
         parts = zip(NAMES, found.mean, found.variance, found.degrees_of_freedom, strict=True)
         shift, scale = scales.y_mean.cpu(), scales.y_scale.cpu()
@@ -85,43 +71,37 @@ def fill_forward(values: Tensor) -> Tensor:
     return values[torch.where(torch.isnan(values), 0, places).cummax(0).values]
 
 
-class DiscreteBaselines(nn.Module):
+class DiscreteBaselines:
     """As :class:`Baselines`, of classes, levels or counts."""
 
     names = DISCRETE_NAMES
-    last: Tensor
-    frequencies: Tensor
-    transitions: Tensor
 
     def __init__(self, X: Tensor, y: Tensor, target: Target) -> None:
-        super().__init__()
         seen = y[~torch.isnan(y)]
         self.num_classes: int | None = target.num_labels
         self.is_ordered: bool = target.is_ordered
-        self.register_buffer("last", seen[-1].clone())
+        self._last = seen[-1]
         if self.num_classes is None:
-            self.register_buffer("frequencies", seen.mean())
-            self.register_buffer("transitions", seen.new_empty(0))
+            self._frequencies, self._transitions = seen.mean(), seen.new_empty(0)
         else:
             labels = seen.long()
             counts = torch.bincount(labels, minlength=self.num_classes).to(y) + 1
             pairs = torch.bincount(labels[:-1] * self.num_classes + labels[1:], minlength=self.num_classes**2)
             table = pairs.reshape(self.num_classes, self.num_classes).to(y) + counts / counts.sum()
-            self.register_buffer("frequencies", counts / counts.sum())
-            self.register_buffer("transitions", table / table.sum(-1, keepdim=True))
+            self._frequencies, self._transitions = counts / counts.sum(), table / table.sum(-1, keepdim=True)
         self.linear: OnlineEnsemble = _linear(target.expert(LinearFeatures.from_data(X), y), X, y)
 
     def observe(self, X: Tensor, y: Tensor, targets: Tensor, scales: Standardizer) -> dict[str, PredictedRows]:
         """As :meth:`Baselines.observe`; discrete targets have no units."""
         linear = self.linear.observe(X, y).mixture
         assert isinstance(linear, LatentMixture)
-        previous = fill_forward(torch.cat([self.last.unsqueeze(0), y]))
-        self.last.copy_(previous[-1])
+        previous = fill_forward(torch.cat([self._last.unsqueeze(0), y]))
+        self._last = previous[-1]
         if self.num_classes is None:
-            rates = previous[:-1] + 0.5, self.frequencies.expand(y.shape)
+            rates = previous[:-1] + 0.5, self._frequencies.expand(y.shape)
             simple = [rows_of_rates(rate, y) for rate in rates]
         else:
-            tables = self.transitions[previous[:-1].long()], self.frequencies.expand(y.shape[0], -1)
+            tables = self._transitions[previous[:-1].long()], self._frequencies.expand(y.shape[0], -1)
             simple = [self._rows(table, y) for table in tables]
         return dict(zip(DISCRETE_NAMES, [*simple, rows_of_mixture(linear, y)], strict=True))
 

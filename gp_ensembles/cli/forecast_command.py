@@ -98,7 +98,7 @@ def with_rows_between(rows: Rows, encoder: TableEncoder) -> Rows:
 
 def _all_rows(data: str, stream: ScoredStream) -> Rows:
     """The rows of a table that follow the run."""
-    rows = TableRequest(data).reopen(stream.encoder.to_plain())
+    rows = TableRequest(data).reopen(stream.encoder)
     if rows.is_at_end:
         raise ValueError(f"{rows.path} has a header but no data rows")
     return Rows.join(list(rows))

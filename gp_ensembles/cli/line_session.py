@@ -5,15 +5,17 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from gp_ensembles.cli.tables import TABLES
 from gp_ensembles.distributions import LatentMixture
-from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoint
+from gp_ensembles.files.checkpoint import Kind, rebuilt, write_checkpoint
+from gp_ensembles.files.structure import from_plain, to_plain
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.late import LateTargets
 from gp_ensembles.streaming.predictions import StreamDistribution
@@ -23,7 +25,7 @@ from gp_ensembles.tables.encoder import TableEncoder, TableError
 from gp_ensembles.tables.frames import cells_of_records
 from gp_ensembles.tables.raw import RawRows
 
-_KIND = Kind("gp_ensembles lines", 6, "a stream of lines", "give the checkpoint.pt that a stream of lines wrote")
+_KIND = Kind("gp_ensembles lines", 7, "a stream of lines", "give the checkpoint.pt that a stream of lines wrote")
 _FARTHEST = 1e100
 WINDOW = 100  # most rows pending without a target
 PATIENCE = 5  # later rows with targets after which a pending row is dropped
@@ -94,6 +96,10 @@ class Tally:
     seconds: float = 0.0  # time spent on answering
     num_lines: int = 0  # lines read from the current source
     first_line: str = ""  # a checksum of the first of them
+
+
+_OTHERS = ("_late", "problem", "has_just_started")  # what is not in the file, or apart
+_LINES = TABLES.with_kinds(Tally, TableOptions, _WarmRow)
 
 
 class LineSession:
@@ -195,36 +201,21 @@ class LineSession:
 
     def save(self, path: Path) -> None:
         """Write a checkpoint atomically."""
-        late = self._late
-        content = {
-            "config": self.config.to_plain(),
-            "target": self.target,
-            "options": asdict(self.options),
-            "window": self.window,
-            "tally": list(astuple(self.tally)),
-            "encoder": None if self.encoder is None else self.encoder.to_plain(),
-            "next_fit": self._next_fit,
-            "warm": [[key, *row] for key, row in self._warm.items()],
-            "model": None if late is None else late.model.content(),
-            "late": None if late is None else late.content(),
-            "intervals": [[key, *ends] for key, ends in self._intervals.items()],
-            "known": list(self._known),
-        }
-        write_checkpoint(path, _KIND, content)
+        late, own = self._late, {name: value for name, value in vars(self).items() if name not in _OTHERS}
+        parts = {} if late is None else {"model": late.model.content(), "late": late.content()}
+        write_checkpoint(path, _KIND, {"session": to_plain(own, _LINES), **parts})
 
     @classmethod
     def load(cls, path: Path) -> "LineSession":
         """Read a session, to continue where it was saved."""
-        content = read_checkpoint(path, _KIND)
-        options = TableOptions(**content["options"])
-        session = cls(StreamConfig.from_plain(content["config"]), content["target"], options, content["window"])
-        session.tally = Tally(*content["tally"])
-        session._next_fit = content["next_fit"]
-        session._warm = {key: _WarmRow(*row) for key, *row in content["warm"]}
-        session._known = dict.fromkeys(content["known"])
-        session._intervals = {key: (lower, upper) for key, lower, upper in content["intervals"]}
-        if content["encoder"] is not None:
-            session.encoder = TableEncoder.from_plain(content["encoder"])
+        return rebuilt(path, _KIND, cls._read, "start the stream again")
+
+    @classmethod
+    def _read(cls, content: dict[str, Any]) -> "LineSession":
+        known = from_plain(content["session"], _LINES)
+        session = cls(known["config"], known["target"])
+        vars(session).update(known)
+        if "late" in content:
             session._late = LateTargets.restore(OnlineModel.from_content(content["model"]), content["late"])
         return session
 

@@ -17,7 +17,7 @@ from gp_ensembles.calibration.levels import CoverageState, init_coverage
 from gp_ensembles.cli.baselines import Baselines, DiscreteBaselines
 from gp_ensembles.cli.predictions import MODEL, Chunk, Coverages, Scores, count_intervals, interval_columns, score_block
 from gp_ensembles.cli.report.history import Bins, RunHistory
-from gp_ensembles.cli.tables import check_table, check_warm_up_rows
+from gp_ensembles.cli.tables import TABLES, check_table, check_warm_up_rows
 from gp_ensembles.files.checkpoint import Kind, rebuilt, write_checkpoint
 from gp_ensembles.files.structure import Form, Table, from_plain, to_plain
 from gp_ensembles.metrics.discrete import ClassScores, init_class_scores
@@ -25,7 +25,6 @@ from gp_ensembles.metrics.streaming import StreamScores, init_scores
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.checks import clean_arrivals, illegal_target
-from gp_ensembles.streaming.content import STREAMS
 from gp_ensembles.tables import RowStream
 from gp_ensembles.tables.encoder import TableEncoder
 from gp_ensembles.tables.rows import Rows
@@ -248,19 +247,19 @@ def build_baselines(model: OnlineModel) -> Baselines | DiscreteBaselines:
     return Baselines(X, y) if target.is_real else DiscreteBaselines(X, y, target)
 
 
-_SCORED: Table = STREAMS.with_kinds(
+SCORED: Table = TABLES.with_kinds(
     Timings, StreamProgress, Rows, Baselines, DiscreteBaselines, StreamScores, ClassScores, CoverageState, RunHistory,
     Bins,
     special={np.ndarray: Form(lambda array: {"values": torch.from_numpy(array)}, lambda values: values.numpy())},
 )  # fmt: skip
-_KEPT = ("name", "baselines", "progress", "clock", "scores", "coverages", "anomaly_counts", "history")
+_GIVEN = ("name", "encoder", "baselines", "progress", "clock")
+_KEPT = (*_GIVEN, "scores", "coverages", "anomaly_counts", "history")
 
 
 def save_checkpoint(stream: ScoredStream, path: str | os.PathLike[str]) -> None:
     """Write a stream to a file atomically: a reader finds the old file or the new one."""
-    own = to_plain({name: getattr(stream, name) for name in _KEPT}, _SCORED)
-    content = {"model": stream.model.content(), "encoder": stream.encoder.to_plain(), "stream": own}
-    write_checkpoint(Path(path), _KIND, content)
+    own = to_plain({name: getattr(stream, name) for name in _KEPT}, SCORED)
+    write_checkpoint(Path(path), _KIND, {"model": stream.model.content(), "stream": own})
 
 
 def load_checkpoint(path: str | os.PathLike[str], *, device: str | None = None) -> ScoredStream:
@@ -270,8 +269,7 @@ def load_checkpoint(path: str | os.PathLike[str], *, device: str | None = None) 
 
 def _rebuild(content: dict[str, Any], device: str | None) -> ScoredStream:
     model = OnlineModel.from_content(content["model"], device=device)
-    known, encoder = from_plain(content["stream"], _SCORED), TableEncoder.from_plain(content["encoder"])
-    parts = (known[name] for name in ("baselines", "progress", "clock"))
-    stream = ScoredStream(known["name"], encoder, model, *parts)
+    known = from_plain(content["stream"], SCORED)
+    stream = ScoredStream(model=model, **{name: known[name] for name in _GIVEN})
     vars(stream).update(known)
     return stream

@@ -22,11 +22,12 @@ from gp_ensembles.cli.out_folder import make_writable
 from gp_ensembles.cli.running import progress_bar
 from gp_ensembles.cli.seen_rows import NUM_FIRST, as_cells, skip_rows, starts_with
 from gp_ensembles.cli.summary import device_name
-from gp_ensembles.cli.tables import TableRequest
+from gp_ensembles.cli.tables import TABLES, TableRequest
 from gp_ensembles.cli.text_tables import as_csv, csv_line
 from gp_ensembles.cli.writing import CHECKPOINT, PREDICTIONS, SUMMARY
 from gp_ensembles.files.operations import remove_if_possible
 from gp_ensembles.files.replacing import PARTIAL, GrowingTable, complete, copy_file, staged, write_json, write_text
+from gp_ensembles.files.structure import from_plain, to_plain
 from gp_ensembles.fleet import Fleet
 from gp_ensembles.fleet.calls import SMALL, RefusedRowError
 from gp_ensembles.fleet.checkpoint import HEAD
@@ -81,7 +82,7 @@ def resume_series(
     folder = _folder(checkpoint)
     complete(folder)
     stopped = SeriesRun.load(folder, device)
-    rows = table.reopen(Fleet.notes_in(folder / FLEET)["columns"])
+    rows = table.reopen(from_plain(Fleet.notes_in(folder / FLEET)["columns"], _RUNS))
     in_place = output.out.resolve() == folder.resolve()
     is_unfinished = stopped.is_unfinished(folder)
     if is_unfinished or skip_seen:
@@ -153,6 +154,9 @@ class SeriesScore(NamedTuple):
         return {"rows": self.rows, **{name: value if self.rows else None for name, value in means.items()}}
 
 
+_RUNS = TABLES.with_kinds(SeriesScore)
+
+
 class SeriesRun:
     """A fleet on a table, with its scores and its position after ``num_read`` rows."""
 
@@ -169,9 +173,7 @@ class SeriesRun:
         """The run saved in a folder."""
         notes = Fleet.notes_in(folder / FLEET)
         run = cls(Fleet.load(folder / FLEET, device=notes["device"] if device is None else device))
-        run.scores = {name: SeriesScore(int(sums[0]), *sums[1:]) for name, sums in notes["scores"].items()}
-        run.num_read, run.run_id, reading = notes["num_read"], notes["run_id"], notes["reading"]
-        run.num_before, run.first, run.last = reading["before"], reading["first"], reading["last"]
+        vars(run).update(from_plain(notes["run"], _RUNS))
         return run
 
     def is_unfinished(self, folder: Path) -> bool:
@@ -249,12 +251,9 @@ class SeriesRun:
             return
         table.sync()
         notes: dict[str, Any] = {
-            "run_id": self.run_id,
-            "reading": {"before": self.num_before, "first": self.first, "last": self.last},
-            "num_read": self.num_read,
+            "run": to_plain({name: value for name, value in vars(self).items() if name != "fleet"}, _RUNS),
             "size": table.path.stat().st_size,
-            "scores": {name: list(score) for name, score in self.scores.items()},
-            "columns": rows.to_plain(),
+            "columns": to_plain(rows.encoder, _RUNS),
             "device": str(self.fleet.device),
         }
         self.fleet.save(out / FLEET, notes=notes)

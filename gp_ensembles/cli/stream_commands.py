@@ -206,7 +206,7 @@ def _resume(values: Namespace) -> int:
         return answer_lines(session, request(values), values)
     is_completed = complete(values.out)  # its tables were about to be put in their places when it was killed
     stopped = load_checkpoint(values.checkpoint, device=values.device)
-    rows = request(values).reopen(stopped.encoder.to_plain())
+    rows = request(values).reopen(stopped.encoder)
     if not rows.has_target:
         raise ValueError(f"{rows.path} has no column named {rows.target_name}, the target of the stream")
     had_rows = not rows.is_at_end

@@ -1,25 +1,32 @@
 """Rows of a run from a file, a pipe, a folder or a package, and checks that a config can run on them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from gp_ensembles.data import Table, load, load_folder
 from gp_ensembles.data.folder import folder_file
 from gp_ensembles.ensembles.targets import Target
+from gp_ensembles.files.structure import Table as Kinds
 from gp_ensembles.streaming import StreamConfig
 from gp_ensembles.streaming.columns import constant_columns, forecast_places
 from gp_ensembles.streaming.config import MIN_WARM_UP
-from gp_ensembles.tables import RowStream, TableOptions, open_rows
+from gp_ensembles.streaming.content import STREAMS
+from gp_ensembles.tables import RowStream, TableOptions, columns, open_rows
+from gp_ensembles.tables.clock import Clock
+from gp_ensembles.tables.encoder import TableEncoder
 from gp_ensembles.tables.frames import array_source
 from gp_ensembles.tables.raw import RawSource
 from gp_ensembles.tables.rows import Rows
 from gp_ensembles.tables.stream import reopen_rows
 
 _PREFIX = "name:"
+TABLES: Kinds = STREAMS.with_kinds(  # what files of runs on a table hold
+    TableEncoder, Clock, columns.TargetColumn, columns.NumberColumn, columns.BooleanColumn, columns.CategoryColumn,
+    columns.HashedColumn, columns.DateColumn, columns.DroppedColumn,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -44,10 +51,10 @@ class TableRequest:
         rows.name = name or rows.name
         return rows
 
-    def reopen(self, columns: Mapping[str, Any]) -> RowStream:
-        """More rows of a table, whose encoder was saved as plain containers; targets may be missing."""
+    def reopen(self, encoder: TableEncoder) -> RowStream:
+        """More rows of a table with this encoder; targets may be missing."""
         source, _, name, options = self._source()
-        rows = reopen_rows(source, columns, options)
+        rows = reopen_rows(source, encoder, options)
         rows.name = name or rows.name
         return rows
 

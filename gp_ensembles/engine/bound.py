@@ -6,7 +6,7 @@ plain arrays, which share the memory of the state. All other rows are left to bl
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter, is_
 from typing import Any, NamedTuple, final
@@ -22,10 +22,11 @@ from gp_ensembles.engine.quarantine import places_out
 from gp_ensembles.engine.recorded import Recording
 from gp_ensembles.engine.runners import RunnerBatches, SharedBases
 from gp_ensembles.engine.state import EnsembleState, named_tensors
-from gp_ensembles.experts.base import BoundExpert, Expert, LinearRow, RowExpert
+from gp_ensembles.experts.base import BoundExpert, Expert, LinearRow
 from gp_ensembles.experts.laplace import LatentGroup, join_latent
 from gp_ensembles.experts.linear_rows import RowBatches
 from gp_ensembles.features.base import FeatureMap
+from gp_ensembles.filters.rows import RowExpert
 from gp_ensembles.innovations import recursions
 from gp_ensembles.meta_learners.combined import RowRule, WeighedRow, row_rule
 from gp_ensembles.numerics.backends import rows_of
@@ -71,6 +72,7 @@ class RowEnsemble:
         assert layers.bank is not None
         assert innovations is not None
         self._rule, self._batches, self._others = rule, batches, tuple(others)
+        self.is_current: Callable[[], bool] = bool  # whether nothing that was read has changed since
         self._models = layers.bank.row_constants
         self.num_copies: int = layers.num_copies
         each = [math.inf, *layers.bank.degrees_of_freedom]
@@ -239,12 +241,15 @@ def _count_row(tally: Numbers, own: Numbers, weights: Numbers, mixed: float) -> 
 
 
 _VERSION = attrgetter("_version")
+Buffers = Mapping[str, Tensor | None]
 
 
 class BoundEnsemble:
     """Experts bound to their hyperparameters, their runners, and whether these are still up to date."""
 
-    def __init__(self, ensemble: Ensemble, state: EnsembleState, shared_bases: SharedBases) -> None:
+    def __init__(self, ensemble: Ensemble, state: EnsembleState, shared_bases: SharedBases, buffers: Buffers) -> None:
+        self._of_state = buffers
+        self.is_dropped = False  # once another is to take its place
         self._parameters = list(ensemble.parameters())
         self._as_bytes = all(p.device.type == "cpu" and p.is_contiguous() for p in self._parameters)
         self._memories = [p.detach().numpy().data for p in self._parameters] if self._as_bytes else []
@@ -275,11 +280,12 @@ class BoundEnsemble:
         self.recording: Recording | None = None  # made on first use
         self.batches: RunnerBatches = RunnerBatches.of(self.experts, state.experts, shared_bases)
 
-    def is_fresh(self, buffers: Mapping[str, Tensor | None]) -> bool:
-        """Whether nothing that was read has changed since, and the state is still in these buffers."""
+    def is_fresh(self) -> bool:
+        """Whether nothing that was read has changed since, and the state is still in its buffers."""
         # Without a Python loop over tensors: this runs for every row.
         return (
-            all(map(is_, map(buffers.get, self._names), self._tensors))
+            not self.is_dropped
+            and all(map(is_, map(self._of_state.get, self._names), self._tensors))
             and self._versions == list(map(_VERSION, self._buffers))
             and self._is_equal()
         )
@@ -287,7 +293,10 @@ class BoundEnsemble:
     @cached_property
     def row(self) -> RowEnsemble | None:
         """The fast path for single rows, to be flushed afterwards; ``None`` where only blocks can run."""
-        return RowEnsemble.of(self._ensemble, self.experts, self.state, self._shared_bases)
+        row = RowEnsemble.of(self._ensemble, self.experts, self.state, self._shared_bases)
+        if row is not None:
+            row.is_current = self.is_fresh
+        return row
 
     def flush(self) -> None:
         """Complete the state after single rows."""

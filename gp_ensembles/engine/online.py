@@ -1,7 +1,7 @@
 """Online ensemble: the object that owns a state, learns from rows in place, predicts, saves and loads."""
 
 import copy
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import torch
@@ -23,7 +23,6 @@ from gp_ensembles.engine.input_checks import (
 from gp_ensembles.engine.learning import Learning
 from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions, concatenate_mixtures
 from gp_ensembles.engine.quarantine import (
-    Quarantine,
     QuarantineReport,
     init_quarantine,
     quarantine_reports,
@@ -36,10 +35,7 @@ from gp_ensembles.engine.upkeep import UpkeepReport, coming, maintain_
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import (
     ExternalState,
-    FilterState,
-    GaussianState,
     RefittedState,
-    SquareRootState,
     StructuralState,
     WindowState,
 )
@@ -107,7 +103,7 @@ class OnlineEnsemble(nn.Module):
             self.register_buffer(name, value.detach().clone())
         self._make_contiguous()
         before_loading: Callable[..., object] = self.register_load_state_dict_pre_hook
-        before_loading(_match_forms)
+        before_loading(_before_loading)
         before_saving: Callable[..., object] = self.register_state_dict_pre_hook
         before_saving(OnlineEnsemble._flush)
 
@@ -320,14 +316,16 @@ class OnlineEnsemble(nn.Module):
     def _invalidate(self) -> None:
         """Drop what was read from hyperparameters and state."""
         self._flush()
+        if self._bound_ensemble is not None:
+            self._bound_ensemble.is_dropped = True
         self._bound_ensemble = None
 
     def _bind(self) -> BoundEnsemble:
-        if self._bound_ensemble is None or not self._bound_ensemble.is_fresh(self._buffers):
-            self._flush()
+        if self._bound_ensemble is None or not self._bound_ensemble.is_fresh():
+            self._invalidate()
             shared_bases = self._make_contiguous()  # moved apart when the state goes to another device
             with torch.no_grad():  # covariances round otherwise where gradients are kept
-                self._bound_ensemble = BoundEnsemble(self.ensemble, self.state, shared_bases)
+                self._bound_ensemble = BoundEnsemble(self.ensemble, self.state, shared_bases, self._buffers)
         return self._bound_ensemble
 
     def _make_contiguous(self) -> SharedBases:
@@ -364,25 +362,8 @@ class OnlineEnsemble(nn.Module):
         return {**self.__dict__, "_bound_ensemble": None}
 
 
-def _match_forms(module: nn.Module, state_dict: MutableMapping[str, Tensor], prefix: str, *_: object) -> None:
-    """Before loading: take on the form (covariance or square root) of each expert's saved state."""
+def _before_loading(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: str, *_: object) -> None:
+    """Raise before anything is loaded that does not fit; what was read of hyperparameters is read again."""
     assert isinstance(module, OnlineEnsemble)
-    module._flush()
-    kinds: list[type[FilterState]] = []
-    forms: tuple[type[FilterState], ...] = (GaussianState, SquareRootState)
-    for number, old in enumerate(module._kinds):
-        names = {kind: [f"expert_{number}_{field}" for field in kind._fields] for kind in {old, *forms}}
-        found = (kind for kind in forms if all(prefix + name in state_dict for name in names[kind]))
-        new = next(found, old) if old in forms else old
-        if new is not old:
-            like = module._buffer(names[old][0])
-            for name in names[old]:
-                delattr(module, name)
-            for name in names[new]:
-                module.register_buffer(name, like.new_empty(state_dict[prefix + name].shape))
-        kinds.append(new)
-    for name in (f"quarantine_{field}" for field in Quarantine._fields):  # absent from older checkpoints
-        state_dict.setdefault(prefix + name, torch.zeros_like(module._buffer(name)))
+    module._invalidate()
     check_shapes(module, state_dict, prefix)
-    module._kinds = tuple(kinds)
-    module._bound_ensemble = None

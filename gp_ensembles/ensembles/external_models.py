@@ -9,9 +9,10 @@ from torch import Tensor
 from gp_ensembles.ensembles.build import NamedExpert
 from gp_ensembles.ensembles.extra_experts import ExpertRecord, WarmUp, check_adapter
 from gp_ensembles.ensembles.spec_checks import check_fields
-from gp_ensembles.experts.adapters import LAST_ERRORS, ColumnsAdapter, HistogramBoosting, ModelAdapter, check_levels
+from gp_ensembles.experts.adapters import LAST_ERRORS, ColumnsAdapter, ModelAdapter, check_levels
 from gp_ensembles.experts.classifiers import boosted_classes
 from gp_ensembles.experts.external import ExternalExpert
+from gp_ensembles.experts.external_row import HistogramBoosting
 from gp_ensembles.features.linear import InputFeatures
 
 _FIRST, _RENEWED = 10, 50  # rows until the size of errors of forecasts is first computed, and between updates of it
@@ -23,7 +24,7 @@ _TRAININGS = 4  # the first is after a quarter of the warm-up rows, so that erro
 class Boosting(ExpertRecord):
     """Histogram gradient boosting, retrained as rows come: best where the function has steps.
 
-    A second model learns the scale of the errors, see :class:`~gp_ensembles.experts.adapters.HistogramBoosting`.
+    A second model learns the scale of the errors, see :class:`~gp_ensembles.experts.external_row.HistogramBoosting`.
     Probabilities of classes are calibrated, see :class:`~gp_ensembles.experts.classifiers.ClassifierAdapter`. All are
     trained after a quarter, a half and all of the warm-up rows, and so on, see
     :class:`~gp_ensembles.experts.external.ExternalExpert`.

@@ -8,12 +8,9 @@ from typing import Any
 
 import gpytorch
 import torch
-from gpytorch.constraints import GreaterThan, Positive
-from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
-from gpytorch.likelihoods import GaussianLikelihood
-from gpytorch.likelihoods.noise_models import HomoskedasticNoise
-from gpytorch.utils.quadrature import GaussHermiteQuadrature1D
-from gpytorch.utils.transforms import inv_softplus
+from gpytorch import constraints, kernels
+from gpytorch.likelihoods import BernoulliLikelihood, GaussianLikelihood, noise_models
+from gpytorch.utils import quadrature, transforms
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
@@ -25,28 +22,18 @@ from gp_ensembles.engine.state import EnsembleState
 from gp_ensembles.engine.weighing import Layers
 from gp_ensembles.ensembles.records import TABLE
 from gp_ensembles.ensembles.spec import EnsembleSpec
-from gp_ensembles.experts.adapters import ColumnsAdapter, HistogramBoosting
-from gp_ensembles.experts.base import Traits
+from gp_ensembles.experts import adapters, base, external, external_row, refitted, robust, structural, student_t, window
 from gp_ensembles.experts.classifiers import ClassifierAdapter, boosted_classes
-from gp_ensembles.experts.external import ExternalExpert, TrainedModels
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.laplace import LaplaceExpert
 from gp_ensembles.experts.multi_output import MultiOutputExpert
-from gp_ensembles.experts.refitted import InitialFit, RefittedExpert
-from gp_ensembles.experts.robust import RobustExpert
-from gp_ensembles.experts.structural import StructuralExpert
-from gp_ensembles.experts.student_t import InverseGammaNoise, StudentTExpert
-from gp_ensembles.experts.window import Refit, WindowExpert
 from gp_ensembles.features import additive, compose, fourier, hilbert, linear, radial
 from gp_ensembles.features.base import PriorVariance
-from gp_ensembles.files.structure import Form, Table, renewed
-from gp_ensembles.filters import states
+from gp_ensembles.files.structure import Form, Table
+from gp_ensembles.filters import states, transitions
 from gp_ensembles.filters.states import WindowState
-from gp_ensembles.filters.transitions import RandomWalk
 from gp_ensembles.innovations.bank import InnovationBank, InnovationState
-from gp_ensembles.likelihoods import CountLikelihood, MulticlassLikelihood, OrdinalLikelihood, ProbitApproximation
-from gp_ensembles.likelihoods.classification import LogisticLikelihood, Probit
-from gp_ensembles.likelihoods.predictive import GaussHermite
+from gp_ensembles.likelihoods import CountLikelihood, classification, predictive
 from gp_ensembles.meta_learners import MarkovSwitching, ReferenceAveraging
 from gp_ensembles.meta_learners.base import MetaState
 
@@ -88,8 +75,7 @@ def _online(ensemble: Ensemble, state: EnsembleState, block_size: int, is_ranked
 
 
 def _online_fields(online: OnlineEnsemble) -> dict[str, Any]:
-    own = {"ensemble": online.ensemble, "state": online.state}
-    return {**own, "block_size": online.block_size, "is_ranked": online.is_ranked}
+    return {name: getattr(online, name) for name in ("ensemble", "state", "block_size", "is_ranked")}
 
 
 def _boosting_fields(adapter: ClassifierAdapter) -> dict[str, Any]:
@@ -101,33 +87,41 @@ def _boosting_fields(adapter: ClassifierAdapter) -> dict[str, Any]:
 
 _KINDS: tuple[type, ...] = (
     *TABLE.values(), EnsembleSpec,
-    Ensemble, EnsembleState, TargetMemory, Layers, Quarantine, MetaState, InnovationState,
-    states.GaussianState, states.SquareRootState, states.StudentTState, states.MultiOutputState, states.ExternalState,
+    Ensemble, EnsembleState, TargetMemory, Layers, Quarantine, MetaState, InnovationState, states.GaussianState,
+    states.SquareRootState, states.StudentTState, states.MultiOutputState, states.ExternalState,
     states.StructuralState, states.RefittedState,
-    ExternalExpert, GaussianExpert, LaplaceExpert, MultiOutputExpert, RefittedExpert, RobustExpert, StructuralExpert,
-    StudentTExpert, WindowExpert, InitialFit, InverseGammaNoise, Refit, Traits, PriorVariance, RandomWalk,
-    HistogramBoosting,
+    external.ExternalExpert, GaussianExpert, LaplaceExpert, MultiOutputExpert, refitted.RefittedExpert,
+    robust.RobustExpert, structural.StructuralExpert, student_t.StudentTExpert, window.WindowExpert,
+    external_row.HistogramBoosting, refitted.InitialFit, student_t.InverseGammaNoise, window.Refit, base.Traits,
+    transitions.RandomWalk, transitions.CorrelatedWalk, transitions.ExponentialForgetting,
+    transitions.StabilizedForgetting,
     additive.AdditivePolynomialFeatures, additive.AdditiveSplineFeatures, compose.Clamp, compose.Concatenate,
     compose.SelectColumns, fourier.OptimizedFourierFeatures, fourier.RandomFourierFeatures,
     hilbert.HilbertAdditiveFeatures, linear.ConstantFeatures, linear.InputFeatures, linear.LinearFeatures,
-    radial.RadialBasisFeatures,
-    CountLikelihood, LogisticLikelihood, MulticlassLikelihood, OrdinalLikelihood, Probit, GaussHermite,
-    ProbitApproximation, MarkovSwitching,
-    gpytorch.likelihoods.BernoulliLikelihood, GaussianLikelihood, HomoskedasticNoise, GaussHermiteQuadrature1D,
-    MaternKernel, RBFKernel, ScaleKernel, GreaterThan, Positive, nn.ModuleList, nn.Softplus,
+    radial.RadialBasisFeatures, PriorVariance,
+    CountLikelihood, classification.LogisticLikelihood, classification.MulticlassLikelihood,
+    classification.OrdinalLikelihood, classification.Probit, predictive.GaussHermite, predictive.ProbitApproximation,
+    MarkovSwitching, BernoulliLikelihood, GaussianLikelihood, noise_models.HomoskedasticNoise,
+    quadrature.GaussHermiteQuadrature1D,
+    kernels.MaternKernel, kernels.RBFKernel, kernels.ScaleKernel, constraints.GreaterThan, constraints.Positive,
+    nn.ModuleList, nn.Softplus,
 )  # fmt: skip
 _SPECIAL = {
     OnlineEnsemble: Form(_online_fields, _online),
     WindowState: Form(_window_fields, _window),
     InnovationBank: Form(lambda bank: {"models": bank.models}, InnovationBank),
     ClassifierAdapter: Form(_boosting_fields, boosted_classes),
-    ColumnsAdapter: Form(lambda one: {"levels": one.levels, "has_deviation": one.has_deviation}, ColumnsAdapter),
-    TrainedModels: Form(lambda _: {}, TrainedModels),  # they are trained again on the rows of their state
-    ReferenceAveraging: renewed(ReferenceAveraging, nn.Module, _places=dict),
+    adapters.ColumnsAdapter: Form(
+        lambda one: {"levels": one.levels, "has_deviation": one.has_deviation}, adapters.ColumnsAdapter
+    ),
+    external.TrainedModels: Form(lambda _: {}, external.TrainedModels),  # trained again on the rows of their state
+    ReferenceAveraging: Form(
+        lambda one: {"rule": one.rule, "references": one.references, "prior": one.prior, "share": one.share},
+        ReferenceAveraging,
+    ),
 }
-ENSEMBLES: Table = Table.of(
-    _KINDS,
-    (gpytorch.Module, nn.Module),
-    _SPECIAL,
-    {"exp": torch.exp, "log": torch.log, "softplus": softplus, "inv_softplus": inv_softplus},
+_FUNCTIONS = (torch.exp, torch.log, softplus, transforms.inv_softplus, states.gaussian_state, states.square_root_state)
+ENSEMBLES: Table = Table(
+    {**{kind: Form.of(kind, (gpytorch.Module, nn.Module)) for kind in _KINDS}, **_SPECIAL},
+    {function.__name__: function for function in _FUNCTIONS},
 )

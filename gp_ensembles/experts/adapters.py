@@ -10,15 +10,10 @@ import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple, final
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
-
-from gp_ensembles.numerics.compiled import IS_COMPILED, compiled
 
 # Inputs (N, D) to means and standard deviations, (N,) each; None for the size of past errors.
 PredictFunction = Callable[[Tensor], tuple[Tensor, Tensor | None]]
@@ -28,7 +23,7 @@ LEAST_DEVIATION = 1e-3  # of standardized targets, as of the noise of other expe
 _LEAST_ERRORS = 10
 _SCALE_ERRORS, _LEAST_SCALE_ERRORS = 4000, 100  # that a second model learns the scale from
 _SMALLEST = 1e-3  # error, in root mean squares of all: its logarithm tells no more of the scale
-_LOG_NORMAL = 0.5 * (math.log(2) + 0.5772156649015329)  # minus the mean logarithm of a standard normal number's size
+LOG_NORMAL = 0.5 * (math.log(2) + 0.5772156649015329)  # minus the mean logarithm of a standard normal number's size
 SILENT, ILLEGAL_MEAN, ILLEGAL_DEVIATION, WRONG_LENGTH, FAILED_PREDICTION, FAILED_TRAINING, UNTRAINED = range(1, 8)
 _NUM_BYTES = 200
 
@@ -80,18 +75,17 @@ def error_size(rows: TrainingRows) -> float:
 def fit_scale(
     rows: TrainingRows, train: Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]]
 ) -> Callable[[Tensor], Tensor] | None:
-    """Standard deviations by a second model, trained on the logarithms of the sizes of the last 4000 errors.
+    """A second model, trained on the logarithms of the sizes of the last 4000 errors, as normal ones have them.
 
-    ``train`` takes inputs (N, D) and logarithms (N,). ``None`` while there are fewer than 100 errors.
+    Their deviations are the exponentials of its predictions and ``LOG_NORMAL``, at least ``LEAST_DEVIATION``. ``train``
+    takes inputs (N, D) and logarithms (N,). ``None`` while there are fewer than 100 errors.
     """
     known = (~torch.isnan(rows.errors)).nonzero().flatten()[-_SCALE_ERRORS:]
     if known.shape[0] < _LEAST_SCALE_ERRORS:
         return None
     errors = rows.errors[known]
     size = max(float(errors.square().mean().sqrt()), LEAST_DEVIATION)
-    expected = train(rows.inputs[known], (errors.abs() + _SMALLEST * size).log())
-    # The errors are taken for normal ones.
-    return lambda X: (expected(X) + _LOG_NORMAL).exp().clamp_min(LEAST_DEVIATION)
+    return train(rows.inputs[known], (errors.abs() + _SMALLEST * size).log())
 
 
 def normal_of_quantiles(quantiles: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:
@@ -166,7 +160,7 @@ class RegressorAdapter(ModelAdapter):
                 predicted, deviation = _predicted(models[0], X)
             mean, spread = moments_of(predicted, self.levels)
             if scale is not None:
-                return mean, scale(X)
+                return mean, (scale(X) + LOG_NORMAL).exp().clamp_min(LEAST_DEVIATION)
             return mean, spread if deviation is None else deviation
 
         return forecast
@@ -337,142 +331,3 @@ def encoded(text: str, num_bytes: int = _NUM_BYTES) -> Tensor:
     """The first bytes of a text, padded with zeros."""
     data = " ".join(text.split()).encode()[:num_bytes].ljust(num_bytes, b"\0")
     return torch.tensor(list(data), dtype=torch.uint8, device="cpu")
-
-
-# Small leaves for the mean: steps are often of few rows. Few small trees suffice for the scale (benchmarks/README.md).
-_LEAST_IN_LEAF, _MEAN_LEAVES = 5, 31
-_FEW_ROWS, _PROOF_ROWS = 4, 64  # so few are predicted by flat trees, which are held against so many
-_SCALE_TREES, _SCALE_RATE, _SCALE_LEAVES, _LEAST_IN_SCALE_LEAF = 20, 0.2, 8, 20
-Numbers = NDArray[np.float64]
-Places = NDArray[np.int64]
-
-
-@final
-class HistogramBoosting(ModelAdapter):
-    r"""Gradient-boosted trees for the mean, and others for the scale of the errors of predictions made before.
-
-    .. math:: y \sim N(f(x), s(x)^2), \quad \log s(x) = \mathrm{E}[\log |e| \mid x] - \mathrm{E} \log |z|
-    """
-
-    def __init__(self, num_trees: int = 80, learning_rate: float = 0.125) -> None:
-        self.num_trees = num_trees
-        self.learning_rate = learning_rate
-
-    def fit(self, rows: TrainingRows) -> PredictFunction:
-        """Train both models; see :meth:`ModelAdapter.fit`."""
-        mean = _trained(self.num_trees, self.learning_rate, _MEAN_LEAVES, _LEAST_IN_LEAF, rows.inputs, rows.targets)
-        scale = fit_scale(rows, partial(_trained, _SCALE_TREES, _SCALE_RATE, _SCALE_LEAVES, _LEAST_IN_SCALE_LEAF))
-        return lambda X: (mean(X), None if scale is None else scale(X))
-
-
-def _trained(
-    num_trees: int, rate: float, num_leaves: int, least_rows: int, X: Tensor, y: Tensor
-) -> Callable[[Tensor], Tensor]:
-    """The predictions of boosted trees that were trained in one thread, so that the same rows give the same trees."""
-    from sklearn.ensemble import HistGradientBoostingRegressor
-    from threadpoolctl import ThreadpoolController
-
-    threads = ThreadpoolController()
-    model = HistGradientBoostingRegressor(
-        max_iter=num_trees,
-        learning_rate=rate,
-        max_leaf_nodes=num_leaves,
-        min_samples_leaf=least_rows,
-        early_stopping=False,
-        random_state=0,
-    )
-    with threads.limit(limits=1):
-        model.fit(X.numpy(), y.numpy())
-        flat = FlatTrees.of(model, X[-_PROOF_ROWS:].numpy())
-
-    def predict(X: Tensor) -> Tensor:
-        if flat is not None and X.shape[0] <= _FEW_ROWS:
-            return torch.from_numpy(predict_trees(flat, X.numpy()))
-        with threads.limit(limits=1):
-            return torch.from_numpy(model.predict(X.numpy()))
-
-    return predict
-
-
-class FlatTrees(NamedTuple):
-    """T trees, their nodes concatenated."""
-
-    baseline: float  # prediction without any tree
-    roots: Places  # places of the trees' first nodes, shape (T,)
-    columns: Places  # input that a node splits on, shape (N,); zero for a leaf
-    thresholds: Numbers  # largest value that goes to the left, shape (N,)
-    left: Places  # place of the node to the left, shape (N,); a leaf's own
-    right: Places  # likewise to the right
-    missing_left: NDArray[np.bool_]  # whether missing values go to the left, shape (N,)
-    values: Numbers  # contribution of a leaf, shape (N,)
-
-    @classmethod
-    def of(cls, model: Any, X: Numbers) -> "FlatTrees | None":
-        """The trees of a trained model; ``None`` where they do not predict as it does.
-
-        Shapes: ``X`` (N, D).
-        """
-        try:
-            trees = _read(model)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # another version keeps them elsewhere
-            return None
-        agrees = np.allclose(predict_trees(trees, X), model.predict(X), rtol=1e-12, atol=1e-12)
-        return trees if agrees else None
-
-
-def predict_trees(trees: FlatTrees, X: Numbers) -> Numbers:
-    """Predictions of trees at rows X (N, D), shape (N,)."""
-    out = np.empty(len(X))
-    _predict(trees, np.ascontiguousarray(X), out)
-    return out
-
-
-def _read(model: Any) -> FlatTrees:
-    parts = [tree.nodes for (tree,) in model._predictors]
-    if any(part["is_categorical"].any() for part in parts):
-        raise ValueError("trees of categories are not known here")
-    sizes = np.array([len(part) for part in parts], dtype=np.int64)
-    roots = np.concatenate([[0], sizes.cumsum()[:-1]]).astype(np.int64)
-    nodes, shift = np.concatenate(parts), np.repeat(roots, sizes)
-    is_leaf, own = nodes["is_leaf"].astype(bool), np.arange(len(nodes))
-    return FlatTrees(
-        float(np.ravel(model._baseline_prediction)[0]),
-        roots,
-        np.where(is_leaf, 0, nodes["feature_idx"]).astype(np.int64),
-        nodes["num_threshold"].astype(np.float64),
-        np.where(is_leaf, own, nodes["left"].astype(np.int64) + shift),
-        np.where(is_leaf, own, nodes["right"].astype(np.int64) + shift),
-        nodes["missing_go_to_left"].astype(bool),
-        nodes["value"].astype(np.float64),
-    )
-
-
-def _predict_by_steps(trees: FlatTrees, X: Numbers, out: Numbers) -> None:
-    """All trees go down a step at a time; sums are taken in the order of the trees, as scikit-learn does."""
-    baseline, roots, columns, thresholds, left, right, missing_left, values = trees
-    for number, row in enumerate(X):
-        at, before, has_gaps = roots, roots - 1, bool(np.isnan(row).any())
-        while (at != before).any():
-            asked, before = row[columns[at]], at
-            goes_left = asked <= thresholds[at]
-            if has_gaps:
-                goes_left |= np.isnan(asked) & missing_left[at]
-            at = np.where(goes_left, left[at], right[at])
-        out[number] = np.cumsum(np.concatenate([[baseline], values[at]]))[-1]
-
-
-def _predict_by_loops(trees: FlatTrees, X: Numbers, out: Numbers) -> None:
-    baseline, roots, columns, thresholds, left, right, missing_left, values = trees
-    for number in range(len(X)):
-        row, total = X[number], baseline
-        for root in roots:
-            at, before = root, -1
-            while at != before:
-                asked, before = row[columns[at]], at
-                goes_left = asked <= thresholds[at] or (np.isnan(asked) and missing_left[at])
-                at = left[at] if goes_left else right[at]
-            total += values[at]
-        out[number] = total
-
-
-_predict = compiled(_predict_by_loops) if IS_COMPILED else _predict_by_steps

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
-from gp_ensembles.filters.rows import Rows
+from gp_ensembles.filters.rows import RowExpert, Rows
 from gp_ensembles.filters.states import FilterState, Predictions, overwrite_
 from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.likelihoods.predictive import Predictive
@@ -89,26 +89,6 @@ class LinearRow(NamedTuple):
     walk: Numbers  # variances of a step of each weight, shape (E, F); zero for static ones
     noise: Numbers  # noise variances, shape (E,)
     season: Season | None = None  # what the features are if they are not those of the inputs
-
-
-class RowExpert(ABC):
-    """An expert object of E experts at one row."""
-
-    @abstractmethod
-    def predict(self, x: Numbers) -> tuple[Numbers | float, Numbers | float] | None:
-        """Means and variances (E,), or one for all, at a row x (D,); ``None`` without a prediction."""
-
-    @abstractmethod
-    def is_ready(self) -> bool:
-        """Whether the next row needs nothing special: no row dropped, no training, no refit after it."""
-
-    @abstractmethod
-    def learn(self, y: float) -> None:
-        """Learn the target of the row that was predicted last."""
-
-    @abstractmethod
-    def forget(self) -> None:
-        """Forget what was predicted: others may change the state from here on."""
 
 
 @final

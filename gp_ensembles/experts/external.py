@@ -20,12 +20,12 @@ from gp_ensembles.experts.adapters import (
     UNTRAINED,
     WRONG_LENGTH,
     ModelAdapter,
-    PredictFunction,
     TrainingRows,
     encoded,
     error_size,
 )
-from gp_ensembles.experts.base import BoundExpert, Expert, Plans, RowExpert, StagedRunner, Traits, Upkeep
+from gp_ensembles.experts.base import BoundExpert, Expert, Plans, StagedRunner, Traits, Upkeep
+from gp_ensembles.experts.external_row import LARGEST, Complete, ExternalRow, Trained, completed
 from gp_ensembles.experts.gaussian import check_single_output
 from gp_ensembles.experts.linear_rows import passed_columns
 from gp_ensembles.features.base import FeatureMap
@@ -39,15 +39,11 @@ from gp_ensembles.numerics.gpytorch_types import Likelihood
 
 Numbers = NDArray[np.float64]
 Places = NDArray[np.int64]
-# Inputs (N, D) to means and deviations, (N,) each.
-_Complete = Callable[[Tensor], tuple[Tensor, Tensor]]
-_Trained = _Complete | str  # the text is why training failed
 
 _KEPT = 3  # trained models: a block is predicted more than once where there are outliers
 _LEAST_ROWS = 10  # to train on
 _LEAST_SHARE = 0.5  # least share of a row that is trained on: few models take weights, and some are slow with them
 _CERTAIN = 1e-6  # deviation of log probabilities
-_LARGEST = 1e30  # mean or variance, in standardized units: single precision holds it
 
 
 class ExternalRows(NamedTuple):
@@ -77,9 +73,9 @@ class TrainedModels:
     """Cache of the last trained models by the digest of their rows; copies share them, files hold none."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[int, _Trained] = OrderedDict()
+        self._kept: OrderedDict[int, Trained] = OrderedDict()
 
-    def get(self, digest: int, train: Callable[[], _Trained]) -> _Trained:
+    def get(self, digest: int, train: Callable[[], Trained]) -> Trained:
         """The model of a digest, trained if it does not exist."""
         if digest not in self._kept:
             self._kept[digest] = train()
@@ -110,40 +106,11 @@ def _runner(bound: "BoundExternal", state: ExternalState) -> StagedRunner:
     return StagedRunner(run)
 
 
-@final
-class ExternalRow(RowExpert):
-    """An external model at one row."""
-
-    def __init__(self, bound: "BoundExternal", state: ExternalState, columns: Places) -> None:
-        self._bound, self._state, self._columns = bound, state, columns
-        self._inputs, self._targets, self._shares, self._errors = (part.numpy() for part in state[:4])
-        self._num_seen, self._num_stored, self._due = (part.numpy() for part in state[4:7])
-        self._x, self._mean = np.empty(0), 0.0
-
-    def predict(self, x: Numbers) -> tuple[float, float] | None:
-        row = x[self._columns]
-        predicted = self._bound.answer(self._state, torch.from_numpy(row).unsqueeze(0))
-        if predicted is not None:
-            self._x, self._mean = row, predicted[0]
-        return predicted
-
-    def is_ready(self) -> bool:
-        return int(self._num_seen) + 1 < int(self._due)
-
-    def learn(self, y: float) -> None:
-        place = int(self._num_stored) % len(self._targets)
-        self._inputs[place], self._targets[place] = self._x, y
-        self._shares[place], self._errors[place] = 1.0, y - self._mean
-        self._num_seen[...] += 1
-        self._num_stored[...] += 1
-
-    def forget(self) -> None:
-        self._x = np.empty(0)
-
-
 def _row(bound: "BoundExternal", state: ExternalState, features: FeatureMap) -> ExternalRow | None:
     columns = passed_columns(features)
-    return None if columns is None or bound.columns else ExternalRow(bound, state, columns)
+    if columns is None or bound.columns:
+        return None
+    return ExternalRow(lambda digest: bound.forecast(state, digest, None), state, columns)
 
 
 def _upkeep(bound: "BoundExternal", state: ExternalState) -> Sequence[Upkeep]:
@@ -224,24 +191,11 @@ class BoundExternal(BoundExpert):
             if rows.targets.shape[0] >= _LEAST_ROWS:
                 after.trained_at.fill_(stored)
                 after.digest.fill_(_digest(rows))
-        self._forecast(after, int(after.digest), None)
+        self.forecast(after, int(after.digest), None)
         return after
 
     def take(self, index: Tensor) -> "BoundExternal":
         return self._expert.take(index).bind()
-
-    def answer(self, state: ExternalState, row: Tensor) -> tuple[float, float] | None:
-        """Mean and variance of a row (1, D), double precision on the CPU; ``None`` if the prediction is not legal."""
-        forecast = self._forecast(state, int(state.digest), None)
-        if forecast is None or isinstance(forecast, str):
-            return None
-        try:
-            mean, deviation = map(float, forecast(row.float().double()))
-        except Exception:  # external code may raise anything; the reason is recorded where blocks are predicted
-            return None
-        variance = deviation**2
-        legal = abs(mean) < _LARGEST and deviation > 0 and 1 / _LARGEST < variance < _LARGEST
-        return (mean, variance) if legal else None
 
     def _rows(self, Phi: Tensor) -> Tensor:
         """Inputs (N, D) in single precision, but as doubles, on the CPU."""
@@ -250,20 +204,20 @@ class BoundExternal(BoundExpert):
 
     def _ask(self, state: ExternalState, digest: int, rows: TrainingRows | None, X: Tensor) -> _Answers:
         """Predictions at rows X (N, D) by the model of a digest, trained on ``rows`` or on what is stored."""
-        forecast = self._forecast(state, digest, rows)
+        forecast = self.forecast(state, digest, rows)
         shape = (len(X), *self._expert.shape)
         if forecast is not None and not isinstance(forecast, str):
             return _answers(forecast, X, shape)
         nothing = X.new_full(shape, torch.nan)
         return _Answers(nothing, nothing, FAILED_TRAINING if forecast else UNTRAINED, forecast or "")
 
-    def _forecast(self, state: ExternalState, digest: int, rows: TrainingRows | None) -> _Trained | None:
+    def forecast(self, state: ExternalState, digest: int, rows: TrainingRows | None) -> Trained | None:
         """The model of a digest, trained where it has to be; ``None`` before the first training."""
         if not digest:
             initial = self._expert.adapter.initial
-            return None if initial is None else _completed(initial, 1.0)
+            return None if initial is None else completed(initial, 1.0)
 
-        def train() -> _Trained:
+        def train() -> Trained:
             known = self._stored(state) if rows is None else rows
             return _trained(self._expert.adapter, known, self.likelihood)
 
@@ -416,7 +370,7 @@ def _history(state: ExternalState, stop: int, new: tuple[Tensor, ...], most: int
     return TrainingRows(inputs[usual], targets[usual], errors[usual])
 
 
-def _answers(forecast: _Complete, X: Tensor, shape: tuple[int, ...]) -> _Answers:
+def _answers(forecast: Complete, X: Tensor, shape: tuple[int, ...]) -> _Answers:
     """The legal predictions of a model; if it fails on a block, its rows are predicted one by one."""
     reason, words, nothing = 0, "", X.new_full(shape, torch.nan)
     try:
@@ -434,8 +388,8 @@ def _answers(forecast: _Complete, X: Tensor, shape: tuple[int, ...]) -> _Answers
     if reason:
         return _Answers(nothing, nothing, reason, words)
     variance = deviation.square()
-    legal_mean = mean.abs() < _LARGEST
-    legal = legal_mean & (deviation > 0) & (variance > 1 / _LARGEST) & (variance < _LARGEST)
+    legal_mean = mean.abs() < LARGEST
+    legal = legal_mean & (deviation > 0) & (variance > 1 / LARGEST) & (variance < LARGEST)
     if bool(legal.all()):
         return _Answers(mean, variance)
     place = tuple((~legal).nonzero()[-1].tolist())
@@ -458,26 +412,13 @@ def _digest(rows: TrainingRows) -> int:
     return int.from_bytes(digest.digest(), "little", signed=True) or 1
 
 
-def _trained(adapter: ModelAdapter, rows: TrainingRows, likelihood: Likelihood | None) -> _Trained:
+def _trained(adapter: ModelAdapter, rows: TrainingRows, likelihood: Likelihood | None) -> Trained:
     """A forecast that always has a deviation, or why training failed."""
     try:
         forecast = adapter.fit(rows)
     except Exception as error:  # external code may raise anything
         return f"{type(error).__name__}: {error}"
     if likelihood is None:
-        return _completed(forecast, error_size(rows))
+        return completed(forecast, error_size(rows))
     is_vector = latent_dim(likelihood) > 1
-    return _completed(lambda X: (forecast(X)[0] if is_vector else forecast(X)[0].diff(dim=-1)[:, 0], None), _CERTAIN)
-
-
-def _completed(forecast: PredictFunction, size: float) -> _Complete:
-    """A forecast whose deviation is ``size`` if it has none."""
-
-    def complete(X: Tensor) -> tuple[Tensor, Tensor]:
-        predicted = forecast(X)
-        mean = torch.as_tensor(predicted[0], dtype=torch.float64, device="cpu")
-        if predicted[1] is None:
-            return mean, torch.full_like(mean, size)
-        return mean, torch.as_tensor(predicted[1], dtype=torch.float64, device="cpu")
-
-    return complete
+    return completed(lambda X: (forecast(X)[0] if is_vector else forecast(X)[0].diff(dim=-1)[:, 0], None), _CERTAIN)

@@ -11,7 +11,7 @@ from torch import Tensor
 from gp_ensembles.experts.base import BoundExpert, Expert, Plans, StagedRunner, Traits, Upkeep, of_length
 from gp_ensembles.experts.empirical_bayes import LBFGS, get_vectors, gradient_ascent, set_vectors_
 from gp_ensembles.experts.gaussian import BoundGaussian, GaussianExpert, check_single_output
-from gp_ensembles.experts.window import Refit, rows_until_refit
+from gp_ensembles.experts.window import Refit
 from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.filters.block import predict_covariance, predict_joint_linear, update_covariance
 from gp_ensembles.filters.rows import Rows, as_rows, with_extra_noise
@@ -28,6 +28,7 @@ from gp_ensembles.filters.states import (
 )
 from gp_ensembles.filters.stream import BlockStream
 from gp_ensembles.filters.transitions import RandomWalk, Transition
+from gp_ensembles.filters.window import rows_until_refit
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.lag_selection import carried_forward, find_lags
 

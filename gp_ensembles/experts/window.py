@@ -12,7 +12,7 @@ from gpytorch.likelihoods import GaussianLikelihood
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gp_ensembles.experts.base import BoundExpert, Expert, Plans, RowExpert, StagedRunner, Traits, Upkeep
+from gp_ensembles.experts.base import BoundExpert, Expert, Plans, StagedRunner, Traits, Upkeep
 from gp_ensembles.experts.empirical_bayes import LBFGS, get_vectors, gradient_ascent, set_vectors_, trainable
 from gp_ensembles.experts.gaussian import check_single_output, checked_likelihood
 from gp_ensembles.experts.linear_rows import passed_columns
@@ -24,7 +24,6 @@ from gp_ensembles.filters.rows import Rows, as_rows
 from gp_ensembles.filters.states import (
     FilterState,
     Predictions,
-    RefittedState,
     StepPredictions,
     WindowState,
     concatenate_steps,
@@ -40,6 +39,7 @@ from gp_ensembles.filters.window import (
     joint_window,
     num_used,
     refactored,
+    rows_until_refit,
     stage_window,
     window_state,
 )
@@ -93,31 +93,11 @@ def _runner(bound: "BoundWindow", state: WindowState) -> StagedRunner:
     return StagedRunner(run)
 
 
-@final
-class WindowRow(RowExpert):
-    """A batch of windows at one row."""
-
-    def __init__(self, bound: "BoundWindow", state: WindowState, columns: Places) -> None:
-        self._bound, self._state, self._columns = bound, state, columns
-        self._rows = RowWindow(state)
-
-    def predict(self, x: Numbers) -> tuple[Numbers, Numbers]:
-        return self._rows.predict(self._bound.window_of(self._state), x[self._columns])
-
-    def is_ready(self) -> bool:
-        return self._bound.room(self._state) > 0
-
-    def learn(self, y: float) -> None:
-        self._rows.learn(y)
-        self._bound.commit(self._state, (None, None), 1)
-
-    def forget(self) -> None:
-        self._rows.forget()
-
-
-def _row(bound: "BoundWindow", state: WindowState, features: FeatureMap) -> WindowRow | None:
+def _row(bound: "BoundWindow", state: WindowState, features: FeatureMap) -> RowWindow | None:
     columns = passed_columns(features)
-    return None if columns is None or state.num_used.ndim > 1 else WindowRow(bound, state, columns)
+    if columns is None or state.num_used.ndim > 1:
+        return None
+    return RowWindow(state, bound.window_of(state), columns, bound.window_of if bound.refits else None)
 
 
 def _upkeep(bound: "BoundWindow", state: WindowState) -> Sequence[Upkeep]:
@@ -182,11 +162,6 @@ class BoundWindow(BoundExpert):
         assert self._refitted is not None
         return self._refitted.counted(state._replace(due=state.num_rows.clone()), 0)
 
-    def room(self, state: WindowState) -> int:
-        """Rows that may come before any is dropped or anything is refitted."""
-        room = state.targets.shape[-1] - num_used(state) - 1
-        return room if self._refitted is None else min(room, rows_until_refit(state) - 1)
-
     def commit(self, state: WindowState, staged: WindowChange | WindowState, num_rows: int) -> None:
         """Learn what :meth:`stage` made of so many rows, in place."""
         if isinstance(staged, WindowState):
@@ -207,11 +182,6 @@ class BoundWindow(BoundExpert):
     def window_of(self, state: WindowState) -> Window:
         """Kernel, noise and prior mean at the current hyperparameters."""
         return self._window if self._refitted is None else self._refitted.window(state)
-
-
-def rows_until_refit(state: WindowState | RefittedState) -> int:
-    """Rows until the next refit."""
-    return int(state.due.max()) - int(state.num_rows.max())
 
 
 class _Refitted:

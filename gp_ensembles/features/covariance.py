@@ -38,7 +38,7 @@ def bind_covariance(kernel: Kernel, *, is_constant: bool = False) -> Covariance:
     kind = type(kernel)  # a subclass may compute another kernel
     bound: Covariance
     if kind is RBFKernel:
-        bound = _stationary(kernel, lambda squared: (-0.5 * squared).exp())
+        bound = _stationary(kernel, lambda squared: (-0.5 * squared).exp(), math.inf)
     elif kind is MaternKernel:
         bound = _matern(kernel, is_constant)
     elif kind is RQKernel:
@@ -72,13 +72,13 @@ def bind_mean(mean: Mean) -> Callable[[Tensor], Tensor]:
     return values
 
 
-def _stationary(kernel: Kernel, profile: Callable[[Tensor], Tensor], exact: bool = False) -> Covariance:
-    """A function of the squared distance in length scales, by a matrix product or, if exact, by differences."""
+def _stationary(kernel: Kernel, profile: Callable[[Tensor], Tensor], nu: float | None = None) -> Covariance:
+    """A function of the squared distance in length scales, by a matrix product, or by differences where nu is 1/2."""
     inverse = kernel.lengthscale.reciprocal()  # (*batch, 1, D) or (*batch, 1, 1)
 
     def between(first: Tensor, second: Tensor) -> Tensor:
         left, right = _scaled_rows(first, second, inverse)
-        if exact:
+        if nu == 0.5:  # linear in the distance, which a matrix product knows to half of the digits only
             squared = (left.unsqueeze(-2) - right.unsqueeze(-3)).square().sum(-1)
         else:
             # Where rows coincide round-off may leave it below zero. A clamp there would take the derivatives away.
@@ -86,7 +86,7 @@ def _stationary(kernel: Kernel, profile: Callable[[Tensor], Tensor], exact: bool
             squared = norms - 2.0 * left @ right.mT
         return profile(squared)
 
-    return Covariance(between, _one(inverse), Stationary(inverse, profile))
+    return Covariance(between, _one(inverse), None if nu is None else Stationary(inverse, nu, inverse.new_ones(())))
 
 
 def _scaled_rows(first: Tensor, second: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,13 +103,13 @@ def _one(like: Tensor) -> Callable[[Tensor], Tensor]:
 def _matern(kernel: MaternKernel, is_constant: bool) -> Covariance:
     nu = float(kernel.nu)
     rate = math.sqrt(2.0 * nu)
-    if nu == 0.5:  # linear in the distance, which a matrix product knows to half of the digits only
+    if nu == 0.5:
 
         def exponential(squared: Tensor) -> Tensor:
             apart = squared > 0.0
             return torch.where(apart, (-torch.where(apart, squared, 1.0).sqrt()).exp(), 1.0)
 
-        return _stationary(kernel, exponential, exact=True)
+        return _stationary(kernel, exponential, nu)
     curvature = nu / (2.0 * (nu - 1.0))  # 3/2 for nu = 3/2, 5/6 for nu = 5/2
 
     def profile(squared: Tensor) -> Tensor:
@@ -118,21 +118,17 @@ def _matern(kernel: MaternKernel, is_constant: bool) -> Covariance:
         polynomial = 1.0 + distance if nu == 1.5 else 1.0 + distance + distance.square() / 3.0
         return torch.where(apart, polynomial * (-distance).exp(), 1.0 - curvature * squared)
 
-    bound = _stationary(kernel, profile)
+    bound = _stationary(kernel, profile, nu)
     if not is_constant:
         return bound
     inverse, plain = kernel.lengthscale.reciprocal(), bound.between
-
-    def in_place(squared: Tensor) -> Tensor:
-        _profile(squared, nu, out := torch.empty_like(squared))
-        return out
 
     def between(first: Tensor, second: Tensor) -> Tensor:
         if torch.is_grad_enabled() and (first.requires_grad or second.requires_grad):
             return plain(first, second)
         return matern_covariance(*_scaled_rows(first, second, inverse), nu)
 
-    return bound._replace(between=between, stationary=Stationary(inverse, in_place))
+    return bound._replace(between=between)
 
 
 def _periodic(kernel: PeriodicKernel) -> Covariance:
@@ -154,8 +150,7 @@ def _linear(variance: Tensor) -> Covariance:
 def _scaled(bound: Covariance, outputscale: Tensor) -> Covariance:
     stationary = bound.stationary
     if stationary is not None:
-        profile = stationary.profile
-        stationary = stationary._replace(profile=lambda squared: outputscale[..., None, None] * profile(squared))
+        stationary = stationary._replace(scale=outputscale * stationary.scale)
     return Covariance(
         lambda first, second: outputscale[..., None, None] * bound.between(first, second),
         lambda X: outputscale[..., None] * bound.diagonal(X),

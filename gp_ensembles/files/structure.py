@@ -5,18 +5,17 @@ The text is a list of objects in JSON, each after all that it refers to: its kin
 """
 
 import json
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from numbers import Integral, Real
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from gp_ensembles.files.checkpoint import solid
 
-T = TypeVar("T")
 _ITSELF = (bool, int, float, str, type(None))
+_LIKE: tuple[tuple[type, Any], ...] = (Integral, int), (Real, float), (str, str)  # as those of numpy
 _IN_MODULES = ("_parameters", "_buffers", "_modules", "_constraints", "_priors")  # of what every module has
 
 
@@ -26,6 +25,26 @@ class Form(NamedTuple):
     fields: Callable[[Any], Mapping[str, Any]]
     make: Callable[..., Any]
 
+    @classmethod
+    def of(cls, kind: Any, bases: Sequence[Any] = (nn.Module,)) -> "Form":
+        """That of a class whose objects are as their attributes say; ``bases`` make what every module has."""
+        if issubclass(kind, tuple):
+            return cls(lambda thing: thing._asdict(), kind)
+        base = next((base for base in bases if issubclass(kind, base)), object)
+        general = vars(base()).keys() - _IN_MODULES if issubclass(kind, nn.Module) else set()
+
+        def fields(thing: Any) -> dict[str, Any]:
+            own = {name: value for name, value in vars(thing).items() if name not in general}
+            return {name: value for name, value in own.items() if name not in _IN_MODULES or value}
+
+        def make(**known: Any) -> Any:
+            thing = kind.__new__(kind)
+            base.__init__(thing)
+            vars(thing).update(known)
+            return thing
+
+        return cls(fields, make)
+
 
 class Table(NamedTuple):
     """The kinds of objects that files may hold."""
@@ -33,117 +52,60 @@ class Table(NamedTuple):
     forms: Mapping[type, Form]  # of their classes, whose names are distinct
     functions: Mapping[str, object]  # what an object may refer to besides, by name
 
-    @classmethod
-    def of(
-        cls,
-        kinds: Sequence[type],
-        bases: Sequence[type] = (nn.Module,),
-        special: Mapping[type, Form] | None = None,
-        functions: Mapping[str, object] | None = None,
-    ) -> "Table":
-        """Kinds that are as their attributes say, and special ones.
-
-        Of a module, what every module has is made anew by the first of ``bases`` that its class comes from.
-        """
-        return cls({kind: _form(kind, bases) for kind in kinds} | dict(special or {}), functions or {})
-
     def with_kinds(self, *kinds: type, special: Mapping[type, Form] | None = None) -> "Table":
-        """The same with further kinds."""
-        return Table({**self.forms, **Table.of(kinds, special=special).forms}, self.functions)
-
-
-def renewed(kind: type, base: type, **anew: Callable[[], Any]) -> Form:
-    """A kind that is as its attributes say, but for those that begin anew, such as caches."""
-    form = _form(kind, (base,))
-
-    def fields(thing: Any) -> dict[str, Any]:
-        return {name: value for name, value in form.fields(thing).items() if name not in anew}
-
-    def make(**known: Any) -> Any:
-        return form.make(**known, **{name: first() for name, first in anew.items()})
-
-    return Form(fields, make)
-
-
-def _form(kind: type, bases: Sequence[type]) -> Form:
-    if issubclass(kind, tuple):
-        return Form(lambda thing: thing._asdict(), kind)
-    if not issubclass(kind, nn.Module):
-        return Form(vars, partial(_filled, kind, object.__init__))
-    base: Any = next(base for base in bases if issubclass(kind, base))
-    general = vars(base()).keys() - _IN_MODULES
-
-    def fields(thing: nn.Module) -> dict[str, Any]:
-        own = {name: value for name, value in vars(thing).items() if name not in general}
-        return {name: value for name, value in own.items() if name not in _IN_MODULES or value}
-
-    return Form(fields, partial(_filled, kind, base.__init__))
-
-
-def _filled(kind: Any, begin: Callable[[Any], None], **fields: Any) -> Any:
-    thing = kind.__new__(kind)
-    begin(thing)
-    vars(thing).update(fields)
-    return thing
+        """The same with further kinds, some of them special."""
+        return self._replace(forms={**self.forms, **{kind: Form.of(kind) for kind in kinds}, **(special or {})})
 
 
 def to_plain(thing: Any, table: Table) -> dict[str, Any]:
     """An object as text and copies of its tensors, which :func:`from_plain` reads back.
 
+    What is referred to several times is written once.
+
     Raises:
         TypeError: If it, or what it refers to, is of no kind in the table, or refers to itself.
     """
-    writer = _Writer(table)
-    writer.value([thing])
-    return {"objects": json.dumps(writer.objects, separators=(",", ":")), "tensors": writer.tensors}
+    objects, tensors, kept, places = list[list[Any]](), list[Tensor](), list[Any](), dict[int, int]()
+    names = {id(one): name for name, one in table.functions.items()}
 
-
-class _Writer:
-    """Objects with their numbers; those that are referred to several times are written once."""
-
-    def __init__(self, table: Table) -> None:
-        self._forms, self._names = table.forms, {id(one): name for name, one in table.functions.items()}
-        self._places, self._kept = dict[int, int](), list[Any]()
-        self.objects, self.tensors = list[list[Any]](), list[Tensor]()
-
-    def value(self, thing: Any) -> Any:
+    def value(thing: Any) -> Any:
         if type(thing) in _ITSELF:
             return thing
-        if id(thing) not in self._places:
-            self._kept.append(thing)  # so that no other object gets its id
-            self._places[id(thing)] = -1
-            self.objects.append(self._parts(thing))
-            self._places[id(thing)] = len(self.objects) - 1
-        if self._places[id(thing)] < 0:
+        for kind, plain in _LIKE:
+            if isinstance(thing, kind):
+                return plain(thing)
+        if id(thing) not in places:
+            kept.append(thing)  # so that no other object gets its id
+            places[id(thing)] = -1
+            objects.append(parts_of(thing))
+            places[id(thing)] = len(objects) - 1
+        if places[id(thing)] < 0:
             raise TypeError(f"a {type(thing).__name__} that refers to itself cannot be in a file")
-        return [self._places[id(thing)]]
+        return [places[id(thing)]]
 
-    def _parts(self, thing: Any) -> list[Any]:
+    def parts_of(thing: Any) -> list[Any]:
         kind = type(thing)
         if issubclass(kind, Tensor):
-            self.tensors.append(solid(thing.detach()).clone().cpu())
-            return [kind.__name__, len(self.tensors) - 1, thing.requires_grad]
-        if kind in _CONTAINERS:
+            tensors.append(solid(thing.detach()).clone().cpu())
+            return [kind.__name__, len(tensors) - 1, thing.requires_grad]
+        if kind.__name__ in _CONTAINERS and kind.__module__ in ("builtins", "collections", "torch"):
             parts = [part for item in thing.items() for part in item] if issubclass(kind, dict) else thing
-            return [kind.__name__, *map(self.value, parts)]
-        if id(thing) in self._names:
-            return [self._names[id(thing)]]
-        if kind not in self._forms:
+            return [kind.__name__, *map(value, parts)]
+        if id(thing) in names:
+            return [names[id(thing)]]
+        if kind not in table.forms:
             raise TypeError(
-                f"{spelled(thing)} has no name in files, so neither save nor a command can keep it: keep the model by "
-                f"pickle.dump(model, file)"
+                f"{getattr(thing, '__name__', kind.__name__)} has no name in files, so neither save nor a command can "
+                f"keep it: keep the model by pickle.dump(model, file)"
             )
-        fields = self._forms[kind].fields(thing)
-        return [kind.__name__, {name: self.value(value) for name, value in fields.items()}]
+        return [kind.__name__, {name: value(part) for name, part in table.forms[kind].fields(thing).items()}]
 
-
-def spelled(thing: object) -> str:
-    """The class of an object, or the name of a function."""
-    return str(getattr(thing, "__name__", type(thing).__name__))
+    value([thing])
+    return {"objects": json.dumps(objects, separators=(",", ":")), "tensors": tensors}
 
 
 def from_plain(plain: Mapping[str, Any], table: Table) -> Any:
-    """The object that :func:`to_plain` wrote, on the host, with the tensors that it holds.
+    """The object that :func:`to_plain` wrote, on the host, in memory of its own.
 
     Raises:
         KeyError: If it is of no kind in the table.
@@ -157,10 +119,10 @@ def from_plain(plain: Mapping[str, Any], table: Table) -> Any:
         return found[part[0]] if type(part) is list else part
 
     for name, *parts in json.loads(plain["objects"]):
-        if name in _CONTAINERS_BY_NAME:
-            found.append(_CONTAINERS_BY_NAME[name]([value(part) for part in parts]))
+        if name in _CONTAINERS:
+            found.append(_CONTAINERS[name]([value(part) for part in parts]))
         elif name in _TENSORS:
-            found.append(_TENSORS[name](tensors[parts[0]], parts[1]))
+            found.append(_TENSORS[name](tensors[parts[0]].clone(), parts[1]))
         elif parts:
             found.append(kinds[name](**{field: value(part) for field, part in parts[0].items()}))
         else:
@@ -172,10 +134,9 @@ def _pairs(parts: list[Any]) -> dict[Any, Any]:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-_CONTAINERS: Mapping[type, Callable[[list[Any]], Any]] = {
-    list: list, tuple: tuple, set: set, torch.Size: torch.Size, dict: _pairs, OrderedDict: _pairs,
+_CONTAINERS: Mapping[str, Callable[[list[Any]], Any]] = {
+    "list": list, "tuple": tuple, "set": set, "Size": torch.Size, "dict": _pairs, "OrderedDict": _pairs,
 }  # fmt: skip
-_CONTAINERS_BY_NAME = {kind.__name__: make for kind, make in _CONTAINERS.items()}
 _TENSORS: Mapping[str, Callable[[Tensor, bool], Tensor]] = {
     "Tensor": Tensor.requires_grad_,
     "Parameter": nn.Parameter,

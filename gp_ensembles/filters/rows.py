@@ -9,15 +9,19 @@ with variance :math:`v + e` and learns it with noise :math:`\sigma^2 / r^2`,
 and :math:`r = 0` where the target is missing: one weight for each row and expert.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gp_ensembles.filters.states import StepPredictions, StudentTPredictions
 from gp_ensembles.numerics import normal, student_t
 
+Numbers = NDArray[np.float64]
 P = TypeVar("P", bound=StepPredictions | StudentTPredictions)
 
 
@@ -120,3 +124,23 @@ def add_extra_noise(steps: P, extra: Tensor, y: Tensor) -> P:
     kept = (extra == 0) | torch.isinf(steps.log_prob)  # a dead expert stays dead
     changed = {"variance": variance, "log_prob": torch.where(kept, steps.log_prob, log_prob)}
     return type(steps)(**{**steps._asdict(), **changed})
+
+
+class RowExpert(ABC):
+    """An expert object of E experts at one row, on plain arrays in the memory of its state."""
+
+    @abstractmethod
+    def predict(self, x: Numbers) -> tuple[Numbers | float, Numbers | float] | None:
+        """Means and variances (E,), or one for all, at a row x (D,); ``None`` without a prediction."""
+
+    @abstractmethod
+    def is_ready(self) -> bool:
+        """Whether the next row needs nothing special: no row dropped, no training, no refit after it."""
+
+    @abstractmethod
+    def learn(self, y: float) -> None:
+        """Learn the target of the row that was predicted last."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Forget what was predicted: others may change the state from here on."""

@@ -15,12 +15,13 @@ from scipy.linalg.blas import dtrsv
 from scipy.linalg.lapack import dtrtri
 from torch import Tensor
 
-from gp_ensembles.filters.rows import Rows, as_rows
-from gp_ensembles.filters.states import StepPredictions, WindowState, concatenate_steps
+from gp_ensembles.filters.rows import RowExpert, Rows, as_rows
+from gp_ensembles.filters.states import RefittedState, StepPredictions, WindowState, concatenate_steps
 from gp_ensembles.numerics.cholesky import cholesky
 from gp_ensembles.numerics.exact_gp import TARGETS, Covariance, condition, target_weights, whiten_rows
 
 Numbers = NDArray[np.float64]
+Places = NDArray[np.int64]
 _PANEL = 128  # rows of a factor whose triangle is inverted once; the columns before them are read for every row
 
 
@@ -246,6 +247,11 @@ def num_used(state: WindowState) -> int:
     return int(state.num_used.max())
 
 
+def rows_until_refit(state: WindowState | RefittedState) -> int:
+    """Rows until the next refit."""
+    return int(state.due.max()) - int(state.num_rows.max())
+
+
 def _end_of(seen: Tensor, start: int, room: int) -> int:
     """The row after the ``room``-th observed one from ``start`` on, or the end."""
     number = seen[start:].cumsum(0)
@@ -279,11 +285,17 @@ def _filled(state: WindowState, window: Window, rows: tuple[Tensor, Tensor, Tens
 
 
 @final
-class RowWindow:
-    """One row at a time for a batch of E windows."""
+class RowWindow(RowExpert):
+    """One row at a time for a batch of E windows, which see ``columns`` of it; ``refitted`` gives their settings."""
 
-    def __init__(self, state: WindowState) -> None:
-        self._state = state
+    def __init__(
+        self,
+        state: WindowState,
+        window: Window,
+        columns: Places,
+        refitted: Callable[[WindowState], Window] | None = None,
+    ) -> None:
+        self._state, self._window, self._columns, self._refitted = state, window, columns, refitted
         self._num_used = state.num_used.numpy().reshape(-1)
         inputs, targets, scale, factor, projected = (part.numpy() for part in state[:5])
         num_experts, capacity = len(self._num_used), targets.shape[-1]
@@ -294,44 +306,50 @@ class RowWindow:
         self._factor = factor.reshape(num_experts, capacity, capacity)
         # The row that was predicted last, x (D,), what it was solved for (E, n), and the moments (E,) of its target.
         self._seen: tuple[Numbers, Numbers, Numbers, Numbers] | None = None
-        # Inputs in length scales as far as they have been needed, columns first for fast sums, and these scales.
+        # Inputs in length scales as far as they have been needed, columns first for fast sums, these scales, variances.
         self._inverse: Tensor | None = None
+        self._variance = np.empty(0)
         self._scales, self._scaled = np.empty((num_experts, self._inputs.shape[-1], 1)), np.empty(0)
         self._num_scaled = 0
         # The version of the factors, and inverses of the triangles of whole panels of each.
         self._panels: tuple[int, list[list[Numbers]]] = -1, []
 
-    def predict(self, window: Window, x: Numbers) -> tuple[Numbers, Numbers]:
-        """Means and variances (E,) of the target at a row x (D,); the state is not touched."""
-        n = int(self._num_used.max())
+    def is_ready(self) -> bool:
+        room = self._targets.shape[1] - int(self._num_used.max())
+        return (room if self._refitted is None else min(room, rows_until_refit(self._state))) > 1
+
+    def predict(self, x: Numbers) -> tuple[Numbers, Numbers]:
+        x, n = x[self._columns], int(self._num_used.max())
+        window = self._window if self._refitted is None else self._refitted(self._state)
         if self._seen is not None:
             last, solved, mean, variance = self._seen
             if solved.shape[1] == n and np.array_equal(last, x):
                 return mean, variance
-        row = torch.from_numpy(x.reshape(1, -1)).expand(*self._state.num_used.shape, 1, len(x))
-        noise = window.noise.reshape(-1).numpy()
-        own = window.covariance.diagonal(row).reshape(-1).numpy() + noise
-        prior = np.zeros(1) if window.mean is None else window.mean(row).reshape(-1).numpy()
-        solved = np.empty((len(self._num_used), n))
+        noise, prior, solved = window.noise.reshape(-1).numpy(), np.zeros(1), np.empty((len(self._num_used), n))
+        if window.mean is not None:
+            prior = window.mean(self._row(x)).reshape(-1).numpy()
+        across, own = self._covariances(window.covariance, x, n)
         if self._panels[0] != self._state.factor._version:  # a block has changed them
             self._panels = self._state.factor._version, [[] for _ in self._factor]
-        if n > 0:
-            for e, right in enumerate(self._across(window.covariance, x, n)):
-                solved[e] = forward_row(self._factor[e], right, self._panels[1][e])
+        for e, right in enumerate(across if n > 0 else ()):
+            solved[e] = forward_row(self._factor[e], right, self._panels[1][e])
         mean = prior + np.einsum("en,en->e", solved, self._projected[:, :n])
-        variance = np.maximum(own - np.einsum("en,en->e", solved, solved), noise)
+        variance = np.maximum(own + noise - np.einsum("en,en->e", solved, solved), noise)
         self._seen = x.copy(), solved, mean, variance
         return mean, variance
 
-    def _across(self, covariance: Covariance, x: Numbers, n: int) -> Numbers:
-        """Covariances of a row x (D,) with the n rows of each window, (E, n)."""
+    def _row(self, x: Numbers) -> Tensor:
+        return torch.from_numpy(x.reshape(1, -1)).expand(*self._state.num_used.shape, 1, len(x))
+
+    def _covariances(self, covariance: Covariance, x: Numbers, n: int) -> tuple[Numbers, Numbers]:
+        """Covariances of a row x (D,) with the n rows of each window, (E, n), and its variances, (E,) or (1,)."""
         if covariance.stationary is None:
-            row = torch.from_numpy(x.reshape(1, -1)).expand(*self._state.num_used.shape, 1, len(x))
-            across = covariance.between(row, self._state.inputs[..., :n, :])
-            return across.reshape(-1, n).numpy()
-        inverse, profile = covariance.stationary.inverse, covariance.stationary.profile
+            row = self._row(x)
+            across = covariance.between(row, self._state.inputs[..., :n, :]).reshape(len(self._num_used), n)
+            return across.numpy(), covariance.diagonal(row).reshape(-1).numpy()
+        inverse, nu, variance = covariance.stationary
         if self._inverse is not inverse or self._num_scaled > n:
-            self._inverse, self._num_scaled = inverse, 0
+            self._inverse, self._num_scaled, self._variance = inverse, 0, variance.reshape(-1).numpy()
             self._scales[..., 0] = inverse.numpy().reshape(-1, inverse.shape[-1])
             self._scaled = np.empty_like(self._inputs.transpose(0, 2, 1), order="C")
         if self._num_scaled < n:
@@ -340,11 +358,9 @@ class RowWindow:
             self._num_scaled = n
         apart = self._scaled[:, :, :n] - x[:, None] * self._scales
         np.square(apart, out=apart)
-        squared = torch.from_numpy(apart.sum(1)).reshape(*self._state.num_used.shape, 1, n)
-        return profile(squared).reshape(-1, n).numpy()
+        return self._variance[:, None] * _profile(apart.sum(1), nu), self._variance
 
     def learn(self, y: float) -> None:
-        """Learn the target of the row that was predicted last; there must be room for it."""
         assert self._seen is not None
         x, solved, mean, variance = self._seen
         n, deviation = solved.shape[1], np.sqrt(variance)
@@ -353,10 +369,23 @@ class RowWindow:
         self._projected[:, n] = (y - mean) / deviation
         self._num_used[:] = n + 1
         self._seen = None
+        if self._refitted is not None:
+            self._state.num_rows.add_(1)
 
     def forget(self) -> None:
-        """Forget what was solved for; needed where others have changed the state."""
         self._seen = self._inverse = None
+
+
+def _profile(squared: Numbers, nu: float) -> Numbers:
+    """Matern correlations of squared distances in length scales, see :func:`.matern_covariance`."""
+    if math.isinf(nu):
+        found: Numbers = np.exp(-0.5 * squared)
+        return found
+    distance = np.sqrt(2.0 * nu * squared)
+    decay: Numbers = np.exp(-distance)
+    if nu > 0.5:
+        decay *= 1.0 + distance + (np.square(distance) / 3.0 if nu > 1.5 else 0.0)
+    return decay
 
 
 def forward_row(factor: Numbers, right: Numbers, panels: list[Numbers]) -> Numbers:

@@ -8,17 +8,14 @@ was or as it is, never a part of both.
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 from tqdm import tqdm
 
-from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.files.checkpoint import Kind, read_checkpoint, read_tensors, write_checkpoint, write_tensors
 from gp_ensembles.files.operations import make_folder, remove_folder, remove_if_possible
-from gp_ensembles.innovations.bank import InnovationModel
 
 HEAD = "fleet.pt"
 _ADVICE = "give a folder that a fleet was saved in"
@@ -68,15 +65,6 @@ def read_about(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return head["about"], head["shards"]
 
 
-def read_about_units(folder: Path) -> dict[str, Any]:
-    """What the head of a fleet says that has units."""
-    about, _ = read_about(folder)
-    if "fleet" not in about:
-        raise ValueError(f"{folder} was saved by EnsembleFleet; read it with the load of one")
-    found: dict[str, Any] = about["fleet"]
-    return found
-
-
 def read_shard(folder: Path, shard: Mapping[str, Any]) -> tuple[list[Name], dict[str, Tensor]]:
     """Names of the series of a shard, and their states (S, ...)."""
     path, num_series = folder / shard["file"], int(shard["num_series"])
@@ -97,32 +85,3 @@ def remove_part(folder: Path) -> None:
         remove_if_possible(path)
     with suppress(OSError):
         remove_folder(folder)
-
-
-def parts_in_words(ensemble: Ensemble) -> dict[str, str]:
-    """What an ensemble is made of besides numbers, by name: plain, for files."""
-    layers = ensemble.layers
-    modules = ((name.removeprefix("_modules_of_"), module) for name, module in ensemble.named_modules())
-    kinds = {name: type(module).__name__ for name, module in modules if name}
-    return {
-        "experts": ", ".join(ensemble.names),
-        **kinds,
-        "innovation models": "; ".join(_in_words(model) for model in (layers.bank.models if layers.bank else ())),
-        "lags": "none" if layers.memory is None else repr(tuple(layers.memory.lags)),
-        "outlier threshold": "none" if layers.outlier_threshold is None else f"{layers.outlier_threshold:g}",
-    }
-
-
-def _in_words(model: InnovationModel) -> str:
-    return ", ".join(f"{name} {float(value):g}" for name, value in asdict(model).items())
-
-
-def check_parts(ensemble: Ensemble, other: Mapping[str, str], where: object) -> None:
-    """Raise unless words that :func:`parts_in_words` wrote into a file are those of an ensemble."""
-    own = parts_in_words(ensemble)
-    for name in [*own, *other] if other else ():
-        if own.get(name) != other.get(name):
-            raise ValueError(
-                f"{where} has another ensemble: {name} is {other.get(name, 'missing')} there and "
-                f"{own.get(name, 'missing')} here; build the ensemble as it was built then"
-            )

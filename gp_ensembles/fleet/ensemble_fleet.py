@@ -15,12 +15,14 @@ from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions, concatenate_mixtures
 from gp_ensembles.engine.quarantine import QuarantineReport
 from gp_ensembles.engine.recorded import check_fixed_size
-from gp_ensembles.engine.state import EnsembleState
+from gp_ensembles.engine.state import EnsembleState, named_tensors, state_from
+from gp_ensembles.ensembles.structure import ENSEMBLES
 from gp_ensembles.experts.base import Variances
 from gp_ensembles.experts.gaussian import BoundGaussian, sound_variances
+from gp_ensembles.files.structure import from_plain, to_plain
 from gp_ensembles.filters.states import GaussianState
 from gp_ensembles.fleet.arrivals import LENGTHS, batches
-from gp_ensembles.fleet.checkpoint import check_parts, parts_in_words, read_about, read_shard, remove_part, save_fleet
+from gp_ensembles.fleet.checkpoint import read_about, read_shard, remove_part, save_fleet
 from gp_ensembles.fleet.exported import with_own_variances
 from gp_ensembles.fleet.step import RowBuffer, Step, Work
 from gp_ensembles.fleet.store import Slots, Store, new_folder
@@ -41,7 +43,7 @@ class AllSetAsideError(ValueError):
     """Every series of a call has failed, before it or in it."""
 
 
-@guarded(writes=["observe", "add", "retire", "load"], reads=["predict", "log_weights", "export", "save"])
+@guarded(writes=["observe", "add", "retire"], reads=["predict", "log_weights", "export", "save"])
 class EnsembleFleet:
     """An ensemble for each of many series, with shared hyperparameters and a state of its own for each.
 
@@ -100,7 +102,6 @@ class EnsembleFleet:
     ) -> None:
         check_made("ensemble", ensemble, Ensemble, "Ensemble([expert], FixedShare())")
         self.access: AccessLock = AccessLock()
-        self._has_start = start is not None
         start = ensemble.init() if start is None else start
         check_fixed_size(ensemble, start, "a fleet")
         self.has_own_variances = own_variances
@@ -310,49 +311,43 @@ class EnsembleFleet:
             OSError: If a file cannot be written.
         """
         names = self._slots.names
-        whole = {
-            **(about or {}),
-            "ensemble": dict(self.ensemble.state_dict()),
-            "parts": parts_in_words(self.ensemble),
-        }
+        own = {"ensemble": self.ensemble, **self._store.begin, "own_variances": self.has_own_variances}
+        whole = {**(about or {}), "series": to_plain(own, ENSEMBLES)}
         places = self._slots.places(names).to(self._store.failed.device)
         save_fleet(Path(folder), whole, names, places, self._store.tensors, progress=progress)
 
-    def load(self, folder: str | Path) -> None:
-        """Load what a fleet whose ensemble was built alike saved in a folder, equal to the bit.
+    @classmethod
+    def load(
+        cls, folder: str | Path, *, states: str | Path | None = None, device: str | torch.device = "cpu"
+    ) -> "EnsembleFleet":
+        """The fleet that was saved in a folder, equal to the bit; one shard at a time is in memory.
 
-        One shard at a time is in memory, so a fleet in files may be larger than memory: its new files are kept
-        along with the old ones until the last shard is read.
+        Args:
+            folder: Where it was saved.
+            states: Where states live as memory-mapped files, an empty or new folder; by default they live in memory.
+            device: Where it continues.
 
         Raises:
             FileNotFoundError: If there is no fleet in the folder.
-            ValueError: If a file is damaged, the fleet has another ensemble, or there is no room. After any error this
-                one stays as it was, with its files.
+            ValueError: If a file is damaged, or there is no room; then no states are left behind.
         """
         about, shards = read_about(Path(folder))
-        if "fleet" in about and "note_columns" not in self._store.tensors:
-            raise ValueError(f"{folder} was saved by Fleet, with units of its series; read it with Fleet.load")
-        check_parts(self.ensemble, about["parts"], folder)
-        _check_alike(self.ensemble.state_dict(), about["ensemble"])
-        before = {name: value.clone() for name, value in self.ensemble.state_dict().items()}
-        self.ensemble.load_state_dict(about["ensemble"])
-        store, slots = self._store.emptied(), Slots()
+        known = from_plain(about["series"], ENSEMBLES)
+        tensors = {name: value.to(device) for name, value in named_tensors(known["start"])}
+        start = state_from([type(part) for part in known["start"].experts], tensors, tensors.__getitem__)
+        notes = {name: value.to(device) for name, value in known["notes"].items()}
+        own = known["own_variances"]
+        fleet = cls(known["ensemble"].to(device), start=start, folder=states, notes=notes, own_variances=own)
         try:
-            if not self._has_start:  # new series begin as they would have begun there
-                notes = _variance_notes(self.ensemble) if self.has_own_variances else {}
-                store = store.without_series(self.ensemble.init(), notes)
-            store.reserve(sum(int(shard["num_series"]) for shard in shards))
+            fleet._store.reserve(sum(int(shard["num_series"]) for shard in shards))
             for shard in shards:
-                names, states = read_shard(Path(folder), shard)
-                store.check_tensors(states)
-                store.put_tensors(slots.add(names).to(store.failed.device), states)
+                names, read = read_shard(Path(folder), shard)
+                fleet._store.check_tensors(read)
+                fleet._store.put_tensors(fleet._slots.add(names).to(fleet._store.failed.device), read)
         except BaseException:
-            store.remove_files()
-            self.ensemble.load_state_dict(before)
+            fleet.remove_files()
             raise
-        old, self._store, self._slots = self._store, store, slots
-        self._read_again()
-        old.remove_files()
+        return fleet
 
     def remove_files(self) -> None:
         """Remove the folder of states, if there is one; the fleet cannot be used afterwards."""
@@ -419,13 +414,3 @@ def _variance_notes(ensemble: Ensemble) -> dict[str, Tensor]:
             raise TypeError(f"{type(expert).__name__} has no noise variance; leave own_variances out")
         notes[f"noise_{number}"], notes[f"prior_{number}"] = bound.noise.detach(), bound.prior_variance.detach()
     return notes
-
-
-def _check_alike(own: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> None:
-    shapes = [{name: (tuple(value.shape), value.dtype) for name, value in one.items()} for one in (own, other)]
-    for name in [*shapes[0], *shapes[1]]:
-        if shapes[0].get(name) != shapes[1].get(name):
-            raise ValueError(
-                f"the fleet in the folder has another ensemble: {name} is {shapes[1].get(name)} there and "
-                f"{shapes[0].get(name)} here; build the ensemble as it was built then"
-            )

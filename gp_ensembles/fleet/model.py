@@ -19,7 +19,7 @@ from gp_ensembles.ensembles.spec_checks import check_flag
 from gp_ensembles.files.structure import from_plain, to_plain
 from gp_ensembles.fleet.arrivals import numbered
 from gp_ensembles.fleet.calls import SMALL, CallRows, arrived, checked_rows, fleet_settings, refuse
-from gp_ensembles.fleet.checkpoint import read_about, read_about_units
+from gp_ensembles.fleet.checkpoint import read_about
 from gp_ensembles.fleet.ensemble_fleet import AllSetAsideError, EnsembleFleet, Names, listed
 from gp_ensembles.fleet.exported import SeriesModel
 from gp_ensembles.fleet.notes import (
@@ -200,8 +200,7 @@ class Fleet:
         """Forget everything, and fit only the shared hyperparameters to these rows; no series starts."""
         with self._restarted(names, X, y, must_fit=True) as (other, ready):
             warm, other.bad_rows, _ = without_outliers(self.config, {name: other._waiting[name] for name in ready})
-            fitted = fitted_ensemble(self.config, warm_ups(self.config, warm).standard, progress)
-            other._begin(*fitted)
+            other._begin(*fitted_ensemble(self.config, warm_ups(self.config, warm).standard, progress))
             other._waiting = {}
 
     @contextmanager
@@ -366,9 +365,9 @@ class Fleet:
         if self.series is None:
             raise ValueError("nothing is fitted yet: no series has had its warm-up; observe more rows before saving")
         settings = {"spec": self.spec, **self._numbers, "dtype": str(self.dtype).removeprefix("torch.")}
-        fitted = {"ensemble": self.series.ensemble, "known_X": self._known_X}
-        own = {"settings": settings, **fitted, "waiting": self._waiting, "bad_rows": dict(self.bad_rows)}
-        self.series.save(folder, about={"fleet": to_plain(own, _FLEETS), "notes": dict(notes or {})}, progress=progress)
+        rows = {"known_X": self._known_X, "waiting": self._waiting, "bad_rows": dict(self.bad_rows)}
+        about = {"fleet": to_plain({"settings": settings, **rows}, _FLEETS), "notes": dict(notes or {})}
+        self.series.save(folder, about=about, progress=progress)
 
     @classmethod
     def load(
@@ -385,10 +384,14 @@ class Fleet:
             FileNotFoundError: If there is no fleet in the folder.
             ValueError: If a file is damaged, or as :class:`Fleet` where it is made.
         """
-        known = from_plain(read_about_units(Path(folder)), _FLEETS)
+        about, _ = read_about(Path(folder))
+        if "fleet" not in about:
+            raise ValueError(f"{folder} was saved by EnsembleFleet; read it with the load of one")
+        known = from_plain(about["fleet"], _FLEETS)
         dtype = getattr(torch, known["settings"].pop("dtype"))
         fleet = cls(**known["settings"], dtype=dtype, device=device, folder=states)
-        fleet._begin(known["ensemble"].to(fleet.device), known["known_X"].to(fleet.device)).load(folder)
+        fleet._known_X = known["known_X"].to(fleet.device)
+        fleet.series = EnsembleFleet.load(folder, states=next_folder(fleet.folder), device=fleet.device)
         fleet.bad_rows = Counter(known["bad_rows"])
         fleet._waiting = {name: rows.to(fleet.device) for name, rows in known["waiting"].items()}
         return fleet
@@ -478,9 +481,9 @@ class Fleet:
 
     def _begin(self, ensemble: Ensemble, X: Tensor) -> EnsembleFleet:
         """Begin with an ensemble for rows such as X (N, D), and no series."""
-        notes, folder = first_notes(self.config, X.new_zeros(X.shape[1])), next_folder(self.folder)
-        self._known_X = X
-        self.series = EnsembleFleet(ensemble, folder=folder, notes=notes, own_variances=self.own_variances)
+        self._known_X, notes = X, first_notes(self.config, X.new_zeros(X.shape[1]))
+        folder, own = next_folder(self.folder), self.own_variances
+        self.series = EnsembleFleet(ensemble, folder=folder, notes=notes, own_variances=own)
         return self.series
 
     def _series_of(self, names: Sequence[Hashable]) -> EnsembleFleet:

@@ -1,6 +1,5 @@
 """The states of many series as one tensor for each part of a state, and the places of series in them, by name."""
 
-import copy
 import os
 import shutil
 from collections import Counter
@@ -30,7 +29,7 @@ class Store:
     ) -> None:
         start = _with_quarantine(start)
         self.kinds: tuple[type[FilterState], ...] = tuple(type(part) for part in start.experts)
-        self._folder, self._number = folder, 0
+        self._folder = folder
         self._start = dict(named_tensors(start))
         self._start[FAILED] = start.meta.num_seen.new_full((), -1)
         self._start |= {f"note_{name}": value for name, value in (notes or {}).items()}
@@ -38,19 +37,12 @@ class Store:
         self._tensors = {name: self._room(name, value, 0) for name, value in self._start.items()}
         self.on_move: Callable[[], None] = lambda: None
 
-    def without_series(self, start: EnsembleState, notes: Mapping[str, Tensor]) -> "Store":
-        """A store without series for another first state of the same ensemble, some further numbers changed."""
-        known = {name[5:]: value for name, value in self._start.items() if name.startswith("note_")}
-        other = Store(start, self._folder, {**known, **notes})
-        other.on_move, other._number = self.on_move, self._number
-        return other
-
-    def emptied(self) -> "Store":
-        """A store of the same kind without series, with files of its own if states are in files."""
-        other = copy.copy(self)
-        other._folder, other._number = self._folder, self._number + 1
-        other._tensors = {name: self._room(name, value, 0) for name, value in self._start.items()}
-        return other
+    @property
+    def begin(self) -> dict[str, Any]:
+        """The state of a series before its first row, of experts of what kinds, and its further numbers."""
+        of_states = {name: value for name, value in self._start.items() if name != FAILED and name[:5] != "note_"}
+        notes = {name[5:]: value for name, value in self._start.items() if name[:5] == "note_"}
+        return {"start": state_from(self.kinds, of_states, of_states.__getitem__), "notes": notes}
 
     def remove_files(self) -> None:
         """Remove the files of states that live in a folder; the store is of no use afterwards."""
@@ -235,7 +227,7 @@ class Store:
 
     def _path(self, name: str) -> Path:
         assert self._folder is not None
-        return self._folder / f"{self._number}-{name}.bin"
+        return self._folder / f"{name}.bin"
 
 
 def _with_quarantine(state: EnsembleState) -> EnsembleState:

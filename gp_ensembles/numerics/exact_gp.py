@@ -29,15 +29,17 @@ COMPUTED_AT_ONCE = 60_000  # covariances, half a megabyte: a kernel makes severa
 
 
 class Stationary(NamedTuple):
-    r"""A covariance that depends on the distance of two rows in length scales.
+    r"""A Matern or RBF covariance, which depends on the distance of two rows in length scales.
 
     Attributes:
         inverse: Reciprocals of the length scales, shape (\*batch, 1, D) or (\*batch, 1, 1).
-        profile: Covariances of squared distances in length scales, which it may overwrite, shape (\*batch, K, N) both.
+        nu: Smoothness 0.5, 1.5 or 2.5 of a Matern kernel, infinity for the RBF kernel.
+        scale: Its variance, shape (\*batch) or one number.
     """
 
     inverse: Tensor
-    profile: Callable[[Tensor], Tensor]
+    nu: float
+    scale: Tensor
 
 
 class Covariance(NamedTuple):
@@ -46,7 +48,7 @@ class Covariance(NamedTuple):
     # Covariances of rows (..., *batch, K, D) and (..., *batch, N, D), shape (..., *batch, K, N)
     between: Callable[[Tensor, Tensor], Tensor]
     diagonal: Callable[[Tensor], Tensor]  # Variances of rows (..., *batch, N, D), shape (..., *batch, N)
-    # The same as a function of distances; ``None`` for kernels that are not stationary
+    # Its numbers; ``None`` for other kernels
     stationary: Stationary | None = None
 
     def of_targets(self, X: Tensor, noise: Tensor) -> Tensor:

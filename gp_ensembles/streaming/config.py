@@ -1,6 +1,5 @@
 """Settings of a model on a stream: one frozen record."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
@@ -11,7 +10,7 @@ from torch import Tensor
 from gp_ensembles.calibration.levels import check_coverages
 from gp_ensembles.engine.input_checks import check_made
 from gp_ensembles.ensembles.presets import auto
-from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
+from gp_ensembles.ensembles.records import spec_to_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.spec_checks import check_flag
 from gp_ensembles.numerics.devices import check_device
@@ -139,7 +138,7 @@ class StreamConfig:
         return self if spec is self.ensemble else replace(self, ensemble=spec)
 
     def to_plain(self) -> dict[str, Any]:
-        """Plain containers, which :meth:`from_plain` reads back; also the content of a YAML file.
+        """Plain containers: the content of a YAML file.
 
         Example:
             >>> StreamConfig().to_plain()["warmup"]
@@ -147,17 +146,3 @@ class StreamConfig:
         """
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
         return {**plain, "ensemble": spec_to_plain(self.ensemble), "coverages": list(self.coverages)}
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "StreamConfig":
-        """The record that :meth:`to_plain` wrote.
-
-        Raises:
-            TypeError: If a key is unknown.
-            ValueError: If a value is not legal.
-
-        Example:
-            >>> StreamConfig.from_plain(StreamConfig(seed=3).to_plain()).seed
-            3
-        """
-        return cls(**{**plain, "ensemble": spec_from_plain(plain["ensemble"])})

@@ -3,7 +3,7 @@
 One text for one series and for many: constants and states of many have an axis in front, and so have their rows.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple, final
 
 import torch
@@ -85,11 +85,6 @@ class InputPath:
         self._config = config
         self._adds_noise = config.ensemble.target.is_real and config.ensemble.target.num_outputs is None
         self._has_inactive = bool(columns.inactive.any())
-
-    @classmethod
-    def of(cls, config: StreamConfig, X: Tensor, y: Tensor, names: Sequence[str]) -> "InputPath":
-        """That of one stream, see :meth:`Columns.of`."""
-        return cls(config, Columns.of(config, X, y, names))
 
     def warm_up(self, X: Tensor) -> Standard:
         """The first rows X (..., N, D) of a stream, whose range is taken from them."""

@@ -45,6 +45,9 @@ class _Waiting:
     y: float | None = None
 
 
+_LATE = STREAMS.with_kinds(_Waiting)
+
+
 class LateTargets:
     """A model whose targets are delayed, in any order within a window.
 
@@ -172,22 +175,15 @@ class LateTargets:
         """The pending rows as plain containers and tensors, which :meth:`restore` reads back; without the model.
 
         Raises:
-            TypeError: If an identity is neither text nor a number.
+            TypeError: If an identity cannot be in a file, as a number or a text can.
         """
-        rows = []
-        for identity, row in self._rows.items():
-            if not isinstance(identity, str | int | float):
-                raise TypeError(f"only text and numbers can be ids in a file, got {identity!r}")
-            rows.append([identity, row.X.clone(), row.steps, to_plain(row.predicted, STREAMS), row.y])
-        return {"window": self.window, "patience": self.patience, "num_given_up": self.num_given_up, "rows": rows}
+        return to_plain({name: value for name, value in vars(self).items() if name != "model"}, _LATE)
 
     @classmethod
     def restore(cls, model: OnlineModel, content: Mapping[str, Any]) -> "LateTargets":
         """The pending rows that :meth:`content` described, with the model as it was then."""
-        late = cls(model, content["window"], content["patience"])
-        late.num_given_up = content["num_given_up"]
-        for identity, X, steps, predicted, y in content["rows"]:
-            late._rows[identity] = _Waiting(X, steps, from_plain(predicted, STREAMS), y)
+        late = cls(model)
+        vars(late).update(from_plain(content, _LATE))
         return late
 
     def _ahead(self, row: Tensor, steps: float) -> StreamDistribution:

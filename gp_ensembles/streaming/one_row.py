@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gp_ensembles.calibration.levels import IntervalLevels
-from gp_ensembles.calibration.recalibration import map_components, map_log_weights, recalibrate_row
+from gp_ensembles.calibration.recalibration import ROW, RecalibrationState, map_components, map_log_weights
 from gp_ensembles.distributions import Recalibrated, StudentTMixture
 from gp_ensembles.engine.bound import RowEnsemble, RowMixture, StagedRow
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.numerics.compiled import compiled
-from gp_ensembles.numerics.student_t import mixture_cdf, typical_width_of
+from gp_ensembles.numerics.normal_scores import TAIL
+from gp_ensembles.numerics.student_t import mixture_cdf, normal_score_of, typical_width_of
 from gp_ensembles.streaming.after_mixture import CalibrationState
 from gp_ensembles.streaming.checks import FARTHEST
 from gp_ensembles.streaming.columns import Columns
@@ -30,6 +31,9 @@ from gp_ensembles.streaming.predictions import Intervals, OnlinePredictions
 
 Numbers = NDArray[np.float64]
 Places = NDArray[np.int64]
+_formulas, _grid, _rules = ROW
+_MAPS = map_components(torch.zeros(0, dtype=torch.float64, device="cpu"))
+_SQUARES = sum(part.square() for part in _MAPS).numpy()
 
 
 def is_plain(value: object, shape: tuple[int, ...]) -> TypeGuard[Tensor]:
@@ -53,8 +57,8 @@ class PipelineRow(NamedTuple):
 class RowPipeline:
     """The layers around an ensemble, with all constants read once."""
 
-    def __init__(self, ensemble: RowEnsemble, config: StreamConfig, columns: Columns) -> None:
-        self.ensemble = ensemble
+    def __init__(self, online: OnlineEnsemble, ensemble: RowEnsemble, config: StreamConfig, columns: Columns) -> None:
+        self.online, self.ensemble = online, ensemble
         scales, kept, indicators = columns.scales, columns.kept, columns.indicators
         self._kept = np.array(kept, dtype=np.int64)
         # A row without gaps: its indicators are zero.
@@ -91,7 +95,7 @@ class RowPipeline:
         recalibration, levels, intervals, gain, spread = calibration.recalibration, calibration.levels, None, 0.0, 1.0
         if recalibration is not None:
             recalibration, log_weights, gain, pit, spread = recalibrate_row(recalibration, pit)
-            distribution = Recalibrated(base, torch.from_numpy(log_weights).unsqueeze(-1), *map_components(base[0]))
+            distribution = Recalibrated(base, torch.from_numpy(log_weights).unsqueeze(-1), *_MAPS)
         if levels is not None:
             width = typical_width_of(weights, mean.ravel(), variance.ravel())
             levels, output = self._levels.update_row(levels, pit, width * spread)
@@ -114,7 +118,7 @@ class RowPipeline:
         base = self._mixture(mixture.log_weights, *self._in_units(mixture))
         if calibration.recalibration is None:
             return base
-        return Recalibrated(base, map_log_weights(calibration.recalibration), *map_components(base[0]))
+        return Recalibrated(base, map_log_weights(calibration.recalibration), *_MAPS)
 
     def _limited(self, X: Tensor, followed: InputState) -> tuple[bool, Numbers, Numbers, Numbers, Numbers, int]:
         """Whether a row is usual, its inputs in their units, and the results of :func:`_limit`."""
@@ -147,10 +151,25 @@ def pipeline_of(
     last: RowPipeline | None, online: OnlineEnsemble, config: StreamConfig, columns: Columns
 ) -> RowPipeline | None:
     """The pipeline of an ensemble, the last one if it is still that; ``None`` where only blocks can run."""
+    if last is not None and last.online is online and last.ensemble.is_current():
+        return last
     ensemble = None if columns.forecasts else online.one_row
-    if ensemble is None:
-        return None
-    return last if last is not None and last.ensemble is ensemble else RowPipeline(ensemble, config, columns)
+    return None if ensemble is None else RowPipeline(online, ensemble, config, columns)
+
+
+def recalibrate_row(state: RecalibrationState, u: float) -> tuple[RecalibrationState, Numbers, float, float, float]:
+    """:func:`~gp_ensembles.calibration.recalibration.recalibrate_block` of one observed target on plain arrays.
+
+    Returns: the state after it, log weights (K,) of the map before it, gain, transform, and by what the map widens.
+    """
+    probability, z = np.array([u]), np.array([normal_score_of(u)])
+    is_within = TAIL <= u <= 1 - TAIL  # as nearly always; a call of arrays costs more than their numbers
+    p, value = _formulas.inside(z, _grid.shift, _grid.scale) if is_within else _formulas.at(_grid, probability, z)
+    learned, shared, weights, density, moved = _formulas.step(
+        _rules, state.candidates.numpy(), state.shares.numpy(), p, value, probability
+    )
+    after = RecalibrationState(torch.from_numpy(learned), torch.from_numpy(shared))
+    return after, np.log(weights), math.log(density[0]), moved[0], math.sqrt(weights.dot(_SQUARES))
 
 
 @compiled

@@ -30,6 +30,7 @@ from gp_ensembles.streaming.after_mixture import (
     calibrate_next,
     init_calibration,
 )
+from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.config import MIN_WARM_UP, StreamConfig
 from gp_ensembles.streaming.inputs import InputPath, Standard
 from gp_ensembles.streaming.missed_structure import missed_share, missed_text
@@ -163,7 +164,7 @@ def build(config: StreamConfig, X: Tensor, y: Tensor, names: Sequence[str], *, p
     """Build from the rows of a warm-up, X (N, D) and y (N,) or (N, O), fitted to them."""
     at = find_point(y, config)
     others = without_point(y, at)
-    path = InputPath.of(config, X, others, names)
+    path = InputPath(config, Columns.of(config, X, others, names))
     warm = path.warm_up(X)
     online, predictions = path.build_ensemble(warm, others, progress=progress)
     point = None if at is None else PointMass(at, config, path, warm, y)

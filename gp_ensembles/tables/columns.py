@@ -3,8 +3,8 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, final
+from dataclasses import dataclass
+from typing import ClassVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,10 +40,6 @@ class ColumnEncoder(ABC):
     @abstractmethod
     def describe(self) -> str:
         """The encoding in a few words."""
-
-    def to_plain(self) -> dict[str, Any]:
-        """Plain containers, which :func:`column_from_plain` reads back."""
-        return {"kind": self.kind, **asdict(self)}
 
 
 @final
@@ -207,19 +203,6 @@ class DroppedColumn(ColumnEncoder):
 
     def describe(self) -> str:
         return "left out"
-
-
-_ENCODERS = {
-    encoder.kind: encoder
-    for encoder in (NumberColumn, BooleanColumn, CategoryColumn, HashedColumn, DateColumn, DroppedColumn)
-}
-
-
-def column_from_plain(plain: dict[str, Any]) -> ColumnEncoder:
-    """The record that :meth:`ColumnEncoder.to_plain` wrote."""
-    encoder: Any = _ENCODERS[plain["kind"]]
-    made: ColumnEncoder = encoder(**{key: value for key, value in plain.items() if key != "kind"})
-    return made
 
 
 def to_numbers(cells: Cells, decimal: str, *, may_be_wrong: bool = False) -> NDArray[np.float64]:

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from gp_ensembles.tables.clock import Clock, Times, clock_of, find_clock, refuse_newest_first
-from gp_ensembles.tables.columns import ColumnEncoder, DroppedColumn, TargetColumn, column_from_plain
+from gp_ensembles.tables.columns import ColumnEncoder, DroppedColumn, TargetColumn
 from gp_ensembles.tables.kinds import fit_column, notes_of, notes_of_target, refuse_text
 from gp_ensembles.tables.options import TableOptions
 from gp_ensembles.tables.raw import CellError, Cells, RawRows, blank, texts_of, without
@@ -170,34 +169,6 @@ class TableEncoder:
         """Cells of the next rows as far as known: times at the usual step, all else missing."""
         cells: dict[str, Cells] = dict.fromkeys(self.input_columns, np.full(num_steps, np.nan))
         return cells if self.clock is None else cells | self.clock.cells(self.clock.ahead(num_steps))
-
-    def to_plain(self) -> dict[str, Any]:
-        """Plain containers, which :meth:`from_plain` reads back."""
-        return {
-            "columns": [column.to_plain() for column in self.columns],
-            "target": asdict(self.target),
-            "clock": None if self.clock is None else asdict(self.clock),
-            "missing": dict(self.missing),
-            "notes": list(self.notes),
-            "words": list(self.words),
-            "series": self.series,
-            "skips": self.skips,
-        }
-
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> "TableEncoder":
-        """The encoder that :meth:`to_plain` wrote."""
-        clock = plain["clock"]
-        return cls(
-            tuple(column_from_plain(column) for column in plain["columns"]),
-            TargetColumn(**plain["target"]),
-            None if clock is None else Clock(**clock),
-            dict(plain["missing"]),
-            tuple(plain["notes"]),
-            tuple(plain["words"]),
-            plain["series"],
-            plain["skips"],
-        )
 
 
 @contextmanager

@@ -194,10 +194,6 @@ class RowStream:
         line = "" if rows.lines is None else f" (line {int(rows.lines[place])})"
         return f"{self.path}, data row {rows.first_row + place}{line}, column {column}"
 
-    def to_plain(self) -> dict[str, Any]:
-        """The encoding of the columns as plain containers, for checkpoints; see :func:`reopen_rows`."""
-        return self.encoder.to_plain()
-
     def _fill(self, num_rows: int) -> None:
         """Read until this many rows are ready, the end, or a row that cannot be read."""
         while self._problem is None and sum(part.num_rows for part in self._ready) < num_rows:
@@ -303,12 +299,12 @@ def open_rows(
     return rows
 
 
-def reopen_rows(source: Any, plain: Mapping[str, Any], options: TableOptions | None = None) -> RowStream:
+def reopen_rows(source: Any, encoder: TableEncoder, options: TableOptions | None = None) -> RowStream:
     """Open another table with the encoding of an earlier one; an absent target is missing.
 
     Args:
         source: As for :func:`open_rows`.
-        plain: The containers of :meth:`RowStream.to_plain`.
+        encoder: That of the earlier rows, ``RowStream.encoder``.
         options: Dialect of the file, detected by default, and more values treated as missing.
 
     Raises:
@@ -321,12 +317,11 @@ def reopen_rows(source: Any, plain: Mapping[str, Any], options: TableOptions | N
         ...     "load",
         ...     num_warm_up=2,
         ... )
-        >>> reopen_rows([{"on": "no"}], first.to_plain()).take(5).X.tolist()
+        >>> reopen_rows([{"on": "no"}], first.encoder).take(5).X.tolist()
         [[0.0]]
     """
     options = TableOptions() if options is None else options
     raw_source = _open(source, options)
-    encoder = TableEncoder.from_plain(dict(plain))
     encoder = replace(encoder, words=tuple(dict.fromkeys((*encoder.words, *options.missing))))
     wanted = list(encoder.input_columns)
     _check_names(raw_source, wanted)

@@ -14,9 +14,9 @@ from gp_ensembles.calibration.recalibration import (
     map_log_weights,
     recalibrate,
     recalibrate_block,
-    recalibrate_row,
 )
 from gp_ensembles.numerics.normal_scores import TAIL, log_density, transform
+from gp_ensembles.streaming.one_row import recalibrate_row
 
 SCALES = (0.2, 0.4, 0.6, 0.75, 0.88, 1.0, 1.15, 1.4, 1.8)
 SHIFTS = (-0.5, -0.25, -0.1, 0.0, 0.1, 0.25, 0.5)

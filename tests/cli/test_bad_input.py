@@ -247,7 +247,7 @@ def test_a_rejected_block_is_named_by_its_rows_and_can_be_gone_on_from(place, sm
     monkeypatch.setattr(OnlineEnsemble, "learn", reject)
     predicted = complaint(stream, place, "reject.csv", "rejected", "--block_size", "16")
     monkeypatch.undo()
-    learned = torch.load(place / "rejected" / "checkpoint.pt", weights_only=True)["num_rows"]
+    learned = scored_stream.load_checkpoint(place / "rejected" / "checkpoint.pt").progress.num_rows
     assert learned > 60
     assert f"rows {learned + 1} to " in predicted
     assert resume(place, "reject.csv", "rejected", "--skip-seen") == 0

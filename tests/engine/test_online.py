@@ -93,20 +93,6 @@ def test_saved_weights_only_and_loaded_into_a_fresh_object(form):
         assert torch.equal(got.mean, want.mean)
 
 
-def test_loading_takes_on_the_saved_form():
-    X, y = stream()
-    saved = OnlineEnsemble(build(form=square_root_state))
-    saved.observe(X[:60], y[:60])
-    fresh = OnlineEnsemble(build())
-    fresh.load_state_dict(saved.state_dict())
-    assert torch.equal(fresh.observe(X[60:], y[60:]).log_prob, saved.observe(X[60:], y[60:]).log_prob)
-    back = OnlineEnsemble(build(form=square_root_state))
-    plain = OnlineEnsemble(build())
-    plain.observe(X[:60], y[:60])
-    back.load_state_dict(plain.state_dict())
-    assert torch.equal(back.observe(X[60:], y[60:]).log_prob, plain.observe(X[60:], y[60:]).log_prob)
-
-
 def test_condition_on_and_deepcopy_leave_the_original_alone():
     X, y = stream()
     online = OnlineEnsemble(build())

@@ -86,14 +86,6 @@ def test_the_way_back_leads_before_a_failure():
     torch.testing.assert_close(found.log_weights, expected.log_weights)
 
 
-def test_a_state_of_before_there_was_a_quarantine_is_read():
-    online = OnlineEnsemble(Ensemble(experts(), FixedShare()))
-    old = {name: value for name, value in online.state_dict().items() if not name.startswith("quarantine")}
-    online.observe(*stream())
-    online.load_state_dict(old)
-    assert online.failures == ()
-
-
 @pytest.mark.parametrize("rule", [FixedShare(), DynamicModelAveraging(), OnlineNewton()])
 def test_when_everybody_has_failed_the_call_is_refused_and_nothing_changes(rule):
     X, y = stream()

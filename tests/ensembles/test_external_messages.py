@@ -9,7 +9,8 @@ from gp_ensembles.engine import Ensemble
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.external_models import Boosting, ExternalModel, ForecastColumns
 from gp_ensembles.ensembles.presets import oebe
-from gp_ensembles.experts.adapters import FunctionAdapter, HistogramBoosting, RegressorAdapter, RiverAdapter
+from gp_ensembles.experts.adapters import FunctionAdapter, RegressorAdapter, RiverAdapter
+from gp_ensembles.experts.external_row import HistogramBoosting
 from gp_ensembles.meta_learners import FixedShare
 
 SPEC = replace(oebe, bases=(LinearBasis(),))

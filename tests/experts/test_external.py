@@ -18,8 +18,9 @@ from gp_ensembles.ensembles.external_models import Boosting
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import auto_for
 from gp_ensembles.ensembles.targets import RealTarget
-from gp_ensembles.experts.adapters import HistogramBoosting, ModelAdapter
+from gp_ensembles.experts.adapters import ModelAdapter
 from gp_ensembles.experts.external import ExternalExpert
+from gp_ensembles.experts.external_row import HistogramBoosting
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.features.linear import InputFeatures

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from gp_ensembles.experts.adapters import FlatTrees, predict_trees
+from gp_ensembles.experts.external_row import FlatTrees, predict_trees
 
 
 def trained(X: np.ndarray, y: np.ndarray, **settings: object) -> HistGradientBoostingRegressor:

@@ -41,15 +41,15 @@ def test_rows_one_after_another_are_the_conditional_of_the_rows_before(name: str
     noise = torch.tensor([0.1, 0.3], dtype=F64)[: max(1, len(kernel.batch_shape) * 2)].reshape(kernel.batch_shape)
     window = Window(bind_covariance(kernel), noise, N, None if mean is None else bind_mean(mean))
     state = window_state(kernel.batch_shape, D, N + 3, noise)
-    rows, X, y = RowWindow(state), draw.normal(size=(N, D)), draw.normal(size=N)
+    rows, X, y = RowWindow(state, window, np.arange(D)), draw.normal(size=(N, D)), draw.normal(size=N)
     whole = torch.from_numpy(X)
     # GPyTorch's own matrix and a dense solve.
     covariance = kernel(whole).to_dense() + noise[..., None, None] * torch.eye(N, dtype=F64)
     prior = torch.zeros(N, dtype=F64) if mean is None else mean(whole)
     errors = torch.from_numpy(y) - prior
     for t in range(N):
-        rows.predict(window, draw.normal(size=D))  # what is asked of other rows leaves no trace
-        predicted = rows.predict(window, X[t])
+        rows.predict(draw.normal(size=D))  # what is asked of other rows leaves no trace
+        predicted = rows.predict(X[t])
         past, across = covariance[..., :t, :t], covariance[..., :t, t : t + 1]
         solved = torch.linalg.solve(past, across)
         expected = prior[..., t] + (solved.squeeze(-1) * errors[..., :t]).sum(-1)

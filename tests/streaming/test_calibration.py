@@ -128,4 +128,4 @@ def test_a_coverage_that_the_config_does_not_name():
     refused(TypeError, "a tuple of numbers", lambda: StreamConfig(coverages=0.9))
     refused(TypeError, "a tuple of numbers", lambda: StreamConfig(coverages="0.9"))
     refused(TypeError, "recalibrate of StreamConfig must be True or False", lambda: StreamConfig(recalibrate="yes"))
-    assert StreamConfig.from_plain(StreamConfig(coverages=[0.5]).to_plain()).coverages == (0.5,)
+    assert StreamConfig(coverages=[0.5]).coverages == (0.5,)

@@ -18,8 +18,9 @@ from gp_ensembles.ensembles.external_models import Boosting
 from gp_ensembles.ensembles.extra_experts import WideFeatures, WindowGP
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import light
+from gp_ensembles.files.structure import from_plain
 from gp_ensembles.streaming import OnlineModel, StreamConfig
-from gp_ensembles.streaming.inputs import InputState
+from gp_ensembles.streaming.content import STREAMS
 from gp_ensembles.streaming.predictions import OnlinePredictions
 
 WARMUP, NUMBER = 150, 260
@@ -147,7 +148,7 @@ def test_rows_with_a_column_that_wakes_up_are_the_blocks() -> None:
     assert model.online.one_row is not None
     assert_same_predictions(rows, other.observe(X[WARMUP:], y[WARMUP:]))
     assert_same_state(model, other, 1e-8)
-    assert InputState.unpacked(model.content()["inputs"], 3).inactive_columns.scale.tolist()[2] > 1
+    assert from_plain(model.content(), STREAMS)["_followed"].inactive_columns.scale.tolist()[2] > 1
 
 
 def test_a_window_overflows_and_trees_are_trained_while_nearly_all_rows_go_by_themselves(monkeypatch) -> None:
@@ -214,7 +215,7 @@ def test_what_was_said_stays_when_more_is_learned_and_copies_do_not_know_each_ot
     first = model.observe(X[WARMUP : WARMUP + 1], y[WARMUP : WARMUP + 1])
     kept = first.distribution.mean.clone(), first.log_weights.clone(), first.intervals.levels.clone()
     other = copy.deepcopy(model)
-    content = copy.deepcopy(model.content()["ensemble"])
+    content = copy.deepcopy(model.online.state_dict())
     one_by_one(other, X[WARMUP + 1 : WARMUP + 20], y[WARMUP + 1 : WARMUP + 20])
     assert all(torch.equal(value, content[name]) for name, value in model.online.state_dict().items())
     one_by_one(model, X[WARMUP + 1 : WARMUP + 20], y[WARMUP + 1 : WARMUP + 20])

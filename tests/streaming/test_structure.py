@@ -108,7 +108,7 @@ def test_a_factor_of_another_form_is_kept_whole_and_one_that_does_not_fit_refuse
 
 
 class Own(BayesianModelAveraging):  # type: ignore[misc]  # a kind that the table does not have
-    """A rule of one's own."""
+    """A rule of the user's."""
 
 
 def test_only_kinds_of_the_table_are_written_and_read():

@@ -11,6 +11,8 @@ import polars as pl
 import pytest
 import torch
 
+from gp_ensembles.cli.tables import TABLES
+from gp_ensembles.files.structure import from_plain, to_plain
 from gp_ensembles.tables import TableOptions, explain, open_rows
 from gp_ensembles.tables.encoder import TableError
 from gp_ensembles.tables.stream import reopen_rows
@@ -164,16 +166,15 @@ def test_many_levels_are_hashed_whatever_comes(tmp_path):
     assert len({tuple(row) for row in taken.X.tolist()}) >= 20
 
 
-def test_the_plain_containers_of_an_encoder_read_on_to_the_bit(tmp_path):
+def test_an_encoder_from_a_file_reads_on_to_the_bit():
     whole = open_rows(MIXED, "load", num_warm_up=50)
     first = open_rows(MIXED[:52], "load", num_warm_up=50)
     ours = whole.take(52), whole.take(8)
     first.take(52)
-    plain = json.loads(json.dumps(first.to_plain()))
-    theirs = reopen_rows(MIXED[52:], plain).take(8)
+    theirs = reopen_rows(MIXED[52:], from_plain(to_plain(first.encoder, TABLES), TABLES)).take(8)
     for name in ("X", "y", "time", "steps"):
         assert torch.equal(getattr(ours[1], name), getattr(theirs, name))
-    without_target = reopen_rows(MIXED[52:].drop(columns="load"), plain).take(8)
+    without_target = reopen_rows(MIXED[52:].drop(columns="load"), first.encoder).take(8)
     assert torch.equal(without_target.X, ours[1].X)
     assert without_target.y.isnan().all()
 
@@ -213,7 +214,7 @@ def test_the_next_times_follow_the_calendar(frequency, following):
     rows.take(60)
     cells, moments = rows.encoder.ahead(2), rows.encoder.clock.ahead(2)
     assert [text[:10] for text in rows.encoder.clock.format(moments)] == following
-    ahead = reopen_rows(pd.DataFrame({"day": pd.to_datetime(following)}), rows.to_plain()).take(2)
+    ahead = reopen_rows(pd.DataFrame({"day": pd.to_datetime(following)}), rows.encoder).take(2)
     assert torch.equal(torch.from_numpy(moments), ahead.time)
     assert cells["day"].dtype.kind == "M"
 

@@ -109,7 +109,7 @@ def test_dates_and_hours_in_two_columns(hour):
     assert rows.encoder.clock.describe() == "Date and Time: a row every hour, no gap, no duplicate"
     assert taken.time.tolist() == [time.timestamp() for time in HOURS]
     assert rows.encoder.clock.format(taken.time[-1:].tolist()) == ["2024-01-04T17:00:00"]
-    again = reopen_rows([records[0] | {"Date": "04/01/2024", "Time": hour.format(t=HOURS[-6])}], rows.to_plain())
+    again = reopen_rows([records[0] | {"Date": "04/01/2024", "Time": hour.format(t=HOURS[-6])}], rows.encoder)
     with pytest.raises(ValueError, match=r"column Date: the time 2024-01-04T12:00:00 is before"):
         again.take(1)
     cells, times = rows.encoder.ahead(7), rows.encoder.clock.ahead(7)
@@ -201,7 +201,7 @@ def test_marks_of_missing_values_are_noted_and_can_be_told(tmp_path):
     for source in (frame, path):
         rows = open_rows(source, "load", TableOptions(missing=("-200", "void")), num_warm_up=200)
         assert "is -200" not in explain(rows.encoder, rows.columns)
-        taken = reopen_rows(source, rows.to_plain()).take(300)
+        taken = reopen_rows(source, rows.encoder).take(300)
         assert taken.X[:, 0].isnan().tolist() == (load == -200).tolist() == taken.y.isnan().tolist()
         assert rows.feature_names == ("gas", "season", "word=up")
         assert taken.X[:2, 2].isnan().tolist() == [True, False]

@@ -114,7 +114,7 @@ def test_batches_resumption_and_the_future_change_no_bit(rows, cut, sizes):
     parts = []
     while (part := stream.take(sizes[len(parts) % len(sizes)])).num_rows:
         parts.append(part)
-    resumed = reopen_rows(frame[cut:], stream.to_plain()).take(len(rows))
+    resumed = reopen_rows(frame[cut:], stream.encoder).take(len(rows))
     for name in ("X", "y", "time", "steps"):
         ours = torch.cat([getattr(part, name) for part in [*parts, resumed]])
         torch.testing.assert_close(ours, getattr(whole, name), rtol=0, atol=0, equal_nan=True)

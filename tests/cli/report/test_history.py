@@ -8,7 +8,9 @@ import torch
 
 from gp_ensembles.calibration.levels import count_coverage, init_coverage
 from gp_ensembles.cli.predictions import Chunk
-from gp_ensembles.cli.report.history import RECENT, WINDOW_SERIES, Bins, RunHistory
+from gp_ensembles.cli.report.history import RECENT, WINDOW_SERIES, Bins
+from gp_ensembles.cli.scored_stream import SCORED
+from gp_ensembles.files.structure import from_plain, to_plain
 
 
 def fed(run, lengths, *, first=101, start=None):
@@ -100,8 +102,7 @@ def test_room_does_not_grow_with_the_rows(run):
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert history.num_rows == 256 * num_chunks
-        plain = history.to_plain()
-        sizes = [len(values) for values in plain["bins"]["series"].values()]
+        sizes = [len(values) for values in history.bins.series.values()]
         assert max(sizes) <= 4096
         return most, history
 
@@ -112,11 +113,10 @@ def test_room_does_not_grow_with_the_rows(run):
     assert history.events["moved"].sum() == 3 * 359
 
 
-def test_a_history_goes_on_from_a_checkpoint(run, tmp_path):
+def test_a_history_goes_on_from_a_checkpoint(run):
     whole, _ = fed(run, [256] * 30)
     half, _ = fed(run, [256] * 17)
-    torch.save(half.to_plain(), tmp_path / "half.pt")
-    again = RunHistory.from_plain(torch.load(tmp_path / "half.pt", weights_only=True))
+    again = from_plain(to_plain(half, SCORED), SCORED)
     first = 101 + 17 * 256
     again.add(run.chunk(first - 256, 256))  # rows that it knows
     assert again.num_rows == half.num_rows
