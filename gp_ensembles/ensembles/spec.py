@@ -309,11 +309,14 @@ class EnsembleSpec:
         inputs = X if lagged is None else lagged.inputs
         maps = maps if lagged is None else lagged.maps
         short: tuple[Tensor, ...] = ()
-        # Past counts are no inputs: beyond a column that only rises a rate of short scales returns to its mean at once.
-        may_be_fast = self.target.is_real or len(recurring_columns(X)) == X.shape[1]
-        if settings.method is not None and y.ndim == 1 and self.target.is_ordered and may_be_fast:
-            found = short_length_scales(X, y)
-            short = () if found is None else (found,)
+        # Beyond a column that only rises, functions of short scales return to their mean at once: with past targets, or
+        # of rates of counts, they are looked for in the other columns.
+        columns = recurring_columns(X) if lagged is not None or not self.target.is_real else [*range(X.shape[1])]
+        if settings.method is not None and y.ndim == 1 and self.target.is_ordered and columns:
+            found = short_length_scales(X[:, columns], y)
+            if found is not None:
+                short = (torch.full_like(X[0], torch.nan),)
+                short[0][columns] = found
         experts = fitted_experts(maps, inputs, y, settings, generator, progress, self.target, short)
         linear = frozenset() if lagged is None else lagged.linear
         static = [named for named in experts if self.static or named[0] in linear]

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from gpytorch.kernels import RBFKernel
 
 from gp_ensembles.engine import OnlineEnsemble
 from gp_ensembles.ensembles import bases
@@ -182,3 +183,13 @@ def test_bad_warm_up_rows():
     ):
         with pytest.raises(error, match=words):
             build(name, *rows, **options)
+
+
+def test_functions_of_time_are_not_fast_where_past_targets_tell_them():
+    X = torch.linspace(0, 1, 120, dtype=torch.float64).unsqueeze(-1)
+    spec = replace(PRESETS["oebe"], bases=(bases.FourierBasis(starts=(0.7,)),), lags=TargetLags(bases=()))
+    for given, is_fast in ((spec, False), (replace(spec, lags=None), True)):
+        found = given.fit(X, (80 * X[:, 0]).sin(), generator=torch.Generator().manual_seed(0)).ensemble.experts[0]
+        scales = [part.lengthscale for part in found.modules() if isinstance(part, RBFKernel)]
+        assert len(scales) == 1
+        assert bool((scales[0] < 0.15).all()) == is_fast
