@@ -12,8 +12,6 @@ from botorch.models.utils.assorted import fantasize as fantasize_flag
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from torch import Tensor
 
-from gp_ensembles.engine.ensemble import Ensemble
-from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.numerics.warn_caller import warn_caller
 
 _EXPLAINED = 0.03  # of the targets' variance, which noise hardly leaves to a function by chance
@@ -216,19 +214,6 @@ def warn_of_noise(noise: Tensor, Y: Tensor) -> None:
         )
 
 
-def check_ensemble(ensemble: Ensemble, X: Tensor) -> None:
-    """Raise unless an ensemble's experts can learn one target from X, and give joint normal predictions."""
-    for expert in ensemble.experts:
-        if not isinstance(expert, GaussianExpert):
-            raise TypeError(f"a BoTorch model needs GaussianExperts of one output, got {type(expert).__name__}")
-    like = ensemble.experts[0].features.prior_variance
-    if like.dtype != X.dtype or like.device != X.device:
-        raise InputDataError(f"the ensemble is {like.dtype} on {like.device}, train_X {X.dtype} on {X.device}")
-    if ensemble.num_inputs != X.shape[1]:
-        raise BotorchTensorDimensionError(f"the experts take {ensemble.num_inputs} inputs, train_X has {X.shape[1]}")
-    ensemble.check_inputs(X)
-
-
 def check_input_transform(transform: InputTransform | None) -> None:
     """Raise an UnsupportedError if a transform has something to learn: these models fit hyperparameters only."""
     if transform is not None and any(p.requires_grad for p in transform.parameters()):
@@ -236,12 +221,6 @@ def check_input_transform(transform: InputTransform | None) -> None:
             f"{type(transform).__name__} has parameters to be trained, which only ExactEnsembleModel does; set them "
             f"and call transform.requires_grad_(False) to use it as it is"
         )
-
-
-def check_domain(ensemble: Ensemble, X: Tensor) -> None:
-    """Raise a ValueError that names the row and column if X (..., q, D) is outside an expert's features' domain."""
-    for features in ensemble.bounded_features():
-        features.check_inputs(X.reshape(-1, X.shape[-1]))
 
 
 def check_finite(name: str, values: Tensor, advice: str = "leave out rows that were not observed") -> None:

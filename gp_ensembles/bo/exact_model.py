@@ -31,11 +31,10 @@ from gp_ensembles.bo.data import (
     unit_scale,
     warn_of_noise,
 )
-from gp_ensembles.bo.default_ensemble import SMOOTHNESSES, kernel_name
 from gp_ensembles.bo.exact_kernels import Hyperparameters, Kernels
 from gp_ensembles.bo.fitting import fit_in_turn
 from gp_ensembles.bo.mixture_model import MixtureModel
-from gp_ensembles.bo.posterior import MixturePosterior, resampled
+from gp_ensembles.bo.posterior import MixturePosterior, resampled, transformed
 from gp_ensembles.numerics.display import block_text, fields_text
 from gp_ensembles.numerics.exact_gp import Conditioned
 from gp_ensembles.numerics.gpytorch_types import Kernel
@@ -49,11 +48,14 @@ _OF_SINGLE_TASK_GP = {
 
 @final
 class ExactEnsembleModel(MixtureModel):
-    r"""Exact Gaussian processes with RBF, Matern-5/2 and Matern-3/2 kernels, mixed with weights by their evidence.
+    r"""Exact Gaussian processes with Matern and RBF kernels: one, or several weighed by their evidence.
 
-    The same priors and weights as :func:`~gp_ensembles.bo.default_ensemble.kernel_ensemble`, without the error of
-    finitely many features; at most about a thousand rows, for learning costs O(n³). All processes are fitted and
-    evaluated as one batch, in double precision whatever the dtype of the rows.
+    Length scales have the dimension-scaled priors, and the noise the prior, of ``SingleTaskGP`` (Hvarfner et al. 2024);
+    output scales have a log-normal prior around one, and a constant of unit prior variance is added: observations
+    gather near an optimum, far from their mean elsewhere. At most about a thousand rows, for learning costs O(n³). All
+    processes are one batch, in double precision whatever the dtype of the rows.
+
+    With one kernel posteriors are normal, as those of ``SingleTaskGP``; with several a :class:`MixturePosterior`.
 
     Args:
         train_X: Inputs, shape (n, D). With shape (\*b, n, D) they are those of a batch of data sets, as of the folds of
@@ -108,7 +110,7 @@ class ExactEnsembleModel(MixtureModel):
         input_transform: InputTransform | None = None,
         cat_dims: Sequence[int] | Tensor | None = (),
         *,
-        kernels: Sequence[float] = SMOOTHNESSES,
+        kernels: Sequence[float] = (2.5,),
         members: int | None = None,
         **options: Any,
     ) -> None:
@@ -123,13 +125,15 @@ class ExactEnsembleModel(MixtureModel):
         scale = unit_scale(data.X, columns) if input_transform is None else None
         super().__init__(data, input_transform, outcome_transform, scale)
         self.members = members
-        self._is_fully_bayesian = self._is_ensemble = self._supports_cache_root = members is not None
         X = self._first_rows().X
         num_inputs = X.shape[-1]
         if any(not -num_inputs <= column < num_inputs for column in columns):
             raise ValueError(f"cat_dims must be some of the {num_inputs} columns of inputs, got {columns}")
         own = exact_kernels.make_kernels(kernels, X, columns)
         self.kernels = tuple(float(nu) for nu in kernels)
+        self.is_normal = members is None and len(self.kernels) == 1
+        self._is_fully_bayesian = self._is_ensemble = members is not None
+        self._supports_cache_root = members is not None or self.is_normal
         numbers = X if own.categorical is None else X[..., ~own.categorical]
         if numbers.shape[-1]:
             check_min_max_scaling(numbers)  # warns: the priors of length scales are for the unit cube
@@ -159,7 +163,7 @@ class ExactEnsembleModel(MixtureModel):
         for number, (scales, scale, noise, weight) in enumerate(
             zip(*every, self.log_weights.exp().flatten().tolist(), strict=True)
         ):
-            name = kernel_name(self.kernels[number % self.num_experts])
+            name = _name(self.kernels[number % self.num_experts])
             name = f"output {number // self.num_experts}: {name}" if self.num_outputs > 1 else name
             lengths = ", ".join(f"{length:.3g}" for length in scales)
             lines.append(
@@ -189,8 +193,8 @@ class ExactEnsembleModel(MixtureModel):
         """
         known = self._seen().noise
         noise = self.noise.to(self.data.X)
-        if known is None and self.members is None and not self.training:
-            noise = (self.log_evidence.softmax(-1) * self.noise).sum(-1).to(self.data.X)
+        if self.is_normal or (known is None and self.members is None and not self.training):
+            noise = (self.log_evidence.softmax(-1).to(noise) * noise).sum(-1)
         elif known is None and self.members is not None:
             noise = self._of_members(noise, 0)
         return normal_likelihood(noise, known if known is None or self.num_outputs == 1 else known.mT)
@@ -223,7 +227,7 @@ class ExactEnsembleModel(MixtureModel):
         if self.num_outputs == 1:
             return MixturePosterior(log_weights, mean.unsqueeze(-1).to(X), covariance.unsqueeze(-3).to(X))
         mean, covariance = mean.movedim(-3, -1), covariance.transpose(-4, -3)  # from (*t, O, M, q), (*t, O, M, q, q)
-        return MixturePosterior(log_weights, mean.to(X), covariance.to(X), independent_outputs=True)
+        return MixturePosterior(log_weights, mean.to(X), covariance.to(X))
 
     def predict(self, X: Tensor, noise: bool | Tensor) -> MixturePosterior:
         own = (self.noise.unsqueeze(-1) if self.num_outputs == 1 else self.noise.mT).to(X)
@@ -237,7 +241,7 @@ class ExactEnsembleModel(MixtureModel):
         Raises:
             UnsupportedError: If the model predicts as one mixture: that has no single prior.
         """
-        if not self.training and self.members is None:
+        if not self.training and self.members is None and not self.is_normal:
             raise UnsupportedError(
                 "a mixture has no single prior: its cross-validation is leave_one_out(), of members BoTorch's loo_cv"
             )
@@ -247,6 +251,7 @@ class ExactEnsembleModel(MixtureModel):
         covariance = exact_kernels.covariance_between(self._kernels, self.hyperparameters, inputs, inputs).to(X)
         if self.members is not None:
             covariance = self._of_members(covariance, 2)
+        covariance = covariance.squeeze(-3) if self.is_normal else covariance
         return MultivariateNormal(covariance[..., 0].new_zeros(covariance.shape[:-1]), to_linear_operator(covariance))
 
     def leave_one_out(self) -> Posterior:
@@ -273,11 +278,9 @@ class ExactEnsembleModel(MixtureModel):
             mean, variance = mean.unsqueeze(-1), variance.unsqueeze(-1)
         else:
             mean, variance = mean.mT, variance.mT
-        found = MixturePosterior(
-            log_weights, mean.unsqueeze(-2), variance[..., None, None], independent_outputs=self.num_outputs > 1
-        )
-        outcomes = self._outcome_transform
-        return found if outcomes is None else found.map_components(lambda each: outcomes.untransform_posterior(each))
+        found = MixturePosterior(log_weights, mean.unsqueeze(-2), variance[..., None, None])
+        posterior, outcomes = found.alone() if self.is_normal else found, self._outcome_transform
+        return posterior if outcomes is None else transformed(posterior, outcomes.untransform_posterior)
 
     @property
     def _aug_batch_shape(self) -> torch.Size:
@@ -434,7 +437,9 @@ class ExactEnsembleModel(MixtureModel):
     def _of_members(self, values: Tensor, tail: int) -> Tensor:
         """The processes' values (..., M) and as many dimensions as the tail, for each member."""
         assert self.members is not None
-        index = resampled(self.log_weights, self.members, independent_outputs=self.num_outputs > 1)
+        log_weights = self.log_weights
+        index = resampled(log_weights if self.num_outputs > 1 else log_weights.unsqueeze(-2), self.members)
+        index = index if self.num_outputs > 1 else index.squeeze(-2)
         places = index.reshape(*index.shape, *[1] * tail)
         shape = values.shape[: values.ndim - tail - 1], values.shape[values.ndim - tail :]
         return values.gather(-1 - tail, places.expand(*shape[0], self.members, *shape[1]))
@@ -465,6 +470,11 @@ class _Scaled(ScaleKernel):  # type: ignore[misc]
         """Those of the kernel that is scaled."""
         scales: Tensor = self.base_kernel.lengthscale
         return scales
+
+
+def _name(nu: float) -> str:
+    """Of a kernel of this smoothness."""
+    return "rbf" if math.isinf(nu) else f"matern {nu:g}"
 
 
 def _indices(batch: torch.Size) -> Iterator[tuple[int, ...]]:

@@ -22,7 +22,7 @@ from gpytorch.models import GP
 from torch import Tensor, nn
 
 from gp_ensembles.bo.data import Observations, check_finite, check_inputs, check_observations, transform_rows
-from gp_ensembles.bo.posterior import ComponentsPosterior, MixturePosterior, output_covariances
+from gp_ensembles.bo.posterior import MixturePosterior, output_covariances, transformed
 from gp_ensembles.numerics.display import counted
 
 
@@ -50,6 +50,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
     # Arguments of a model that takes no rows as such, from transformed ones and options
     arguments_of_rows: Callable[[Observations, dict[str, Any]], dict[str, Any]] | None = None
     move_others: Callable[[Callable[[Tensor], Tensor]], None] | None = None  # moves what is no part of a module
+    is_normal = False  # whether a mixture of one component is given as the normal posterior that it is
     _computed: tuple[str, ...] = ()  # attributes that are computed from the rows and the parameters
     _in_double: tuple[str, ...] = ()  # buffers of double precision, whatever that of the rows
     _fantasies: Observations | None = None
@@ -202,42 +203,42 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
             InputDataError: If X is on another device, or not finite.
         """
         self._enter_evaluation()
-        inputs = self.inputs_at(X)
         if output_indices is not None:
-            self._check_outputs(output_indices)
+            some = self.subset_output(output_indices)
+            return some.posterior(X, None, observation_noise, posterior_transform)
+        inputs = self.inputs_at(X)
         known = self._mean_noise() if observation_noise is True else None
-        posterior = self.predict(inputs, observation_noise if known is None else known)
+        posterior = self._standing(self.predict(inputs, observation_noise if known is None else known))
         outcomes = self._outcome_transform
-        if isinstance(posterior, MixturePosterior):
-            if output_indices is not None:
-                posterior = posterior.select_outputs(output_indices)
-                outcomes = None if outcomes is None else outcomes.subset_output(output_indices)
-            if self.members is not None:
-                posterior = posterior.members(self.members)
         if outcomes is not None:
-            posterior = _changed(posterior, lambda normal: outcomes.untransform_posterior(normal, X=X))
+            posterior = transformed(posterior, lambda normal: outcomes.untransform_posterior(normal, X=X))
         if posterior_transform is None:
             return posterior
         if isinstance(posterior, MixturePosterior):
-            posterior = posterior.joined()
-        elif not isinstance(posterior, GPyTorchPosterior):
+            return posterior.scalarized(lambda normal: posterior_transform(normal, X))
+        if not isinstance(posterior, GPyTorchPosterior):
             raise UnsupportedError(
                 "a posterior_transform needs normal components and a linear outcome transform; give an objective "
                 "instead"
             )
-        return _changed(posterior, lambda normal: posterior_transform(normal, X))
+        return posterior_transform(posterior, X)
+
+    def _standing(self, posterior: Posterior) -> Posterior:
+        """What stands for a mixture: its members, or its only component."""
+        if not isinstance(posterior, MixturePosterior):
+            return posterior
+        if self.members is not None:
+            return posterior.members(self.members)
+        return posterior.alone() if self.is_normal else posterior
 
     def __call__(self, X: Tensor, *arguments: Any, **options: Any) -> MultivariateNormal:
         """The prior in training; else the posterior's normal distribution at transformed inputs, a batch of outputs."""
         if self.training:
             return cast(MultivariateNormal, super().__call__(X, *arguments, **options))
-        posterior = self.predict(self._scaled(X), False)
-        if self.members is not None and isinstance(posterior, MixturePosterior):
-            posterior = posterior.members(self.members)
-        normal: MultivariateNormal = cast(Any, posterior).distribution
+        posterior = cast(GPyTorchPosterior, self._standing(self.predict(self._scaled(X), False)))
         if self.num_outputs == 1:
-            return normal
-        return MultivariateNormal(normal.mean.mT, output_covariances(cast(Any, posterior)))
+            return posterior.distribution
+        return MultivariateNormal(posterior.mean.mT, output_covariances(posterior))
 
     def inputs_at(self, X: Tensor) -> Tensor:
         r"""Inputs (\*t, q, D) as the components see them, checked; a transform may make more columns or points."""
@@ -402,11 +403,8 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         return None if noise is None else noise.mean(-2, keepdim=True)
 
     def _sibling(self) -> Self:
-        """A copy of its own hyperparameters and transforms, which shares rows and what was computed from them."""
-        shared = {name: getattr(self, name) for name in ("data", "_fantasies")}
-        other = copy.deepcopy(self, {id(part): part for part in shared.values() if part is not None})
-        other.__dict__.update({name: getattr(self, name) for name in self._computed})
-        return other
+        """A copy with hyperparameters and transforms of its own; rows, which nobody changes, are shared."""
+        return copy.deepcopy(self, {id(part): part for part in (self.data, self._fantasies) if part is not None})
 
     def _forget(self) -> None:
         """Drop what was computed from rows and parameters: they are not what they were."""
@@ -414,11 +412,10 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
             setattr(self, name, None)
 
     def _start_anew(self) -> None:
-        """Before numbers change in place: forget what was computed, keep buffers that relatives refer to."""
+        """Before numbers change in place: forget what was computed from them."""
         self._forget()
         for mode in (not self.training, self.training):  # when it changes, GPyTorch forgets what it has computed
             self.train(mode)
-        self._buffers.update({name: None if part is None else part.clone() for name, part in self._buffers.items()})
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         like, after = self.data.X, fn(self.data.X[:0])
@@ -435,9 +432,6 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         self._buffers.update({name: None if part is None else part.to(after.device) for name, part in kept.items()})
         return self
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, **dict.fromkeys(self._computed)}  # it is computed again
-
     def _check_outputs(self, outputs: list[int]) -> None:
         if not outputs or any(not -self.num_outputs <= output < self.num_outputs for output in outputs):
             raise BotorchTensorDimensionError(f"the model has {self.num_outputs} output(s), asked for {outputs}")
@@ -451,11 +445,6 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
 
     def _revert_to_original_inputs(self) -> None:
         """Nothing to do, likewise."""
-
-
-def _changed(posterior: Posterior, transform: Callable[[Posterior], Posterior]) -> Posterior:
-    """A posterior transformed, a mixture component by component."""
-    return posterior.map_components(transform) if isinstance(posterior, ComponentsPosterior) else transform(posterior)
 
 
 def _forget(model: MixtureModel, *_: object) -> None:

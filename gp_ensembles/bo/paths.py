@@ -10,7 +10,6 @@ rows, and as good as the features far from them.
 """
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn, final
 
 import torch
@@ -109,7 +108,7 @@ def draw_paths(
         torch.Size([3, 6])
     """
     if not isinstance(model, ExactEnsembleModel):
-        raise _refusal(model)
+        _refuse_paths(model)
     if not isinstance(sample_shape, torch.Size):
         raise TypeError(f"sample_shape must be a torch.Size, such as torch.Size([3]), got {sample_shape!r}")
     kernels, rows, learned = model.processes()
@@ -189,34 +188,23 @@ def thompson(
         >>> bool((best - 0.3).abs().max() < 0.1)
         True
     """
-    if q < 1:
-        raise ValueError(f"a batch needs at least one point, got {q}")
     is_box = isinstance(bounds, Tensor) and bounds.shape[:-1] == (2,) and bounds.is_floating_point()
-    if not is_box or not bool((bounds.isfinite() & (bounds[0] <= bounds[1])).all()):
-        raise ValueError(f"bounds must be finite numbers with a fraction, (2, D), the lower ones first, got {bounds}")
+    if q < 1 or not is_box or not bool((bounds.isfinite() & (bounds[0] <= bounds[1])).all()):
+        raise ValueError(
+            f"thompson takes at least one point, and finite bounds (2, D) of numbers with a fraction, the lower ones "
+            f"first; got {q} and {bounds}"
+        )
+    if model.num_outputs > 1 or len(model.batch_shape):
+        raise UnsupportedError(
+            "the maximum is of one output of one data set; scalarize, or take BoTorch's PathwiseThompsonSampling"
+        )
     seed = int(torch.randint(2**31 - 1, (), generator=generator, device=generator_device(generator)))
     with manual_seed(seed):
         paths = draw_paths(model, torch.Size([q]))
-        if len(paths.shape) > 1:
-            raise UnsupportedError(
-                "the maximum is of one output of one data set; scalarize, or take BoTorch's PathwiseThompsonSampling"
-            )
-        if torch.equal(*bounds):
-            return bounds[0].repeat(q, 1)
-        return maximize_draws(lambda X: paths(X).unsqueeze(-1), bounds, raw_samples, num_restarts)
-
-
-def maximize_draws(paths: Callable[[Tensor], Tensor], bounds: Tensor, num_raw: int, num_restarts: int) -> Tensor:
-    """The maxima (q, D) of q drawn functions within bounds (2, D): the best Sobol points, improved by L-BFGS-B."""
-    free = (bounds[0] < bounds[1]).nonzero().squeeze(-1)  # BoTorch's Sobol points leave bounds that are equal
-
-    def within(X: Tensor) -> Tensor:
-        fixed = bounds[0].expand(*X.shape[:-1], -1)
-        return fixed.index_copy(-1, free, X.to(bounds))
-
-    near = GenericDeterministicModel(lambda X: paths(within(X)).to(X))
-    best, _ = optimize_posterior_samples(near, bounds[:, free].cpu(), num_raw, num_restarts)
-    return within(best.detach())
+        # BoTorch's Sobol points leave bounds that are equal
+        within = GenericDeterministicModel(lambda X: paths(X.to(bounds).clamp(*bounds)).unsqueeze(-1).to(X))
+        best, _ = optimize_posterior_samples(within, bounds.cpu(), raw_samples, num_restarts)
+    return best.detach().to(bounds).clamp(*bounds)
 
 
 @DrawMatheronPaths.register(ExactEnsembleModel)  # type: ignore[untyped-decorator]
@@ -228,11 +216,7 @@ def _draw_matheron_paths(model: ExactEnsembleModel, *, sample_shape: torch.Size,
 @DrawMatheronPaths.register(MixtureModel)  # type: ignore[untyped-decorator]
 def _refuse_paths(model: MixtureModel, **_: Any) -> NoReturn:
     """What BoTorch's pathwise functions call for the other models."""
-    raise _refusal(model)
-
-
-def _refusal(model: MixtureModel) -> UnsupportedError:
-    return UnsupportedError(
+    raise UnsupportedError(
         f"draws of {type(model).__name__} are no functions in closed form; give an ExactEnsembleModel, or take the "
         f"best of model.posterior(grid).rsample(...) on a grid of points"
     )
