@@ -201,10 +201,10 @@ def thompson(
     seed = int(torch.randint(2**31 - 1, (), generator=generator, device=generator_device(generator)))
     with manual_seed(seed):
         paths = draw_paths(model, torch.Size([q]))
-        # BoTorch's Sobol points leave bounds that are equal
-        within = GenericDeterministicModel(lambda X: paths(X.to(bounds).clamp(*bounds)).unsqueeze(-1).to(X))
-        best, _ = optimize_posterior_samples(within, bounds.cpu(), raw_samples, num_restarts)
-    return best.detach().to(bounds).clamp(*bounds)
+        unit = torch.stack([torch.zeros_like(bounds[0]), torch.ones_like(bounds[0])])
+        scaled = GenericDeterministicModel(lambda u: paths(torch.lerp(*bounds, u.to(bounds))).unsqueeze(-1).to(u))
+        best, _ = optimize_posterior_samples(scaled, unit.cpu(), raw_samples, num_restarts)
+    return torch.lerp(*bounds, best.detach().to(bounds))
 
 
 @DrawMatheronPaths.register(ExactEnsembleModel)  # type: ignore[untyped-decorator]
