@@ -31,12 +31,9 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
 
     .. math:: p(f \mid D) = \sum_m w_m\, N(f;\, \mu_m, K_m)
 
-    The base does what is the same for all: checks, transforms of inputs and outcomes, noise that is known, conditioning
-    on data or on batches of fantasies, outputs. A model says how its components predict, and how they
-    learn. Predictions, rows and noise that it sees are in transformed inputs and outcomes.
-
-    Rows are kept as they were given, and no ``state_dict`` has them: hyperparameters, weights and transforms travel
-    from model to model, data do not (nor do they in BoTorch's models).
+    The base does what is the same for all: checks, transforms, known noise, conditioning on data or on batches of
+    fantasies, outputs. A model says how its components predict, and how they learn, in transformed inputs and outcomes.
+    Rows are kept as they were given, and no ``state_dict`` has them (nor have those of BoTorch's models).
 
     Args:
         data: The rows as they were given.
@@ -104,11 +101,9 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
 
     @classmethod
     def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
-        """Arguments of the constructor from a data set, as Ax asks for them.
+        """Arguments of the constructor from a data set and further ones, as Ax asks for them.
 
-        Args:
-            training_data: The rows; transforms among the options of a model that takes no rows learn from them here.
-            **options: Further arguments, as ``model_options`` of Ax are; ``None`` is the constructor's default.
+        Of the options ``None`` is the constructor's default; transforms of a model that takes no rows learn here.
         """
         given = {name: value for name, value in options.items() if value is not None}
         data: dict[str, Any] = dict(Model.construct_inputs(training_data))
@@ -155,13 +150,11 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         return (places.expand(*X.shape[:-2], *lead, *X.shape[-2:]),)
 
     @property
-    def _has_transformed_inputs(self) -> bool:  # type: ignore[override]
-        """Whether :attr:`train_inputs` are after the input transform, by the name that BoTorch has for it."""
+    def _has_transformed_inputs(self) -> bool:  # type: ignore[override]  # BoTorch's name
         return self._input_transform is not None and not self.training
 
     @property
-    def _original_train_inputs(self) -> Tensor:  # type: ignore[override]
-        """The inputs as they were given, by the name that BoTorch has for them."""
+    def _original_train_inputs(self) -> Tensor:  # type: ignore[override]  # BoTorch's name
         return self.data.X
 
     @property
@@ -194,9 +187,8 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
             posterior_transform: Applied to every component, so it has to give normal posteriors.
 
         Returns:
-            A ``MixturePosterior``; a ``GPyTorchPosterior`` from a model of one component; a
-            ``GaussianMixturePosterior`` of the members, if the model has some; a ``TransformedPosterior`` of one of
-            them where the outcome transform is not linear.
+            A ``MixturePosterior``; a ``GPyTorchPosterior`` of one component; a ``GaussianMixturePosterior`` of members;
+            a ``TransformedPosterior`` of one of them where the outcome transform is not linear.
 
         Raises:
             BotorchTensorDimensionError: If X has another number of inputs, or an output does not exist.
@@ -261,18 +253,13 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
 
         Args:
             X: Inputs, shape (\*t, n, D).
-            Y: Observations, shape (\*y, n, O); in a batch, dimensions of X that are missing in Y are shared. Rows that
-                are NaN are left out where they would be learned as data.
+            Y: Observations, shape (\*y, n, O). Rows that are NaN are left out where they would be learned as data.
             noise: Known noise variances in transformed outcomes, (..., n, O): if the model was built with some, or of
                 a batch.
             **options: As in BoTorch's models; ``propagate_grads`` is always true.
 
         Raises:
-            BotorchTensorDimensionError: If a shape is wrong.
-            InputDataError: If a value or dtype is wrong, a transformed value is not finite, known noise is missing, or
-                it is given of rows that are learned as data where that of the others is inferred.
-            UnsupportedError: If a batch is given to a model whose targets are no values of a function, or an option is
-                unknown.
+            BotorchError: If a shape, value, dtype or option is wrong, or the noise is known of some rows only.
         """
         self._enter_evaluation()
         is_lasting = X.shape[:-2] == Y.shape[:-2] == self.data.X.shape[:-2] and not self._is_fantasy
@@ -305,13 +292,12 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         check_inputs(X, self.data.X)
         _refuse_options(options)
         noise = self._mean_noise() if observation_noise is None else observation_noise
-        num_rows = X.shape[-2]
-        if num_rows == 0:
+        if X.shape[-2] == 0:
             Y = X.new_empty(*sampler.sample_shape, *X.shape[:-1], self.num_outputs)
         else:
             with fantasize_flag():
                 Y = sampler(self.posterior(X, observation_noise=True if noise is None else noise))
-        each = None if noise is None else noise.expand(*noise.shape[:-2], num_rows, noise.shape[-1])
+        each = None if noise is None else noise.expand(*noise.shape[:-2], X.shape[-2], noise.shape[-1])
         return self.fantasies(self._rows(X, Y)._replace(noise=each))
 
     def fantasies(self, rows: Observations) -> Self:
@@ -325,13 +311,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         return other
 
     def get_fantasy_model(self, inputs: Tensor, targets: Tensor, noise: Tensor | None = None) -> Self:
-        r"""What ``ModelListGP.condition_on_observations`` calls: see :meth:`condition_on_observations`.
-
-        Args:
-            inputs: Inputs as they are given, shape (\*t, n, D).
-            targets: Targets of one output in transformed outcomes, shape (\*y, n).
-            noise: Their known noise variances, of the same shape.
-        """
+        r"""What ``ModelListGP.condition_on_observations`` calls: inputs (\*t, n, D), transformed targets (\*y, n)."""
         if targets.numel() == inputs.shape[:-1].numel():  # BoTorch's transforms add a dimension to (n,)
             targets = targets.reshape(inputs.shape[:-1])
             noise = None if noise is None else noise.reshape(inputs.shape[:-1])
@@ -340,12 +320,9 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         return self.condition_on_observations(inputs, Y, None if noise is None else noise.unsqueeze(-1))
 
     def subset_output(self, idcs: list[int]) -> Self:
-        """The model of some of the outputs.
-
-        Raises:
-            BotorchTensorDimensionError: If one does not exist.
-        """
-        self._check_outputs(idcs)
+        """The model of some of the outputs; a BotorchTensorDimensionError if one does not exist."""
+        if not idcs or any(not -self.num_outputs <= output < self.num_outputs for output in idcs):
+            raise BotorchTensorDimensionError(f"the model has {self.num_outputs} output(s), asked for {idcs}")
         return self if self.num_outputs == 1 else self.selected(idcs)
 
     def load_state_dict(
@@ -432,10 +409,6 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         self._buffers.update({name: None if part is None else part.to(after.device) for name, part in kept.items()})
         return self
 
-    def _check_outputs(self, outputs: list[int]) -> None:
-        if not outputs or any(not -self.num_outputs <= output < self.num_outputs for output in outputs):
-            raise BotorchTensorDimensionError(f"the model has {self.num_outputs} output(s), asked for {outputs}")
-
     def _enter_evaluation(self) -> None:
         if self.training:  # transforms in training mode would learn from the inputs of predictions
             self.eval()
@@ -443,8 +416,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
     def _set_transformed_inputs(self) -> None:
         """Nothing to do: the data are kept as they were given, and transformed when they are learned."""
 
-    def _revert_to_original_inputs(self) -> None:
-        """Nothing to do, likewise."""
+    _revert_to_original_inputs = _set_transformed_inputs
 
 
 def _forget(model: MixtureModel, *_: object) -> None:

@@ -10,7 +10,9 @@ rows, and as good as the features far from them.
 """
 
 import math
-from typing import Any, NamedTuple, NoReturn, final
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NoReturn, TypeAlias, final
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
@@ -28,40 +30,18 @@ from gp_ensembles.numerics.draws import categorical_draws, generator_device, nor
 _NUM_FREQUENCIES = 512
 
 
-class _Draws(NamedTuple):
-    """Functions drawn from one process, K of them."""
-
-    places: Tensor  # among all draws, (K,)
-    kernels: Kernels  # of the one process
-    hyperparameters: Hyperparameters
-    rows: Tensor  # transformed inputs of the data, (n, D)
-    frequencies: Tensor  # (F, D)
-    weights: Tensor  # of cosines and sines, (K, 2 F)
-    constants: Tensor  # (K, 1)
-    update: Tensor  # (K, n)
-
-    def prior(self, X: Tensor) -> Tensor:
-        """Values (..., K, N) at X (..., K, N, D)."""
-        phases = X @ self.frequencies.mT
-        features = torch.cat([phases.cos(), phases.sin()], dim=-1)
-        scale = (self.hyperparameters.outputscale / len(self.frequencies)).sqrt()
-        return scale * (features @ self.weights.unsqueeze(-1)).squeeze(-1) + self.constants
-
-    def at(self, X: Tensor) -> Tensor:
-        """Values (..., K, N) at X (..., K, N, D)."""
-        cross = covariance_between(self.kernels, self.hyperparameters, X, self.rows).squeeze(-3)
-        return self.prior(X) + (cross @ self.update.unsqueeze(-1)).squeeze(-1)
+_Function: TypeAlias = Callable[[Tensor], Tensor]  # values (..., K, N) at X (..., K, N, D)
 
 
 @final
 class ExactPath(SamplePath):
     """Functions drawn from the posterior of an ``ExactEnsembleModel``; data sets and outputs are last in the batch."""
 
-    def __init__(self, model: ExactEnsembleModel, shape: torch.Size, draws: list[_Draws]) -> None:
+    def __init__(self, model: ExactEnsembleModel, shape: torch.Size, draws: list[tuple[Tensor, _Function]]) -> None:
         super().__init__()
         self.model: ExactEnsembleModel = model
         self.shape = shape
-        self.draws = draws
+        self.draws = draws  # functions of one process each, after their places among all
 
     def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:
         """Does nothing: every draw is of one process."""
@@ -72,8 +52,8 @@ class ExactPath(SamplePath):
         batch = torch.broadcast_shapes(inputs.shape[:-2], self.shape)
         points = inputs.expand(*batch, *inputs.shape[-2:])
         points = points.reshape(*batch[: len(batch) - num], -1, *inputs.shape[-2:])
-        values = torch.cat([own.at(points[..., own.places, :, :]) for own in self.draws], dim=-2)
-        order = torch.cat([own.places for own in self.draws]).argsort()
+        values = torch.cat([function(points[..., places, :, :]) for places, function in self.draws], dim=-2)
+        order = torch.cat([places for places, _ in self.draws]).argsort()
         values = values[..., order, :].reshape(*batch, inputs.shape[-2]).to(X)
         transform, several = getattr(self.model, "outcome_transform", None), self.model.num_outputs > 1
         if transform is None:
@@ -116,7 +96,7 @@ def draw_paths(
     if model.batch_shape != data_sets[: len(data_sets) - (model.num_outputs > 1)] or kernels.categorical is not None:
         raise UnsupportedError("paths are of numbers, without members and fantasies; categories have none")
     assert learned.inverse is not None
-    count, num_experts, num_inputs = data_sets.numel(), model.num_experts, rows.X.shape[-1]
+    count, num_experts = data_sets.numel(), model.num_experts
     log_weights = learned.log_density.reshape(count, num_experts).log_softmax(-1)
     chosen = [categorical_draws(own.exp(), sample_shape.numel(), generator) for own in log_weights]
     process = (torch.stack(chosen, -1) + num_experts * torch.arange(count, device=chosen[0].device)).flatten()
@@ -128,28 +108,42 @@ def draw_paths(
         output, expert = divmod(number, num_experts)
         places = (process == number).nonzero().squeeze(-1)
         own = Hyperparameters(*(value[number : number + 1] for value in flat))
-        nu, n = model.kernels[expert], X.shape[-2]
-        frequencies = normal_draws((_NUM_FREQUENCIES, num_inputs), X, generator)
-        if not math.isinf(nu):  # Student's t with 2 nu degrees of freedom
-            square = normal_draws((_NUM_FREQUENCIES, round(2 * nu)), X, generator).square().mean(-1, keepdim=True)
-            frequencies = frequencies / square.sqrt()
-        normals = normal_draws((len(places), 2 * _NUM_FREQUENCIES + 1 + n), X, generator)
-        weights, constants, errors = normals.split([2 * _NUM_FREQUENCIES, 1, n], dim=-1)
-        some = _Draws(
-            places,
-            Kernels(kernels.shapes[expert : expert + 1], None),
-            own,
-            X[output],
-            frequencies / own.lengthscale,
-            weights,
-            constants,
-            errors,
-        )
+        one = Kernels(kernels.shapes[expert : expert + 1], None)
         noise = own.noise if rows.noise is None else rows.noise.reshape(count, -1)[output]
-        gap = Y[output] - some.prior(X[output].expand(len(places), -1, -1)) - noise.sqrt() * errors
-        inverse = inverses[number]
-        draws.append(some._replace(update=gap @ inverse.mT @ inverse))
+        prior, errors = _prior(model.kernels[expert], own, len(places), X[output], generator)
+        gap = Y[output] - prior(X[output].expand(len(places), -1, -1)) - noise.sqrt() * errors
+        update = gap @ inverses[number].mT @ inverses[number]
+        draws.append((places, partial(_posterior, one, own, X[output], prior, update)))
     return ExactPath(model, torch.Size([*sample_shape, *data_sets]), draws)
+
+
+def _prior(
+    nu: float, own: Hyperparameters, count: int, X: Tensor, generator: torch.Generator | None
+) -> tuple[_Function, Tensor]:
+    """So many functions of a process' prior, and standard normals for each row of X (n, D)."""
+    frequencies = normal_draws((_NUM_FREQUENCIES, X.shape[-1]), X, generator)
+    if not math.isinf(nu):  # Student's t with 2 nu degrees of freedom
+        square = normal_draws((_NUM_FREQUENCIES, round(2 * nu)), X, generator).square().mean(-1, keepdim=True)
+        frequencies = frequencies / square.sqrt()
+    frequencies = frequencies / own.lengthscale
+    normals = normal_draws((count, 2 * _NUM_FREQUENCIES + 1 + X.shape[-2]), X, generator)
+    weights, constants, errors = normals.split([2 * _NUM_FREQUENCIES, 1, X.shape[-2]], dim=-1)
+    weights = weights * (own.outputscale / _NUM_FREQUENCIES).sqrt()
+
+    def prior(X: Tensor) -> Tensor:
+        phases = X @ frequencies.mT
+        features = torch.cat([phases.cos(), phases.sin()], dim=-1)
+        return (features @ weights.unsqueeze(-1)).squeeze(-1) + constants
+
+    return prior, errors
+
+
+def _posterior(
+    kernels: Kernels, own: Hyperparameters, rows: Tensor, prior: _Function, update: Tensor, X: Tensor
+) -> Tensor:
+    """What the rows add to functions of the prior."""
+    cross = covariance_between(kernels, own, X, rows).squeeze(-3)
+    return prior(X) + (cross @ update.unsqueeze(-1)).squeeze(-1)
 
 
 def thompson(
