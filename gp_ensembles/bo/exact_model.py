@@ -1,7 +1,7 @@
 """Exact Gaussian processes with several kernels, weighed by their evidence, as one BoTorch model."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from operator import itemgetter
 from typing import Any, Self, final
@@ -156,15 +156,16 @@ class ExactEnsembleModel(MixtureModel):
         return Hyperparameters(self.lengthscale, self.outputscale, self.noise)
 
     def __repr__(self) -> str:
-        if len(self._data_sets) > 1 or self.data.X.ndim > 2 or self._fantasies is not None:
+        if self.data.X.ndim > 2 or self._fantasies is not None:
             return fields_text(self._sizes(), self.hyperparameters._asdict())
-        every = [value.reshape(-1, *value.shape[self.noise.ndim :]).tolist() for value in self.hyperparameters]
+        values = (*self.hyperparameters, self.log_weights.exp())
+        every = [value.reshape(-1, *value.shape[self.noise.ndim :]).tolist() for value in values]
         lines = []
-        for number, (scales, scale, noise, weight) in enumerate(
-            zip(*every, self.log_weights.exp().flatten().tolist(), strict=True)
-        ):
-            name = _name(self.kernels[number % self.num_experts])
-            name = f"output {number // self.num_experts}: {name}" if self.num_outputs > 1 else name
+        for number, (scales, scale, noise, weight) in enumerate(zip(*every, strict=True)):
+            output, expert = divmod(number, self.num_experts)
+            nu = self.kernels[expert]
+            name = "rbf" if math.isinf(nu) else f"matern {nu:g}"
+            name = f"output {output}: {name}" if self.num_outputs > 1 else name
             lengths = ", ".join(f"{length:.3g}" for length in scales)
             lines.append(
                 f"{name}: weight {weight:.2f}, noise {noise:.2g}, output scale {scale:.3g}, length scales {lengths}"
@@ -201,17 +202,16 @@ class ExactEnsembleModel(MixtureModel):
 
     @property
     def covar_module(self) -> Kernel:
-        """A copy of the heaviest process' kernel, for those who read length scales, as TuRBO does.
-
-        No kernel has the mixture's covariance; the constant is left out.
+        """A copy of the heaviest process' kernel but for its constant, to read length scales from, as TuRBO does.
 
         Raises:
             AttributeError: If there are categories, several data sets or outputs: they have no such kernel.
         """
-        if self._data_sets:
-            raise AttributeError("each data set and output has its own kernel; read model.lengthscale")
-        if self._categorical is not None:
-            raise AttributeError("GPyTorch has no kernel of columns and categories together; read model.lengthscale")
+        if self._data_sets or self._categorical is not None:
+            raise AttributeError(
+                "each data set and output has its own kernel, and GPyTorch has none of columns and categories "
+                "together; read model.lengthscale"
+            )
         heaviest = int(self.log_weights.reshape(-1, self.num_experts).mean(0).argmax())
         nu, num_inputs = self.kernels[heaviest], self.lengthscale.shape[-1]
         base = RBFKernel(ard_num_dims=num_inputs) if math.isinf(nu) else MaternKernel(nu, ard_num_dims=num_inputs)
@@ -234,12 +234,9 @@ class ExactEnsembleModel(MixtureModel):
         return fantasies.predict(self.joint, own, self._fantasies, X, noise)
 
     def forward(self, X: Tensor) -> MultivariateNormal:
-        r"""The processes' prior at X, a batch of them behind those of the data sets and outputs, as GPyTorch asks.
+        r"""The processes' prior at X (in training as it was given, else transformed), a batch of them if several.
 
-        In training X is as it was given, else after the input transform.
-
-        Raises:
-            UnsupportedError: If the model predicts as one mixture: that has no single prior.
+        An UnsupportedError if the model predicts as a mixture, which has no single prior.
         """
         if not self.training and self.members is None and not self.is_normal:
             raise UnsupportedError(
@@ -259,11 +256,8 @@ class ExactEnsembleModel(MixtureModel):
 
         .. math:: \mu_i = y_i - [K^{-1} y]_i / [K^{-1}]_{ii}, \qquad \sigma_i^2 = 1 / [K^{-1}]_{ii}
 
-        for every process (Rasmussen and Williams, 2006, section 5.4.2), whose weight is its evidence without the row,
-        not rounded to members.
-
-        Raises:
-            UnsupportedError: If there is a batch of data sets, or fantasies.
+        for every process (Rasmussen and Williams, 2006, section 5.4.2), whose weight is its evidence without the row.
+        An UnsupportedError if there is a batch of data sets, or fantasies.
         """
         if self.data.X.ndim > 2 or self._fantasies is not None:
             raise UnsupportedError("the rows of one data set are left out one by one, of a model without fantasies")
@@ -314,15 +308,10 @@ class ExactEnsembleModel(MixtureModel):
         return other
 
     def set_train_data(self, inputs: Any = None, targets: Tensor | None = None, strict: bool = True) -> None:
-        """Other rows in place, as GPyTorch's exact models take them: inputs and targets as the properties show them.
-
-        Args:
-            inputs: As :attr:`train_inputs`, or the tensor in it.
-            targets: As :attr:`train_targets`, in transformed outcomes.
-            strict: Whether shapes must stay.
+        """Other rows in place, as GPyTorch's exact models take them: as :attr:`train_inputs` and :attr:`train_targets`.
 
         Raises:
-            RuntimeError: If a shape changes nevertheless, or the number of rows while their noise is known.
+            RuntimeError: If a shape changes while strict, or the number of rows while their noise is known.
             BotorchError: If values are not finite, or not of the model's columns, outputs, dtype and device.
         """
         X, Y, noise = self.data
@@ -348,12 +337,10 @@ class ExactEnsembleModel(MixtureModel):
         """Maximize the evidence of all rows, with priors, in place.
 
         Processes are fitted each by its own evidence, and parameters of the input transform in turn by that of them
-        all; data sets of a batch, and outputs, one after another. Where all observations are equal, hyperparameters
-        are the modes of their priors, with a warning.
+        all. Where all observations are equal, hyperparameters are the modes of their priors, with a warning.
 
         Args:
-            start: Where to begin besides the modes of the priors, such as the hyperparameters of fewer rows; each
-                process takes the better end.
+            start: Where to begin besides the modes of the priors, such as the hyperparameters of fewer rows.
 
         Raises:
             NumericalError: If a covariance cannot be factorized.
@@ -365,7 +352,7 @@ class ExactEnsembleModel(MixtureModel):
         for given in starts:
             self._check_shapes(given)
         Y = self.data.Y.mT.reshape(*self._data_sets, -1)
-        varying = [index for index in _indices(self._data_sets) if not is_flat(Y[index])]
+        varying = [index for index in product(*map(range, self._data_sets)) if not is_flat(Y[index])]
 
         def fit_processes() -> None:
             self._fit(starts, varying)
@@ -472,16 +459,6 @@ class _Scaled(ScaleKernel):  # type: ignore[misc]
         return scales
 
 
-def _name(nu: float) -> str:
-    """Of a kernel of this smoothness."""
-    return "rbf" if math.isinf(nu) else f"matern {nu:g}"
-
-
-def _indices(batch: torch.Size) -> Iterator[tuple[int, ...]]:
-    """The index of every data set of a batch; the empty index for one alone."""
-    return product(*map(range, batch))
-
-
 def _refuse(options: dict[str, Any]) -> None:
     """Refuse arguments that a ``SingleTaskGP`` has, with what to do instead, and others."""
     for name, value in options.items():
@@ -504,6 +481,6 @@ def _check_data_sets(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Observations:
             f"inputs, targets and their noise must have the same batch of data sets, got shapes "
             f"{[tuple(part.shape) for part in given]}"
         )
-    for index in _indices(batch):
+    for index in product(*map(range, batch)):
         check_training_data(X[index], Y[index], None if Yvar is None else Yvar[index])
     return Observations(X, Y, Yvar).observed()

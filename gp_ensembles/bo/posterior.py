@@ -1,8 +1,7 @@
 """The posterior of an ensemble: a weighted mixture of the experts' joint normal distributions, and its sampler."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, final
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
@@ -24,84 +23,6 @@ from gp_ensembles.numerics.display import counted, ends, rows_text
 from gp_ensembles.numerics.exact_gp import condition
 
 _MOST_CHOICES = 1024  # of an expert by each of several outputs
-
-
-class ComponentsPosterior(Posterior, ABC):
-    """A posterior whose draws select components by some standard normals and scale the others by their factors."""
-
-    component_mean: Tensor  # of three dimensions behind the t-batch, *batch
-    component_covariance: Tensor
-    num_experts: int
-    point_shape: torch.Size  # (q, O) of a draw
-    num_normals: int  # of one draw
-
-    @property
-    @abstractmethod
-    def distribution(self) -> MultivariateNormal:
-        """The normal distribution over all points and outputs with the same mean and covariance."""
-
-    @property
-    def mvn(self) -> MultivariateNormal:
-        """Another name of :attr:`distribution`, by which BoTorch asks for it."""
-        return self.distribution
-
-    @property
-    def covariance_matrix(self) -> Tensor:
-        """That of :attr:`distribution`."""
-        covariance: Tensor = self.distribution.covariance_matrix
-        return covariance
-
-    @abstractmethod
-    def map_components(self, transform: Callable[[Posterior], Posterior]) -> Posterior:
-        """The posterior with every component's normal posterior transformed."""
-
-    @abstractmethod
-    def draws(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
-        r"""Draws (\*sample_shape, \*batch, q, O) from standard normals (\*sample_shape, \*batch, num_normals)."""
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        """The t-batch shape."""
-        return self.component_mean.shape[:-3]
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the moments."""
-        return self.component_mean.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Precision of the moments."""
-        return self.component_mean.dtype
-
-    @property
-    def base_sample_shape(self) -> torch.Size:
-        r"""(\*batch, num_normals)."""
-        return torch.Size([*self.batch_shape, self.num_normals])
-
-    @property
-    def batch_range(self) -> tuple[int, int]:
-        """All dimensions of a base sample but the last are t-batch dimensions."""
-        return 0, -1
-
-    def rsample(self, sample_shape: torch.Size | None = None) -> Tensor:
-        r"""Draws, shape (\*sample_shape, \*batch, q, O), reparametrized in the moments (not in the weights)."""
-        shape = torch.Size() if sample_shape is None else sample_shape
-        base = torch.randn(*shape, *self.base_sample_shape, dtype=self.dtype, device=self.device)
-        return self.draws(shape, base)
-
-    def rsample_from_base_samples(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
-        r"""Draws from standard normals, a continuous function of the moments of the components selected.
-
-        Shapes: ``base_samples`` (\*sample_shape, \*base_sample_shape); returns (\*sample_shape, \*batch, q, O).
-        """
-        expected = (*sample_shape, *self.base_sample_shape)
-        if base_samples.shape != expected:
-            raise ValueError(f"base samples must have shape {tuple(expected)}, got {tuple(base_samples.shape)}")
-        return self.draws(sample_shape, base_samples)
-
-    def _extended_shape(self, sample_shape: torch.Size = torch.Size()) -> torch.Size:  # noqa: B008 (BoTorch's contract)
-        return torch.Size([*sample_shape, *self.batch_shape, *self.point_shape])
 
 
 def selected(log_weights: Tensor, uniform: Tensor) -> Tensor:
@@ -136,14 +57,8 @@ def covariance_factors(covariance: Tensor) -> Tensor:
     return factors * scale.sqrt()
 
 
-@GetSampler.register(ComponentsPosterior)  # type: ignore[untyped-decorator]
-def _sampler(posterior: ComponentsPosterior, sample_shape: torch.Size, *, seed: int | None = None) -> MCSampler:
-    """Sobol normals up to the largest dimension that torch's engine has, independent normals beyond."""
-    few = posterior.num_normals <= SobolEngine.MAXDIM
-    return (SobolQMCNormalSampler if few else IIDNormalSampler)(sample_shape, seed=seed)
-
-
-class MixturePosterior(ComponentsPosterior):
+@final
+class MixturePosterior(Posterior):
     r"""Mixtures of M joint normal distributions over q points, one for each of O independent outputs.
 
     .. math:: p(f) = \prod_o \sum_m w_{om}\, N(f_o;\, \mu_{om}, K_{om})
@@ -186,7 +101,6 @@ class MixturePosterior(ComponentsPosterior):
         self.component_mean = mean.expand(*batch_shape, -1, -1, -1)
         self.component_covariance = wide
         self.point_shape = mean.shape[-2:]
-        self.num_normals = num_outputs + num_points * num_outputs  # the first select experts
 
     def __repr__(self) -> str:
         points, outputs = self.batch_shape.numel() * self.point_shape[0], self.point_shape[-1]
@@ -220,7 +134,14 @@ class MixturePosterior(ComponentsPosterior):
         return (self._weights.mT.unsqueeze(-1) * (self.component_covariance + deviation @ deviation.mT)).sum(-4)
 
     @property
+    def covariance_matrix(self) -> Tensor:
+        """That of :attr:`distribution`."""
+        covariance: Tensor = self.distribution.covariance_matrix
+        return covariance
+
+    @property
     def distribution(self) -> MultivariateNormal:
+        """The normal distribution over all points and outputs with the same mean and covariance."""
         return _normal_posterior(self.mean, self.covariance).distribution
 
     @property
@@ -261,7 +182,46 @@ class MixturePosterior(ComponentsPosterior):
         joint: Tensor = (learned.log_density.mT + self.own_log_weights).logsumexp(-1)
         return joint.sum(-1)
 
-    def draws(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
+    @property
+    def batch_shape(self) -> torch.Size:
+        """The t-batch shape."""
+        return self.component_mean.shape[:-3]
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the moments."""
+        return self.component_mean.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision of the moments."""
+        return self.component_mean.dtype
+
+    @property
+    def base_sample_shape(self) -> torch.Size:
+        r"""(\*batch, O + q O): for each output a standard normal that selects its expert, then those of the points."""
+        num_points, num_outputs = self.point_shape
+        return torch.Size([*self.batch_shape, num_outputs + num_points * num_outputs])
+
+    @property
+    def batch_range(self) -> tuple[int, int]:
+        """All dimensions of a base sample but the last are t-batch dimensions."""
+        return 0, -1
+
+    def rsample(self, sample_shape: torch.Size | None = None) -> Tensor:
+        r"""Draws, shape (\*sample_shape, \*batch, q, O), reparametrized in the moments (not in the weights)."""
+        shape = torch.Size() if sample_shape is None else sample_shape
+        base = torch.randn(*shape, *self.base_sample_shape, dtype=self.dtype, device=self.device)
+        return self.rsample_from_base_samples(shape, base)
+
+    def rsample_from_base_samples(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
+        r"""Draws from standard normals, a continuous function of the moments of the experts selected.
+
+        Shapes: ``base_samples`` (\*sample_shape, \*base_sample_shape); returns (\*sample_shape, \*batch, q, O).
+        """
+        expected = (*sample_shape, *self.base_sample_shape)
+        if base_samples.shape != expected:
+            raise ValueError(f"base samples must have shape {tuple(expected)}, got {tuple(base_samples.shape)}")
         num_points, num_outputs = self.point_shape
         choices, normals = base_samples.split([num_outputs, num_points * num_outputs], -1)
         which = selected(self.own_log_weights, torch.special.ndtr(choices).unsqueeze(-1)).mT  # (..., 1, O)
@@ -271,6 +231,9 @@ class MixturePosterior(ComponentsPosterior):
             scaled = torch.einsum("...oij,...jo->...io", factors[..., expert, :, :, :], normals)
             draws = torch.where(which == expert, self.component_mean[..., expert, :, :] + scaled, draws)
         return draws
+
+    def _extended_shape(self, sample_shape: torch.Size = torch.Size()) -> torch.Size:  # noqa: B008 (BoTorch's contract)
+        return torch.Size([*sample_shape, *self.batch_shape, *self.point_shape])
 
     def choices(self) -> tuple[Tensor, GPyTorchPosterior]:
         r"""Every choice of an expert by each output: log weights (\*batch, C), normal posteriors (\*batch, C, q, O).
@@ -384,9 +347,16 @@ class MixturePosterior(ComponentsPosterior):
         return function(*self._columns(), flat).reshape(value.shape)
 
 
+@GetSampler.register(MixturePosterior)  # type: ignore[untyped-decorator]
+def _sampler(posterior: MixturePosterior, sample_shape: torch.Size, *, seed: int | None = None) -> MCSampler:
+    """Sobol normals up to the largest dimension that torch's engine has, independent normals beyond."""
+    few = posterior.base_sample_shape[-1] <= SobolEngine.MAXDIM
+    return (SobolQMCNormalSampler if few else IIDNormalSampler)(sample_shape, seed=seed)
+
+
 def transformed(posterior: Posterior, transform: Callable[[Posterior], Posterior]) -> Posterior:
     """A posterior transformed, a mixture component by component."""
-    return posterior.map_components(transform) if isinstance(posterior, ComponentsPosterior) else transform(posterior)
+    return posterior.map_components(transform) if isinstance(posterior, MixturePosterior) else transform(posterior)
 
 
 def _mixed(log_weights: Tensor, each: GPyTorchPosterior) -> MixturePosterior:
