@@ -13,7 +13,7 @@ The page "Which acquisition function takes what" says which one of BoTorch takes
 from gp_ensembles.bo.acquisition import WeightedAcquisition
 from gp_ensembles.bo.exact_model import ExactEnsembleModel
 from gp_ensembles.bo.model import EnsembleModel
-from gp_ensembles.bo.paths import draw_paths, thompson
+from gp_ensembles.bo.paths import thompson
 from gp_ensembles.bo.posterior import MixturePosterior
 
 __all__ = [
@@ -21,6 +21,5 @@ __all__ = [
     "ExactEnsembleModel",
     "MixturePosterior",
     "WeightedAcquisition",
-    "draw_paths",
     "thompson",
 ]

@@ -18,18 +18,16 @@ import torch
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.deterministic import GenericDeterministicModel
 from botorch.sampling.pathwise.paths import SamplePath
-from botorch.sampling.pathwise.posterior_samplers import DrawMatheronPaths
+from botorch.sampling.pathwise.posterior_samplers import DrawMatheronPaths, draw_matheron_paths
 from botorch.utils.sampling import manual_seed, optimize_posterior_samples
 from torch import Tensor
 
 from gp_ensembles.bo.exact_kernels import Hyperparameters, Kernels, covariance_between
 from gp_ensembles.bo.exact_model import ExactEnsembleModel
 from gp_ensembles.bo.mixture_model import MixtureModel
-from gp_ensembles.numerics.draws import categorical_draws, generator_device, normal_draws
+from gp_ensembles.numerics.draws import generator_device
 
 _NUM_FREQUENCIES = 512
-
-
 _Function: TypeAlias = Callable[[Tensor], Tensor]  # values (..., K, N) at X (..., K, N, D)
 
 
@@ -62,35 +60,10 @@ class ExactPath(SamplePath):
         return outcomes.mT if several else outcomes.squeeze(-1)
 
 
+@DrawMatheronPaths.register(ExactEnsembleModel)  # type: ignore[untyped-decorator]
 @torch.no_grad()
-def draw_paths(
-    model: MixtureModel,
-    sample_shape: torch.Size = torch.Size(),  # noqa: B008 - as in BoTorch
-    *,
-    generator: torch.Generator | None = None,
-) -> ExactPath:
-    """Functions drawn from the posterior.
-
-    Args:
-        model: An ``ExactEnsembleModel``.
-        sample_shape: Shape of the sample; data sets of a batch and several outputs are further dimensions.
-        generator: Source of randomness; torch's global one if ``None``.
-
-    Raises:
-        UnsupportedError: If it is another model, one with members, fantasies or categories.
-        TypeError: If the shape is no ``torch.Size``.
-
-    Example:
-        >>> import torch
-        >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
-        >>> path = draw_paths(ExactEnsembleModel(X, X.sin()), torch.Size([3]))
-        >>> path(X).shape
-        torch.Size([3, 6])
-    """
-    if not isinstance(model, ExactEnsembleModel):
-        _refuse_paths(model)
-    if not isinstance(sample_shape, torch.Size):
-        raise TypeError(f"sample_shape must be a torch.Size, such as torch.Size([3]), got {sample_shape!r}")
+def _draw_paths(model: ExactEnsembleModel, *, sample_shape: torch.Size, **_: Any) -> ExactPath:
+    """What BoTorch's ``draw_matheron_paths`` calls; data sets of a batch and outputs are further dimensions."""
     kernels, rows, learned = model.processes()
     data_sets: torch.Size = rows.X.shape[:-2]
     if model.batch_shape != data_sets[: len(data_sets) - (model.num_outputs > 1)] or kernels.categorical is not None:
@@ -98,8 +71,8 @@ def draw_paths(
     assert learned.inverse is not None
     count, num_experts = data_sets.numel(), model.num_experts
     log_weights = learned.log_density.reshape(count, num_experts).log_softmax(-1)
-    chosen = [categorical_draws(own.exp(), sample_shape.numel(), generator) for own in log_weights]
-    process = (torch.stack(chosen, -1) + num_experts * torch.arange(count, device=chosen[0].device)).flatten()
+    chosen = torch.multinomial(log_weights.exp(), sample_shape.numel(), replacement=True).mT
+    process = (chosen + num_experts * torch.arange(count, device=chosen.device)).flatten()
     flat = Hyperparameters(*(value.flatten(0, len(data_sets)) for value in model.hyperparameters))
     X, Y = rows.X.reshape(-1, *rows.X.shape[-2:]), rows.Y.reshape(count, -1)
     inverses = learned.inverse.reshape(-1, *learned.inverse.shape[-2:])
@@ -110,23 +83,22 @@ def draw_paths(
         own = Hyperparameters(*(value[number : number + 1] for value in flat))
         one = Kernels(kernels.shapes[expert : expert + 1], None)
         noise = own.noise if rows.noise is None else rows.noise.reshape(count, -1)[output]
-        prior, errors = _prior(model.kernels[expert], own, len(places), X[output], generator)
+        prior, errors = _prior(model.kernels[expert], own, len(places), X[output])
         gap = Y[output] - prior(X[output].expand(len(places), -1, -1)) - noise.sqrt() * errors
         update = gap @ inverses[number].mT @ inverses[number]
         draws.append((places, partial(_posterior, one, own, X[output], prior, update)))
     return ExactPath(model, torch.Size([*sample_shape, *data_sets]), draws)
 
 
-def _prior(
-    nu: float, own: Hyperparameters, count: int, X: Tensor, generator: torch.Generator | None
-) -> tuple[_Function, Tensor]:
+def _prior(nu: float, own: Hyperparameters, count: int, X: Tensor) -> tuple[_Function, Tensor]:
     """So many functions of a process' prior, and standard normals for each row of X (n, D)."""
-    frequencies = normal_draws((_NUM_FREQUENCIES, X.shape[-1]), X, generator)
+    draw = partial(torch.randn, dtype=X.dtype, device=X.device)
+    frequencies = draw(_NUM_FREQUENCIES, X.shape[-1])
     if not math.isinf(nu):  # Student's t with 2 nu degrees of freedom
-        square = normal_draws((_NUM_FREQUENCIES, round(2 * nu)), X, generator).square().mean(-1, keepdim=True)
+        square = draw(_NUM_FREQUENCIES, round(2 * nu)).square().mean(-1, keepdim=True)
         frequencies = frequencies / square.sqrt()
     frequencies = frequencies / own.lengthscale
-    normals = normal_draws((count, 2 * _NUM_FREQUENCIES + 1 + X.shape[-2]), X, generator)
+    normals = draw(count, 2 * _NUM_FREQUENCIES + 1 + X.shape[-2])
     weights, constants, errors = normals.split([2 * _NUM_FREQUENCIES, 1, X.shape[-2]], dim=-1)
     weights = weights * (own.outputscale / _NUM_FREQUENCIES).sqrt()
 
@@ -194,17 +166,11 @@ def thompson(
         )
     seed = int(torch.randint(2**31 - 1, (), generator=generator, device=generator_device(generator)))
     with manual_seed(seed):
-        paths = draw_paths(model, torch.Size([q]))
+        paths = draw_matheron_paths(model, torch.Size([q]))
         unit = torch.stack([torch.zeros_like(bounds[0]), torch.ones_like(bounds[0])])
         scaled = GenericDeterministicModel(lambda u: paths(torch.lerp(*bounds, u.to(bounds))).unsqueeze(-1).to(u))
         best, _ = optimize_posterior_samples(scaled, unit.cpu(), raw_samples, num_restarts)
     return torch.lerp(*bounds, best.detach().to(bounds))
-
-
-@DrawMatheronPaths.register(ExactEnsembleModel)  # type: ignore[untyped-decorator]
-def _draw_matheron_paths(model: ExactEnsembleModel, *, sample_shape: torch.Size, **_: Any) -> ExactPath:
-    """What BoTorch's pathwise functions call; they seed torch's global generator themselves."""
-    return draw_paths(model, sample_shape)
 
 
 @DrawMatheronPaths.register(MixtureModel)  # type: ignore[untyped-decorator]

@@ -144,6 +144,8 @@ class MixturePosterior(Posterior):
         """The normal distribution over all points and outputs with the same mean and covariance."""
         return _normal_posterior(self.mean, self.covariance).distribution
 
+    mvn = distribution  # BoTorch asks for it by both names
+
     @property
     def stddev(self) -> Tensor:
         r"""Standard deviations of the mixture, shape (\*batch, q, O)."""

@@ -20,11 +20,11 @@ from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.transforms import Log, Normalize, Standardize
 from botorch.models.transforms.input import AppendFeatures, InputPerturbation
 from botorch.sampling import IIDNormalSampler, SobolQMCNormalSampler
-from botorch.sampling.pathwise import get_matheron_path_model
+from botorch.sampling.pathwise import draw_matheron_paths, get_matheron_path_model
 from gpytorch.distributions import MultivariateNormal
 from torch import Size
 
-from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, WeightedAcquisition, draw_paths, thompson
+from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, WeightedAcquisition, thompson
 from gp_ensembles.bo.exact_kernels import Hyperparameters
 from tests.bo.contract_cases import close, exact_ensemble, generator
 
@@ -283,7 +283,7 @@ def test_constrained_noisy_improvement_of_members_is_a_function():
 def test_paths_have_the_posteriors_law(num_outputs):
     """Levels of the mixture's distribution, and its covariance; noise-free rows are met."""
     model, at = make(num_outputs, input_transform=Normalize(2, bounds=2 * UNIT)), points(3, seed=7)
-    paths = draw_paths(model, Size([4000]), generator=generator(1))
+    paths = draw_matheron_paths(model, Size([4000]))
     values = paths(at).unsqueeze(-1) if num_outputs == 1 else paths(at.unsqueeze(-3)).mT
     posterior = model.posterior(at)
     assert values.shape == (4000, 3, num_outputs)
@@ -295,31 +295,29 @@ def test_paths_have_the_posteriors_law(num_outputs):
     torch.testing.assert_close(covariance, posterior.covariance, rtol=0.1, atol=0.1 * float(posterior.variance.max()))
     X, Y = rows(num_outputs=1)
     known = exact_ensemble(X, Y, torch.full_like(Y, 1e-6)).with_hyperparameters_(some(1))
-    close(draw_paths(known, Size([3]))(X), Y.squeeze(-1).expand(3, -1), 0.02)
+    close(draw_matheron_paths(known, Size([3]))(X), Y.squeeze(-1).expand(3, -1), 0.02)
 
 
 def test_a_path_is_one_function():
     """However it is asked: alone, together, with points of its own for each draw; differentiable; outcomes positive."""
     model = make(1)
-    paths = draw_paths(model, Size([4]), generator=generator(2))
+    paths = draw_matheron_paths(model, Size([4]))
     X = points(3, 4, 5, seed=3)
     together = paths(X)
     assert together.shape == (3, 4, 5)
     for b, s in ((0, 0), (2, 3)):
         close(paths(X[b, s])[s], together[b, s])
-    assert draw_paths(model, generator=generator(2))(X[0, 0]).shape == (5,)
-    assert draw_paths(model, Size([2, 3]))(X[0, 0]).shape == (2, 3, 5)
+    assert draw_matheron_paths(model, Size())(X[0, 0]).shape == (5,)
+    assert draw_matheron_paths(model, Size([2, 3]))(X[0, 0]).shape == (2, 3, 5)
     assert get_matheron_path_model(model, Size([3]))(X[0, :3]).shape == (3, 5, 1)
     assert get_matheron_path_model(make(2), Size([3]))(X[0, :3]).shape == (3, 5, 2)
     torch.manual_seed(0)
     acquisition, batch = PathwiseThompsonSampling(model), points(5, 3).requires_grad_()
     assert torch.autograd.gradcheck(acquisition, (batch,))
     positive = exact_ensemble(*(part.exp() for part in rows(num_outputs=1)), outcome_transform=Log())
-    assert bool((draw_paths(positive, Size([9]))(X[0, 0]) > 0).all())
+    assert bool((draw_matheron_paths(positive, Size([9]))(X[0, 0]) > 0).all())
     with pytest.raises(UnsupportedError, match="without members and fantasies"):
-        draw_paths(model.fantasize(X[0, 0], IIDNormalSampler(Size([2]))))
-    with pytest.raises(TypeError, match=r"torch.Size\(\[3\]\), got 3"):
-        draw_paths(model, 3)
+        draw_matheron_paths(model.fantasize(X[0, 0], IIDNormalSampler(Size([2]))), Size())
 
 
 def test_thompson_sampling_goes_to_the_maximum():
@@ -343,4 +341,4 @@ def test_thompson_sampling_goes_to_the_maximum():
         with pytest.raises(UnsupportedError, match="of one output of one data set"):
             thompson(several, UNIT)
     with pytest.raises(UnsupportedError, match="closed form"):
-        draw_paths(EnsembleModel(X, Y, generator=generator()))
+        draw_matheron_paths(EnsembleModel(X, Y, generator=generator()), Size())

@@ -7,10 +7,11 @@ import pytest
 import torch
 from botorch.models.transforms import Normalize
 from botorch.sampling import IIDNormalSampler
+from botorch.sampling.pathwise import draw_matheron_paths
 from torch import Size
 
 import gp_ensembles as gpe
-from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, draw_paths
+from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel
 from gp_ensembles.papers.quadrature import Budget, RegressionProblem
 from tests.bo.contract_cases import close, generator, random_features
 
@@ -136,7 +137,7 @@ def test_every_data_set_of_a_batch_has_its_own_scale():
 def test_draws_are_functions_of_inputs_as_they_are_given():
     X, Y = rows()
     model = ExactEnsembleModel(1e6 * X, Y)
-    path = draw_paths(model, Size([400]), generator=generator())
+    path = draw_matheron_paths(model, Size([400]))
     mean, deviation = (
         model.posterior(1e6 * X[:, None]).mean.ravel(),
         model.posterior(1e6 * X[:, None]).variance.sqrt(),
