@@ -77,11 +77,7 @@ class WeightedAcquisition(AcquisitionFunction):
             )
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
-        """Pass pending points on to the acquisition function.
-
-        Raises:
-            UnsupportedError: If it takes none, as BoTorch's analytic ones.
-        """
+        """Pass pending points on; an UnsupportedError if the function takes none, as BoTorch's analytic ones."""
         self.each.set_X_pending(X_pending)
         self.X_pending = self.each.X_pending
 

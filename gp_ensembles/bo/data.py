@@ -132,8 +132,7 @@ def check_training_data(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Observatio
     given = Observations(X, Y, Yvar)
     rows = given.observed() if X.device.type != "meta" else given
     if not rows.X.shape[0]:
-        some = "" if rows is given else f" ({X.shape[0]} targets are missing, NaN)"
-        raise InputDataError(f"there is no observation{some}; give one at least")
+        raise InputDataError(f"there is no observation, of {X.shape[0]} rows; give one target at least that is not NaN")
     if rows is not given:  # what is missing is of no account, but numbers of rows are those that were given
         given = given.map(lambda values: values.masked_fill(Y.isnan().all(-1, keepdim=True), 1.0))
     check_finite("train_X", given.X)
@@ -170,9 +169,9 @@ def check_noise(Y: Tensor, Yvar: Tensor) -> None:
         )
 
 
-def check_inputs(X: Tensor, like: Tensor) -> None:
+def check_inputs(X: Tensor, like: Tensor, num_inputs: int | None = None) -> None:
     """Raise unless X (..., q, D) is finite, in the dtype and on the device of ``like``."""
-    if X.ndim < 2:
+    if X.ndim < 2 or num_inputs not in (None, X.shape[-1]):
         raise BotorchTensorDimensionError(f"X must have shape (..., q, {like.shape[-1]}), got {tuple(X.shape)}")
     if X.dtype != like.dtype or X.device != like.device:
         raise InputDataError(f"X is {X.dtype} on {X.device}, the model {like.dtype} on {like.device}; use X.to(...)")
@@ -181,9 +180,7 @@ def check_inputs(X: Tensor, like: Tensor) -> None:
 
 def check_observations(X: Tensor, Y: Tensor, like: Tensor, num_outputs: int, *, may_miss: bool) -> None:
     """Raise unless X (..., n, D) and Y (..., n, O) are finite observations for the model, or Y missing if it may be."""
-    if X.ndim < 2 or X.shape[-1] != like.shape[-1]:
-        raise BotorchTensorDimensionError(f"X must have shape (..., q, {like.shape[-1]}), got {tuple(X.shape)}")
-    check_inputs(X, like)
+    check_inputs(X, like, like.shape[-1])
     _check_targets(X, Y)
     if Y.shape[-1] != num_outputs:
         raise BotorchTensorDimensionError(

@@ -15,7 +15,7 @@ from botorch.models.utils import check_min_max_scaling
 from botorch.posteriors.posterior import Posterior
 from botorch.utils.types import DEFAULT, _DefaultType
 from gpytorch.distributions import MultivariateNormal
-from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import MaternKernel, RBFKernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.mlls import MarginalLogLikelihood
 from linear_operator import to_linear_operator
@@ -52,30 +52,25 @@ class ExactEnsembleModel(MixtureModel):
 
     Length scales have the dimension-scaled priors, and the noise the prior, of ``SingleTaskGP`` (Hvarfner et al. 2024);
     output scales have a log-normal prior around one, and a constant of unit prior variance is added: observations
-    gather near an optimum, far from their mean elsewhere. At most about a thousand rows, for learning costs O(n³). All
-    processes are one batch, in double precision whatever the dtype of the rows.
-
-    With one kernel posteriors are normal, as those of ``SingleTaskGP``; with several a :class:`MixturePosterior`.
+    gather near an optimum, far from their mean elsewhere. Learning costs O(n³), in double precision whatever the dtype
+    of the rows. With one kernel posteriors are normal; with several a :class:`MixturePosterior`.
 
     Args:
-        train_X: Inputs, shape (n, D). With shape (\*b, n, D) they are those of a batch of data sets, as of the folds of
-            cross-validation: each has hyperparameters and weights of its own, and posteriors have the batch shape
-            (\*t, \*b).
-        train_Y: Observations, shape (\*b, n, O), in their order; rows that are NaN (in all data sets and outputs) are
-            left out. Each output has hyperparameters and weights of its own.
+        train_X: Inputs, shape (n, D), or (\*b, n, D) of a batch of data sets, as of the folds of cross-validation.
+        train_Y: Observations, shape (\*b, n, O); rows that are NaN (in all data sets and outputs) are left out. Each
+            data set and output has hyperparameters and weights of its own.
         train_Yvar: Known noise variances, shape (\*b, n, O); inferred if ``None``.
-        outcome_transform: As in ``SingleTaskGP``: ``Standardize`` by default, ``None`` for none; for a batch of
-            data sets one with their ``batch_shape``.
+        outcome_transform: As in ``SingleTaskGP``: ``Standardize`` by default, ``None`` for none.
         input_transform: As in ``SingleTaskGP``; one with parameters, such as ``Warp``, is learned by :meth:`fit`. It
             has to leave the categories' columns alone, and to put inputs about the unit cube. If ``None``, that is done
             by the range of each column of these rows; columns that fill a tenth or more of the unit interval stay.
-        cat_dims: Columns of categories, as any numbers (of transformed inputs). Two different categories are at a
-            distance of one, as the ends of the unit interval are, and each has a constant of unit prior variance.
+        cat_dims: Columns of categories, as any numbers. Two different categories are at a distance of one, as the
+            ends of the unit interval are, and each has a constant of unit prior variance.
         kernels: Smoothness of each process: 1.5 or 2.5 of a Matern kernel, infinity for the RBF kernel.
         members: ``None`` for the mixture, in which fantasies move the weights. A number makes it a fully Bayesian
-            model of BoTorch's own kind, of so many processes of equal weight (each kernel in proportion to its own):
-            formulas for one normal distribution, such as ``LogExpectedImprovement``, are then averaged over them.
-            It can be conditioned on data but not on fantasies, and takes no batch of data sets.
+            model of BoTorch's own kind, of so many processes of equal weight (each kernel in proportion to its own),
+            over which formulas for one normal distribution are averaged. It takes no fantasies, nor a batch of data
+            sets.
         **options: None; arguments that only ``SingleTaskGP`` has are refused with what to do instead.
 
     Raises:
@@ -94,7 +89,6 @@ class ExactEnsembleModel(MixtureModel):
     lengthscale: Tensor
     outputscale: Tensor
     noise: Tensor
-    kernels: tuple[float, ...]
     _shapes: Tensor
     _categorical: Tensor | None
     _cache: tuple[Observations, Conditioned] | None
@@ -202,7 +196,7 @@ class ExactEnsembleModel(MixtureModel):
 
     @property
     def covar_module(self) -> Kernel:
-        """A copy of the heaviest process' kernel but for its constant, to read length scales from, as TuRBO does.
+        """The form of the heaviest process' kernel, to read length scales from, as TuRBO does.
 
         Raises:
             AttributeError: If there are categories, several data sets or outputs: they have no such kernel.
@@ -215,8 +209,8 @@ class ExactEnsembleModel(MixtureModel):
         heaviest = int(self.log_weights.reshape(-1, self.num_experts).mean(0).argmax())
         nu, num_inputs = self.kernels[heaviest], self.lengthscale.shape[-1]
         base = RBFKernel(ard_num_dims=num_inputs) if math.isinf(nu) else MaternKernel(nu, ard_num_dims=num_inputs)
-        kernel: Kernel = _Scaled(base).to(self.data.X)
-        base.lengthscale, kernel.outputscale = self.lengthscale[heaviest], self.outputscale[heaviest]
+        kernel: Kernel = base.to(self.data.X)
+        kernel.lengthscale = self.lengthscale[heaviest]
         return kernel
 
     def joint(self, X: Tensor) -> MixturePosterior:
@@ -277,8 +271,7 @@ class ExactEnsembleModel(MixtureModel):
         return posterior if outcomes is None else transformed(posterior, outcomes.untransform_posterior)
 
     @property
-    def _aug_batch_shape(self) -> torch.Size:
-        """The batch of data sets and outputs, by the name that BoTorch has for it."""
+    def _aug_batch_shape(self) -> torch.Size:  # BoTorch's name
         return self._data_sets
 
     def processes(self) -> tuple[Kernels, Observations, Conditioned]:
@@ -446,17 +439,6 @@ def _check_kernels(model: ExactEnsembleModel, state: Mapping[str, Any], prefix: 
 
 
 BatchedMultiOutputGPyTorchModel.register(ExactEnsembleModel)  # of which BoTorch asks for inputs (O, n, D)
-
-
-@final
-class _Scaled(ScaleKernel):  # type: ignore[misc]
-    """A kernel with an output scale that shows its length scales, as those of a ``SingleTaskGP`` do."""
-
-    @property
-    def lengthscale(self) -> Tensor:
-        """Those of the kernel that is scaled."""
-        scales: Tensor = self.base_kernel.lengthscale
-        return scales
 
 
 def _refuse(options: dict[str, Any]) -> None:

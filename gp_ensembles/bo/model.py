@@ -54,8 +54,7 @@ class EnsembleModel(MixtureModel):
     r"""An ensemble of Gaussian processes in finite features, learned online, as a BoTorch model of one output.
 
     Its posterior is a mixture, :math:`p(f \mid D) = \sum_m w_m N(f; \mu_m, K_m)`, with weights learned from the same
-    observations, in the order of their rows. Conditioning costs O(F²) for each, whatever their number: beyond about a
-    thousand rows, and for objectives that drift, it does what :class:`ExactEnsembleModel` cannot. Fantasies
+    rows, in their order, at O(F²) each: for more than about a thousand, and for objectives that drift. Fantasies
     condition its joint predictions of the next step. Hyperparameters are those of the ensemble.
 
     Args:
@@ -157,7 +156,6 @@ class EnsembleModel(MixtureModel):
         return fantasies.predict(self.joint, self._noise.unsqueeze(-1), self._fantasies, X, noise)
 
     def learned(self, rows: Observations, data: Observations) -> Self:
-        """The ensemble after further rows, (n, D) and (n, 1), at O(F²) each."""
         self._check_domain(rows.X)
         before, other = self._learned(), self._sibling()
         other.data, other._cache = data, self._after(rows, before.state, before.key)

@@ -152,16 +152,10 @@ class MixturePosterior(Posterior):
         return self.variance.sqrt()
 
     def quantile(self, value: Tensor) -> Tensor:
-        r"""Quantiles of each point's own mixture.
-
-        Args:
-            value: Probabilities in [0, 1], shape () or (K,).
-
-        Returns:
-            Shape (\*batch, q, O), or (K, \*batch, q, O).
+        r"""Quantiles of each point's own mixture, (\*batch, q, O) or (K, \*batch, q, O), at levels () or (K,).
 
         Raises:
-            ValueError: If a probability is not in [0, 1].
+            ValueError: If a level is not in [0, 1].
         """
         level = torch.as_tensor(value, dtype=self.dtype, device=self.device)
         columns = self._columns()
@@ -217,10 +211,7 @@ class MixturePosterior(Posterior):
         return self.rsample_from_base_samples(shape, base)
 
     def rsample_from_base_samples(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
-        r"""Draws from standard normals, a continuous function of the moments of the experts selected.
-
-        Shapes: ``base_samples`` (\*sample_shape, \*base_sample_shape); returns (\*sample_shape, \*batch, q, O).
-        """
+        r"""Draws (\*sample_shape, \*batch, q, O) from standard normals (\*sample_shape, \*base_sample_shape)."""
         expected = (*sample_shape, *self.base_sample_shape)
         if base_samples.shape != expected:
             raise ValueError(f"base samples must have shape {tuple(expected)}, got {tuple(base_samples.shape)}")
@@ -241,7 +232,7 @@ class MixturePosterior(Posterior):
         r"""Every choice of an expert by each output: log weights (\*batch, C), normal posteriors (\*batch, C, q, O).
 
         Raises:
-            UnsupportedError: If there are more than about a thousand choices.
+            UnsupportedError: If they are more than about a thousand.
         """
         num_outputs = self.point_shape[-1]
         if self.num_experts**num_outputs > _MOST_CHOICES:
@@ -269,17 +260,12 @@ class MixturePosterior(Posterior):
         )
 
     def map_components(self, transform: Callable[[Posterior], Posterior]) -> Posterior:
-        r"""Transform each expert's normal posterior and mix the results; mean and variance stay exact.
+        r"""Transform each expert's normal posterior, of batch shape (M, \*batch), and mix the results.
 
-        Args:
-            transform: A function of a normal posterior of batch shape (M, \*batch), of each output by itself.
-
-        Returns:
-            A :class:`MixturePosterior` if the transform gives a normal posterior; if it gives a
-            ``TransformedPosterior`` of a normal one, as nonlinear outcome transforms do, that of the mixture.
+        Of nonlinear outcome transforms, a ``TransformedPosterior`` of the mixture, with exact mean and variance.
 
         Raises:
-            UnsupportedError: If the transform gives anything else.
+            UnsupportedError: If the transform gives neither a normal posterior nor a transformed one.
         """
         changed = transform(_normal_posterior(self.component_mean.movedim(-3, 0), self._wide.movedim(-4, 0)))
         if isinstance(changed, GPyTorchPosterior):
@@ -301,11 +287,7 @@ class MixturePosterior(Posterior):
         )
 
     def scalarized(self, transform: Callable[[Posterior], Posterior]) -> Posterior:
-        """The mixture, over all choices of an expert by each output, of normal posteriors made one output of.
-
-        Raises:
-            UnsupportedError: If several outputs are left of several.
-        """
+        """The mixture of one output that is made of them all; an UnsupportedError if several are left of several."""
         if self.point_shape[-1] == 1:
             return self.map_components(transform)
         log_weights, normal = self.choices()
