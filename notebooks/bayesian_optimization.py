@@ -16,11 +16,12 @@
 # %% [markdown]
 # # Bayesian optimization with an ensemble
 #
-# Where BoTorch takes a `SingleTaskGP`, it can take an `ExactEnsembleModel`: processes with different kernels, weighed
+# Where BoTorch takes a `SingleTaskGP`, it can take an `ExactEnsembleModel`, here of several kernels, weighed
 # by their evidence. This notebook swaps one for the other, optimizes by expected improvement, and looks at the weights.
 
 # %%
 # %matplotlib inline
+import math
 from functools import partial
 
 import torch
@@ -61,7 +62,8 @@ Y = branin(X)
 process = SingleTaskGP(X, Y)
 fit_gpytorch_mll(ExactMarginalLogLikelihood(process.likelihood, process))
 
-ensemble = ExactEnsembleModel(X, Y)
+kernels = (math.inf, 2.5, 1.5)
+ensemble = ExactEnsembleModel(X, Y, kernels=kernels)
 # or: ensemble.fit()
 fit_gpytorch_mll(ExactMarginalLogLikelihood(ensemble.likelihood, ensemble))
 
@@ -94,7 +96,7 @@ print(
 # %%
 weights = []
 for _ in range(12):
-    model = ExactEnsembleModel(X, Y).fit(
+    model = ExactEnsembleModel(X, Y, kernels=kernels).fit(
         None if not weights else model.hyperparameters
     )
     weights.append(model.log_weights)

@@ -17,21 +17,22 @@
 # # Thompson sampling
 #
 # Functions drawn from the posterior agree where data are and differ where none are: each one's maximum is where one
-# would look next. A draw takes a kernel by its weight, then a function of that process.
+# would look next. Of several kernels a draw takes one by its weight, then a function of that process.
 
 # %%
 # %matplotlib inline
 import torch
+from botorch.sampling.pathwise import draw_matheron_paths
 
-from gp_ensembles.bo import ExactEnsembleModel, draw_paths
+from gp_ensembles.bo import ExactEnsembleModel
 from gp_ensembles.plots.canvas import ALARM, BAND, INK, SERIES, label, new_figure
 
-generator = torch.Generator().manual_seed(2)
+torch.manual_seed(2)
 X = torch.tensor([[0.05], [0.2], [0.35], [0.5], [0.58], [0.95]], dtype=torch.float64)
 Y = (9 * X).sin() + X
 model = ExactEnsembleModel(X, Y).fit()
 grid = torch.linspace(0, 1, 201, dtype=torch.float64).unsqueeze(-1)
-paths = draw_paths(model, torch.Size([8]), generator=generator)
+paths = draw_matheron_paths(model, torch.Size([8]))
 with torch.no_grad():
     # shape (8, 201)
     values = paths(grid)

@@ -302,7 +302,7 @@ def _exact_model() -> Arrays:
 def _online_model(spec: str | None = None) -> Arrays:
     X, Y, ahead = _observations()
     if spec is None:
-        model = gpe.EnsembleModel(X, Y, generator=seeded(41)).fit()
+        model = gpe.EnsembleModel(X, Y, generator=seeded(41))
     else:
         model = gpe.EnsembleModel(X, Y, ensemble=getattr(gpe, spec), generator=seeded(41))
     more = model.condition_on_observations(ahead[:2], Y[:2])

@@ -1,20 +1,19 @@
 """Bayesian optimization: ensembles as BoTorch models.
 
-``ExactEnsembleModel(X, Y).fit()`` takes the place of ``SingleTaskGP(X, Y)``; its posterior is a weighted mixture of
-normal distributions. ``EnsembleModel`` is for more than a thousand rows, objectives that drift and ensembles of your
-own. Both, and the models of ``papers`` that BoTorch takes, are a ``MixtureModel``: it has what is the same for all, a
-model says how its components predict and learn. Data are learned by the model, fantasies by conditioning
-joint predictions (``fantasies``).
+``ExactEnsembleModel(X, Y).fit()`` takes the place of ``SingleTaskGP(X, Y)``; with several kernels its posterior is a
+weighted mixture of normal distributions. ``EnsembleModel`` is for more than a thousand rows, and objectives that drift.
+Both, and the models of ``papers`` that BoTorch takes, are a ``MixtureModel``: it has what is the same for all, a model
+says how its components predict and learn. Data are learned by the model, fantasies by conditioning joint predictions
+(``fantasies``).
 
 The page "Which acquisition function takes what" says which one of BoTorch takes the model, its members or a
 ``WeightedAcquisition``.
 """
 
 from gp_ensembles.bo.acquisition import WeightedAcquisition
-from gp_ensembles.bo.default_ensemble import kernel_ensemble
 from gp_ensembles.bo.exact_model import ExactEnsembleModel
 from gp_ensembles.bo.model import EnsembleModel
-from gp_ensembles.bo.paths import draw_paths, thompson
+from gp_ensembles.bo.paths import thompson
 from gp_ensembles.bo.posterior import MixturePosterior
 
 __all__ = [
@@ -22,7 +21,5 @@ __all__ = [
     "ExactEnsembleModel",
     "MixturePosterior",
     "WeightedAcquisition",
-    "draw_paths",
-    "kernel_ensemble",
     "thompson",
 ]

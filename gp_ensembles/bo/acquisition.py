@@ -50,9 +50,9 @@ class WeightedAcquisition(AcquisitionFunction):
     Example:
         >>> import torch
         >>> from botorch.acquisition import LogExpectedImprovement
-        >>> from gp_ensembles.bo.model import EnsembleModel
+        >>> from gp_ensembles.bo import ExactEnsembleModel
         >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
-        >>> model = EnsembleModel(X, X.sin(), generator=torch.Generator().manual_seed(0))
+        >>> model = ExactEnsembleModel(X, X.sin(), kernels=(2.5, 1.5)).fit()
         >>> acquisition = WeightedAcquisition(
         ...     model, lambda experts: LogExpectedImprovement(experts, best_f=0.8)
         ... )
@@ -77,11 +77,7 @@ class WeightedAcquisition(AcquisitionFunction):
             )
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
-        """Pass pending points on to the acquisition function.
-
-        Raises:
-            UnsupportedError: If it takes none, as BoTorch's analytic ones.
-        """
+        """Pass pending points on; an UnsupportedError if the function takes none, as BoTorch's analytic ones."""
         self.each.set_X_pending(X_pending)
         self.X_pending = self.each.X_pending
 
@@ -118,6 +114,5 @@ class _Experts(Model):
     def posterior(self, X: Tensor, *arguments: Any, **options: Any) -> GPyTorchPosterior:
         """At X (*t, M or 1, q, D), points that are the same for all of them."""
         points = X if X.ndim == 2 else X[..., 0, :, :]
-        mixture = as_mixture(self.model.posterior(points, *arguments, **options)).joined()
-        self.log_weights = mixture.log_weights
-        return mixture.components()
+        self.log_weights, each = as_mixture(self.model.posterior(points, *arguments, **options)).choices()
+        return each

@@ -12,8 +12,6 @@ from botorch.models.utils.assorted import fantasize as fantasize_flag
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from torch import Tensor
 
-from gp_ensembles.engine.ensemble import Ensemble
-from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.numerics.warn_caller import warn_caller
 
 _EXPLAINED = 0.03  # of the targets' variance, which noise hardly leaves to a function by chance
@@ -134,8 +132,7 @@ def check_training_data(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Observatio
     given = Observations(X, Y, Yvar)
     rows = given.observed() if X.device.type != "meta" else given
     if not rows.X.shape[0]:
-        some = "" if rows is given else f" ({X.shape[0]} targets are missing, NaN)"
-        raise InputDataError(f"there is no observation{some}; give one at least")
+        raise InputDataError(f"there is no observation, of {X.shape[0]} rows; give one target at least that is not NaN")
     if rows is not given:  # what is missing is of no account, but numbers of rows are those that were given
         given = given.map(lambda values: values.masked_fill(Y.isnan().all(-1, keepdim=True), 1.0))
     check_finite("train_X", given.X)
@@ -172,9 +169,9 @@ def check_noise(Y: Tensor, Yvar: Tensor) -> None:
         )
 
 
-def check_inputs(X: Tensor, like: Tensor) -> None:
+def check_inputs(X: Tensor, like: Tensor, num_inputs: int | None = None) -> None:
     """Raise unless X (..., q, D) is finite, in the dtype and on the device of ``like``."""
-    if X.ndim < 2:
+    if X.ndim < 2 or num_inputs not in (None, X.shape[-1]):
         raise BotorchTensorDimensionError(f"X must have shape (..., q, {like.shape[-1]}), got {tuple(X.shape)}")
     if X.dtype != like.dtype or X.device != like.device:
         raise InputDataError(f"X is {X.dtype} on {X.device}, the model {like.dtype} on {like.device}; use X.to(...)")
@@ -183,9 +180,7 @@ def check_inputs(X: Tensor, like: Tensor) -> None:
 
 def check_observations(X: Tensor, Y: Tensor, like: Tensor, num_outputs: int, *, may_miss: bool) -> None:
     """Raise unless X (..., n, D) and Y (..., n, O) are finite observations for the model, or Y missing if it may be."""
-    if X.ndim < 2 or X.shape[-1] != like.shape[-1]:
-        raise BotorchTensorDimensionError(f"X must have shape (..., q, {like.shape[-1]}), got {tuple(X.shape)}")
-    check_inputs(X, like)
+    check_inputs(X, like, like.shape[-1])
     _check_targets(X, Y)
     if Y.shape[-1] != num_outputs:
         raise BotorchTensorDimensionError(
@@ -216,19 +211,6 @@ def warn_of_noise(noise: Tensor, Y: Tensor) -> None:
         )
 
 
-def check_ensemble(ensemble: Ensemble, X: Tensor) -> None:
-    """Raise unless an ensemble's experts can learn one target from X, and give joint normal predictions."""
-    for expert in ensemble.experts:
-        if not isinstance(expert, GaussianExpert):
-            raise TypeError(f"a BoTorch model needs GaussianExperts of one output, got {type(expert).__name__}")
-    like = ensemble.experts[0].features.prior_variance
-    if like.dtype != X.dtype or like.device != X.device:
-        raise InputDataError(f"the ensemble is {like.dtype} on {like.device}, train_X {X.dtype} on {X.device}")
-    if ensemble.num_inputs != X.shape[1]:
-        raise BotorchTensorDimensionError(f"the experts take {ensemble.num_inputs} inputs, train_X has {X.shape[1]}")
-    ensemble.check_inputs(X)
-
-
 def check_input_transform(transform: InputTransform | None) -> None:
     """Raise an UnsupportedError if a transform has something to learn: these models fit hyperparameters only."""
     if transform is not None and any(p.requires_grad for p in transform.parameters()):
@@ -236,12 +218,6 @@ def check_input_transform(transform: InputTransform | None) -> None:
             f"{type(transform).__name__} has parameters to be trained, which only ExactEnsembleModel does; set them "
             f"and call transform.requires_grad_(False) to use it as it is"
         )
-
-
-def check_domain(ensemble: Ensemble, X: Tensor) -> None:
-    """Raise a ValueError that names the row and column if X (..., q, D) is outside an expert's features' domain."""
-    for features in ensemble.bounded_features():
-        features.check_inputs(X.reshape(-1, X.shape[-1]))
 
 
 def check_finite(name: str, values: Tensor, advice: str = "leave out rows that were not observed") -> None:

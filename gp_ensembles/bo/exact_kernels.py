@@ -125,24 +125,16 @@ def predict(
     kernels: Kernels, hyperparameters: Hyperparameters, rows: Observations, learned: Conditioned, X: Tensor
 ) -> tuple[Tensor, Tensor]:
     r"""Joint predictions at q points X (\*t, q, D): means (\*t, M, q), covariances (\*t, M, q, q); \*t ends in \*b."""
-    batch, q = rows.X.shape[:-2], X.shape[-2]
-    shape: torch.Size = torch.broadcast_shapes(X.shape[:-2], batch)
-    num = shape[: len(shape) - len(batch)].numel()
-
-    def blocks(values: Tensor) -> Tensor:  # from (*b, M, num q, k) to (*t, M, q, k)
-        apart: Tensor = values.unflatten(-2, (num, q)).movedim(-3, 0)
-        return apart.reshape(*shape, *apart.shape[-3:])
-
-    X = X.expand(*shape, *X.shape[-2:])
-    flat = X.reshape(num, *batch, *X.shape[-2:]).movedim(0, -3).flatten(-3, -2)
-    cross = covariance_between(kernels, hyperparameters, flat, rows.X)  # (*b, M, num q, n)
-    white = learned.whiten(cross.mT)
-    mean, white = blocks(learned.mean(white).unsqueeze(-1)).squeeze(-1), white.mT
-    if q == 1:
+    assert learned.inverse is not None
+    cross = covariance_between(kernels, hyperparameters, X, rows.X)  # (*t, M, q, n)
+    num, n = learned.inverse.shape[:-2].numel(), rows.X.shape[-2]
+    flat = torch.einsum("tpqn,pkn->tpqk", cross.reshape(-1, num, *cross.shape[-2:]), learned.inverse.view(num, n, n))
+    white = flat.reshape(cross.shape)
+    mean = (white @ learned.white.unsqueeze(-1)).squeeze(-1)
+    if X.shape[-2] == 1:
         num_constants = 1.0 if kernels.categorical is None else 1.0 + kernels.categorical.sum()
-        prior = hyperparameters.outputscale.unsqueeze(-1) + num_constants
-        return mean, blocks((prior - white.square().sum(-1)).unsqueeze(-1))
-    white = blocks(white)
+        prior = hyperparameters.outputscale[..., None, None] + num_constants
+        return mean, prior - white.square().sum(-1, keepdim=True)
     return mean, covariance_between(kernels, hyperparameters, X, X) - white @ white.mT
 
 
@@ -150,7 +142,7 @@ def covariance_between(
     kernels: Kernels, hyperparameters: Hyperparameters, X: Tensor, Z: Tensor, *, to_the_last_digit: bool = False
 ) -> Tensor:
     r"""Covariance of the functions at X (\*t, q, D) and Z (\*t, n, D), shape (\*t, M, q, n)."""
-    many = X.shape[-2] * Z[..., 0].numel() * X.shape[-1] > FEW
+    many = X[..., 0].numel() * Z.shape[-2] * X.shape[-1] > FEW
     distances = _by_products if many and not to_the_last_digit else _by_differences
     square = distances(kernels, hyperparameters.lengthscale.unsqueeze(-2), X, Z)
     distance = (square + torch.finfo(square.dtype).eps).sqrt()

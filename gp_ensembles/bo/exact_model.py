@@ -1,7 +1,7 @@
 """Exact Gaussian processes with several kernels, weighed by their evidence, as one BoTorch model."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from operator import itemgetter
 from typing import Any, Self, final
@@ -15,7 +15,7 @@ from botorch.models.utils import check_min_max_scaling
 from botorch.posteriors.posterior import Posterior
 from botorch.utils.types import DEFAULT, _DefaultType
 from gpytorch.distributions import MultivariateNormal
-from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import MaternKernel, RBFKernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.mlls import MarginalLogLikelihood
 from linear_operator import to_linear_operator
@@ -31,11 +31,10 @@ from gp_ensembles.bo.data import (
     unit_scale,
     warn_of_noise,
 )
-from gp_ensembles.bo.default_ensemble import SMOOTHNESSES, kernel_name
 from gp_ensembles.bo.exact_kernels import Hyperparameters, Kernels
 from gp_ensembles.bo.fitting import fit_in_turn
 from gp_ensembles.bo.mixture_model import MixtureModel
-from gp_ensembles.bo.posterior import MixturePosterior, resampled
+from gp_ensembles.bo.posterior import MixturePosterior, resampled, transformed
 from gp_ensembles.numerics.display import block_text, fields_text
 from gp_ensembles.numerics.exact_gp import Conditioned
 from gp_ensembles.numerics.gpytorch_types import Kernel
@@ -49,31 +48,29 @@ _OF_SINGLE_TASK_GP = {
 
 @final
 class ExactEnsembleModel(MixtureModel):
-    r"""Exact Gaussian processes with RBF, Matern-5/2 and Matern-3/2 kernels, mixed with weights by their evidence.
+    r"""Exact Gaussian processes with Matern and RBF kernels: one, or several weighed by their evidence.
 
-    The same priors and weights as :func:`~gp_ensembles.bo.default_ensemble.kernel_ensemble`, without the error of
-    finitely many features; at most about a thousand rows, for learning costs O(n³). All processes are fitted and
-    evaluated as one batch, in double precision whatever the dtype of the rows.
+    Length scales have the dimension-scaled priors, and the noise the prior, of ``SingleTaskGP`` (Hvarfner et al. 2024);
+    output scales have a log-normal prior around one, and a constant of unit prior variance is added: observations
+    gather near an optimum, far from their mean elsewhere. Learning costs O(n³), in double precision whatever the dtype
+    of the rows. With one kernel posteriors are normal; with several a :class:`MixturePosterior`.
 
     Args:
-        train_X: Inputs, shape (n, D). With shape (\*b, n, D) they are those of a batch of data sets, as of the folds of
-            cross-validation: each has hyperparameters and weights of its own, and posteriors have the batch shape
-            (\*t, \*b).
-        train_Y: Observations, shape (\*b, n, O), in their order; rows that are NaN (in all data sets and outputs) are
-            left out. Each output has hyperparameters and weights of its own.
+        train_X: Inputs, shape (n, D), or (\*b, n, D) of a batch of data sets, as of the folds of cross-validation.
+        train_Y: Observations, shape (\*b, n, O); rows that are NaN (in all data sets and outputs) are left out. Each
+            data set and output has hyperparameters and weights of its own.
         train_Yvar: Known noise variances, shape (\*b, n, O); inferred if ``None``.
-        outcome_transform: As in ``SingleTaskGP``: ``Standardize`` by default, ``None`` for none; for a batch of
-            data sets one with their ``batch_shape``.
+        outcome_transform: As in ``SingleTaskGP``: ``Standardize`` by default, ``None`` for none.
         input_transform: As in ``SingleTaskGP``; one with parameters, such as ``Warp``, is learned by :meth:`fit`. It
             has to leave the categories' columns alone, and to put inputs about the unit cube. If ``None``, that is done
             by the range of each column of these rows; columns that fill a tenth or more of the unit interval stay.
-        cat_dims: Columns of categories, as any numbers (of transformed inputs). Two different categories are at a
-            distance of one, as the ends of the unit interval are, and each has a constant of unit prior variance.
+        cat_dims: Columns of categories, as any numbers. Two different categories are at a distance of one, as the
+            ends of the unit interval are, and each has a constant of unit prior variance.
         kernels: Smoothness of each process: 1.5 or 2.5 of a Matern kernel, infinity for the RBF kernel.
         members: ``None`` for the mixture, in which fantasies move the weights. A number makes it a fully Bayesian
-            model of BoTorch's own kind, of so many processes of equal weight (each kernel in proportion to its own):
-            formulas for one normal distribution, such as ``LogExpectedImprovement``, are then averaged over them.
-            It can be conditioned on data but not on fantasies, and takes no batch of data sets.
+            model of BoTorch's own kind, of so many processes of equal weight (each kernel in proportion to its own),
+            over which formulas for one normal distribution are averaged. It takes no fantasies, nor a batch of data
+            sets.
         **options: None; arguments that only ``SingleTaskGP`` has are refused with what to do instead.
 
     Raises:
@@ -92,7 +89,6 @@ class ExactEnsembleModel(MixtureModel):
     lengthscale: Tensor
     outputscale: Tensor
     noise: Tensor
-    kernels: tuple[float, ...]
     _shapes: Tensor
     _categorical: Tensor | None
     _cache: tuple[Observations, Conditioned] | None
@@ -108,7 +104,7 @@ class ExactEnsembleModel(MixtureModel):
         input_transform: InputTransform | None = None,
         cat_dims: Sequence[int] | Tensor | None = (),
         *,
-        kernels: Sequence[float] = SMOOTHNESSES,
+        kernels: Sequence[float] = (2.5,),
         members: int | None = None,
         **options: Any,
     ) -> None:
@@ -123,13 +119,15 @@ class ExactEnsembleModel(MixtureModel):
         scale = unit_scale(data.X, columns) if input_transform is None else None
         super().__init__(data, input_transform, outcome_transform, scale)
         self.members = members
-        self._is_fully_bayesian = self._is_ensemble = self._supports_cache_root = members is not None
         X = self._first_rows().X
         num_inputs = X.shape[-1]
         if any(not -num_inputs <= column < num_inputs for column in columns):
             raise ValueError(f"cat_dims must be some of the {num_inputs} columns of inputs, got {columns}")
         own = exact_kernels.make_kernels(kernels, X, columns)
         self.kernels = tuple(float(nu) for nu in kernels)
+        self.is_normal = members is None and len(self.kernels) == 1
+        self._is_fully_bayesian = self._is_ensemble = members is not None
+        self._supports_cache_root = members is not None or self.is_normal
         numbers = X if own.categorical is None else X[..., ~own.categorical]
         if numbers.shape[-1]:
             check_min_max_scaling(numbers)  # warns: the priors of length scales are for the unit cube
@@ -152,15 +150,16 @@ class ExactEnsembleModel(MixtureModel):
         return Hyperparameters(self.lengthscale, self.outputscale, self.noise)
 
     def __repr__(self) -> str:
-        if len(self._data_sets) > 1 or self.data.X.ndim > 2 or self._fantasies is not None:
+        if self.data.X.ndim > 2 or self._fantasies is not None:
             return fields_text(self._sizes(), self.hyperparameters._asdict())
-        every = [value.reshape(-1, *value.shape[self.noise.ndim :]).tolist() for value in self.hyperparameters]
+        values = (*self.hyperparameters, self.log_weights.exp())
+        every = [value.reshape(-1, *value.shape[self.noise.ndim :]).tolist() for value in values]
         lines = []
-        for number, (scales, scale, noise, weight) in enumerate(
-            zip(*every, self.log_weights.exp().flatten().tolist(), strict=True)
-        ):
-            name = kernel_name(self.kernels[number % self.num_experts])
-            name = f"output {number // self.num_experts}: {name}" if self.num_outputs > 1 else name
+        for number, (scales, scale, noise, weight) in enumerate(zip(*every, strict=True)):
+            output, expert = divmod(number, self.num_experts)
+            nu = self.kernels[expert]
+            name = "rbf" if math.isinf(nu) else f"matern {nu:g}"
+            name = f"output {output}: {name}" if self.num_outputs > 1 else name
             lengths = ", ".join(f"{length:.3g}" for length in scales)
             lines.append(
                 f"{name}: weight {weight:.2f}, noise {noise:.2g}, output scale {scale:.3g}, length scales {lengths}"
@@ -189,30 +188,29 @@ class ExactEnsembleModel(MixtureModel):
         """
         known = self._seen().noise
         noise = self.noise.to(self.data.X)
-        if known is None and self.members is None and not self.training:
-            noise = (self.log_evidence.softmax(-1) * self.noise).sum(-1).to(self.data.X)
+        if self.is_normal or (known is None and self.members is None and not self.training):
+            noise = (self.log_evidence.softmax(-1).to(noise) * noise).sum(-1)
         elif known is None and self.members is not None:
             noise = self._of_members(noise, 0)
         return normal_likelihood(noise, known if known is None or self.num_outputs == 1 else known.mT)
 
     @property
     def covar_module(self) -> Kernel:
-        """A copy of the heaviest process' kernel, for those who read length scales, as TuRBO does.
-
-        No kernel has the mixture's covariance; the constant is left out.
+        """The form of the heaviest process' kernel, to read length scales from, as TuRBO does.
 
         Raises:
             AttributeError: If there are categories, several data sets or outputs: they have no such kernel.
         """
-        if self._data_sets:
-            raise AttributeError("each data set and output has its own kernel; read model.lengthscale")
-        if self._categorical is not None:
-            raise AttributeError("GPyTorch has no kernel of columns and categories together; read model.lengthscale")
+        if self._data_sets or self._categorical is not None:
+            raise AttributeError(
+                "each data set and output has its own kernel, and GPyTorch has none of columns and categories "
+                "together; read model.lengthscale"
+            )
         heaviest = int(self.log_weights.reshape(-1, self.num_experts).mean(0).argmax())
         nu, num_inputs = self.kernels[heaviest], self.lengthscale.shape[-1]
         base = RBFKernel(ard_num_dims=num_inputs) if math.isinf(nu) else MaternKernel(nu, ard_num_dims=num_inputs)
-        kernel: Kernel = _Scaled(base).to(self.data.X)
-        base.lengthscale, kernel.outputscale = self.lengthscale[heaviest], self.outputscale[heaviest]
+        kernel: Kernel = base.to(self.data.X)
+        kernel.lengthscale = self.lengthscale[heaviest]
         return kernel
 
     def joint(self, X: Tensor) -> MixturePosterior:
@@ -223,21 +221,18 @@ class ExactEnsembleModel(MixtureModel):
         if self.num_outputs == 1:
             return MixturePosterior(log_weights, mean.unsqueeze(-1).to(X), covariance.unsqueeze(-3).to(X))
         mean, covariance = mean.movedim(-3, -1), covariance.transpose(-4, -3)  # from (*t, O, M, q), (*t, O, M, q, q)
-        return MixturePosterior(log_weights, mean.to(X), covariance.to(X), independent_outputs=True)
+        return MixturePosterior(log_weights, mean.to(X), covariance.to(X))
 
     def predict(self, X: Tensor, noise: bool | Tensor) -> MixturePosterior:
         own = (self.noise.unsqueeze(-1) if self.num_outputs == 1 else self.noise.mT).to(X)
         return fantasies.predict(self.joint, own, self._fantasies, X, noise)
 
     def forward(self, X: Tensor) -> MultivariateNormal:
-        r"""The processes' prior at X, a batch of them behind those of the data sets and outputs, as GPyTorch asks.
+        r"""The processes' prior at X (in training as it was given, else transformed), a batch of them if several.
 
-        In training X is as it was given, else after the input transform.
-
-        Raises:
-            UnsupportedError: If the model predicts as one mixture: that has no single prior.
+        An UnsupportedError if the model predicts as a mixture, which has no single prior.
         """
-        if not self.training and self.members is None:
+        if not self.training and self.members is None and not self.is_normal:
             raise UnsupportedError(
                 "a mixture has no single prior: its cross-validation is leave_one_out(), of members BoTorch's loo_cv"
             )
@@ -247,6 +242,7 @@ class ExactEnsembleModel(MixtureModel):
         covariance = exact_kernels.covariance_between(self._kernels, self.hyperparameters, inputs, inputs).to(X)
         if self.members is not None:
             covariance = self._of_members(covariance, 2)
+        covariance = covariance.squeeze(-3) if self.is_normal else covariance
         return MultivariateNormal(covariance[..., 0].new_zeros(covariance.shape[:-1]), to_linear_operator(covariance))
 
     def leave_one_out(self) -> Posterior:
@@ -254,11 +250,8 @@ class ExactEnsembleModel(MixtureModel):
 
         .. math:: \mu_i = y_i - [K^{-1} y]_i / [K^{-1}]_{ii}, \qquad \sigma_i^2 = 1 / [K^{-1}]_{ii}
 
-        for every process (Rasmussen and Williams, 2006, section 5.4.2), whose weight is its evidence without the row,
-        not rounded to members.
-
-        Raises:
-            UnsupportedError: If there is a batch of data sets, or fantasies.
+        for every process (Rasmussen and Williams, 2006, section 5.4.2), whose weight is its evidence without the row.
+        An UnsupportedError if there is a batch of data sets, or fantasies.
         """
         if self.data.X.ndim > 2 or self._fantasies is not None:
             raise UnsupportedError("the rows of one data set are left out one by one, of a model without fantasies")
@@ -273,15 +266,12 @@ class ExactEnsembleModel(MixtureModel):
             mean, variance = mean.unsqueeze(-1), variance.unsqueeze(-1)
         else:
             mean, variance = mean.mT, variance.mT
-        found = MixturePosterior(
-            log_weights, mean.unsqueeze(-2), variance[..., None, None], independent_outputs=self.num_outputs > 1
-        )
-        outcomes = self._outcome_transform
-        return found if outcomes is None else found.map_components(lambda each: outcomes.untransform_posterior(each))
+        found = MixturePosterior(log_weights, mean.unsqueeze(-2), variance[..., None, None])
+        posterior, outcomes = found.alone() if self.is_normal else found, self._outcome_transform
+        return posterior if outcomes is None else transformed(posterior, outcomes.untransform_posterior)
 
     @property
-    def _aug_batch_shape(self) -> torch.Size:
-        """The batch of data sets and outputs, by the name that BoTorch has for it."""
+    def _aug_batch_shape(self) -> torch.Size:  # BoTorch's name
         return self._data_sets
 
     def processes(self) -> tuple[Kernels, Observations, Conditioned]:
@@ -311,15 +301,10 @@ class ExactEnsembleModel(MixtureModel):
         return other
 
     def set_train_data(self, inputs: Any = None, targets: Tensor | None = None, strict: bool = True) -> None:
-        """Other rows in place, as GPyTorch's exact models take them: inputs and targets as the properties show them.
-
-        Args:
-            inputs: As :attr:`train_inputs`, or the tensor in it.
-            targets: As :attr:`train_targets`, in transformed outcomes.
-            strict: Whether shapes must stay.
+        """Other rows in place, as GPyTorch's exact models take them: as :attr:`train_inputs` and :attr:`train_targets`.
 
         Raises:
-            RuntimeError: If a shape changes nevertheless, or the number of rows while their noise is known.
+            RuntimeError: If a shape changes while strict, or the number of rows while their noise is known.
             BotorchError: If values are not finite, or not of the model's columns, outputs, dtype and device.
         """
         X, Y, noise = self.data
@@ -345,12 +330,10 @@ class ExactEnsembleModel(MixtureModel):
         """Maximize the evidence of all rows, with priors, in place.
 
         Processes are fitted each by its own evidence, and parameters of the input transform in turn by that of them
-        all; data sets of a batch, and outputs, one after another. Where all observations are equal, hyperparameters
-        are the modes of their priors, with a warning.
+        all. Where all observations are equal, hyperparameters are the modes of their priors, with a warning.
 
         Args:
-            start: Where to begin besides the modes of the priors, such as the hyperparameters of fewer rows; each
-                process takes the better end.
+            start: Where to begin besides the modes of the priors, such as the hyperparameters of fewer rows.
 
         Raises:
             NumericalError: If a covariance cannot be factorized.
@@ -362,7 +345,7 @@ class ExactEnsembleModel(MixtureModel):
         for given in starts:
             self._check_shapes(given)
         Y = self.data.Y.mT.reshape(*self._data_sets, -1)
-        varying = [index for index in _indices(self._data_sets) if not is_flat(Y[index])]
+        varying = [index for index in product(*map(range, self._data_sets)) if not is_flat(Y[index])]
 
         def fit_processes() -> None:
             self._fit(starts, varying)
@@ -434,7 +417,9 @@ class ExactEnsembleModel(MixtureModel):
     def _of_members(self, values: Tensor, tail: int) -> Tensor:
         """The processes' values (..., M) and as many dimensions as the tail, for each member."""
         assert self.members is not None
-        index = resampled(self.log_weights, self.members, independent_outputs=self.num_outputs > 1)
+        log_weights = self.log_weights
+        index = resampled(log_weights if self.num_outputs > 1 else log_weights.unsqueeze(-2), self.members)
+        index = index if self.num_outputs > 1 else index.squeeze(-2)
         places = index.reshape(*index.shape, *[1] * tail)
         shape = values.shape[: values.ndim - tail - 1], values.shape[values.ndim - tail :]
         return values.gather(-1 - tail, places.expand(*shape[0], self.members, *shape[1]))
@@ -454,22 +439,6 @@ def _check_kernels(model: ExactEnsembleModel, state: Mapping[str, Any], prefix: 
 
 
 BatchedMultiOutputGPyTorchModel.register(ExactEnsembleModel)  # of which BoTorch asks for inputs (O, n, D)
-
-
-@final
-class _Scaled(ScaleKernel):  # type: ignore[misc]
-    """A kernel with an output scale that shows its length scales, as those of a ``SingleTaskGP`` do."""
-
-    @property
-    def lengthscale(self) -> Tensor:
-        """Those of the kernel that is scaled."""
-        scales: Tensor = self.base_kernel.lengthscale
-        return scales
-
-
-def _indices(batch: torch.Size) -> Iterator[tuple[int, ...]]:
-    """The index of every data set of a batch; the empty index for one alone."""
-    return product(*map(range, batch))
 
 
 def _refuse(options: dict[str, Any]) -> None:
@@ -494,6 +463,6 @@ def _check_data_sets(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Observations:
             f"inputs, targets and their noise must have the same batch of data sets, got shapes "
             f"{[tuple(part.shape) for part in given]}"
         )
-    for index in _indices(batch):
+    for index in product(*map(range, batch)):
         check_training_data(X[index], Y[index], None if Yvar is None else Yvar[index])
     return Observations(X, Y, Yvar).observed()

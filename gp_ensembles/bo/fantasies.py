@@ -51,8 +51,8 @@ def condition_mixture(mixture: MixturePosterior, Y: Tensor, noise: Tensor) -> Mi
     learned = condition(factor.expand(*batch, q, q), errors.expand(*batch, q))
     after = mean[..., q:] + learned.mean(gain)
     each = learned.log_density
-    log_weights = (mixture.log_weights + (each.mT if mixture.independent_outputs else each.sum(-1))).log_softmax(-1)
-    return _changed(mixture, log_weights, after.mT, covariance[..., q:, q:] - gain.mT @ gain)
+    log_weights = (mixture.log_weights + (each.squeeze(-1) if each.shape[-1] == 1 else each.mT)).log_softmax(-1)
+    return MixturePosterior(log_weights, after.mT, covariance[..., q:, q:] - gain.mT @ gain)
 
 
 def add_noise(mixture: MixturePosterior, own_noise: Tensor, noise: bool | Tensor) -> MixturePosterior:
@@ -62,8 +62,4 @@ def add_noise(mixture: MixturePosterior, own_noise: Tensor, noise: bool | Tensor
     q = mixture.component_mean.shape[-2]
     added = noise.mT.unsqueeze(-3) if isinstance(noise, Tensor) else own_noise.unsqueeze(-1)
     covariance = mixture.component_covariance + torch.diag_embed(added.expand(*added.shape[:-1], q))
-    return _changed(mixture, mixture.log_weights, mixture.component_mean, covariance)
-
-
-def _changed(mixture: MixturePosterior, log_weights: Tensor, mean: Tensor, covariance: Tensor) -> MixturePosterior:
-    return MixturePosterior(log_weights, mean, covariance, independent_outputs=mixture.independent_outputs)
+    return MixturePosterior(mixture.log_weights, mixture.component_mean, covariance)

@@ -1,4 +1,4 @@
-"""Hyperparameters of a BoTorch model: the evidence of all rows, maximized for each feature map."""
+"""Components of a mixture and what an input transform has to learn, fitted in turn."""
 
 from collections.abc import Callable
 
@@ -11,17 +11,8 @@ from gpytorch import Module as GPyTorchModule
 from linear_operator.utils.errors import NanError
 from torch import Tensor
 
-from gp_ensembles.bo.data import Observations
-from gp_ensembles.bo.default_ensemble import allow_length_scales_
-from gp_ensembles.engine.ensemble import Ensemble
-from gp_ensembles.experts.base import BoundExpert, Expert
-from gp_ensembles.experts.empirical_bayes import LBFGS, fit_empirical_bayes
-from gp_ensembles.filters.states import FilterState
-from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.numerics.short_length_scales import short_length_scales
 
-_METHOD = LBFGS(max_iterations=100, loss_tolerance=1e-6)
 _ROUNDS = 3  # fits of an input transform with parameters, each followed by one of the components
 _INPUT_ITERATIONS = 25
 
@@ -35,19 +26,6 @@ def fit_in_turn(
         for _ in range(_ROUNDS):  # one after the other: each set of hyperparameters has a fit of its own
             maximize_in_transform(transform, log_evidences)
             fit_components()
-
-
-def fit_experts(ensemble: Ensemble, rows: Observations, progress: bool = False) -> None:
-    """Maximize evidence plus log priors, in place; experts that share a feature map are fitted through the first."""
-    first = {id(expert.features): expert for expert in reversed(ensemble.experts)}
-    y = rows.Y.squeeze(-1)
-    found = short_length_scales(rows.X, y)
-    starts = () if found is None else (found,)
-    for expert in first.values():
-        for scales in starts:
-            allow_length_scales_(expert, scales)
-        evidence = _SequentialEvidence(expert)
-        fit_empirical_bayes(evidence, rows.X, y, _METHOD, progress=progress, length_scales=starts)
 
 
 def maximize_in_transform(transform: InputTransform, log_evidences: Callable[[], Tensor]) -> None:
@@ -77,35 +55,3 @@ def maximize_in_transform(transform: InputTransform, log_evidences: Callable[[],
     finally:
         for value in parameters.values():
             value.grad = None
-
-
-class _SequentialEvidence(Expert):
-    """An expert whose evidence is that of rows in their order, with weights that change."""
-
-    def __init__(self, expert: Expert) -> None:
-        super().__init__(expert.features, None)
-        self.expert = expert
-
-    def init(self) -> FilterState:
-        return self.expert.init()
-
-    def bind(self) -> BoundExpert:
-        return self.expert.bind()
-
-    def check_targets(self, y: Tensor) -> None:
-        self.expert.check_targets(y)
-
-    def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
-        """Exact; in weight or function space for static weights, by the filter for weights that change."""
-        expert = self.expert
-        if expert.transition is None:
-            return expert.log_evidence(X, y)
-        bound = expert.bind()
-        _, steps = bound.update_block(expert.init(), bound.features(X), y)
-        return steps.log_prob.sum(-1)
-
-    def take(self, index: Tensor) -> "_SequentialEvidence":
-        return _SequentialEvidence(self.expert.take(index))
-
-    def with_transition(self, transition: Transition | None) -> "_SequentialEvidence":
-        return _SequentialEvidence(self.expert.with_transition(transition))

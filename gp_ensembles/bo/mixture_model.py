@@ -22,7 +22,7 @@ from gpytorch.models import GP
 from torch import Tensor, nn
 
 from gp_ensembles.bo.data import Observations, check_finite, check_inputs, check_observations, transform_rows
-from gp_ensembles.bo.posterior import ComponentsPosterior, MixturePosterior, output_covariances
+from gp_ensembles.bo.posterior import MixturePosterior, output_covariances, transformed
 from gp_ensembles.numerics.display import counted
 
 
@@ -31,12 +31,9 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
 
     .. math:: p(f \mid D) = \sum_m w_m\, N(f;\, \mu_m, K_m)
 
-    The base does what is the same for all: checks, transforms of inputs and outcomes, noise that is known, conditioning
-    on data or on batches of fantasies, outputs. A model says how its components predict, and how they
-    learn. Predictions, rows and noise that it sees are in transformed inputs and outcomes.
-
-    Rows are kept as they were given, and no ``state_dict`` has them: hyperparameters, weights and transforms travel
-    from model to model, data do not (nor do they in BoTorch's models).
+    The base does what is the same for all: checks, transforms, known noise, conditioning on data or on batches of
+    fantasies, outputs. A model says how its components predict, and how they learn, in transformed inputs and outcomes.
+    Rows are kept as they were given, and no ``state_dict`` has them (nor have those of BoTorch's models).
 
     Args:
         data: The rows as they were given.
@@ -50,6 +47,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
     # Arguments of a model that takes no rows as such, from transformed ones and options
     arguments_of_rows: Callable[[Observations, dict[str, Any]], dict[str, Any]] | None = None
     move_others: Callable[[Callable[[Tensor], Tensor]], None] | None = None  # moves what is no part of a module
+    is_normal = False  # whether a mixture of one component is given as the normal posterior that it is
     _computed: tuple[str, ...] = ()  # attributes that are computed from the rows and the parameters
     _in_double: tuple[str, ...] = ()  # buffers of double precision, whatever that of the rows
     _fantasies: Observations | None = None
@@ -103,11 +101,9 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
 
     @classmethod
     def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
-        """Arguments of the constructor from a data set, as Ax asks for them.
+        """Arguments of the constructor from a data set and further ones, as Ax asks for them.
 
-        Args:
-            training_data: The rows; transforms among the options of a model that takes no rows learn from them here.
-            **options: Further arguments, as ``model_options`` of Ax are; ``None`` is the constructor's default.
+        Of the options ``None`` is the constructor's default; transforms of a model that takes no rows learn here.
         """
         given = {name: value for name, value in options.items() if value is not None}
         data: dict[str, Any] = dict(Model.construct_inputs(training_data))
@@ -154,13 +150,11 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         return (places.expand(*X.shape[:-2], *lead, *X.shape[-2:]),)
 
     @property
-    def _has_transformed_inputs(self) -> bool:  # type: ignore[override]
-        """Whether :attr:`train_inputs` are after the input transform, by the name that BoTorch has for it."""
+    def _has_transformed_inputs(self) -> bool:  # type: ignore[override]  # BoTorch's name
         return self._input_transform is not None and not self.training
 
     @property
-    def _original_train_inputs(self) -> Tensor:  # type: ignore[override]
-        """The inputs as they were given, by the name that BoTorch has for them."""
+    def _original_train_inputs(self) -> Tensor:  # type: ignore[override]  # BoTorch's name
         return self.data.X
 
     @property
@@ -193,51 +187,50 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
             posterior_transform: Applied to every component, so it has to give normal posteriors.
 
         Returns:
-            A ``MixturePosterior``; a ``GPyTorchPosterior`` from a model of one component; a
-            ``GaussianMixturePosterior`` of the members, if the model has some; a ``TransformedPosterior`` of one of
-            them where the outcome transform is not linear.
+            A ``MixturePosterior``; a ``GPyTorchPosterior`` of one component; a ``GaussianMixturePosterior`` of members;
+            a ``TransformedPosterior`` of one of them where the outcome transform is not linear.
 
         Raises:
             BotorchTensorDimensionError: If X has another number of inputs, or an output does not exist.
             InputDataError: If X is on another device, or not finite.
         """
         self._enter_evaluation()
-        inputs = self.inputs_at(X)
         if output_indices is not None:
-            self._check_outputs(output_indices)
+            some = self.subset_output(output_indices)
+            return some.posterior(X, None, observation_noise, posterior_transform)
+        inputs = self.inputs_at(X)
         known = self._mean_noise() if observation_noise is True else None
-        posterior = self.predict(inputs, observation_noise if known is None else known)
+        posterior = self._standing(self.predict(inputs, observation_noise if known is None else known))
         outcomes = self._outcome_transform
-        if isinstance(posterior, MixturePosterior):
-            if output_indices is not None:
-                posterior = posterior.select_outputs(output_indices)
-                outcomes = None if outcomes is None else outcomes.subset_output(output_indices)
-            if self.members is not None:
-                posterior = posterior.members(self.members)
         if outcomes is not None:
-            posterior = _changed(posterior, lambda normal: outcomes.untransform_posterior(normal, X=X))
+            posterior = transformed(posterior, lambda normal: outcomes.untransform_posterior(normal, X=X))
         if posterior_transform is None:
             return posterior
         if isinstance(posterior, MixturePosterior):
-            posterior = posterior.joined()
-        elif not isinstance(posterior, GPyTorchPosterior):
+            return posterior.scalarized(lambda normal: posterior_transform(normal, X))
+        if not isinstance(posterior, GPyTorchPosterior):
             raise UnsupportedError(
                 "a posterior_transform needs normal components and a linear outcome transform; give an objective "
                 "instead"
             )
-        return _changed(posterior, lambda normal: posterior_transform(normal, X))
+        return posterior_transform(posterior, X)
+
+    def _standing(self, posterior: Posterior) -> Posterior:
+        """What stands for a mixture: its members, or its only component."""
+        if not isinstance(posterior, MixturePosterior):
+            return posterior
+        if self.members is not None:
+            return posterior.members(self.members)
+        return posterior.alone() if self.is_normal else posterior
 
     def __call__(self, X: Tensor, *arguments: Any, **options: Any) -> MultivariateNormal:
         """The prior in training; else the posterior's normal distribution at transformed inputs, a batch of outputs."""
         if self.training:
             return cast(MultivariateNormal, super().__call__(X, *arguments, **options))
-        posterior = self.predict(self._scaled(X), False)
-        if self.members is not None and isinstance(posterior, MixturePosterior):
-            posterior = posterior.members(self.members)
-        normal: MultivariateNormal = cast(Any, posterior).distribution
+        posterior = cast(GPyTorchPosterior, self._standing(self.predict(self._scaled(X), False)))
         if self.num_outputs == 1:
-            return normal
-        return MultivariateNormal(normal.mean.mT, output_covariances(cast(Any, posterior)))
+            return posterior.distribution
+        return MultivariateNormal(posterior.mean.mT, output_covariances(posterior))
 
     def inputs_at(self, X: Tensor) -> Tensor:
         r"""Inputs (\*t, q, D) as the components see them, checked; a transform may make more columns or points."""
@@ -260,18 +253,13 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
 
         Args:
             X: Inputs, shape (\*t, n, D).
-            Y: Observations, shape (\*y, n, O); in a batch, dimensions of X that are missing in Y are shared. Rows that
-                are NaN are left out where they would be learned as data.
+            Y: Observations, shape (\*y, n, O). Rows that are NaN are left out where they would be learned as data.
             noise: Known noise variances in transformed outcomes, (..., n, O): if the model was built with some, or of
                 a batch.
             **options: As in BoTorch's models; ``propagate_grads`` is always true.
 
         Raises:
-            BotorchTensorDimensionError: If a shape is wrong.
-            InputDataError: If a value or dtype is wrong, a transformed value is not finite, known noise is missing, or
-                it is given of rows that are learned as data where that of the others is inferred.
-            UnsupportedError: If a batch is given to a model whose targets are no values of a function, or an option is
-                unknown.
+            BotorchError: If a shape, value, dtype or option is wrong, or the noise is known of some rows only.
         """
         self._enter_evaluation()
         is_lasting = X.shape[:-2] == Y.shape[:-2] == self.data.X.shape[:-2] and not self._is_fantasy
@@ -304,13 +292,12 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         check_inputs(X, self.data.X)
         _refuse_options(options)
         noise = self._mean_noise() if observation_noise is None else observation_noise
-        num_rows = X.shape[-2]
-        if num_rows == 0:
+        if X.shape[-2] == 0:
             Y = X.new_empty(*sampler.sample_shape, *X.shape[:-1], self.num_outputs)
         else:
             with fantasize_flag():
                 Y = sampler(self.posterior(X, observation_noise=True if noise is None else noise))
-        each = None if noise is None else noise.expand(*noise.shape[:-2], num_rows, noise.shape[-1])
+        each = None if noise is None else noise.expand(*noise.shape[:-2], X.shape[-2], noise.shape[-1])
         return self.fantasies(self._rows(X, Y)._replace(noise=each))
 
     def fantasies(self, rows: Observations) -> Self:
@@ -324,13 +311,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         return other
 
     def get_fantasy_model(self, inputs: Tensor, targets: Tensor, noise: Tensor | None = None) -> Self:
-        r"""What ``ModelListGP.condition_on_observations`` calls: see :meth:`condition_on_observations`.
-
-        Args:
-            inputs: Inputs as they are given, shape (\*t, n, D).
-            targets: Targets of one output in transformed outcomes, shape (\*y, n).
-            noise: Their known noise variances, of the same shape.
-        """
+        r"""What ``ModelListGP.condition_on_observations`` calls: inputs (\*t, n, D), transformed targets (\*y, n)."""
         if targets.numel() == inputs.shape[:-1].numel():  # BoTorch's transforms add a dimension to (n,)
             targets = targets.reshape(inputs.shape[:-1])
             noise = None if noise is None else noise.reshape(inputs.shape[:-1])
@@ -339,12 +320,9 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         return self.condition_on_observations(inputs, Y, None if noise is None else noise.unsqueeze(-1))
 
     def subset_output(self, idcs: list[int]) -> Self:
-        """The model of some of the outputs.
-
-        Raises:
-            BotorchTensorDimensionError: If one does not exist.
-        """
-        self._check_outputs(idcs)
+        """The model of some of the outputs; a BotorchTensorDimensionError if one does not exist."""
+        if not idcs or any(not -self.num_outputs <= output < self.num_outputs for output in idcs):
+            raise BotorchTensorDimensionError(f"the model has {self.num_outputs} output(s), asked for {idcs}")
         return self if self.num_outputs == 1 else self.selected(idcs)
 
     def load_state_dict(
@@ -402,11 +380,8 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         return None if noise is None else noise.mean(-2, keepdim=True)
 
     def _sibling(self) -> Self:
-        """A copy of its own hyperparameters and transforms, which shares rows and what was computed from them."""
-        shared = {name: getattr(self, name) for name in ("data", "_fantasies")}
-        other = copy.deepcopy(self, {id(part): part for part in shared.values() if part is not None})
-        other.__dict__.update({name: getattr(self, name) for name in self._computed})
-        return other
+        """A copy with hyperparameters and transforms of its own; rows, which nobody changes, are shared."""
+        return copy.deepcopy(self, {id(part): part for part in (self.data, self._fantasies) if part is not None})
 
     def _forget(self) -> None:
         """Drop what was computed from rows and parameters: they are not what they were."""
@@ -414,11 +389,10 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
             setattr(self, name, None)
 
     def _start_anew(self) -> None:
-        """Before numbers change in place: forget what was computed, keep buffers that relatives refer to."""
+        """Before numbers change in place: forget what was computed from them."""
         self._forget()
         for mode in (not self.training, self.training):  # when it changes, GPyTorch forgets what it has computed
             self.train(mode)
-        self._buffers.update({name: None if part is None else part.clone() for name, part in self._buffers.items()})
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         like, after = self.data.X, fn(self.data.X[:0])
@@ -435,13 +409,6 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         self._buffers.update({name: None if part is None else part.to(after.device) for name, part in kept.items()})
         return self
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, **dict.fromkeys(self._computed)}  # it is computed again
-
-    def _check_outputs(self, outputs: list[int]) -> None:
-        if not outputs or any(not -self.num_outputs <= output < self.num_outputs for output in outputs):
-            raise BotorchTensorDimensionError(f"the model has {self.num_outputs} output(s), asked for {outputs}")
-
     def _enter_evaluation(self) -> None:
         if self.training:  # transforms in training mode would learn from the inputs of predictions
             self.eval()
@@ -449,13 +416,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
     def _set_transformed_inputs(self) -> None:
         """Nothing to do: the data are kept as they were given, and transformed when they are learned."""
 
-    def _revert_to_original_inputs(self) -> None:
-        """Nothing to do, likewise."""
-
-
-def _changed(posterior: Posterior, transform: Callable[[Posterior], Posterior]) -> Posterior:
-    """A posterior transformed, a mixture component by component."""
-    return posterior.map_components(transform) if isinstance(posterior, ComponentsPosterior) else transform(posterior)
+    _revert_to_original_inputs = _set_transformed_inputs
 
 
 def _forget(model: MixtureModel, *_: object) -> None:

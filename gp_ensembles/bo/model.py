@@ -1,9 +1,11 @@
 """An online ensemble as a BoTorch model: for thousands of rows, and objectives that drift."""
 
+import copy
+from dataclasses import replace
 from typing import Any, NamedTuple, Self, final
 
 import torch
-from botorch.exceptions.errors import UnsupportedError
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform, Standardize
 from botorch.utils.types import DEFAULT, _DefaultType
@@ -14,47 +16,36 @@ from torch import Tensor
 from gp_ensembles.bo import fantasies
 from gp_ensembles.bo.data import (
     Observations,
-    check_domain,
-    check_ensemble,
     check_input_transform,
     check_training_data,
-    is_flat,
     normal_likelihood,
     unit_scale,
     warn_of_noise,
 )
-from gp_ensembles.bo.default_ensemble import make_ensemble
-from gp_ensembles.bo.fitting import fit_experts
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.engine.ensemble import Ensemble, evaluate
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.state import EnsembleState
+from gp_ensembles.ensembles.bases import FourierBasis
+from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.spec import EnsembleSpec
-from gp_ensembles.experts.base import BoundExpert
-from gp_ensembles.experts.gaussian import BoundGaussian
+from gp_ensembles.experts.gaussian import BoundGaussian, GaussianExpert
 from gp_ensembles.filters.states import GaussianState, SquareRootState
 from gp_ensembles.filters.transitions import step_ahead
 from gp_ensembles.numerics.display import block_text
 
 _BLOCK = 64  # rows learned at once: the cost of a block grows with its square, that of a call does not
+_RANDOM_FEATURES = replace(oebe, bases=(FourierBasis(),))
 
 
-class WeightPosterior(NamedTuple):
-    """Normal posterior of the weights of E experts, one step ahead: just before the next row."""
-
-    mean: Tensor  # (E, F)
-    covariance: Tensor  # (E, F, F)
-    noise: Tensor  # observation noise variance, (E,)
-
-
-class LearnedEnsemble(NamedTuple):
+class _Learned(NamedTuple):
     """All that a model has learned from its rows."""
 
-    bound: tuple[BoundExpert, ...]  # the experts' numbers
     key: Tensor  # the hyperparameters that they were learned with, flattened
     state: EnsembleState
-    experts: tuple[WeightPosterior, ...]  # of each expert object
+    # Of each expert object just before the next row: weights' means (E, F), covariances (E, F, F), noise (E,)
+    experts: tuple[tuple[Tensor, Tensor, Tensor], ...]
     log_weights: Tensor  # for the next row, (M,)
 
 
@@ -63,39 +54,37 @@ class EnsembleModel(MixtureModel):
     r"""An ensemble of Gaussian processes in finite features, learned online, as a BoTorch model of one output.
 
     Its posterior is a mixture, :math:`p(f \mid D) = \sum_m w_m N(f; \mu_m, K_m)`, with weights learned from the same
-    observations, in the order of their rows. Conditioning costs O(F²) for each, whatever their number: beyond about a
-    thousand rows, and for objectives that drift, it does what :class:`ExactEnsembleModel` cannot. Fantasies
-    condition its joint predictions of the next step.
+    rows, in their order, at O(F²) each: for more than about a thousand, and for objectives that drift. Fantasies
+    condition its joint predictions of the next step. Hyperparameters are those of the ensemble.
 
     Args:
         train_X: Inputs, shape (n, D).
         train_Y: Observations, shape (n, 1). Rows that are NaN are left out.
         train_Yvar: ``None``: the noise is inferred.
-        ensemble: An ensemble with its hyperparameters, of which only the experts and the rule are used; or a record
-            such as :data:`gp_ensembles.ensembles.presets.e_doebe`, which is fitted to the transformed data; by default
-            :func:`~gp_ensembles.bo.default_ensemble.kernel_ensemble` with its initial hyperparameters: call
-            :meth:`fit`, or BoTorch's ``fit_gpytorch_mll``. (Not after a record: its ensemble is fitted already, and
-            fitting again would pull its sampled experts together.)
+        ensemble: An ensemble, of which only the experts and the rule are used; or a record such as
+            :data:`gp_ensembles.ensembles.presets.e_doebe`, fitted here to the transformed data; static experts in
+            random features if ``None``.
         outcome_transform: As in ``SingleTaskGP``: ``Standardize`` by default, ``None`` for none.
-        input_transform: As in ``SingleTaskGP``, with nothing to learn by gradients. It has to put inputs about the unit
-            cube. If ``None``, that is done by the range of each column of these rows (columns that fill a tenth or more
-            of the unit interval stay), unless the ensemble has hyperparameters.
+        input_transform: As in ``SingleTaskGP``, with nothing to learn by gradients. If ``None``, inputs are put on the
+            unit cube by the range of each column of these rows (columns that fill a tenth or more of the unit interval
+            stay), unless the ensemble has hyperparameters.
         generator: Source of random features; torch's global one if ``None``.
 
     Raises:
         BotorchError: If a shape or dtype is wrong, a value is not finite, or there is no observation.
+        TypeError: If the ensemble is none, or its experts predict no normal distributions.
 
     Example:
         >>> import torch
         >>> from botorch.acquisition import qLogExpectedImprovement
         >>> X = torch.rand(12, 2, dtype=torch.float64)
         >>> Y = (X.sum(-1, keepdim=True) - 1).square().neg()
-        >>> model = EnsembleModel(X, Y).fit()
+        >>> model = EnsembleModel(X, Y)
         >>> qLogExpectedImprovement(model, best_f=Y.max())(X[:5].unsqueeze(-2)).shape
         torch.Size([5])
     """
 
-    _cache: LearnedEnsemble | None  # of the data, with the hyperparameters of its key
+    _cache: _Learned | None
     _computed = ("_cache",)
 
     def __init__(
@@ -117,11 +106,15 @@ class EnsembleModel(MixtureModel):
         check_input_transform(input_transform)
         if isinstance(outcome_transform, _DefaultType):
             outcome_transform = Standardize(m=1)
-        is_scaled = input_transform is not None or isinstance(ensemble, Ensemble | OnlineEnsemble)
+        ensemble = _RANDOM_FEATURES if ensemble is None else ensemble
+        is_scaled = input_transform is not None or not isinstance(ensemble, EnsembleSpec)
         super().__init__(data, input_transform, outcome_transform, None if is_scaled else unit_scale(data.X))
         rows = self._first_rows()
-        self.ensemble: Ensemble = make_ensemble(ensemble, rows.X, rows.Y, generator)
-        check_ensemble(self.ensemble, rows.X)
+        if isinstance(ensemble, EnsembleSpec):
+            ensemble = ensemble.fit(rows.X, rows.Y.squeeze(-1), generator=generator)
+        self.ensemble = _checked(ensemble.ensemble if isinstance(ensemble, OnlineEnsemble) else ensemble, rows.X)
+        if not is_scaled:
+            warn_of_noise(self.likelihood.noise.squeeze(-1), rows.Y.squeeze(-1))
 
     def __repr__(self) -> str:
         return block_text(self._sizes(), repr(self.ensemble).split("\n  "))
@@ -145,13 +138,16 @@ class EnsembleModel(MixtureModel):
 
     def joint(self, X: Tensor) -> MixturePosterior:
         r"""The mixture over the function at transformed points (\*t, q, D), before any fantasies."""
-        check_domain(self.ensemble, X)
+        self._check_domain(X)
         learned, means, covariances = self._learned(), [], []
-        for posterior, flat in zip(learned.experts, evaluate(learned.bound, X.reshape(-1, X.shape[-1])), strict=True):
-            rows = flat.reshape(len(posterior.noise), -1, flat.shape[-1])  # all points of the batch in one product
-            apart = (len(posterior.noise), *X.shape[:-1], flat.shape[-1])
-            Phi, cross = rows.reshape(apart), (rows @ posterior.covariance).reshape(apart)
-            means.append((rows @ posterior.mean.unsqueeze(-1)).reshape(*apart[:-1], 1).movedim(0, -3))
+        with torch.no_grad():
+            bound = self.ensemble.bind()
+        values = evaluate(bound, X.reshape(-1, X.shape[-1]))
+        for (mean, covariance, noise), flat in zip(learned.experts, values, strict=True):
+            rows = flat.reshape(len(noise), -1, flat.shape[-1])  # all points of the batch in one product
+            apart = (len(noise), *X.shape[:-1], flat.shape[-1])
+            Phi, cross = rows.reshape(apart), (rows @ covariance).reshape(apart)
+            means.append((rows @ mean.unsqueeze(-1)).reshape(*apart[:-1], 1).movedim(0, -3))
             covariances.append((cross @ Phi.mT).movedim(0, -3).unsqueeze(-3))
         return MixturePosterior(learned.log_weights, torch.cat(means, dim=-3), torch.cat(covariances, dim=-4))
 
@@ -160,41 +156,29 @@ class EnsembleModel(MixtureModel):
         return fantasies.predict(self.joint, self._noise.unsqueeze(-1), self._fantasies, X, noise)
 
     def learned(self, rows: Observations, data: Observations) -> Self:
-        """The ensemble after further rows, (n, D) and (n, 1), at O(F²) each."""
-        check_domain(self.ensemble, rows.X)
-        other, before = self._sibling(), self._learned()
+        self._check_domain(rows.X)
+        before, other = self._learned(), self._sibling()
         other.data, other._cache = data, self._after(rows, before.state, before.key)
         return other
 
     def prepare(self, rows: Observations) -> None:
-        """Check rows, and learn those of data: copies share what was learned."""
-        check_domain(self.ensemble, rows.X)
+        self._check_domain(rows.X)
         self._learned()
 
-    def fit(self, *, progress: bool = False) -> Self:
-        """Maximize the evidence of all rows, with priors, in place; not of equal observations, of which it warns.
-
-        Experts are fitted each by its own evidence.
-        """
-        if self._is_fantasy:
-            raise UnsupportedError("this model has no data; fit the model that it was derived from")
-        self._enter_evaluation()
-        if is_flat(self.data.Y.squeeze(-1)):
-            return self
-        fit_experts(self.ensemble, self.rows(), progress)
-        self._forget()
-        warn_of_noise(self.likelihood.noise.squeeze(-1), self.rows().Y.squeeze(-1))
-        return self
-
     def custom_fit(self, mll: MarginalLogLikelihood, **_: Any) -> MarginalLogLikelihood:
-        """What BoTorch's ``fit_gpytorch_mll`` calls: :meth:`fit`, each expert by its own evidence."""
-        return mll.eval() if self.fit() else mll
+        """What BoTorch's ``fit_gpytorch_mll`` calls: nothing, for the ensemble has its hyperparameters."""
+        return mll.eval()
+
+    def _check_domain(self, X: Tensor) -> None:
+        """Raise a ValueError that names the row and column if X is outside an expert's features' domain."""
+        for features in self.ensemble.bounded_features():
+            features.check_inputs(X.reshape(-1, X.shape[-1]))
 
     @property
     def _noise(self) -> Tensor:
-        return torch.cat([posterior.noise for posterior in self._learned().experts])
+        return torch.cat([noise for _, _, noise in self._learned().experts])
 
-    def _learned(self) -> LearnedEnsemble:
+    def _learned(self) -> _Learned:
         """What is known without fantasies."""
         parts = [p.detach().reshape(-1) for p in self.parameters()]
         key = torch.cat(parts) if parts else self.data.X.new_empty(0)
@@ -203,14 +187,14 @@ class EnsembleModel(MixtureModel):
         return self._cache
 
     @torch.no_grad()
-    def _after(self, rows: Observations, state: EnsembleState, key: Tensor) -> LearnedEnsemble:
+    def _after(self, rows: Observations, state: EnsembleState, key: Tensor) -> _Learned:
         """A state after rows, (n, D) and (n, 1), in their order, weights included."""
         y = rows.Y.squeeze(-1)
         for start in range(0, len(y), _BLOCK):
             block = slice(start, start + _BLOCK)
             state, _ = self.ensemble.update(state, rows.X[block], y[block])
-        experts, bound = [], self.ensemble.bind()
-        for one, own in zip(bound, state.experts, strict=True):
+        experts = []
+        for one, own in zip(self.ensemble.bind(), state.experts, strict=True):
             flat = one.take(torch.arange(one.prior_variance.numel(), device=y.device))
             assert isinstance(flat, BoundGaussian)
             assert isinstance(own, GaussianState | SquareRootState)
@@ -218,5 +202,24 @@ class EnsembleModel(MixtureModel):
             mean = own.mean.reshape(-1, num_features)
             covariance = own.covariance.reshape(-1, num_features, num_features)
             factor, covariance, _ = step_ahead(mean, covariance, flat.transition, flat.prior_variance)
-            experts.append(WeightPosterior(mean * factor, covariance, flat.noise))
-        return LearnedEnsemble(bound, key, state, tuple(experts), self.ensemble.meta_learner.log_weights(state.meta))
+            experts.append((mean * factor, covariance, flat.noise))
+        return _Learned(key, state, tuple(experts), self.ensemble.meta_learner.log_weights(state.meta))
+
+
+def _checked(ensemble: Any, X: Tensor) -> Ensemble:
+    """A copy of an ensemble whose experts can learn one target from X and give joint normal predictions."""
+    if not isinstance(ensemble, Ensemble):
+        raise TypeError(
+            f"ensemble must be an Ensemble, an OnlineEnsemble or an EnsembleSpec, got {type(ensemble).__name__}"
+        )
+    for expert in ensemble.experts:
+        if not isinstance(expert, GaussianExpert):
+            raise TypeError(f"a BoTorch model needs GaussianExperts of one output, got {type(expert).__name__}")
+    like = ensemble.experts[0].features.prior_variance
+    if like.dtype != X.dtype or like.device != X.device:
+        raise InputDataError(f"the ensemble is {like.dtype} on {like.device}, train_X {X.dtype} on {X.device}")
+    if ensemble.num_inputs != X.shape[1]:
+        raise BotorchTensorDimensionError(f"the experts take {ensemble.num_inputs} inputs, train_X has {X.shape[1]}")
+    ensemble.check_inputs(X)
+    own = copy.deepcopy(ensemble)
+    return Ensemble(own.experts, own.meta_learner, own.expert_names)

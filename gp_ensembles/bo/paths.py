@@ -11,58 +11,35 @@ rows, and as good as the features far from them.
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn, final
+from functools import partial
+from typing import Any, NoReturn, TypeAlias, final
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.deterministic import GenericDeterministicModel
 from botorch.sampling.pathwise.paths import SamplePath
-from botorch.sampling.pathwise.posterior_samplers import DrawMatheronPaths
+from botorch.sampling.pathwise.posterior_samplers import DrawMatheronPaths, draw_matheron_paths
 from botorch.utils.sampling import manual_seed, optimize_posterior_samples
 from torch import Tensor
 
 from gp_ensembles.bo.exact_kernels import Hyperparameters, Kernels, covariance_between
 from gp_ensembles.bo.exact_model import ExactEnsembleModel
 from gp_ensembles.bo.mixture_model import MixtureModel
-from gp_ensembles.numerics.draws import categorical_draws, generator_device, normal_draws
+from gp_ensembles.numerics.draws import generator_device
 
 _NUM_FREQUENCIES = 512
-
-
-class _Draws(NamedTuple):
-    """Functions drawn from one process, K of them."""
-
-    places: Tensor  # among all draws, (K,)
-    kernels: Kernels  # of the one process
-    hyperparameters: Hyperparameters
-    rows: Tensor  # transformed inputs of the data, (n, D)
-    frequencies: Tensor  # (F, D)
-    weights: Tensor  # of cosines and sines, (K, 2 F)
-    constants: Tensor  # (K, 1)
-    update: Tensor  # (K, n)
-
-    def prior(self, X: Tensor) -> Tensor:
-        """Values (..., K, N) at X (..., K, N, D)."""
-        phases = X @ self.frequencies.mT
-        features = torch.cat([phases.cos(), phases.sin()], dim=-1)
-        scale = (self.hyperparameters.outputscale / len(self.frequencies)).sqrt()
-        return scale * (features @ self.weights.unsqueeze(-1)).squeeze(-1) + self.constants
-
-    def at(self, X: Tensor) -> Tensor:
-        """Values (..., K, N) at X (..., K, N, D)."""
-        cross = covariance_between(self.kernels, self.hyperparameters, X, self.rows).squeeze(-3)
-        return self.prior(X) + (cross @ self.update.unsqueeze(-1)).squeeze(-1)
+_Function: TypeAlias = Callable[[Tensor], Tensor]  # values (..., K, N) at X (..., K, N, D)
 
 
 @final
 class ExactPath(SamplePath):
     """Functions drawn from the posterior of an ``ExactEnsembleModel``; data sets and outputs are last in the batch."""
 
-    def __init__(self, model: ExactEnsembleModel, shape: torch.Size, draws: list[_Draws]) -> None:
+    def __init__(self, model: ExactEnsembleModel, shape: torch.Size, draws: list[tuple[Tensor, _Function]]) -> None:
         super().__init__()
         self.model: ExactEnsembleModel = model
         self.shape = shape
-        self.draws = draws
+        self.draws = draws  # functions of one process each, after their places among all
 
     def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:
         """Does nothing: every draw is of one process."""
@@ -73,8 +50,8 @@ class ExactPath(SamplePath):
         batch = torch.broadcast_shapes(inputs.shape[:-2], self.shape)
         points = inputs.expand(*batch, *inputs.shape[-2:])
         points = points.reshape(*batch[: len(batch) - num], -1, *inputs.shape[-2:])
-        values = torch.cat([own.at(points[..., own.places, :, :]) for own in self.draws], dim=-2)
-        order = torch.cat([own.places for own in self.draws]).argsort()
+        values = torch.cat([function(points[..., places, :, :]) for places, function in self.draws], dim=-2)
+        order = torch.cat([places for places, _ in self.draws]).argsort()
         values = values[..., order, :].reshape(*batch, inputs.shape[-2]).to(X)
         transform, several = getattr(self.model, "outcome_transform", None), self.model.num_outputs > 1
         if transform is None:
@@ -83,44 +60,19 @@ class ExactPath(SamplePath):
         return outcomes.mT if several else outcomes.squeeze(-1)
 
 
+@DrawMatheronPaths.register(ExactEnsembleModel)  # type: ignore[untyped-decorator]
 @torch.no_grad()
-def draw_paths(
-    model: MixtureModel,
-    sample_shape: torch.Size = torch.Size(),  # noqa: B008 - as in BoTorch
-    *,
-    generator: torch.Generator | None = None,
-) -> ExactPath:
-    """Functions drawn from the posterior.
-
-    Args:
-        model: An ``ExactEnsembleModel``.
-        sample_shape: Shape of the sample; data sets of a batch and several outputs are further dimensions.
-        generator: Source of randomness; torch's global one if ``None``.
-
-    Raises:
-        UnsupportedError: If it is another model, one with members, fantasies or categories.
-        TypeError: If the shape is no ``torch.Size``.
-
-    Example:
-        >>> import torch
-        >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
-        >>> path = draw_paths(ExactEnsembleModel(X, X.sin()), torch.Size([3]))
-        >>> path(X).shape
-        torch.Size([3, 6])
-    """
-    if not isinstance(model, ExactEnsembleModel):
-        raise _refusal(model)
-    if not isinstance(sample_shape, torch.Size):
-        raise TypeError(f"sample_shape must be a torch.Size, such as torch.Size([3]), got {sample_shape!r}")
+def _draw_paths(model: ExactEnsembleModel, *, sample_shape: torch.Size, **_: Any) -> ExactPath:
+    """What BoTorch's ``draw_matheron_paths`` calls; data sets of a batch and outputs are further dimensions."""
     kernels, rows, learned = model.processes()
     data_sets: torch.Size = rows.X.shape[:-2]
     if model.batch_shape != data_sets[: len(data_sets) - (model.num_outputs > 1)] or kernels.categorical is not None:
         raise UnsupportedError("paths are of numbers, without members and fantasies; categories have none")
     assert learned.inverse is not None
-    count, num_experts, num_inputs = data_sets.numel(), model.num_experts, rows.X.shape[-1]
+    count, num_experts = data_sets.numel(), model.num_experts
     log_weights = learned.log_density.reshape(count, num_experts).log_softmax(-1)
-    chosen = [categorical_draws(own.exp(), sample_shape.numel(), generator) for own in log_weights]
-    process = (torch.stack(chosen, -1) + num_experts * torch.arange(count, device=chosen[0].device)).flatten()
+    chosen = torch.multinomial(log_weights.exp(), sample_shape.numel(), replacement=True).mT
+    process = (chosen + num_experts * torch.arange(count, device=chosen.device)).flatten()
     flat = Hyperparameters(*(value.flatten(0, len(data_sets)) for value in model.hyperparameters))
     X, Y = rows.X.reshape(-1, *rows.X.shape[-2:]), rows.Y.reshape(count, -1)
     inverses = learned.inverse.reshape(-1, *learned.inverse.shape[-2:])
@@ -129,28 +81,41 @@ def draw_paths(
         output, expert = divmod(number, num_experts)
         places = (process == number).nonzero().squeeze(-1)
         own = Hyperparameters(*(value[number : number + 1] for value in flat))
-        nu, n = model.kernels[expert], X.shape[-2]
-        frequencies = normal_draws((_NUM_FREQUENCIES, num_inputs), X, generator)
-        if not math.isinf(nu):  # Student's t with 2 nu degrees of freedom
-            square = normal_draws((_NUM_FREQUENCIES, round(2 * nu)), X, generator).square().mean(-1, keepdim=True)
-            frequencies = frequencies / square.sqrt()
-        normals = normal_draws((len(places), 2 * _NUM_FREQUENCIES + 1 + n), X, generator)
-        weights, constants, errors = normals.split([2 * _NUM_FREQUENCIES, 1, n], dim=-1)
-        some = _Draws(
-            places,
-            Kernels(kernels.shapes[expert : expert + 1], None),
-            own,
-            X[output],
-            frequencies / own.lengthscale,
-            weights,
-            constants,
-            errors,
-        )
+        one = Kernels(kernels.shapes[expert : expert + 1], None)
         noise = own.noise if rows.noise is None else rows.noise.reshape(count, -1)[output]
-        gap = Y[output] - some.prior(X[output].expand(len(places), -1, -1)) - noise.sqrt() * errors
-        inverse = inverses[number]
-        draws.append(some._replace(update=gap @ inverse.mT @ inverse))
+        prior, errors = _prior(model.kernels[expert], own, len(places), X[output])
+        gap = Y[output] - prior(X[output].expand(len(places), -1, -1)) - noise.sqrt() * errors
+        update = gap @ inverses[number].mT @ inverses[number]
+        draws.append((places, partial(_posterior, one, own, X[output], prior, update)))
     return ExactPath(model, torch.Size([*sample_shape, *data_sets]), draws)
+
+
+def _prior(nu: float, own: Hyperparameters, count: int, X: Tensor) -> tuple[_Function, Tensor]:
+    """So many functions of a process' prior, and standard normals for each row of X (n, D)."""
+    draw = partial(torch.randn, dtype=X.dtype, device=X.device)
+    frequencies = draw(_NUM_FREQUENCIES, X.shape[-1])
+    if not math.isinf(nu):  # Student's t with 2 nu degrees of freedom
+        square = draw(_NUM_FREQUENCIES, round(2 * nu)).square().mean(-1, keepdim=True)
+        frequencies = frequencies / square.sqrt()
+    frequencies = frequencies / own.lengthscale
+    normals = draw(count, 2 * _NUM_FREQUENCIES + 1 + X.shape[-2])
+    weights, constants, errors = normals.split([2 * _NUM_FREQUENCIES, 1, X.shape[-2]], dim=-1)
+    weights = weights * (own.outputscale / _NUM_FREQUENCIES).sqrt()
+
+    def prior(X: Tensor) -> Tensor:
+        phases = X @ frequencies.mT
+        features = torch.cat([phases.cos(), phases.sin()], dim=-1)
+        return (features @ weights.unsqueeze(-1)).squeeze(-1) + constants
+
+    return prior, errors
+
+
+def _posterior(
+    kernels: Kernels, own: Hyperparameters, rows: Tensor, prior: _Function, update: Tensor, X: Tensor
+) -> Tensor:
+    """What the rows add to functions of the prior."""
+    cross = covariance_between(kernels, own, X, rows).squeeze(-3)
+    return prior(X) + (cross @ update.unsqueeze(-1)).squeeze(-1)
 
 
 def thompson(
@@ -189,50 +154,29 @@ def thompson(
         >>> bool((best - 0.3).abs().max() < 0.1)
         True
     """
-    if q < 1:
-        raise ValueError(f"a batch needs at least one point, got {q}")
     is_box = isinstance(bounds, Tensor) and bounds.shape[:-1] == (2,) and bounds.is_floating_point()
-    if not is_box or not bool((bounds.isfinite() & (bounds[0] <= bounds[1])).all()):
-        raise ValueError(f"bounds must be finite numbers with a fraction, (2, D), the lower ones first, got {bounds}")
+    if q < 1 or not is_box or not bool((bounds.isfinite() & (bounds[0] <= bounds[1])).all()):
+        raise ValueError(
+            f"thompson takes at least one point, and finite bounds (2, D) of numbers with a fraction, the lower ones "
+            f"first; got {q} and {bounds}"
+        )
+    if model.num_outputs > 1 or len(model.batch_shape):
+        raise UnsupportedError(
+            "the maximum is of one output of one data set; scalarize, or take BoTorch's PathwiseThompsonSampling"
+        )
     seed = int(torch.randint(2**31 - 1, (), generator=generator, device=generator_device(generator)))
     with manual_seed(seed):
-        paths = draw_paths(model, torch.Size([q]))
-        if len(paths.shape) > 1:
-            raise UnsupportedError(
-                "the maximum is of one output of one data set; scalarize, or take BoTorch's PathwiseThompsonSampling"
-            )
-        if torch.equal(*bounds):
-            return bounds[0].repeat(q, 1)
-        return maximize_draws(lambda X: paths(X).unsqueeze(-1), bounds, raw_samples, num_restarts)
-
-
-def maximize_draws(paths: Callable[[Tensor], Tensor], bounds: Tensor, num_raw: int, num_restarts: int) -> Tensor:
-    """The maxima (q, D) of q drawn functions within bounds (2, D): the best Sobol points, improved by L-BFGS-B."""
-    free = (bounds[0] < bounds[1]).nonzero().squeeze(-1)  # BoTorch's Sobol points leave bounds that are equal
-
-    def within(X: Tensor) -> Tensor:
-        fixed = bounds[0].expand(*X.shape[:-1], -1)
-        return fixed.index_copy(-1, free, X.to(bounds))
-
-    near = GenericDeterministicModel(lambda X: paths(within(X)).to(X))
-    best, _ = optimize_posterior_samples(near, bounds[:, free].cpu(), num_raw, num_restarts)
-    return within(best.detach())
-
-
-@DrawMatheronPaths.register(ExactEnsembleModel)  # type: ignore[untyped-decorator]
-def _draw_matheron_paths(model: ExactEnsembleModel, *, sample_shape: torch.Size, **_: Any) -> ExactPath:
-    """What BoTorch's pathwise functions call; they seed torch's global generator themselves."""
-    return draw_paths(model, sample_shape)
+        paths = draw_matheron_paths(model, torch.Size([q]))
+        unit = torch.stack([torch.zeros_like(bounds[0]), torch.ones_like(bounds[0])])
+        scaled = GenericDeterministicModel(lambda u: paths(torch.lerp(*bounds, u.to(bounds))).unsqueeze(-1).to(u))
+        best, _ = optimize_posterior_samples(scaled, unit.cpu(), raw_samples, num_restarts)
+    return torch.lerp(*bounds, best.detach().to(bounds))
 
 
 @DrawMatheronPaths.register(MixtureModel)  # type: ignore[untyped-decorator]
 def _refuse_paths(model: MixtureModel, **_: Any) -> NoReturn:
     """What BoTorch's pathwise functions call for the other models."""
-    raise _refusal(model)
-
-
-def _refusal(model: MixtureModel) -> UnsupportedError:
-    return UnsupportedError(
+    raise UnsupportedError(
         f"draws of {type(model).__name__} are no functions in closed form; give an ExactEnsembleModel, or take the "
         f"best of model.posterior(grid).rsample(...) on a grid of points"
     )

@@ -12,7 +12,7 @@ from botorch.acquisition.analytic import LogExpectedImprovement, LogProbabilityO
 from botorch.generation.gen import gen_candidates_scipy
 from torch import Tensor
 
-from gp_ensembles.bo import ExactEnsembleModel, WeightedAcquisition
+from gp_ensembles.bo import ExactEnsembleModel
 from gp_ensembles.bo.exact_kernels import Hyperparameters
 
 try:
@@ -35,17 +35,17 @@ _LONGEST_GRID = 100  # longer ones are searched like numbers without steps
 class EnsembleSampler(BaseSampler):
     r"""Suggests trials by the expected improvement of an :class:`~gp_ensembles.bo.ExactEnsembleModel`.
 
-    The first trials are random. After them an ensemble learns all that are complete, and the next trial is where
+    The first trials are random. After them a model learns all that are complete, and the next trial is where
 
     .. math:: \log E\big[(f(x) - f^*)_+\big] + \sum_k \log P\big(c_k(x) \le 0\big)
 
-    is highest, with f negated where less is better, :math:`f^*` the best feasible value and an ensemble for each
-    constraint that trials set (``trial.set_constraint``); while none is feasible only the second term counts. Trials
-    that run count as if they had ended with what is expected of them. Parameters that not all trials have are random.
+    is highest, with f negated where less is better, :math:`f^*` the best feasible value and a model for each
+    constraint that trials set; while none is feasible only the second term counts. Trials that run count as if they
+    had ended with what is expected of them. Parameters that not all trials have are random.
 
     Args:
         seed: Makes a study with one worker reproducible.
-        n_startup_trials: Trials before the ensemble is asked.
+        n_startup_trials: Trials before the model is asked.
 
     Raises:
         ImportError: If Optuna is not installed.
@@ -60,7 +60,7 @@ class EnsembleSampler(BaseSampler):
         if optuna is None:
             raise ImportError("EnsembleSampler needs Optuna; install gp_ensembles[optuna]")
         if n_startup_trials < 2:
-            raise ValueError(f"n_startup_trials is {n_startup_trials}; an ensemble needs at least two trials")
+            raise ValueError(f"n_startup_trials is {n_startup_trials}; a model needs at least two trials")
         self._random = optuna.samplers.RandomSampler(seed)
         self._generator = torch.Generator(device="cpu")
         self._generator.seed() if seed is None else self._generator.manual_seed(seed)
@@ -109,43 +109,35 @@ def _acquisition(
     X, pending = _inputs(space, done), _inputs(space, running)
     categories = [place for place, kind in enumerate(space.values()) if _is_category(kind)]
 
-    def learned(name: str, Y: Tensor, threshold: float) -> tuple[ExactEnsembleModel, Tensor, float]:
-        """A model in units of deviations, what it believes of running trials, and a number in these units."""
-        known = Y[~Y.isnan()]
-        mean, scale = float(known.mean()), float(known.std(correction=0)) or 1.0
-        model = ExactEnsembleModel(X, (Y - mean) / scale, outcome_transform=None, cat_dims=categories)
+    def learned(name: str, Y: Tensor) -> tuple[Any, Tensor]:
+        """A model, and what it believes of running trials."""
+        model: Any = ExactEnsembleModel(X, Y, cat_dims=categories)
         last, hyperparameters = fits.get(name, (0, model.hyperparameters))
         if last and len(X) < last + last // 10:
             model.with_hyperparameters_(hyperparameters)
-        elif bool((known[0] != known).any()):
+        elif len(Y[~Y.isnan()].unique()) > 1:
             fits[name] = len(X), model.fit().hyperparameters
-        if running:
-            with torch.no_grad():
-                posterior: Any = model.posterior(pending)
-                believed = posterior.mean
-                model = model.condition_on_observations(pending, believed)
-        return model, believed if running else Y[:0], (threshold - mean) / scale
+        if not running:
+            return model, Y[:0]
+        with torch.no_grad():
+            believed = model.posterior(pending).mean
+        return model.condition_on_observations(pending, believed), believed
 
     names = sorted({name for each in done for name in each.constraints})
     C = torch.cat([Y[:, :0], *(_column([t.constraints.get(name) for t in done]) for name in names)], dim=-1)
     feasible = (C <= 0).all(-1)
     parts: list[AcquisitionFunction] = []
     for name, column in zip(names, C.mT.unsqueeze(-1), strict=True):
-        model, _, zero = learned(name, _finite(column), 0.0)
-        parts.append(WeightedAcquisition(model, partial(LogProbabilityOfFeasibility, constraints={0: (None, zero)})))
+        bound = max(column[column.isfinite()].abs().tolist(), default=0.0) or 1.0
+        model, _ = learned(name, column.clamp(-bound, bound))
+        parts.append(LogProbabilityOfFeasibility(model, constraints={0: (None, 0.0)}))
     if bool(feasible.any()):
-        clamped = Y.clamp_min(2 * Y.median() - Y.max())  # the best mirrored: how bad the others are says little
-        model, believed, best = learned(_OBJECTIVE, clamped, float(clamped[feasible].max()))
-        best = max([best, *believed[:, 0].tolist()])
-        parts.append(WeightedAcquisition(model, partial(LogExpectedImprovement, best_f=best)))
+        clamped = Y.clamp_min(2 * Y.median() - Y.max())  # how bad the worst are says little
+        model, believed = learned(_OBJECTIVE, clamped)
+        best = max([float(clamped[feasible].max()), *believed[:, 0].tolist()])
+        parts.append(LogExpectedImprovement(model, best_f=best))
     best_point = X[torch.where(feasible, Y[:, 0], -torch.inf).argmax()]
     return lambda x: torch.stack([part(x) for part in parts]).sum(0), best_point
-
-
-def _finite(values: Tensor) -> Tensor:
-    """Infinite values as the largest finite one, with their own sign; as one if there is none."""
-    bound = max(values[values.isfinite()].abs().tolist(), default=0.0) or 1.0
-    return values.clamp(-bound, bound)
 
 
 def _highest(

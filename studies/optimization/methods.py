@@ -1,5 +1,6 @@
 """Optimization methods: each suggests the next point from all observations so far."""
 
+import math
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import NamedTuple, final
@@ -10,16 +11,8 @@ from botorch.models.fully_bayesian import FullyBayesianSingleTaskGP, SaasFullyBa
 from botorch.utils.sampling import draw_sobol_samples
 from torch import Tensor
 
-from gp_ensembles.bo import (
-    EnsembleModel,
-    ExactEnsembleModel,
-    WeightedAcquisition,
-    kernel_ensemble,
-    thompson,
-)
-from gp_ensembles.bo.default_ensemble import SMOOTHNESSES
+from gp_ensembles.bo import ExactEnsembleModel, WeightedAcquisition, thompson
 from gp_ensembles.bo.exact_kernels import Hyperparameters
-from gp_ensembles.engine.ensemble import Ensemble
 from studies.optimization.optimizer import Optimizer, maximizer
 from studies.optimization.rivals import (
     LastLayerImprovement,
@@ -29,8 +22,7 @@ from studies.optimization.rivals import (
     SparseMapImprovement,
 )
 
-NUM_FEATURES = 256
-MOST_EXACT, REFIT_SHARE = 1000, 50  # rows of exact processes; the share by which rows grow between two fits
+SMOOTHNESSES = (math.inf, 2.5, 1.5)
 
 
 class Method(NamedTuple):
@@ -81,52 +73,26 @@ def initial_design(bounds: Tensor, num_points: int, seed: int) -> Tensor:
 
 @final
 class EnsembleImprovement(Optimizer):
-    """Kernels weighed by their evidence, and their expected improvement, exact under the weights.
+    """Kernels weighed by their evidence, fitted to all rows, and their expected improvement, exact under the weights.
 
-    Exact processes up to a number of rows, random features beyond. Hyperparameters are fitted again as soon as the rows
-    have grown by a fiftieth: with every row at first. Clamped, values below the mirror image of the best about the
-    median count as that.
+    Clamped, values below the mirror image of the best about the median count as that.
     """
-
-    num_fitted: int
 
     def __init__(
         self, bounds: Tensor, seed: int, kernels: Sequence[float] = SMOOTHNESSES, clamped: bool = False
     ) -> None:
         self.bounds, self.kernels, self.clamped = bounds, kernels, clamped
         self.start: Hyperparameters | None = None
-        self.ensemble: Ensemble | None = None
-        self.num_fitted = 0
 
     def suggest(self, X: Tensor, Y: Tensor) -> Tensor:
         """See :meth:`Optimizer.suggest`."""
         Y = Y.clamp_min(2 * Y.median() - Y.max()) if self.clamped else Y
-        model = self._exact(X, Y) if X.shape[0] <= MOST_EXACT else self._features(X, Y)
-        best = Y.max()
+        model, best = ExactEnsembleModel(X, Y, kernels=self.kernels), Y.max()
+        if bool((Y[:1] != Y).any()):  # a plateau has no information about length scales
+            self.start = model.fit(self.start).hyperparameters
         return maximizer(
             WeightedAcquisition(model, lambda experts: LogExpectedImprovement(experts, best_f=best)), self.bounds
         )
-
-    def _exact(self, X: Tensor, Y: Tensor) -> ExactEnsembleModel:
-        model = ExactEnsembleModel(X, Y, kernels=self.kernels)
-        if bool((Y[:1] == Y).all()):  # a plateau has no information about length scales
-            return model
-        if self.start is not None and not self._is_due(X):
-            return model.with_hyperparameters_(self.start)
-        self.start, self.num_fitted = model.fit(self.start).hyperparameters, X.shape[0]
-        return model
-
-    def _features(self, X: Tensor, Y: Tensor) -> EnsembleModel:
-        ensemble = self.ensemble
-        if ensemble is None:
-            ensemble = kernel_ensemble(X, num_features=NUM_FEATURES, smoothnesses=self.kernels)
-        model = EnsembleModel(X, Y, ensemble=ensemble)
-        if self.ensemble is None or self._is_due(X):
-            self.ensemble, self.num_fitted = model.fit().ensemble, X.shape[0]
-        return model
-
-    def _is_due(self, X: Tensor) -> bool:
-        return X.shape[0] - self.num_fitted >= max(1, self.num_fitted // REFIT_SHARE)
 
 
 @final
@@ -144,7 +110,7 @@ class EnsembleThompson(Optimizer):
         if self.drifts:
             times = torch.arange(len(X) + 1, dtype=X.dtype, device=X.device).unsqueeze(-1)
             X, bounds = torch.cat([X, times[:-1]], -1), torch.cat([bounds, times[-1:].expand(2, 1)], -1)
-        model = ExactEnsembleModel(X, Y)
+        model = ExactEnsembleModel(X, Y, kernels=SMOOTHNESSES)
         if bool((Y[:1] != Y).any()):  # a plateau has no information about length scales
             self.start = model.fit(self.start).hyperparameters
         return thompson(model, bounds)[:, : self.bounds.shape[1]]

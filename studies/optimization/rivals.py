@@ -12,13 +12,13 @@ from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from botorch.models.transforms import Standardize
 from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from botorch.sampling.pathwise import get_matheron_path_model
+from botorch.utils.sampling import optimize_posterior_samples
 from gpytorch.kernels import ConstantKernel, ScaleKernel
 from gpytorch.means import ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.priors import LogNormalPrior
 from torch import Tensor
 
-from gp_ensembles.bo.paths import maximize_draws
 from studies.optimization.optimizer import Optimizer, maximizer
 
 _DRAW_RESTARTS, _DRAW_RAW_SAMPLES = 5, 1024  # of optimizing a draw, as of ours
@@ -53,7 +53,8 @@ class ProcessThompson(Optimizer):
     def suggest(self, X: Tensor, Y: Tensor) -> Tensor:
         """See :meth:`Optimizer.suggest`."""
         paths = get_matheron_path_model(_fitted_process(X, Y), torch.Size([1]))
-        return maximize_draws(paths, self.bounds, _DRAW_RAW_SAMPLES, _DRAW_RESTARTS)
+        best, _ = optimize_posterior_samples(paths, self.bounds.cpu(), _DRAW_RAW_SAMPLES, _DRAW_RESTARTS)
+        return best.detach().to(X)
 
 
 @final

@@ -2,7 +2,6 @@
 
 import importlib
 import inspect
-import math
 import pkgutil
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,10 +19,11 @@ from botorch.sampling import IIDNormalSampler, ListSampler, MCSampler, SobolQMCN
 from botorch.utils.multi_objective.box_decompositions.non_dominated import NondominatedPartitioning
 from torch import Size, Tensor
 
-from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, WeightedAcquisition, kernel_ensemble
+from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, WeightedAcquisition
 from gp_ensembles.bo.exact_kernels import Hyperparameters
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.meta_learners import BayesianModelAveraging
+from tests.bo.contract_cases import exact_ensemble, random_features
 
 NUM_INPUTS, NUM_ROWS, NUM_BASELINE = 2, 12, 4
 WEIGHTS = {"uneven": (0.4, 0.3, 0.2, 0.1), "nearly one": (0.97, 0.01, 0.01, 0.01)}
@@ -105,23 +105,17 @@ def build(weights: tuple[float, ...], dtype: torch.dtype = torch.float64, **opti
     both = ModelList(*(_model(X, Y[:, [output]], wanted) for output in range(2))).to(dtype)
     lengthscale = X.new_tensor([0.25, 0.6, 0.4])[:, None].expand(3, NUM_INPUTS)
     own = Hyperparameters(lengthscale, X.new_tensor([1.0, 2.0, 0.5]), X.new_tensor([0.02, 0.3, 0.1]))
-    pair = ExactEnsembleModel(X, Y).with_hyperparameters_(Hyperparameters(*(torch.stack([v, v]) for v in own)))
-    exact = ExactEnsembleModel(X, Y[:, :1]).with_hyperparameters_(own)
+    pair = exact_ensemble(X, Y).with_hyperparameters_(Hyperparameters(*(torch.stack([v, v]) for v in own)))
+    exact = exact_ensemble(X, Y[:, :1]).with_hyperparameters_(own)
     return Setting(both.models[0], pair.to(dtype), both, exact.to(dtype), X.to(dtype), **options)
 
 
 def _model(X: Tensor, Y: Tensor, wanted: Tensor) -> EnsembleModel:
     """Hyperparameters are far apart, so that experts disagree; prior weights make up for their evidence."""
-    generator = torch.Generator().manual_seed(11)
-    smoothnesses = (math.inf, 2.5, 1.5, 0.5)
-    start = kernel_ensemble(X, num_features=64, smoothnesses=smoothnesses, generator=generator)
-    scales, noises = (0.25, 1.0, 0.5, 0.12), (0.02, 0.3, 0.1, 0.05)
-    for expert, lengthscale, noise in zip(start.experts, scales, noises, strict=True):
-        expert.features.parts[0].kernel.base_kernel.lengthscale = lengthscale
-        expert.likelihood.noise = noise
+    start = random_features(X, (0.02, 0.3, 0.1, 0.05), (0.25, 1.0, 0.5, 0.12), num_features=64, seed=11)
     evidence = EnsembleModel(X, Y, ensemble=start).log_weights.detach()
     prior = torch.softmax(wanted.log() - evidence, dim=-1)
-    return EnsembleModel(X, Y, ensemble=Ensemble(start.experts, BayesianModelAveraging(prior), start.names))
+    return EnsembleModel(X, Y, ensemble=Ensemble(start.experts, BayesianModelAveraging(prior)))
 
 
 # A class and a setting to an acquisition function; options may be functions of the setting.
@@ -157,7 +151,7 @@ def _sampled(s: Setting) -> MCSampler:
 
 
 def _members(model: ExactEnsembleModel) -> ExactEnsembleModel:
-    other = ExactEnsembleModel(model.data.X, model.data.Y, members=20)
+    other = exact_ensemble(model.data.X, model.data.Y, members=20)
     return other.with_hyperparameters_(model.hyperparameters)
 
 

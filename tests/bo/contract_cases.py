@@ -1,6 +1,8 @@
 """Every model that goes into BoTorch, made from a data set in one way: the table of the contract's suite."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -13,8 +15,12 @@ from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import ZeroMean
 from torch import Tensor
 
-from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, kernel_ensemble
+from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel
 from gp_ensembles.bo.mixture_model import MixtureModel
+from gp_ensembles.engine.ensemble import Ensemble
+from gp_ensembles.experts import GaussianExpert
+from gp_ensembles.features import RandomFourierFeatures
+from gp_ensembles.meta_learners import BayesianModelAveraging
 from gp_ensembles.papers import fusion
 from gp_ensembles.papers.fusion.fitted import FittedFusion
 from gp_ensembles.papers.quadrature import KernelMixtureModel
@@ -24,6 +30,8 @@ from gp_ensembles.papers.sparse import ExactGP, SparseGP
 
 NUM_INPUTS, NUM_ROWS, NUM_DRAWS = 2, 15, 6
 NOISE = 0.05
+KERNELS = (math.inf, 2.5, 1.5)
+exact_ensemble = partial(ExactEnsembleModel, kernels=KERNELS)
 
 
 class Transforms(NamedTuple):
@@ -81,12 +89,22 @@ def rows(num: int = NUM_ROWS, seed: int = 0, dtype: torch.dtype = torch.float64)
     return X.to(dtype), ((5 * X.sum(-1, keepdim=True)).sin() + noise).to(dtype)
 
 
+def random_features(
+    X: Tensor, noises: Sequence[float], lengthscales: Sequence[float], num_features: int = 16, seed: int = 1
+) -> Ensemble:
+    """Experts in random features of Matern-5/2 kernels, weighed by their evidence."""
+    source, experts = generator(seed), []
+    for noise, lengthscale in zip(noises, lengthscales, strict=True):
+        kernel = ScaleKernel(MaternKernel(2.5)).to(X)
+        kernel.base_kernel.lengthscale = lengthscale
+        features = RandomFourierFeatures.from_kernel(kernel, X.shape[-1], num_features, generator=source)
+        experts.append(GaussianExpert(features, GaussianLikelihood().to(X)))
+        experts[-1].likelihood.noise = noise
+    return Ensemble(experts, BayesianModelAveraging())
+
+
 def _ensemble(X: Tensor, Y: Tensor, given: Tensor) -> dict[str, Any]:
-    ensemble = kernel_ensemble(X, num_features=16, generator=generator(1))
-    for expert, noise in zip(ensemble.experts, (0.05, 0.1, 0.3), strict=True):
-        expert.likelihood.noise = noise
-        expert.features.parts[0].kernel.base_kernel.lengthscale = 0.4
-    return {"ensemble": ensemble}
+    return {"ensemble": random_features(X, (0.2, 0.3, 0.5), (0.4, 0.4, 0.4))}
 
 
 def _kernels(X: Tensor, Y: Tensor, given: Tensor) -> dict[str, Any]:
@@ -150,7 +168,8 @@ def _fusion(kind: type[fusion.BHS | fusion.PBHS]) -> Options:
 
 CASES = {
     "ensemble": Case(EnsembleModel, _ensemble, known_noise=False),
-    "exact ensemble": Case(ExactEnsembleModel, lambda X, Y, given: {}),
+    "exact ensemble": Case(ExactEnsembleModel, lambda X, Y, given: {"kernels": KERNELS}),
+    "exact process": Case(ExactEnsembleModel, lambda X, Y, given: {}),
     "kernel mixture": Case(KernelMixtureModel, _kernels),
     "exact": Case(ExactGP, _exact),
     "knots": Case(SparseGP, _knots, more_knots=True),

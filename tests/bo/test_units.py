@@ -7,12 +7,13 @@ import pytest
 import torch
 from botorch.models.transforms import Normalize
 from botorch.sampling import IIDNormalSampler
+from botorch.sampling.pathwise import draw_matheron_paths
 from torch import Size
 
 import gp_ensembles as gpe
-from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, draw_paths, kernel_ensemble
+from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel
 from gp_ensembles.papers.quadrature import Budget, RegressionProblem
-from tests.bo.contract_cases import close, generator
+from tests.bo.contract_cases import close, generator, random_features
 
 DTYPE = torch.float64
 UNITS = {
@@ -35,7 +36,7 @@ def rows(number=14, seed=0):
 MODELS = {
     "exact": lambda X, Y: ExactEnsembleModel(X, Y).fit(),
     "categories": lambda X, Y: ExactEnsembleModel(torch.cat([X, 3.0 * (Y > 1)], 1), Y, cat_dims=[2]).fit(),
-    "online": lambda X, Y: EnsembleModel(X, Y, generator=generator()).fit(),
+    "online": lambda X, Y: EnsembleModel(X, Y, generator=generator()),
     "preset": lambda X, Y: EnsembleModel(X, Y, ensemble=gpe.ie_gp, generator=generator()),
     "knots": lambda X, Y: gpe.select_knots(X, Y.squeeze(-1), generator=generator()).model,
 }
@@ -99,7 +100,7 @@ def test_the_scale_travels_with_the_state(kind):
     """Also from a model of other rows."""
     (X, Y), at = rows(), 50.0 * rows(4, seed=8)[0]
     options = {} if kind is ExactEnsembleModel else {"generator": generator()}
-    ours = kind(50.0 * X, Y, **options).fit()
+    ours = kind(50.0 * X, Y, **options)
     state = copy.deepcopy(ours.state_dict())
     other = kind(200.0 * X, Y, **options)
     other.load_state_dict(state)
@@ -119,7 +120,7 @@ def test_what_is_taken_as_it_is():
     close(seen, torch.stack([X[:, 0], column, column, X[:, 3], zero], -1))
     assert torch.equal(seen[:, 0], X[:, 0])
     assert torch.equal(ExactEnsembleModel(X, Y, cat_dims=[1, -3]).inputs_at(X)[:, 1:3], X[:, 1:3])
-    ensemble = kernel_ensemble(X, num_features=8, generator=generator())
+    ensemble = random_features(X, (0.1,), (0.5,))
     assert torch.equal(EnsembleModel(X, Y, ensemble=ensemble).inputs_at(X), X)
 
 
@@ -136,7 +137,7 @@ def test_every_data_set_of_a_batch_has_its_own_scale():
 def test_draws_are_functions_of_inputs_as_they_are_given():
     X, Y = rows()
     model = ExactEnsembleModel(1e6 * X, Y)
-    path = draw_paths(model, Size([400]), generator=generator())
+    path = draw_matheron_paths(model, Size([400]))
     mean, deviation = (
         model.posterior(1e6 * X[:, None]).mean.ravel(),
         model.posterior(1e6 * X[:, None]).variance.sqrt(),

@@ -77,7 +77,7 @@ def kernels(X, y, at):
 
 def online(X, y, at):
     source = torch.Generator().manual_seed(0)
-    return gpe.EnsembleModel(X, y.unsqueeze(-1), generator=source).fit().posterior(at).mean
+    return gpe.EnsembleModel(X, y.unsqueeze(-1), generator=source).posterior(at).mean
 
 
 DOORS = {

@@ -29,7 +29,7 @@ from gp_ensembles.papers.fusion.experts import ExpertPredictions, PredictiveExpe
 from gp_ensembles.papers.fusion.fitted import FittedFusion
 from gp_ensembles.papers.fusion.function_priors import FourierPrior
 from gp_ensembles.papers.fusion.models import BHS, PBHS, MoGPE
-from gp_ensembles.papers.fusion.pointwise import PointwisePosterior
+from gp_ensembles.papers.fusion.pointwise import joint_moments
 
 _FLOOR = 1e-10  # least variance of a component without noise, in variances of the targets
 _DRAWS = 64  # draws whose bases are held in memory at once
@@ -287,7 +287,7 @@ class FusedModel(MixtureModel):
             own = torch.diag_embed(variance)
             if found is not None:
                 own = (found.covariance + torch.diag_embed(found.noise)).unsqueeze(-4)
-            return PointwisePosterior(draws, weights, mean, own)
+            return joint_moments(draws, weights, mean, own)
         joint_weights = draws.unsqueeze(-1) + weights.squeeze(-1)  # (*batch, S, K)
         if mean.shape[-3] < num_draws or num_draws == 1:  # draws share the components
             joint_weights, mean, variance = joint_weights.logsumexp(-2), mean.squeeze(-3), variance.squeeze(-3)
@@ -393,8 +393,6 @@ def _joint_moments(posterior: object) -> tuple[Tensor, Tensor, Tensor]:
         mean, covariance = posterior.mean.squeeze(-1), posterior.distribution.covariance_matrix
     elif isinstance(posterior, MixturePosterior):
         mean, covariance = posterior.mean.squeeze(-1), posterior.covariance.squeeze(-3)
-    elif isinstance(posterior, PointwisePosterior):
-        mean, covariance = posterior.mean.squeeze(-1), posterior.covariance
     else:
         raise UnsupportedError(
             f"an expert whose posterior is a {type(posterior).__name__} has no covariance of several points; ask for "
@@ -422,13 +420,6 @@ def _predictors(model: FusionModel, experts: Sequence[object] | None) -> Sequenc
 
 def _with_noise(posterior: Posterior, noise: Tensor) -> Posterior:
     """A posterior of the function with noise of given variances (..., q or 1)."""
-    if isinstance(posterior, PointwisePosterior):
-        q = posterior.component_mean.shape[-1]
-        added = torch.diag_embed(noise.expand(*noise.shape[:-1], q))[..., None, None, :, :]
-        covariance = posterior.component_covariance + added
-        return PointwisePosterior(
-            posterior.draw_log_weights, posterior.log_weights, posterior.component_mean, covariance
-        )
     mixture = as_mixture(posterior)
     return fantasies.add_noise(mixture, noise, noise.unsqueeze(-1))
 
