@@ -55,18 +55,15 @@ def _failure(
     everyone = list(range(expert.num_experts))
     as_one = expert.traits.shares_state  # they fail together
     of_object, state = bound.experts[number], bound.state.experts[number]
-    if as_one or entries == everyone:
-        runner = of_object.runner(state)
-    else:
-        index = torch.tensor(entries, dtype=torch.int64, device=rows.y.device)
-        runner = CompactRunner(of_object, state, index)
+    whole = as_one or entries == everyone
+    runner = of_object.runner(state) if whole else CompactRunner(of_object, state, _index(rows.y, entries))
     try:
         steps = flatten([runner.stage(Phi, rows, bool(torch.isnan(rows.y).any()))])
     except NumericalError:
         if as_one or len(entries) == 1:
             return everyone if as_one else entries, None
-        alone = (_failure(expert, bound, number, [entry], Phi, rows) for entry in entries)
-        return next((found for found in alone if found[0]), (everyone, None))
+        each = (_failure(expert, bound, number, [entry], Phi, rows) for entry in entries)
+        return next((found for found in each if found[0]), (everyone, None))
     illegal = _illegal(steps, rows.y)[entries, 0].nonzero().flatten().tolist()
     if not illegal:
         return [], None

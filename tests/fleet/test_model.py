@@ -217,6 +217,13 @@ def test_a_rejected_call_changes_nothing(change, error, words, generator):
     assert torch.equal(*predicted)
 
 
+def test_rows_come_in_any_float_dtype(generator):
+    names, X, y = table(2, generator)
+    rows = Fleet(QUICK, warmup=WARMUP).checked(names, X.float(), y.half())
+    assert rows.X.dtype == rows.y.dtype == torch.float64
+    torch.testing.assert_close(rows.y, y.half().double(), rtol=0, atol=0, equal_nan=True)
+
+
 def test_what_cannot_be_a_fleet_is_refused(generator, tmp_path):
     refused(ValueError, "single real numbers as targets", lambda: Fleet(replace(QUICK, target=BinaryTarget())))
     refused(ValueError, "warmup is 3; at least 10 rows are needed", lambda: Fleet(QUICK, warmup=3))
