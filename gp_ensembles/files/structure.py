@@ -87,7 +87,8 @@ def to_plain(thing: Any, table: Table) -> dict[str, Any]:
         kind = type(thing)
         if issubclass(kind, Tensor):
             tensors.append(solid(thing.detach()).clone().cpu())
-            return [kind.__name__, len(tensors) - 1, thing.requires_grad]
+            name = "Parameter" if isinstance(thing, nn.Parameter) else "Tensor"
+            return [name, len(tensors) - 1, thing.requires_grad]
         if kind.__name__ in _CONTAINERS and kind.__module__ in ("builtins", "collections", "torch"):
             parts = [part for item in thing.items() for part in item] if issubclass(kind, dict) else thing
             return [kind.__name__, *map(value, parts)]
