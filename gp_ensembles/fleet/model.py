@@ -338,7 +338,7 @@ class Fleet:
         given = listed(names)
         if waiting := [name for name in given if name in self._waiting]:
             raise ValueError(f"series {waiting[0]!r} is in its warm-up; retire it first, or leave it out")
-        if self.series is None:
+        if self.series is None or self._known_X is None:
             raise ValueError("nothing is fitted yet: fit or observe first, or load a fleet")
         model.check(self.series.ensemble, self._known_X.to(self.dtype), self.config)
         self.series.add(given, model.online)
