@@ -4,6 +4,7 @@ Whoever adds a class that fitted ensembles hold enters it here. Of the factors o
 use; what is read is equal to the bit.
 """
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gpytorch
@@ -68,14 +69,10 @@ def _with_capacity(triangle: Tensor, num_used: int, shape: torch.Size) -> Tensor
     return whole
 
 
-def _online(ensemble: Ensemble, state: EnsembleState, block_size: int, is_ranked: bool) -> OnlineEnsemble:
-    online = OnlineEnsemble(ensemble, state, block_size)
+def _online(*, is_ranked: bool, **known: Any) -> OnlineEnsemble:
+    online = OnlineEnsemble(**known)
     online.is_ranked = is_ranked
     return online
-
-
-def _online_fields(online: OnlineEnsemble) -> dict[str, Any]:
-    return {name: getattr(online, name) for name in ("ensemble", "state", "block_size", "is_ranked")}
 
 
 def _boosting_fields(adapter: ClassifierAdapter) -> dict[str, Any]:
@@ -106,19 +103,21 @@ _KINDS: tuple[type, ...] = (
     kernels.MaternKernel, kernels.RBFKernel, kernels.ScaleKernel, constraints.GreaterThan, constraints.Positive,
     nn.ModuleList, nn.Softplus,
 )  # fmt: skip
-_SPECIAL = {
-    OnlineEnsemble: Form(_online_fields, _online),
+
+
+def _given(make: Callable[..., Any], *names: str) -> Form:
+    """Objects that are made of the attributes of these names."""
+    return Form(lambda one: {name: getattr(one, name) for name in names}, make)
+
+
+_SPECIAL: Mapping[type, Form] = {
+    OnlineEnsemble: _given(_online, "ensemble", "state", "block_size", "is_ranked"),
     WindowState: Form(_window_fields, _window),
-    InnovationBank: Form(lambda bank: {"models": bank.models}, InnovationBank),
+    InnovationBank: _given(InnovationBank, "models"),
     ClassifierAdapter: Form(_boosting_fields, boosted_classes),
-    adapters.ColumnsAdapter: Form(
-        lambda one: {"levels": one.levels, "has_deviation": one.has_deviation}, adapters.ColumnsAdapter
-    ),
-    external.TrainedModels: Form(lambda _: {}, external.TrainedModels),  # trained again on the rows of their state
-    ReferenceAveraging: Form(
-        lambda one: {"rule": one.rule, "references": one.references, "prior": one.prior, "share": one.share},
-        ReferenceAveraging,
-    ),
+    adapters.ColumnsAdapter: _given(adapters.ColumnsAdapter, "levels", "has_deviation"),
+    external.TrainedModels: _given(external.TrainedModels),  # trained again on the rows of their state
+    ReferenceAveraging: _given(ReferenceAveraging, "rule", "references", "prior", "share"),
 }
 _FUNCTIONS = (torch.exp, torch.log, softplus, transforms.inv_softplus, states.gaussian_state, states.square_root_state)
 ENSEMBLES: Table = Table(

@@ -6,9 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, final
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gp_ensembles.experts.adapters import (
@@ -36,9 +34,6 @@ from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.likelihoods.predictive import Predictive, ProbitApproximation, num_classes
 from gp_ensembles.likelihoods.response import check_support, latent_dim
 from gp_ensembles.numerics.gpytorch_types import Likelihood
-
-Numbers = NDArray[np.float64]
-Places = NDArray[np.int64]
 
 _KEPT = 3  # trained models: a block is predicted more than once where there are outliers
 _LEAST_ROWS = 10  # to train on

@@ -5,11 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, final
 
-import numpy as np
 import torch
 from gpytorch.kernels import MaternKernel
 from gpytorch.likelihoods import GaussianLikelihood
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gp_ensembles.experts.base import BoundExpert, Expert, Plans, StagedRunner, Traits, Upkeep
@@ -47,8 +45,6 @@ from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.exact_gp import log_density
 from gp_ensembles.numerics.gpytorch_types import GPyTorchModule, Kernel, Mean
 
-Numbers = NDArray[np.float64]
-Places = NDArray[np.int64]
 M = TypeVar("M", bound=nn.Module | GPyTorchModule)
 # Few steps, often: more of them, or steps on the last rows only, overfit. But with twice as many rows as before the
 # search runs to its end, or hyperparameters of few rows would stay (``benchmarks/README.md``).

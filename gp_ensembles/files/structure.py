@@ -87,7 +87,7 @@ def to_plain(thing: Any, table: Table) -> dict[str, Any]:
         kind = type(thing)
         if issubclass(kind, Tensor):
             tensors.append(solid(thing.detach()).clone().cpu())
-            return [kind.__name__, len(tensors) - 1, thing.requires_grad]
+            return ["Parameter" if isinstance(thing, nn.Parameter) else "Tensor", len(tensors) - 1, thing.requires_grad]
         if kind.__name__ in _CONTAINERS and kind.__module__ in ("builtins", "collections", "torch"):
             parts = [part for item in thing.items() for part in item] if issubclass(kind, dict) else thing
             return [kind.__name__, *map(value, parts)]
@@ -137,7 +137,4 @@ def _pairs(parts: list[Any]) -> dict[Any, Any]:
 _CONTAINERS: Mapping[str, Callable[[list[Any]], Any]] = {
     "list": list, "tuple": tuple, "set": set, "Size": torch.Size, "dict": _pairs, "OrderedDict": _pairs,
 }  # fmt: skip
-_TENSORS: Mapping[str, Callable[[Tensor, bool], Tensor]] = {
-    "Tensor": Tensor.requires_grad_,
-    "Parameter": nn.Parameter,
-}
+_TENSORS: Mapping[str, Callable[[Tensor, bool], Tensor]] = {"Tensor": Tensor.requires_grad_, "Parameter": nn.Parameter}

@@ -201,11 +201,12 @@ def stacked(series: Sequence[WarmUpRows]) -> tuple[Tensor, Tensor]:
     return X, y
 
 
-def _shared_ensemble(config: StreamConfig, template: WarmUpRows, *, is_fitted: bool) -> Ensemble:
-    """The ensemble of all series, made for standardized rows and fitted to them, or with initial hyperparameters."""
-    rows, spec = template.to(config.torch_dtype), config.ensemble
-    settings = replace(spec.fit_settings, num_samples=1)
-    spec = replace(spec, fit_settings=settings if is_fitted else replace(settings, method=None))
+def fitted_ensemble(config: StreamConfig, standard: Sequence[WarmUpRows], progress: bool) -> tuple[Ensemble, Tensor]:
+    """The ensemble of all series, fitted to some of them, or as that of a stream if only one varies; rows (N, D)."""
+    template, some, spec = template_of(standard), some_of(standard), config.ensemble
+    rows, settings = template.to(config.torch_dtype), replace(spec.fit_settings, num_samples=1)
+    is_several = settings.method is not None and len(some) > 1
+    spec = replace(spec, fit_settings=replace(settings, method=None) if is_several else settings)
     if spec.lags is not None and spec.lags.lags is None:
         season = find_season(rows.y)
         found = find_lags(rows.y, spec.lags.most, spec.lags.longest)
@@ -213,17 +214,10 @@ def _shared_ensemble(config: StreamConfig, template: WarmUpRows, *, is_fitted: b
         spec = replace(spec, lags=replace(spec.lags, lags=lags) if lags else None)
     generator = torch.Generator().manual_seed(config.seed)
     with torch.enable_grad():
-        return spec.fit(*rows, generator=generator).ensemble
-
-
-def fitted_ensemble(config: StreamConfig, standard: Sequence[WarmUpRows], progress: bool) -> tuple[Ensemble, Tensor]:
-    """The ensemble of all series, fitted to some of them, or as that of a stream if only one varies; rows (N, D)."""
-    template, some, settings = template_of(standard), some_of(standard), config.ensemble.fit_settings
-    ensemble = _shared_ensemble(config, template, is_fitted=len(some) == 1)
-    if settings.method is not None and len(some) > 1:
-        X, y = (part.to(config.torch_dtype) for part in stacked(some))
-        with torch.enable_grad():
-            fit_bases(ensemble, X, y, settings, progress=progress)
+        ensemble = spec.fit(*rows, generator=generator).ensemble
+        if is_several:
+            X, y = (part.to(config.torch_dtype) for part in stacked(some))
+            fit_bases(ensemble, X, y, config.ensemble.fit_settings, progress=progress)
     return ensemble, template.X
 
 

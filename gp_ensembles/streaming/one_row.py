@@ -33,7 +33,7 @@ Numbers = NDArray[np.float64]
 Places = NDArray[np.int64]
 _formulas, _grid, _rules = ROW
 _MAPS = map_components(torch.zeros(0, dtype=torch.float64, device="cpu"))
-_SQUARES = sum(part.square() for part in _MAPS).numpy()
+_SQUARES = (_MAPS[0].square() + _MAPS[1].square()).numpy()
 
 
 def is_plain(value: object, shape: tuple[int, ...]) -> TypeGuard[Tensor]:

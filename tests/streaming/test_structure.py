@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from gp_ensembles.cli.scored_stream import SCORED
 from gp_ensembles.ensembles.bases import FourierBasis, KernelDictionary, LinearBasis, RadialBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.extra_experts import WindowGP
@@ -114,6 +115,7 @@ class Own(BayesianModelAveraging):  # type: ignore[misc]  # a kind that the tabl
 def test_only_kinds_of_the_table_are_written_and_read():
     shared = [1.5, float("inf"), "a"]
     things = {"twice": (shared, shared), 3: {"b": None, "c": torch.Size([2])}, "set": {1}, "function": torch.exp}
+    assert len({kind.__name__ for kind in SCORED.forms}) == len(SCORED.forms)
     plain = to_plain(things, ENSEMBLES)
     again = from_plain(plain, ENSEMBLES)
     assert again == things
