@@ -46,6 +46,7 @@ from gp_ensembles.spectral import OrthogonalDraws
 _MOST_ROWS = 500  # of the exact process of wide features: O(N^3) per step of the optimizer
 _FIRST_ROWS = 300  # of first searches of exact processes
 _TOLERANCE = 5e-4  # of the last ones: a step that gains less than this share of the evidence per row, or of a nat
+_PULL = 0.2  # share of the precision of bases around their starts: scales of columns that do not matter are far off
 _SMOOTHER, _WORTH = 2.5, 0.01  # the other smoothness of a search, and the nats per row that it must be ahead
 _FOLLOWED = InnovationBank([InnovationModel(degrees_of_freedom=8, rate=0.05)])
 _NUM_FEATURES = 1000
@@ -94,11 +95,10 @@ class WarmUp(NamedTuple):
         method = self.fit.method
         if method is None:
             return best
-        options: Any = {"start_precision": self.fit.start_precision, "progress": self.progress}
+        options: Any = {"start_precision": _PULL * self.fit.start_precision, "progress": self.progress}
         half = best.kernel.base_kernel.lengthscale.detach().flatten()
-        starts = [0.5 * len(half) ** 0.5 * half, *self.short]
         first: Any = partial(search_starts, num_rows=_FIRST_ROWS, most_steps=method.max_iterations, **options)
-        found = first(best, X, y, starts)
+        found = first(best, X, y, [0.5 * len(half) ** 0.5 * half, *self.short])
         for other in others:
             set_vectors_(other, get_vectors(best))
             fit = first(other, X, y, (), before=found)
@@ -319,6 +319,7 @@ class WideFeatures(ExpertRecord):
 
     def build(self, warm_up: WarmUp) -> list[NamedExpert]:
         """See :meth:`ExpertRecord.build`; one expert for each noise, whatever ``fit.num_samples``."""
+        warm_up = warm_up._replace(short=())  # which so few features would miss
         X, y = warm_up.seen(self.lags), warm_up.y
         if _has_too_many(X.shape[1], self.name, _MOST_ROWS):
             return []
@@ -376,7 +377,7 @@ class Refitted(ExpertRecord):
     def build(self, warm_up: WarmUp) -> list[NamedExpert]:
         """See :meth:`ExpertRecord.build`; its two experts are one object."""
         X, y, fit = warm_up.X, warm_up.y, warm_up.fit
-        lags = _padded(lags_of(y, _MOST_LAGS)) if self.lags else ()
+        lags = (*(found := lags_of(y, _MOST_LAGS)), *[0] * (_MOST_LAGS - len(found))) if self.lags else ()
         past = carried_forward(y).to(y)
         columns = torch.cat([X, lagged_columns(past, torch.tensor(lags, dtype=torch.int64, device=X.device))], dim=-1)
         model, short = self._models(X, past, len(lags), warm_up.generator)
@@ -409,8 +410,3 @@ class Refitted(ExpertRecord):
             if isinstance(part, RBFKernel):
                 part.lengthscale = part.lengthscale * (_SHORT / _START)
         return model, short
-
-
-def _padded(lags: tuple[int, ...]) -> tuple[int, ...]:
-    """Lags padded with zeros to their largest possible number."""
-    return (*lags, *[0] * (_MOST_LAGS - len(lags)))
