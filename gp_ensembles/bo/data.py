@@ -9,6 +9,7 @@ from botorch.exceptions.warnings import InputDataWarning
 from botorch.models.transforms.input import InputTransform, Normalize
 from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.models.utils.assorted import fantasize as fantasize_flag
+from gpytorch.constraints import Positive
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from torch import Tensor
 
@@ -111,7 +112,7 @@ def normal_likelihood(noise: Tensor, known_noise: Tensor | None) -> GaussianLike
     r"""GPyTorch's likelihood with this noise variance, shape (\*b), or with known ones, (\*b, n) or (\*b, n, 1)."""
     if known_noise is not None:
         return FixedNoiseGaussianLikelihood(known_noise.squeeze(-1) if known_noise.shape[-1] == 1 else known_noise)
-    likelihood = GaussianLikelihood(batch_shape=noise.shape).to(noise)
+    likelihood = GaussianLikelihood(noise_constraint=Positive(), batch_shape=noise.shape).to(noise)
     likelihood.noise = noise.unsqueeze(-1)
     return likelihood
 

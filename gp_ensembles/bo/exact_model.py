@@ -39,12 +39,6 @@ from gp_ensembles.numerics.display import block_text, fields_text
 from gp_ensembles.numerics.exact_gp import Conditioned
 from gp_ensembles.numerics.gpytorch_types import Kernel
 
-_OF_SINGLE_TASK_GP = {
-    "covar_module": "its kernels are RBF and Matern ones of the smoothness given as kernels=",
-    "mean_module": "its kernels have a constant of unit prior variance instead of a mean",
-    "likelihood": "each process has a noise variance of its own; known ones are given as train_Yvar",
-}
-
 
 @final
 class ExactEnsembleModel(MixtureModel):
@@ -89,11 +83,12 @@ class ExactEnsembleModel(MixtureModel):
     lengthscale: Tensor
     outputscale: Tensor
     noise: Tensor
+    smoothness: Tensor
     _shapes: Tensor
     _categorical: Tensor | None
     _cache: tuple[Observations, Conditioned] | None
     _computed = ("_cache",)
-    _in_double = (*Hyperparameters._fields, "_shapes")
+    _in_double = (*Hyperparameters._fields, "smoothness", "_shapes")
 
     def __init__(
         self,
@@ -131,7 +126,8 @@ class ExactEnsembleModel(MixtureModel):
         numbers = X if own.categorical is None else X[..., ~own.categorical]
         if numbers.shape[-1]:
             check_min_max_scaling(numbers)  # warns: the priors of length scales are for the unit cube
-        self.register_buffer("_shapes", own.shapes)
+        self.register_buffer("_shapes", own.shapes, persistent=False)
+        self.register_buffer("smoothness", own.shapes.new_tensor(self.kernels))
         self.register_load_state_dict_pre_hook(_check_kernels)  # type: ignore[no-untyped-call]
         self.register_buffer("_categorical", own.categorical, persistent=False)
         start = exact_kernels.initial_hyperparameters(own, num_inputs)
@@ -434,7 +430,8 @@ class ExactEnsembleModel(MixtureModel):
 
 def _check_kernels(model: ExactEnsembleModel, state: Mapping[str, Any], prefix: str, *_: object) -> None:
     """Before hyperparameters are loaded: refuse those of other kernels."""
-    if not torch.equal(state.get(f"{prefix}_shapes", model._shapes).to(model._shapes), model._shapes):
+    own = model.smoothness
+    if not torch.equal(state.get(f"{prefix}smoothness", own).to(own), own):
         raise ValueError(f"the state is of other kernels than {model.kernels}; build the model with its kernels=")
 
 
@@ -444,11 +441,13 @@ BatchedMultiOutputGPyTorchModel.register(ExactEnsembleModel)  # of which BoTorch
 def _refuse(options: dict[str, Any]) -> None:
     """Refuse arguments that a ``SingleTaskGP`` has, with what to do instead, and others."""
     for name, value in options.items():
-        if name not in _OF_SINGLE_TASK_GP:
+        if name not in ("covar_module", "mean_module", "likelihood"):
             raise TypeError(f"an ExactEnsembleModel takes no argument {name!r}")
         if value is not None:
             raise UnsupportedError(
-                f"an ExactEnsembleModel takes no {name}: {_OF_SINGLE_TASK_GP[name]}; with your own, take a SingleTaskGP"
+                f"an ExactEnsembleModel takes no {name}: its kernels are RBF and Matern ones of the smoothness in "
+                f"kernels=, with a constant of unit prior variance instead of a mean, and a noise of their own or "
+                f"train_Yvar; with your own, take a SingleTaskGP"
             )
 
 

@@ -261,6 +261,7 @@ def test_transforms_that_are_set_stay():
 
 def test_presets_and_data_sets_make_models():
     X, Y = rows(30)
+    Y = Y + 3 * X[:, :1]
     by_preset = EnsembleModel(X, Y, ensemble=replace(oebe, bases=(LinearBasis(),)))
     assert by_preset.ensemble.num_experts == 3
     data = SupervisedDataset(X, Y, feature_names=["a", "b"], outcome_names=["y"])
