@@ -134,7 +134,7 @@ def _acquisition(
         model, _, zero = learned(name, _finite(column), 0.0)
         parts.append(WeightedAcquisition(model, partial(LogProbabilityOfFeasibility, constraints={0: (None, zero)})))
     if bool(feasible.any()):
-        clamped = Y.clamp_min(2 * Y.median() - Y.max())  # the best mirrored: how bad the others are says little
+        clamped = _without_outliers(Y)
         model, believed, best = learned(_OBJECTIVE, clamped, float(clamped[feasible].max()))
         best = max([best, *believed[:, 0].tolist()])
         parts.append(WeightedAcquisition(model, partial(LogExpectedImprovement, best_f=best)))
@@ -146,6 +146,11 @@ def _finite(values: Tensor) -> Tensor:
     """Infinite values as the largest finite one, with their own sign; as one if there is none."""
     bound = max(values[values.isfinite()].abs().tolist(), default=0.0) or 1.0
     return values.clamp(-bound, bound)
+
+
+def _without_outliers(Y: Tensor) -> Tensor:
+    """Values below the mirror image of the best about the median count as that: how bad they are says little."""
+    return Y.clamp_min(2 * Y.median() - Y.max())
 
 
 def _highest(

@@ -9,7 +9,13 @@ import yaml
 
 from gp_ensembles import meta_learners as rules
 from gp_ensembles.cli.config import load_config
-from gp_ensembles.ensembles.bases import Basis, FourierBasis, KernelDictionary, LinearBasis, RadialBasis
+from gp_ensembles.ensembles.bases import (
+    Basis,
+    FourierBasis,
+    KernelDictionary,
+    LinearBasis,
+    RadialBasis,
+)
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import PRESETS
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
