@@ -124,14 +124,8 @@ class Fleet:
     ) -> None:
         check_flag(self, "own_variances", own_variances)
         check_flag(self, "own_length_scales", own_length_scales)
-        more: dict[str, Any] = {
-            "warmup": warmup,
-            "seed": seed,
-            "impute": impute,
-            "clip": clip,
-            "on_bad_row": on_bad_row,
-        }
-        more.update(coverages=coverages, recalibrate=recalibrate)
+        more: dict[str, Any] = {"warmup": warmup, "seed": seed, "impute": impute, "on_bad_row": on_bad_row}
+        more.update(clip=clip, coverages=coverages, recalibrate=recalibrate)
         self.config: StreamConfig = fleet_settings(spec, dtype, device, **more)
         self.access: AccessLock = AccessLock()
         self.spec: EnsembleSpec = spec
