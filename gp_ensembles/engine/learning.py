@@ -90,7 +90,7 @@ class Learning:
                 suspect = 0 if stop == start + 1 else stop
                 if not suspect:
                     scatter(self._runners)
-                    with uninterrupted():  # what is shut out begins anew
+                    with uninterrupted():  # what is shut out is restarted
                         self._undo.append(shut_out(self._ensemble, self._bound, *block, start, error))
                     self._renew()
                     self._choose()
@@ -125,7 +125,7 @@ class Learning:
         return after, predictions._replace(responses=bound.responses) if bound.responses else predictions
 
     def _keep(self) -> None:
-        """Keep the state as the way back, once, before the call has changed anything."""
+        """Take a snapshot of the state, once, before the call has changed anything."""
         if not self._undo:
             self._undo.append(snapshot(self._bound.state, self._num_rows))
 

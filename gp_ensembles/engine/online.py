@@ -30,7 +30,8 @@ from gp_ensembles.engine.quarantine import (
 )
 from gp_ensembles.engine.recorded import CannotRecordError, Recording
 from gp_ensembles.engine.runners import SharedBases, find_shared_bases, make_contiguous
-from gp_ensembles.engine.state import EnsembleState, check_shapes, named_tensors, snapshot, state_from
+from gp_ensembles.engine.state import EnsembleState, check_shapes, named_tensors, state_from
+from gp_ensembles.engine.state import snapshot as state_snapshot
 from gp_ensembles.engine.upkeep import UpkeepReport, coming, maintain_
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import (
@@ -185,15 +186,15 @@ class OnlineEnsemble(nn.Module):
             except CannotRecordError as error:  # nothing was learned: once more by the host
                 self.why_eager = str(error)
 
-    def way_back(self, num_rows: int) -> Callable[[], None]:
-        """What brings the state back to what it is now, after at most so many more rows."""
-        restore = snapshot(self.state, num_rows)
+    def snapshot(self, num_rows: int) -> Callable[[], None]:
+        """A function that restores the present state, after at most ``num_rows`` rows were learned."""
+        restore = state_snapshot(self.state, num_rows)
 
-        def back() -> None:
+        def restore_all() -> None:
             restore()
             self._invalidate()
 
-        return back
+        return restore_all
 
     def _recording(self) -> Recording | None:
         """The recorded blocks; ``None`` where blocks are not recorded or an expert is in quarantine."""

@@ -125,12 +125,11 @@ class Fleet:
         on_bad_row: OnBadRow = "missing",
         folder: str | Path | None = None,
     ) -> None:
-        for name, flag in {"own_variances": own_variances, "own_length_scales": own_length_scales}.items():
-            check_flag(self, name, flag)
-        given = {"warmup": warmup, "seed": seed, "impute": impute, "clip": clip, "on_bad_row": on_bad_row}
-        self.config: StreamConfig = fleet_settings(
-            spec, dtype, device, coverages=coverages, recalibrate=recalibrate, **given
-        )
+        check_flag(self, "own_variances", own_variances)
+        check_flag(self, "own_length_scales", own_length_scales)
+        more: dict[str, Any] = {"warmup": warmup, "seed": seed, "impute": impute, "on_bad_row": on_bad_row}
+        more.update(clip=clip, coverages=coverages, recalibrate=recalibrate)
+        self.config: StreamConfig = fleet_settings(spec, dtype, device, **more)
         self.access: AccessLock = AccessLock()
         self.spec: EnsembleSpec = spec
         self.warmup: int = self.config.warmup

@@ -103,7 +103,7 @@ class PointMass:
         Returns: its predictions, and log probabilities of the point before each target, (N,).
         """
         labels, frequency, shares = point_labels(y, self.at), self._frequency, list[Tensor]()
-        undo = [part.way_back(len(y)) for part in (online, self.online)]
+        undo = [part.snapshot(len(y)) for part in (online, self.online)]
         try:
             of_others = online.learn(inputs, rows)
             predictions = self.online.learn(self._seen(inputs), Rows(labels.to(inputs), steps=rows.steps))

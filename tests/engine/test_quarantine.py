@@ -71,12 +71,12 @@ def test_while_it_is_out_it_has_no_weight_and_is_said_to_return():
     assert str(report).endswith("it has returned from its prior")
 
 
-def test_the_way_back_leads_before_a_failure():
+def test_the_snapshot_leads_before_a_failure():
     X, y = stream()
     online, other = (OnlineEnsemble(Ensemble(experts(), FixedShare())) for _ in range(2))
     for one in (online, other):
         one.observe(X[:FAIL], y[:FAIL])
-    back = online.way_back(5)
+    back = online.snapshot(5)
     break_(online)
     online.observe(X[FAIL : FAIL + 5], y[FAIL : FAIL + 5])
     assert len(online.failures) == 1
