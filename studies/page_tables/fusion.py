@@ -9,7 +9,7 @@ from studies.pages import Number, PageTable, mean, values
 
 
 def _fused(kept: str) -> Numbers:
-    """A row for each method, or ``METHOD: SCORE``, a column for experts, frequencies and half of the range of inputs."""
+    """A row for each method, or ``METHOD: SCORE``, a column for experts, frequencies and half of the inputs' range."""
 
     def numbers(row: str, setting: str) -> Sequence[Number]:
         experts, frequencies, width = setting.split()
