@@ -9,11 +9,12 @@ from studies.pages import Number, PageTable, mean, values
 
 
 def _fused(kept: str) -> Numbers:
-    """A row for each method, a column for experts, frequencies and half of the range of inputs."""
+    """A row for each method, or ``METHOD: SCORE``, a column for experts, frequencies and half of the inputs' range."""
 
-    def numbers(method: str, setting: str) -> Sequence[Number]:
+    def numbers(row: str, setting: str) -> Sequence[Number]:
         experts, frequencies, width = setting.split()
-        return [mean(kept, "nlpd", method=method, experts=experts, frequencies=frequencies, half_width=width)]
+        method, _, score = row.partition(": ")
+        return [mean(kept, score or "nlpd", method=method, experts=experts, frequencies=frequencies, half_width=width)]
 
     return numbers
 
@@ -48,6 +49,13 @@ TABLES = (
         _fused("fusion/figure-3a.csv"),
         ("2 30 1.0", "3 30 1.0", "4 30 1.0", "5 30 1.0", None),
         _FUSED,
+    ),
+    PageTable(
+        "fusion",
+        "| drawn noise | K = 2 |",
+        _fused("fusion/figure-3a_drawn-noise.csv"),
+        ("2 30 1.0", "3 30 1.0", "4 30 1.0", "5 30 1.0"),
+        {"the mixture itself": "MoGPE: truth", "R-hat of MoGPE": "MoGPE: rhat"},
     ),
     PageTable(
         "fusion",
