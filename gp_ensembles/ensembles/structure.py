@@ -98,7 +98,7 @@ _KINDS: tuple[type, ...] = (
     radial.RadialBasisFeatures, PriorVariance,
     CountLikelihood, classification.LogisticLikelihood, classification.MulticlassLikelihood,
     classification.OrdinalLikelihood, classification.Probit, predictive.GaussHermite, predictive.ProbitApproximation,
-    MarkovSwitching, BernoulliLikelihood, GaussianLikelihood, noise_models.HomoskedasticNoise,
+    MarkovSwitching, ReferenceAveraging, BernoulliLikelihood, GaussianLikelihood, noise_models.HomoskedasticNoise,
     quadrature.GaussHermiteQuadrature1D,
     kernels.MaternKernel, kernels.RBFKernel, kernels.ScaleKernel, constraints.GreaterThan, constraints.Positive,
     nn.ModuleList, nn.Softplus,
@@ -117,7 +117,6 @@ _SPECIAL: Mapping[type, Form] = {
     ClassifierAdapter: Form(_boosting_fields, boosted_classes),
     adapters.ColumnsAdapter: _given(adapters.ColumnsAdapter, "levels", "has_deviation"),
     external.TrainedModels: _given(external.TrainedModels),  # trained again on the rows of their state
-    ReferenceAveraging: _given(ReferenceAveraging, "rule", "references", "prior", "share"),
 }
 _FUNCTIONS = (torch.exp, torch.log, softplus, transforms.inv_softplus, states.gaussian_state, states.square_root_state)
 ENSEMBLES: Table = Table(

@@ -304,7 +304,7 @@ class ReferenceAveraging(MetaLearner):
         weights = torch.tensor([1 - prior, prior], dtype=torch.float64, device="cpu")
         stay = torch.diag_embed(torch.full_like(weights, 1 - share))
         self._between: MarkovSwitching = MarkovSwitching(stay + share * weights.unsqueeze(-1), weights)
-        self._places: dict[torch.device, Tensor] = {}
+        self._places: dict[str, Tensor] = {}  # on each device
 
     def init(self, num_experts: int, like: Tensor) -> MetaState:
         """State before any data.
@@ -393,9 +393,10 @@ class ReferenceAveraging(MetaLearner):
         return new, MetaOutput(found[:, :-1], scores)
 
     def _place(self, like: Tensor) -> Tensor:
-        if like.device not in self._places:
-            self._places[like.device] = torch.tensor(self.references, dtype=torch.int64, device=like.device)
-        return self._places[like.device]
+        device = str(like.device)
+        if device not in self._places:
+            self._places[device] = torch.tensor(self.references, dtype=torch.int64, device=like.device)
+        return self._places[device]
 
     def _joined(self, own: Tensor, theirs: Tensor, rule_weight: Tensor, reference_weight: Tensor) -> Tensor:
         """Log weights of all experts, (M, ...), from both parts' and the log weights (...) of these."""

@@ -99,7 +99,7 @@ def check(one, X, y, split, size, tolerance=1e-8):
     mean, variance = model.moments(X[split:])
     got_mean, got_variance = one.predict(state, X[split:])
     torch.testing.assert_close((got_mean, got_variance), (mean, variance), rtol=tolerance, atol=tolerance)
-    length = min(max(1, one.bind().room(state)), len(y) - split)
+    length = min(max(1, state.targets.shape[-1] - int(state.num_used.max()) - 1), len(y) - split)
     _, steps = one.update(state, X[split : split + length], y[split : split + length])
     for t in (0, length // 2, length - 1):  # one step ahead inside a block
         rows_known = slice(split - held, split + t)
