@@ -146,7 +146,7 @@ KIND_SWITCHES: dict[str, str] = {
     # The evidence of Gaussian noise on fixed features has a closed form.
     "experts/empirical_bayes.py": "the class whose noise and scale are profiled",
     # To become methods or entries of tables.
-    "bo/data.py": "which kinds observe numbers",
+    "bo/model.py": "which kinds observe numbers",
     "engine/input_checks.py": "likelihoods of a stream",
     "engine/ensemble.py": "likelihoods, and names of external models",
     "engine/external_report.py": "counts of external models",

@@ -106,7 +106,6 @@ PRIVATE_NAMES_OF_OTHERS = {
     "_repr_html_": "what notebooks call",
     "_exit": "of os: a process that ends at once",
     "_validate_args": "PyTorch's switch of its distributions' checks, which must stay as it is",
-    "_priors": "GPyTorch's modules keep their priors there",
     "_load_attempted": "BoTorch's note that it looked for its compiled functions",
     **dict.fromkeys(("_experiment", "_generation_strategy"), "Ax's client"),
     "_unit_test_params": "river asks for the settings of its checks",

@@ -15,7 +15,7 @@ from botorch.models.utils import check_min_max_scaling
 from botorch.posteriors.posterior import Posterior
 from botorch.utils.types import DEFAULT, _DefaultType
 from gpytorch.distributions import MultivariateNormal
-from gpytorch.kernels import MaternKernel, RBFKernel
+from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.mlls import MarginalLogLikelihood
 from linear_operator import to_linear_operator
@@ -192,7 +192,7 @@ class ExactEnsembleModel(MixtureModel):
 
     @property
     def covar_module(self) -> Kernel:
-        """The form of the heaviest process' kernel, to read length scales from, as TuRBO does.
+        """A copy of the heaviest process' kernel but for its constant, to read length scales from, as TuRBO does.
 
         Raises:
             AttributeError: If there are categories, several data sets or outputs: they have no such kernel.
@@ -205,8 +205,8 @@ class ExactEnsembleModel(MixtureModel):
         heaviest = int(self.log_weights.reshape(-1, self.num_experts).mean(0).argmax())
         nu, num_inputs = self.kernels[heaviest], self.lengthscale.shape[-1]
         base = RBFKernel(ard_num_dims=num_inputs) if math.isinf(nu) else MaternKernel(nu, ard_num_dims=num_inputs)
-        kernel: Kernel = base.to(self.data.X)
-        kernel.lengthscale = self.lengthscale[heaviest]
+        kernel: Kernel = _Scaled(base).to(self.data.X)
+        base.lengthscale, kernel.outputscale = self.lengthscale[heaviest], self.outputscale[heaviest]
         return kernel
 
     def joint(self, X: Tensor) -> MixturePosterior:
@@ -436,6 +436,17 @@ def _check_kernels(model: ExactEnsembleModel, state: Mapping[str, Any], prefix: 
 
 
 BatchedMultiOutputGPyTorchModel.register(ExactEnsembleModel)  # of which BoTorch asks for inputs (O, n, D)
+
+
+@final
+class _Scaled(ScaleKernel):  # type: ignore[misc]
+    """A kernel with an output scale whose length scales can be read, as those of a ``SingleTaskGP``, but not set."""
+
+    @property
+    def lengthscale(self) -> Tensor:
+        """Those of the kernel that is scaled."""
+        scales: Tensor = self.base_kernel.lengthscale
+        return scales
 
 
 def _refuse(options: dict[str, Any]) -> None:

@@ -213,7 +213,8 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
                 "a posterior_transform needs normal components and a linear outcome transform; give an objective "
                 "instead"
             )
-        return posterior_transform(posterior, X)
+        changed: Posterior = posterior_transform(posterior, X)
+        return changed
 
     def _standing(self, posterior: Posterior) -> Posterior:
         """What stands for a mixture: its members, or its only component."""

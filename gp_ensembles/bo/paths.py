@@ -10,7 +10,7 @@ rows, and as good as the features far from them.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn, TypeAlias, final
 
@@ -35,7 +35,7 @@ _Function: TypeAlias = Callable[[Tensor], Tensor]  # values (..., K, N) at X (..
 class ExactPath(SamplePath):
     """Functions drawn from the posterior of an ``ExactEnsembleModel``; data sets and outputs are last in the batch."""
 
-    def __init__(self, model: ExactEnsembleModel, shape: torch.Size, draws: list[tuple[Tensor, _Function]]) -> None:
+    def __init__(self, model: ExactEnsembleModel, shape: torch.Size, draws: Sequence[tuple[Tensor, _Function]]) -> None:
         super().__init__()
         self.model: ExactEnsembleModel = model
         self.shape = shape
@@ -105,7 +105,8 @@ def _prior(nu: float, own: Hyperparameters, count: int, X: Tensor) -> tuple[_Fun
     def prior(X: Tensor) -> Tensor:
         phases = X @ frequencies.mT
         features = torch.cat([phases.cos(), phases.sin()], dim=-1)
-        return (features @ weights.unsqueeze(-1)).squeeze(-1) + constants
+        values: Tensor = (features @ weights.unsqueeze(-1)).squeeze(-1) + constants
+        return values
 
     return prior, errors
 
@@ -164,13 +165,18 @@ def thompson(
         raise UnsupportedError(
             "the maximum is of one output of one data set; scalarize, or take BoTorch's PathwiseThompsonSampling"
         )
+    low, high = bounds
+
+    def within(u: Tensor) -> Tensor:  # from the unit cube, whose points BoTorch draws also where bounds are equal
+        return torch.lerp(low, high, u.to(bounds))
+
     seed = int(torch.randint(2**31 - 1, (), generator=generator, device=generator_device(generator)))
     with manual_seed(seed):
         paths = draw_matheron_paths(model, torch.Size([q]))
         unit = torch.stack([torch.zeros_like(bounds[0]), torch.ones_like(bounds[0])])
-        scaled = GenericDeterministicModel(lambda u: paths(torch.lerp(*bounds, u.to(bounds))).unsqueeze(-1).to(u))
+        scaled = GenericDeterministicModel(lambda u: paths(within(u)).unsqueeze(-1).to(u))
         best, _ = optimize_posterior_samples(scaled, unit.cpu(), raw_samples, num_restarts)
-    return torch.lerp(*bounds, best.detach().to(bounds))
+    return within(best.detach())
 
 
 @DrawMatheronPaths.register(MixtureModel)  # type: ignore[untyped-decorator]

@@ -218,7 +218,8 @@ class MixturePosterior(Posterior):
         num_points, num_outputs = self.point_shape
         choices, normals = base_samples.split([num_outputs, num_points * num_outputs], -1)
         which = selected(self.own_log_weights, torch.special.ndtr(choices).unsqueeze(-1)).mT  # (..., 1, O)
-        draws = normals = normals.unflatten(-1, (num_points, num_outputs))
+        normals = normals.unflatten(-1, (num_points, num_outputs))
+        draws: Tensor = normals
         factors = covariance_factors(self.component_covariance)
         for expert in which.unique().tolist():
             scaled = torch.einsum("...oij,...jo->...io", factors[..., expert, :, :, :], normals)
@@ -361,7 +362,8 @@ def output_covariances(posterior: GPyTorchPosterior) -> Tensor:
     r"""The covariance of each output, shape (\*batch, O, q, q); covariances between outputs are left out."""
     normal = posterior.distribution
     if not isinstance(normal, MultitaskMultivariateNormal):
-        return normal.covariance_matrix.unsqueeze(-3)
+        covariance: Tensor = normal.covariance_matrix
+        return covariance.unsqueeze(-3)
     sizes = normal.event_shape if normal._interleaved else normal.event_shape[::-1]
     blocks = normal.covariance_matrix.unflatten(-1, sizes).unflatten(-3, sizes)
     output = -3 if normal._interleaved else -4

@@ -37,10 +37,6 @@ def kind(request):
         yield request.param
 
 
-def eight_members(*arguments, **options):
-    return ExactEnsembleModel(*arguments, **options, members=8)
-
-
 def hill(X, top=(0.3, 0.7)):
     """Highest at its top, where it is one."""
     return (-4 * (X - X.new_tensor(top)).square().sum(-1, keepdim=True)).exp()
@@ -181,10 +177,6 @@ def test_one_shot_knowledge_gradient(kind):
     assert -0.02 < float(value) < 0.5
 
 
-MANY_OF_ONE = pytest.mark.parametrize("kind", [SingleTaskGP, eight_members], indirect=True)
-
-
-@MANY_OF_ONE
 @pytest.mark.parametrize("measure", [VaR, CVaR])
 def test_inputs_that_are_perturbed(kind, measure):
     """Risk averse: a sharp hill is not worth a walk on its edge, a broad one is."""
@@ -199,21 +191,6 @@ def test_inputs_that_are_perturbed(kind, measure):
     assert (found - found.new_tensor([0.7, 0.7])).norm() < 0.35
 
 
-def test_noisy_improvement_of_many_rows_made_of_one_needs_cached_roots():
-    """Why the two above have members: BoTorch fails with its own models, too, where roots are not cached."""
-    X = design(4)
-    model = SingleTaskGP(X, hill(X), input_transform=InputPerturbation(torch.zeros(3, 2, dtype=torch.float64)))
-    for own, cache_root in (
-        (model, False),
-        (ExactEnsembleModel(X, hill(X), input_transform=model.input_transform), None),
-    ):
-        sampler = SobolQMCNormalSampler(Size([8]), seed=0)
-        acquisition = qLogNoisyExpectedImprovement(own, X, sampler, VaR(0.8, 3), cache_root=cache_root)
-        with pytest.raises(RuntimeError, match="split_with_sizes"):
-            acquisition(X[:1])
-
-
-@MANY_OF_ONE
 def test_environment_that_is_averaged(kind):
     """A third input that nobody chooses: appended to points, and its conditional value at risk maximized."""
     X = draw_sobol_samples(torch.tensor([[0.0] * 3, [1.0] * 3], dtype=torch.float64), 20, 1, seed=3).squeeze(-2)
