@@ -191,3 +191,13 @@ def test_functions_of_time_are_not_fast_where_past_targets_tell_them(generator):
         online = replace(PRESETS["oebe"], bases=(start,), lags=lags).fit(X, (70 * X[:, 0]).sin(), generator=generator)
         (scales,) = (part.lengthscale for part in online.ensemble.experts[0].modules() if isinstance(part, RBFKernel))
         assert bool((scales < 0.15).all()) == is_fast
+
+
+@pytest.mark.parametrize("speed", [75, 80, 120])
+def test_random_features_find_fast_functions(speed):
+    # The exact process has length scales whose spectrum hardly reaches the frequency: few draws of it do not.
+    X = torch.linspace(0, 1, 120, dtype=torch.float64).unsqueeze(-1)
+    spec = replace(PRESETS["oebe"], bases=(bases.FourierBasis(starts=(0.2, 0.7)),), rank_on_warm_up=True)
+    found = spec.fit(X, (speed * X[:, 0]).sin(), generator=torch.Generator().manual_seed(0))
+    between = (X[:-1] + X[1:]) / 2
+    assert float((found.predict(between).mean - (speed * between[:, 0]).sin()).square().mean()) < 0.01
