@@ -107,7 +107,7 @@ TABLE = {
     "papers": ("", ""),
     # numpy: the language of scikit-learn. pandas: tables of river and others. bo, botorch: what Optuna's sampler asks.
     "estimators": (
-        "bo distributions engine ensembles streaming tables",
+        "bo distributions engine ensembles numerics streaming tables",
         "numpy pandas sklearn river skpro sktime optuna botorch",
     ),
     # numpy: the language of matplotlib.

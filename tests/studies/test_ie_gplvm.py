@@ -121,7 +121,7 @@ def test_the_bound_of_places_is_the_sum_of_the_bounds_of_the_columns():
     for y in Y.T:
         covariance, likelihood = ScaleKernel(RBFKernel()).double(), GaussianLikelihood().double()
         covariance.base_kernel.lengthscale, covariance.outputscale, likelihood.noise = logs.exp().tolist()
-        total += SparseGP(X, y, Z, covariance, likelihood, ZeroMean(), approximation=VFE(), nugget=1e-6).objective()
+        total += SparseGP(X, y, Z, covariance, likelihood, ZeroMean(), approximation=VFE, nugget=1e-6).objective()
     torch.testing.assert_close(collapsed_bound(X, Z, logs, Y), total.detach(), rtol=1e-4, atol=0)
 
 
