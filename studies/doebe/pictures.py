@@ -182,8 +182,9 @@ def _draw_curves(results: Results[Plan], path: Path, kind: str, what: str) -> No
             width = 2.0 if len(method.families) > 1 else 1.1
             axis.plot(x, mean, style, color=color, linewidth=width, label=method.name)
             axis.fill_between(x, mean - spread, mean + spread, color=color, alpha=0.15, linewidth=0)
-            ends += mean[len(mean) // 10 :].tolist()
+            ends += (mean + spread if kind == "error" else mean[len(mean) // 10 :]).tolist()
         label(axis, name, "rows seen after the warm-up", what)
+        axis.locator_params("x", nbins=4)
         _limit(axis, ends, kind)
     for axis in axes[len(sets) :]:
         axis.set_visible(False)
@@ -196,6 +197,7 @@ def _limit(axis: "Axes", values: list[float], kind: str) -> None:
     """Leave out what stands before a tenth of the stream, where curves are steep, and the worst of what comes after.
 
     Squared errors of good and bad methods lie decades apart: their axis is logarithmic, and nothing after is left out.
+    Of shares of wrong classes the bands are shown, from the first row.
     """
     known = np.array([value for value in values if math.isfinite(value)])
     lowest, highest, middle = float(known.min()), float(known.max()), float(np.quantile(known, 0.5))

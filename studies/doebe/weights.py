@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -78,6 +79,8 @@ def summary(run: Run, y: Tensor) -> dict[str, float]:
 def draw_weights(rows: Sequence[float], weights: Mapping[str, Sequence[float]], name: str, path: Path) -> None:
     """The dynamic expert's weight over time, a panel for each rule; as in the paper's Figure 3, rows on a log axis.
 
+    Lines are means over rows within a tenth of each; the weights themselves are faint behind them.
+
     Raises:
         ImportError: If matplotlib is not installed.
     """
@@ -85,8 +88,13 @@ def draw_weights(rows: Sequence[float], weights: Mapping[str, Sequence[float]], 
     from gp_ensembles.plots.canvas import SERIES, label, new_figure
 
     figure, axes = new_figure(1, len(weights), 3.6 * len(weights), 2.8)
+    places = np.array(rows)
     for axis, (rule, curve), color in zip(axes, weights.items(), SERIES, strict=False):
-        axis.plot(rows, [math.exp(value) for value in curve], color=color, linewidth=1.1)
+        weight = np.exp(curve)
+        sums = np.concatenate([[0.0], weight.cumsum()])
+        low, high = np.searchsorted(places, 0.9 * places), np.searchsorted(places, 1.1 * places, "right")
+        axis.plot(places, weight, color=color, linewidth=0.3, alpha=0.3)
+        axis.plot(places, (sums[high] - sums[low]) / (high - low), color=color, linewidth=1.6)
         label(axis, rule, f"rows of {name} after the warm-up", "weight of the dynamic expert")
         axis.set_xscale("log")
         axis.set_ylim(-0.03, 1.03)

@@ -6,7 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.metrics.regret_bounds import fixed_share_bound
+from gp_ensembles.meta_learners import sticky_transition
+from gp_ensembles.metrics.regret_bounds import path_prior_bound
 from gp_ensembles.numerics import normal
 
 
@@ -55,9 +56,17 @@ def batch_estimate(Phi: Tensor, y: Tensor, noise: Tensor, prior_variance: Tensor
 
 
 def switching_bound(num_experts: int, num_steps: int, num_switches: int, stay: float) -> float:
-    """Most that sticky switching loses to experts in turn with S switches: that of fixed share which stays as often."""
-    share = (1 - stay) * num_experts / max(num_experts - 1, 1)
-    return fixed_share_bound(num_experts, num_steps, num_switches, share)
+    """Most that sticky switching loses to experts in turn with S switches: minus the log probability of such a path.
+
+    It is infinite where the chain cannot take the path: for ``stay=0`` if a step does not switch, for 1 if one does.
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
+    if not 0 <= num_switches < num_steps:
+        raise ValueError(f"a sequence of {num_steps} steps cannot switch {num_switches} times")
+    path = torch.arange(num_steps, dtype=torch.int64, device="cpu").clamp_max(num_switches) % 2
+    return path_prior_bound(sticky_transition(num_experts, stay), path)
 
 
 def static_bound(

@@ -238,3 +238,18 @@ METHODS = {
     ),
     "umap": LatentMethod("umap-learn with its defaults", False, "umap"),
 }  # fmt: skip
+# As the page's table and the picture name them, in the order of the table.
+LABELS = {
+    "ie_gplvm_one_space": "IE-GPLVM, in one latent space",
+    "ie_gplvm": "IE-GPLVM, each row as reported",
+    "sie_gplvm_one_space": "switching, in one latent space",
+    "sie_gplvm": "switching, each row as reported",
+    "die_gplvm_one_space": "dynamic, in one latent space",
+    "die_gplvm": "dynamic, each row as reported",
+    "gplvm": "GPLVM, all rows at once",
+    "bayesian_gplvm": "GPyTorch's Bayesian GPLVM, all rows at once",
+    "pca": "principal components",
+    "incremental_pca": "incremental principal components",
+    "kernel_pca": "kernel principal components",
+    "umap": "UMAP, all rows at once",
+}

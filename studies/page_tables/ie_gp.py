@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from statistics import median
 
+from studies.ie_gplvm.methods import LABELS
 from studies.page_tables.shared import Numbers, lines
 from studies.pages import Number, PageTable, mean, values
 
@@ -25,7 +26,7 @@ def _embedded(method: str, column: str) -> Sequence[Number]:
     name, _, timed = column.partition(" ")
     kept = f"ie-gp/figure-7_{name}.csv"
     if timed:
-        return [Number(median(values(kept, "cpu_seconds" if method != "kernel_pca" else "seconds", method=method)))]
+        return [Number(median(values(kept, "cpu_seconds", method=method)))]
     errors = values(kept, "error", method=method)
     shown = (median(errors), min(errors), max(errors)) if len(errors) > 1 else errors
     return [Number(100 * value) for value in shown]
@@ -85,19 +86,7 @@ TABLES = (
         "ie_gp",
         "| error, percent | oil_flow |",
         _embedded,
-        ("oil-flow", "oil-flow seconds", "digits", "usps", "usps seconds"),
-        {
-            "IE-GPLVM, in one latent space": "ie_gplvm_one_space",
-            "the same, each row as it was reported": "ie_gplvm",
-            "switching, in one space": "sie_gplvm_one_space",
-            "switching, as it was reported": "sie_gplvm",
-            "dynamic, in one space": "die_gplvm_one_space",
-            "dynamic, as it was reported": "die_gplvm",
-            "GPLVM, all rows at once": "gplvm",
-            "GPyTorch's Bayesian GPLVM, all rows at once": "bayesian_gplvm",
-            "principal components": "pca",
-            "incremental principal components": "incremental_pca",
-            "kernel principal components": "kernel_pca",
-        },
+        ("oil-flow", "oil-flow seconds", "digits", "digits seconds", "usps", "usps seconds"),
+        {label: method for method, label in LABELS.items()},
     ),
 )

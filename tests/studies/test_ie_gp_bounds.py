@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pytest
 import scipy.stats
 import torch
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from gp_ensembles.filters import gaussian_state, update_block
 from gp_ensembles.meta_learners import BayesianModelAveraging
 from gp_ensembles.meta_learners.base import weigh_observed
 from gp_ensembles.numerics import normal
-from studies.ie_gp.bounds import batch_estimate, static_bound
+from studies.ie_gp.bounds import batch_estimate, static_bound, switching_bound
 
 SEEDS = st.integers(0, 10_000)
 
@@ -110,3 +111,16 @@ def test_static_bound_is_met_by_orthogonal_features():
     norm2, mean_size = estimate.weights.square().sum(), Phi.square().sum(-1).mean()
     bound = static_bound(norm2, prior_variance, noise, 5, 20, mean_size, 1)
     torch.testing.assert_close(estimate.cost, bound, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("stay", [0.05, 0.3, 0.99])
+def test_the_switching_bound_counts_switches_and_stays(stay):
+    expected = math.log(3) - 2 * math.log((1 - stay) / 2) - 7 * math.log(stay)
+    assert switching_bound(3, 10, 2, stay) == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_switching_bound_of_a_chain_that_never_stays_or_always_does():
+    assert switching_bound(3, 10, 9, 0.0) == pytest.approx(math.log(3) + 9 * math.log(2), rel=1e-12)
+    assert switching_bound(3, 10, 8, 0.0) == math.inf == switching_bound(3, 10, 1, 1.0)
+    with pytest.raises(ValueError, match="stay must be a probability"):
+        switching_bound(3, 10, 1, -0.1)
