@@ -165,6 +165,10 @@ class EnsembleModel(MixtureModel):
         self._check_domain(rows.X)
         self._learned()
 
+    def fit(self) -> Self:
+        """The model itself: a record was fitted when it was made, an ensemble has hyperparameters of its own."""
+        return self.eval()
+
     def custom_fit(self, mll: MarginalLogLikelihood, **_: Any) -> MarginalLogLikelihood:
         """What BoTorch's ``fit_gpytorch_mll`` calls: nothing, for the ensemble has its hyperparameters."""
         return mll.eval()
