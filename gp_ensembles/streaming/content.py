@@ -23,7 +23,6 @@ from gp_ensembles.streaming.predictions import class_distribution
 from gp_ensembles.streaming.reports import AnomalyCounts
 
 
-
 def _latent_fields(one: LatentMixture) -> dict[str, Any]:
     """Of classes their probabilities, without the experts; of counts all."""
     try:

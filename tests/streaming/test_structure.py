@@ -1,12 +1,15 @@
 """Files hold what was built: kinds in a closed table, of windows the rows in use; a model goes on to the bit."""
 
 import hashlib
+import inspect
 import json
 from dataclasses import replace
 
 import pytest
 import torch
+from gpytorch.kernels import MaternKernel, RBFKernel, RQKernel, ScaleKernel, SpectralMixtureKernel
 
+from gp_ensembles import features, likelihoods
 from gp_ensembles.cli.scored_stream import SCORED
 from gp_ensembles.ensembles.bases import FourierBasis, KernelDictionary, LinearBasis, RadialBasis
 from gp_ensembles.ensembles.build import FitSettings
@@ -117,9 +120,32 @@ def test_only_kinds_of_the_table_are_written_and_read():
     refused(TypeError, "Own has no name in files", lambda: to_plain(Own(), ENSEMBLES))
     shared.append(shared)
     refused(TypeError, "a list that refers to itself", lambda: to_plain(things, ENSEMBLES))
-    for objects in ('[["os.system"]]', '[["Own",{}]]', '[["list",[0]]]', '[["Quarantine",{"until":1}]]', "[", "[[[]]]"):
-        with pytest.raises((LookupError, TypeError, json.JSONDecodeError)):
+    twice = [["tuple"], *(["tuple", [place], [place]] for place in range(60))]  # each doubles what the one before holds
+    for objects in (
+        '[["os.system"]]', '[["Own",{}]]', '[["list",[0]]]', '[["list",1],["list",[-1]]]', "[", "[[[]]]",
+        '[["Quarantine",{"until":1}]]', '[["LinearBasis",{"a":1}]]', '[["TargetLags",{}]]', '[["Positive",{"a b":1}]]',
+        json.dumps([*twice, ["set", [60]], ["list", [61]]]),
+    ):  # fmt: skip
+        with pytest.raises((LookupError, TypeError, RecursionError, json.JSONDecodeError)):
             from_plain({**plain, "objects": objects}, ENSEMBLES)
+
+
+def test_what_was_read_is_checked_as_what_was_given():
+    plain = to_plain(StreamConfig(SPEC, warmup=3517), SCORED)
+    damaged = {**plain, "objects": plain["objects"].replace("3517", "-5")}
+    refused(TypeError, "StreamConfig: warmup is -5", lambda: from_plain(damaged, SCORED))
+
+
+def test_files_hold_whatever_an_expert_consists_of():
+    for package in (features, likelihoods):
+        for kind in map(vars(package).__getitem__, package.__all__):
+            assert inspect.isabstract(kind) or kind in ENSEMBLES.forms, kind
+    X, parts = rows(20)[0], [MaternKernel(), RQKernel(), SpectralMixtureKernel(2), RBFKernel() + MaternKernel()]
+    maps = [features.RandomFourierFeatures.from_kernel(part.double(), 2, 5) for part in map(ScaleKernel, parts)]
+    maps.append(features.HilbertTensorFeatures.from_data(ScaleKernel(RBFKernel()).double(), X, 4))
+    maps.append(features.InducingPointFeatures(ScaleKernel(RBFKernel()).double(), X[:5]))
+    for one in maps:
+        assert torch.equal(from_plain(to_plain(one, ENSEMBLES), ENSEMBLES).bind()(X), one.bind()(X))
 
 
 def test_whoever_changes_what_a_file_holds_changes_its_version():
