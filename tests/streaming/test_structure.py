@@ -140,8 +140,11 @@ def test_files_hold_whatever_an_expert_consists_of():
     for package in (features, likelihoods):
         for kind in map(vars(package).__getitem__, package.__all__):
             assert inspect.isabstract(kind) or kind in ENSEMBLES.forms, kind
-    X, parts = rows(20)[0], [MaternKernel(), RQKernel(), SpectralMixtureKernel(2), RBFKernel() + MaternKernel()]
-    maps = [features.RandomFourierFeatures.from_kernel(part.double(), 2, 5) for part in map(ScaleKernel, parts)]
+    X, parts = (
+        rows(20)[0],
+        [MaternKernel(), RQKernel(), SpectralMixtureKernel(2, ard_num_dims=2), RBFKernel() + MaternKernel()],
+    )
+    maps = [features.RandomFourierFeatures.from_kernel(part.double(), 2, 6) for part in map(ScaleKernel, parts)]
     maps.append(features.HilbertTensorFeatures.from_data(ScaleKernel(RBFKernel()).double(), X, 4))
     maps.append(features.InducingPointFeatures(ScaleKernel(RBFKernel()).double(), X[:5]))
     for one in maps:
