@@ -35,6 +35,21 @@ from gp_ensembles.streaming.reports import AnomalyCounts, ColumnReport, column_r
 from gp_ensembles.streaming.warm_up import FirstRows, keep, start
 from gp_ensembles.streaming.warm_up_rows import num_warm_up_rows, warn_of_waiting
 
+_KEPT = frozenset(
+    (
+        "config",
+        "feature_names",
+        "online",
+        "warm_X",
+        "warm_y",
+        "_calibration",
+        "anomaly_counts",
+        "_path",
+        "_followed",
+        "point",
+    )
+)
+
 
 @guarded(writes=["fit", "observe", "maintain"], reads=["predict", "predict_interval", "forecast", "weights", "save"])
 class OnlineModel:
@@ -338,8 +353,10 @@ class OnlineModel:
         known = from_plain(content, STREAMS)
         if device is not None:
             known["config"] = replace(known["config"], device=device)
-        model = cls(known["config"], known["feature_names"])
-        vars(model).update(known)
+        if lacking := _KEPT - known.keys():
+            raise KeyError(f"there is no {', '.join(sorted(lacking))}")
+        model = cls.__new__(cls)
+        vars(model).update(known, access=AccessLock(), device=known["config"].torch_device, _row=None)
         model._move()
         model._compile_now()
         return model

@@ -27,9 +27,10 @@ from gp_ensembles.ensembles.targets import (
 )
 from gp_ensembles.experts import LBFGS
 from gp_ensembles.files.structure import from_plain, to_plain
-from gp_ensembles.meta_learners import BayesianModelAveraging
+from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare, ReferenceAveraging
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.content import KIND
+from tests.pretend_device import pretend_device
 from tests.refusals import refused
 
 WINDOWS = (WindowGP(num_rows=40), WindowGP(num_rows=30, refit_every=50, name="refitted"))
@@ -149,6 +150,15 @@ def test_files_hold_whatever_an_expert_consists_of():
     maps.append(features.InducingPointFeatures(ScaleKernel(RBFKernel()).double(), X[:5]))
     for one in maps:
         assert torch.equal(from_plain(to_plain(one, ENSEMBLES), ENSEMBLES).bind()(X), one.bind()(X))
+
+
+def test_a_rule_in_a_file_of_another_device_goes_on_there():
+    with pretend_device():
+        log_prob = torch.arange(12, dtype=torch.float64, device="cuda").reshape(3, 4)
+        rule = ReferenceAveraging(FixedShare(), [1]).to("cuda")
+        ours = rule.update_block(rule.init(3, log_prob), log_prob)[1].log_prob
+        again = from_plain(to_plain(rule, ENSEMBLES), ENSEMBLES).to("cuda")
+        assert torch.equal(again.update_block(again.init(3, log_prob), log_prob)[1].log_prob, ours)
 
 
 def test_whoever_changes_what_a_file_holds_changes_its_version():
