@@ -35,20 +35,10 @@ from gp_ensembles.streaming.reports import AnomalyCounts, ColumnReport, column_r
 from gp_ensembles.streaming.warm_up import FirstRows, keep, start
 from gp_ensembles.streaming.warm_up_rows import num_warm_up_rows, warn_of_waiting
 
-_KEPT = frozenset(
-    (
-        "config",
-        "feature_names",
-        "online",
-        "warm_X",
-        "warm_y",
-        "_calibration",
-        "anomaly_counts",
-        "_path",
-        "_followed",
-        "point",
-    )
-)
+_KEPT = {  # whatever else, a file has these
+    "config", "feature_names", "online", "warm_X", "warm_y", "anomaly_counts", "point", "_calibration", "_path",
+    "_followed",
+}  # fmt: skip
 
 
 @guarded(writes=["fit", "observe", "maintain"], reads=["predict", "predict_interval", "forecast", "weights", "save"])

@@ -135,6 +135,8 @@ def test_what_was_read_is_checked_as_what_was_given():
     plain = to_plain(StreamConfig(SPEC, warmup=3517), SCORED)
     damaged = {**plain, "objects": plain["objects"].replace("3517", "-5")}
     refused(TypeError, "StreamConfig: warmup is -5", lambda: from_plain(damaged, SCORED))
+    lacking = to_plain({"config": StreamConfig(SPEC)}, SCORED)
+    refused(KeyError, "there is no .*_followed", lambda: OnlineModel.from_content(lacking))
 
 
 def test_files_hold_whatever_an_expert_consists_of():
