@@ -25,6 +25,7 @@ from gp_ensembles.cli.summary import device_name
 from gp_ensembles.cli.tables import TABLES, TableRequest
 from gp_ensembles.cli.text_tables import as_csv, csv_line
 from gp_ensembles.cli.writing import CHECKPOINT, PREDICTIONS, SUMMARY
+from gp_ensembles.files.checkpoint import fitting
 from gp_ensembles.files.operations import remove_if_possible
 from gp_ensembles.files.replacing import PARTIAL, GrowingTable, complete, copy_file, staged, write_json, write_text
 from gp_ensembles.files.structure import from_plain, to_plain
@@ -37,6 +38,7 @@ from gp_ensembles.tables.rows import Rows
 
 FLEET, SERIES = "fleet", "series.csv"
 BATCH_ROWS = 10_000  # rows learned together
+_REMEDY = "run stream again"
 _WARM_UP = 200  # rows of each series
 
 
@@ -82,7 +84,9 @@ def resume_series(
     folder = _folder(checkpoint)
     complete(folder)
     stopped = SeriesRun.load(folder, device)
-    rows = table.reopen(from_plain(Fleet.notes_in(folder / FLEET)["columns"], _RUNS))
+    with fitting(folder / FLEET, _REMEDY):
+        columns = from_plain(Fleet.notes_in(folder / FLEET)["columns"], _RUNS)
+    rows = table.reopen(columns)
     in_place = output.out.resolve() == folder.resolve()
     is_unfinished = stopped.is_unfinished(folder)
     if is_unfinished or skip_seen:
@@ -172,8 +176,9 @@ class SeriesRun:
     def load(cls, folder: Path, device: str | None = None) -> "SeriesRun":
         """The run saved in a folder."""
         notes = Fleet.notes_in(folder / FLEET)
-        run = cls(Fleet.load(folder / FLEET, device=notes["device"] if device is None else device))
-        vars(run).update(from_plain(notes["run"], _RUNS))
+        with fitting(folder / FLEET, _REMEDY):
+            run = cls(Fleet.load(folder / FLEET, device=notes["device"] if device is None else device))
+            vars(run).update(from_plain(notes["run"], _RUNS))
         return run
 
     def is_unfinished(self, folder: Path) -> bool:

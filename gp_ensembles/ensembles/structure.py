@@ -28,13 +28,13 @@ from gp_ensembles.experts.classifiers import ClassifierAdapter, boosted_classes
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.laplace import LaplaceExpert
 from gp_ensembles.experts.multi_output import MultiOutputExpert
-from gp_ensembles.features import additive, compose, fourier, hilbert, linear, radial
+from gp_ensembles.features import additive, compose, fourier, hilbert, inducing, linear, radial
 from gp_ensembles.features.base import PriorVariance
 from gp_ensembles.files.structure import Form, Table
 from gp_ensembles.filters import states, transitions
 from gp_ensembles.filters.states import WindowState
 from gp_ensembles.innovations.bank import InnovationBank, InnovationState
-from gp_ensembles.likelihoods import CountLikelihood, classification, predictive
+from gp_ensembles.likelihoods import CountLikelihood, LogPoissonLikelihood, classification, predictive
 from gp_ensembles.meta_learners import MarkovSwitching, ReferenceAveraging
 from gp_ensembles.meta_learners.base import MetaState
 
@@ -94,13 +94,15 @@ _KINDS: tuple[type, ...] = (
     transitions.StabilizedForgetting,
     additive.AdditivePolynomialFeatures, additive.AdditiveSplineFeatures, compose.Clamp, compose.Concatenate,
     compose.SelectColumns, fourier.OptimizedFourierFeatures, fourier.RandomFourierFeatures,
-    hilbert.HilbertAdditiveFeatures, linear.ConstantFeatures, linear.InputFeatures, linear.LinearFeatures,
+    hilbert.HilbertAdditiveFeatures, hilbert.HilbertTensorFeatures, inducing.InducingPointFeatures,
+    linear.ConstantFeatures, linear.InputFeatures, linear.LinearFeatures,
     radial.RadialBasisFeatures, PriorVariance,
-    CountLikelihood, classification.LogisticLikelihood, classification.MulticlassLikelihood,
+    CountLikelihood, LogPoissonLikelihood, classification.LogisticLikelihood, classification.MulticlassLikelihood,
     classification.OrdinalLikelihood, classification.Probit, predictive.GaussHermite, predictive.ProbitApproximation,
     MarkovSwitching, ReferenceAveraging, BernoulliLikelihood, GaussianLikelihood, noise_models.HomoskedasticNoise,
     quadrature.GaussHermiteQuadrature1D,
-    kernels.MaternKernel, kernels.RBFKernel, kernels.ScaleKernel, constraints.GreaterThan, constraints.Positive,
+    kernels.AdditiveKernel, kernels.MaternKernel, kernels.RBFKernel, kernels.RQKernel, kernels.ScaleKernel,
+    kernels.SpectralMixtureKernel, constraints.GreaterThan, constraints.Positive,
     nn.ModuleList, nn.Softplus,
 )  # fmt: skip
 

@@ -13,6 +13,7 @@ import platform
 import struct
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
@@ -86,8 +87,15 @@ def read_checkpoint(path: Path, kind: Kind) -> dict[str, Any]:
 def rebuilt(path: Path, kind: Kind, build: Callable[[dict[str, Any]], Built], remedy: str) -> Built:
     """What a function makes of the content of a file; ValueError, with a remedy, if it does not fit this version."""
     content = read_checkpoint(path, kind)
-    try:
+    with fitting(path, remedy):
         return build(content)
+
+
+@contextmanager
+def fitting(path: Path, remedy: str) -> Iterator[None]:
+    """While an object is made of what a file holds: ValueError, with a remedy, if it does not fit this version."""
+    try:
+        yield
     except (LookupError, TypeError, AttributeError, RuntimeError, json.JSONDecodeError) as error:
         reason = str(error).split("\n", 1)[0]
         raise ValueError(f"{path} does not fit this version of the library ({reason}); {remedy}") from error

@@ -6,16 +6,19 @@ The text is a list of objects in JSON, each after all that it refers to: its kin
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from gp_ensembles.files.checkpoint import solid
+from gp_ensembles.files.checkpoint import MOST_PARTS, solid
 
 _ITSELF = (bool, int, float, str, type(None))
 _LIKE: tuple[tuple[type, Any], ...] = (Integral, int), (Real, float), (str, str)  # as those of numpy
+_MOST = 10 * MOST_PARTS  # objects that one stands for, where a shared one counts each time
 _IN_MODULES = ("_parameters", "_buffers", "_modules", "_constraints", "_priors")  # of what every module has
 
 
@@ -30,20 +33,25 @@ class Form(NamedTuple):
         """That of a class whose objects are as their attributes say; ``bases`` make what every module has."""
         if issubclass(kind, tuple):
             return cls(lambda thing: thing._asdict(), kind)
+        if is_dataclass(kind):
+            names = [field.name for field in fields(kind)]
+            return cls(lambda thing: {name: getattr(thing, name) for name in names}, partial(_record, kind, names))
         base = next((base for base in bases if issubclass(kind, base)), object)
         general = vars(base()).keys() - _IN_MODULES if issubclass(kind, nn.Module) else set()
 
-        def fields(thing: Any) -> dict[str, Any]:
+        def attributes(thing: Any) -> dict[str, Any]:
             own = {name: value for name, value in vars(thing).items() if name not in general}
             return {name: value for name, value in own.items() if name not in _IN_MODULES or value}
 
         def make(**known: Any) -> Any:
+            if not all(map(str.isidentifier, known)):
+                raise TypeError(f"{kind.__name__} has no attributes {sorted(known)}")
             thing = kind.__new__(kind)
             base.__init__(thing)
             vars(thing).update(known)
             return thing
 
-        return cls(fields, make)
+        return cls(attributes, make)
 
 
 class Table(NamedTuple):
@@ -104,30 +112,57 @@ def to_plain(thing: Any, table: Table) -> dict[str, Any]:
     return {"objects": json.dumps(objects, separators=(",", ":")), "tensors": tensors}
 
 
-def from_plain(plain: Mapping[str, Any], table: Table) -> Any:
-    """The object that :func:`to_plain` wrote, on the host, in memory of its own.
+def from_plain(plain: Mapping[str, Any], table: Table, device: torch.device | None = None) -> Any:
+    """The object that :func:`to_plain` wrote, in memory of its own, on the host by default.
 
     Raises:
         KeyError: If it is of no kind in the table.
         IndexError: If it refers to what does not come before it.
-        TypeError: If a kind has other fields.
+        TypeError: If a kind has other fields, or does not accept their values.
+        RecursionError: If few objects stand for very many, as where each refers twice to the one before.
     """
     kinds, found = {kind.__name__: form.make for kind, form in table.forms.items()}, list[Any]()
     tensors: Sequence[Tensor] = plain["tensors"]
+    sizes, size = list[int](), 1  # how many objects each stands for
 
     def value(part: Any) -> Any:
-        return found[part[0]] if type(part) is list else part
+        nonlocal size
+        if type(part) is not list:
+            return part
+        size += _at(sizes, part[0])
+        if size > _MOST:
+            raise RecursionError("an object in it is nested too deeply or holds too much")
+        return found[part[0]]
 
     for name, *parts in json.loads(plain["objects"]):
+        size = 1
         if name in _CONTAINERS:
             found.append(_CONTAINERS[name]([value(part) for part in parts]))
         elif name in _TENSORS:
-            found.append(_TENSORS[name](tensors[parts[0]].clone(), parts[1]))
+            there = _at(tensors, parts[0]).to("cpu" if device is None else device, copy=True)
+            found.append(_TENSORS[name](there, parts[1]))
         elif parts:
             found.append(kinds[name](**{field: value(part) for field, part in parts[0].items()}))
         else:
             found.append(table.functions[name])
+        sizes.append(size)
     return found[-1][0]
+
+
+def _record(kind: Any, names: Sequence[str], **known: Any) -> Any:
+    """A record of exactly these fields, which checks them."""
+    if known.keys() != set(names):
+        raise TypeError(f"{kind.__name__} has the fields {sorted(names)}, not {sorted(known)}")
+    try:
+        return kind(**known)
+    except ValueError as error:
+        raise TypeError(f"{kind.__name__}: {error}") from error
+
+
+def _at(things: Sequence[Any], place: int) -> Any:
+    if place < 0:
+        raise IndexError(f"there is no object {place}")
+    return things[place]
 
 
 def _pairs(parts: list[Any]) -> dict[Any, Any]:

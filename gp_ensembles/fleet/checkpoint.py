@@ -14,10 +14,11 @@ from typing import Any
 from torch import Tensor
 from tqdm import tqdm
 
-from gp_ensembles.files.checkpoint import Kind, read_checkpoint, read_tensors, write_checkpoint, write_tensors
+from gp_ensembles.files.checkpoint import Kind, fitting, read_checkpoint, read_tensors, write_checkpoint, write_tensors
 from gp_ensembles.files.operations import make_folder, remove_folder, remove_if_possible
 
 HEAD = "fleet.pt"
+REMEDY = "fit the fleet again"
 _ADVICE = "give a folder that a fleet was saved in"
 _KIND = Kind("gp_ensembles fleet", 7, "a fleet", _ADVICE)
 SHARD_BYTES = 256_000_000
@@ -62,7 +63,8 @@ def read_about(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     if not (folder / HEAD).exists():
         raise FileNotFoundError(f"{folder} holds no fleet: there is no {HEAD} in it; {_ADVICE}")
     head = read_checkpoint(folder / HEAD, _KIND)
-    return head["about"], head["shards"]
+    with fitting(folder, REMEDY):
+        return head["about"], head["shards"]
 
 
 def read_shard(folder: Path, shard: Mapping[str, Any]) -> tuple[list[Name], dict[str, Tensor]]:

@@ -19,10 +19,11 @@ from gp_ensembles.engine.state import EnsembleState, named_tensors, state_from
 from gp_ensembles.ensembles.structure import ENSEMBLES
 from gp_ensembles.experts.base import Variances
 from gp_ensembles.experts.gaussian import BoundGaussian, sound_variances
+from gp_ensembles.files.checkpoint import fitting
 from gp_ensembles.files.structure import from_plain, to_plain
 from gp_ensembles.filters.states import GaussianState
 from gp_ensembles.fleet.arrivals import LENGTHS, batches
-from gp_ensembles.fleet.checkpoint import read_about, read_shard, remove_part, save_fleet
+from gp_ensembles.fleet.checkpoint import REMEDY, read_about, read_shard, remove_part, save_fleet
 from gp_ensembles.fleet.exported import with_own_variances
 from gp_ensembles.fleet.step import RowBuffer, Step, Work
 from gp_ensembles.fleet.store import Slots, Store, new_folder
@@ -307,7 +308,8 @@ class EnsembleFleet:
             progress: Show a progress bar.
 
         Raises:
-            TypeError: If a series' name is neither a string nor a whole number.
+            TypeError: If a series' name is neither a string nor a whole number, or a part of the ensemble, such as a
+                kernel, has no name in files.
             OSError: If a file cannot be written.
         """
         names = self._slots.names
@@ -332,12 +334,13 @@ class EnsembleFleet:
             ValueError: If a file is damaged, or there is no room; then no states are left behind.
         """
         about, shards = read_about(Path(folder))
-        known = from_plain(about["series"], ENSEMBLES)
-        tensors = {name: value.to(device) for name, value in named_tensors(known["start"])}
-        start = state_from([type(part) for part in known["start"].experts], tensors, tensors.__getitem__)
-        notes = {name: value.to(device) for name, value in known["notes"].items()}
-        own = known["own_variances"]
-        fleet = cls(known["ensemble"].to(device), start=start, folder=states, notes=notes, own_variances=own)
+        with fitting(Path(folder), REMEDY):
+            known = from_plain(about["series"], ENSEMBLES)
+            tensors = {name: value.to(device) for name, value in named_tensors(known["start"])}
+            start = state_from([type(part) for part in known["start"].experts], tensors, tensors.__getitem__)
+            notes = {name: value.to(device) for name, value in known["notes"].items()}
+            own = known["own_variances"]
+            fleet = cls(known["ensemble"].to(device), start=start, folder=states, notes=notes, own_variances=own)
         try:
             fleet._store.reserve(sum(int(shard["num_series"]) for shard in shards))
             for shard in shards:

@@ -16,10 +16,11 @@ from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.ensembles.records import spec_to_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.spec_checks import check_flag
+from gp_ensembles.files.checkpoint import fitting
 from gp_ensembles.files.structure import from_plain, to_plain
 from gp_ensembles.fleet.arrivals import numbered
 from gp_ensembles.fleet.calls import SMALL, CallRows, arrived, checked_rows, fleet_settings, refuse
-from gp_ensembles.fleet.checkpoint import read_about
+from gp_ensembles.fleet.checkpoint import REMEDY, read_about
 from gp_ensembles.fleet.ensemble_fleet import AllSetAsideError, EnsembleFleet, Names, listed
 from gp_ensembles.fleet.exported import SeriesModel
 from gp_ensembles.fleet.notes import (
@@ -57,6 +58,7 @@ from gp_ensembles.streaming.warm_up_rows import warn_of_outliers
 
 _Counts = dict[Hashable, int]  # rows of series
 _FLEETS = STREAMS.with_kinds(WarmUpRows)
+_DTYPES = {"float64": torch.float64, "float32": torch.float32}  # by their names in files
 
 
 @final
@@ -386,13 +388,14 @@ class Fleet:
         about, _ = read_about(Path(folder))
         if "fleet" not in about:
             raise ValueError(f"{folder} was saved by EnsembleFleet; read it with the load of one")
-        known = from_plain(about["fleet"], _FLEETS)
-        dtype = getattr(torch, known["settings"].pop("dtype"))
-        fleet = cls(**known["settings"], dtype=dtype, device=device, folder=states)
-        fleet._known_X = known["known_X"].to(fleet.device)
+        with fitting(Path(folder), REMEDY):
+            known = from_plain(about["fleet"], _FLEETS)
+            dtype = _DTYPES[known["settings"].pop("dtype")]
+            fleet = cls(**known["settings"], dtype=dtype, device=device, folder=states)
+            fleet._known_X = known["known_X"].to(fleet.device)
+            fleet.bad_rows = Counter(known["bad_rows"])
+            fleet._waiting = {name: rows.to(fleet.device) for name, rows in known["waiting"].items()}
         fleet.series = EnsembleFleet.load(folder, states=next_folder(fleet.folder), device=fleet.device)
-        fleet.bad_rows = Counter(known["bad_rows"])
-        fleet._waiting = {name: rows.to(fleet.device) for name, rows in known["waiting"].items()}
         return fleet
 
     @staticmethod
@@ -403,7 +406,7 @@ class Fleet:
             FileNotFoundError: As :meth:`load`.
             ValueError: As there.
         """
-        return dict(read_about(Path(folder))[0]["notes"])
+        return dict(read_about(Path(folder))[0].get("notes", {}))
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles live in memory."""

@@ -50,7 +50,7 @@ def follow_rows(config: StreamConfig, columns: Tensor, states: Tensor, X: Tensor
         scaled[rows], inputs[rows] = part.scaled.flatten(0, 1), part.inputs.flatten(0, 1)
         num_moved[rows] = part.num_moved.flatten()
         if part.extra is not None:
-            extra[rows] = part.extra.flatten()
+            extra[rows] = part.extra.flatten().to(extra)
         states[places] = part.state.packed()
     after = InputState.unpacked(states, num_inputs)
     return Standard(scaled, inputs, extra if bool(extra.any()) else None, num_moved, after)

@@ -393,10 +393,11 @@ class ReferenceAveraging(MetaLearner):
         return new, MetaOutput(found[:, :-1], scores)
 
     def _place(self, like: Tensor) -> Tensor:
-        device = str(like.device)
-        if device not in self._places:
-            self._places[device] = torch.tensor(self.references, dtype=torch.int64, device=like.device)
-        return self._places[device]
+        places = self._places.get(str(like.device))
+        if places is None or places.device != like.device:  # what was read from a file is on the host
+            places = torch.tensor(self.references, dtype=torch.int64, device=like.device)
+            self._places[str(like.device)] = places
+        return places
 
     def _joined(self, own: Tensor, theirs: Tensor, rule_weight: Tensor, reference_weight: Tensor) -> Tensor:
         """Log weights of all experts, (M, ...), from both parts' and the log weights (...) of these."""

@@ -1,11 +1,14 @@
 """The kinds of objects that files of a model on a stream consist of."""
 
+from typing import Any
+
 from gp_ensembles.calibration.classes import ClassState
 from gp_ensembles.calibration.frequency import FrequencyState
 from gp_ensembles.calibration.labels import LabelState
 from gp_ensembles.calibration.levels import LevelsState
 from gp_ensembles.calibration.recalibration import RecalibrationState
 from gp_ensembles.distributions import LatentMixture, Mixture, Recalibrated, StudentTMixture
+from gp_ensembles.distributions.latent_mixture import Response
 from gp_ensembles.distributions.point_mass import WithPointMass
 from gp_ensembles.ensembles.structure import ENSEMBLES
 from gp_ensembles.files.checkpoint import Kind
@@ -19,10 +22,23 @@ from gp_ensembles.streaming.point_mass import PointMass
 from gp_ensembles.streaming.predictions import class_distribution
 from gp_ensembles.streaming.reports import AnomalyCounts
 
+
+def _latent_fields(one: LatentMixture) -> dict[str, Any]:
+    """Of classes their probabilities, without the experts; of counts all."""
+    try:
+        return {"probabilities": one.class_probabilities}
+    except TypeError:
+        return one._asdict()
+
+
+def _latent(**known: Any) -> LatentMixture:
+    return class_distribution(**known) if "probabilities" in known else LatentMixture(**known)
+
+
 KIND = Kind("gp_ensembles model", 11, "a model", "give a file that OnlineModel.save wrote")
 STREAMS: Table = ENSEMBLES.with_kinds(
     StreamConfig, InputPath, Columns, Standardizer, Imputation, InputState, Gaps, InactiveColumns, InputRange,
     CalibrationState, RecalibrationState, LevelsState, LabelState, ClassState, FrequencyState, PointMass, AnomalyCounts,
-    Mixture, StudentTMixture, Recalibrated, WithPointMass,
-    special={LatentMixture: Form(lambda one: {"probabilities": one.class_probabilities}, class_distribution)},
+    Mixture, StudentTMixture, Recalibrated, WithPointMass, Response,
+    special={LatentMixture: Form(_latent_fields, _latent)},
 )  # fmt: skip

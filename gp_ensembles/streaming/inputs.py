@@ -145,7 +145,7 @@ class InputPath:
         extra = None
         if self._adds_noise and has_gaps:
             uncertainty = columns.imputation.uncertainty(last, age) * state.effect.unsqueeze(-2)
-            extra = uncertainty.sum(-1).clamp_max(_MOST_UNCERTAINTY)
+            extra = uncertainty.sum(-1).clamp_max(_MOST_UNCERTAINTY).to(self._config.torch_dtype)
         if columns.indicators:
             flags = (age[..., list(columns.indicators)] > 0).to(scaled)
             scaled = torch.cat([scaled, (flags - columns.gap_share) / columns.gap_scale], dim=-1)

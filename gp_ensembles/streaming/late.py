@@ -183,7 +183,9 @@ class LateTargets:
     def restore(cls, model: OnlineModel, content: Mapping[str, Any]) -> "LateTargets":
         """The pending rows that :meth:`content` described, with the model as it was then."""
         late = cls(model)
-        vars(late).update(from_plain(content, _LATE))
+        vars(late).update(from_plain(content, _LATE, model.device))
+        for row in late._rows.values():
+            row.X = row.X.cpu()
         return late
 
     def _ahead(self, row: Tensor, steps: float) -> StreamDistribution:

@@ -32,8 +32,13 @@ from gp_ensembles.streaming.one_row import RowPipeline, is_plain, pipeline_of
 from gp_ensembles.streaming.point_mass import PointMass, without_point
 from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution, no_predictions, running_mixture
 from gp_ensembles.streaming.reports import AnomalyCounts, ColumnReport, column_reports
-from gp_ensembles.streaming.warm_up import keep, start
+from gp_ensembles.streaming.warm_up import FirstRows, keep, start
 from gp_ensembles.streaming.warm_up_rows import num_warm_up_rows, warn_of_waiting
+
+_KEPT = {  # whatever else, a file has these
+    "config", "feature_names", "online", "warm_X", "warm_y", "anomaly_counts", "point", "_calibration", "_path",
+    "_followed",
+}  # fmt: skip
 
 
 @guarded(writes=["fit", "observe", "maintain"], reads=["predict", "predict_interval", "forecast", "weights", "save"])
@@ -176,8 +181,7 @@ class OnlineModel:
             NumericalError: If an expert's evidence cannot be computed where it starts.
         """
         first = keep(self.config, self._arrived(X, y), 1, AnomalyCounts(), self.feature_names)
-        self.config = first.config
-        self._start(first.X, first.y, first.counts, progress)
+        self._start(first, progress)
         return self
 
     def observe(self, X: Tensor, y: Tensor, steps: Tensor | None = None) -> OnlinePredictions:
@@ -339,8 +343,10 @@ class OnlineModel:
         known = from_plain(content, STREAMS)
         if device is not None:
             known["config"] = replace(known["config"], device=device)
-        model = cls(known["config"], known["feature_names"])
-        vars(model).update(known)
+        if lacking := _KEPT - known.keys():
+            raise KeyError(f"there is no {', '.join(sorted(lacking))}")
+        model = cls.__new__(cls)
+        vars(model).update(known, access=AccessLock(), device=known["config"].torch_device, _row=None)
         model._move()
         model._compile_now()
         return model
@@ -372,18 +378,18 @@ class OnlineModel:
         """Keep rows of the warm-up; those of the call that ends it are learned after the fit."""
         num_before, target = self.num_rows, self.config.ensemble.target
         first = keep(self.config, rows, num_before + 1, self.anomaly_counts, self.feature_names)
-        X, y, counts, self.config = first.X, first.y, first.counts, first.config
+        X, y, counts = first.X, first.y, first.counts
         if self.warm_X is not None and self.warm_y is not None:
             X, y = torch.cat([self.warm_X, X]), torch.cat([self.warm_y, y])
         num_warm = num_warm_up_rows(y, self.config.warmup, target)
         if num_warm is None:
             warn_of_waiting(num_before, len(y), self.config.warmup)
             # Copies: the caller's memory may change before the warm-up is over.
-            self.warm_X, self.warm_y, self.anomaly_counts = X.clone(), y.clone(), counts
+            self.config, self.warm_X, self.warm_y, self.anomaly_counts = first.config, X.clone(), y.clone(), counts
             return no_predictions(target, y[num_before:], len(self.names))
         before, first_row = dict(self.__dict__), num_warm - num_before
         try:
-            self._start(X[:num_warm], y[:num_warm], counts, progress=False)
+            self._start(first._replace(X=X[:num_warm], y=y[:num_warm]), progress=False)
             if self.online is None or num_warm == len(y):
                 return no_predictions(target, y[num_before:], len(self.names))
             rest = Arrived(X[num_warm:], y[num_warm:], None if rows.steps is None else rows.steps[first_row:])
@@ -393,10 +399,11 @@ class OnlineModel:
             self.__dict__.update(before)
             raise
 
-    def _start(self, X: Tensor, y: Tensor, counts: AnomalyCounts, progress: bool) -> None:
+    def _start(self, first: FirstRows, progress: bool) -> None:
         """Fit to these rows, all or nothing."""
-        started = start(self.config, X, y, counts, self.feature_names, progress=progress)
+        started = start(*first, self.feature_names, progress=progress)
         with uninterrupted():
+            self.config = first.config
             self.warm_X, self.warm_y, self.anomaly_counts = started.X, started.y, started.counts
             self.online, self.point, self._calibration = started.online, started.point, started.calibration
             self._path, self._followed = started.path, started.followed

@@ -68,6 +68,9 @@ def test_it_is_found_with_the_first_rows_and_no_row_is_lost(monkeypatch: pytest.
             model.observe(X[:5], y[:5])
         assert model.num_rows == 0
     invented(monkeypatch, per_feature=0.05)  # the machine has become idle
+    refused(ValueError, "constant", lambda: model.fit(X, torch.ones_like(y)))
+    refused(ValueError, "constant", lambda: model.observe(torch.ones_like(X), y))
+    assert model.config.ensemble == PRICED  # what was refused settles nothing
     model.observe(X[:5], y[:5])
     assert model.config.ensemble.extra_experts == (WideFeatures(num_features=250),)
     invented(monkeypatch, per_feature=1e9)  # what happens to it later does not matter

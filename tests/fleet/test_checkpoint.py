@@ -4,6 +4,7 @@ import json
 import shutil
 import weakref
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -11,6 +12,9 @@ import torch
 from safetensors import safe_open
 
 from gp_ensembles.engine.state import named_tensors
+from gp_ensembles.ensembles.bases import LinearBasis
+from gp_ensembles.ensembles.presets import oebe
+from gp_ensembles.files.checkpoint import Kind, write_checkpoint
 from gp_ensembles.files.operations import watched
 from gp_ensembles.fleet import Fleet, ensemble_fleet
 from gp_ensembles.fleet import checkpoint as shards
@@ -102,6 +106,21 @@ def test_damaged_and_foreign_files_are_refused(tmp_path, generator):
     shard.unlink()
     with pytest.raises(FileNotFoundError):
         EnsembleFleet.load(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("part", "word"), [("series", "GaussianExpert"), ("fleet", "EnsembleSpec"), ("fleet", "float64")]
+)
+def test_a_fleet_of_what_this_version_does_not_know_is_refused_with_a_remedy(part, word, tmp_path, generator):
+    fleet = Fleet(replace(oebe, bases=(LinearBasis(),)), warmup=20)
+    X = torch.randn(60, 2, generator=generator, dtype=torch.float64)
+    fleet.fit(["north", "south"] * 30, X, X[:, 0].sin())
+    fleet.save(tmp_path)
+    head = torch.load(tmp_path / shards.HEAD, weights_only=True)
+    content = {name: head[name] for name in ("about", "shards")}
+    content["about"][part]["objects"] = content["about"][part]["objects"].replace(word, "load")
+    write_checkpoint(tmp_path / shards.HEAD, Kind(head["format"], head["format_version"], "a fleet", ""), content)
+    refused(ValueError, "does not fit this version.*load.*fit the fleet again", lambda: Fleet.load(tmp_path))
 
 
 def test_names_that_no_file_holds_are_refused(tmp_path):

@@ -18,6 +18,7 @@ from gp_ensembles.files.structure import from_plain, to_plain
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.content import STREAMS
 from gp_ensembles.streaming.late import LateTargets, smoothed_draws
+from tests.pretend_device import pretend_device
 from tests.refusals import refused
 
 LINEAR = replace(oebe, bases=(LinearBasis(),))
@@ -162,11 +163,11 @@ def test_rows_may_wait_while_the_warm_up_lasts():
     assert same_state(late.model, fitted())
 
 
-@pytest.mark.parametrize("target", [None, BinaryTarget(), ClassTarget(3)])
+@pytest.mark.parametrize("target", [None, BinaryTarget(), ClassTarget(3), CountTarget()])
 def test_saved_and_read_back_with_rows_that_wait(target):
     X, y = stream()
     if target is not None:
-        y = (y > 0).double() + ((y > 1).double() if isinstance(target, ClassTarget) else 0)
+        y = (y > 0).double() + ((y > 1).double() if not isinstance(target, BinaryTarget) else 0)
     spec = LINEAR if target is None else replace(LINEAR, target=target)
     late = LateTargets(OnlineModel(StreamConfig(spec, warmup=WARMUP)).fit(X[:WARMUP], y[:WARMUP]), window=20)
     for row in range(WARMUP, WARMUP + 6):
@@ -183,12 +184,19 @@ def test_saved_and_read_back_with_rows_that_wait(target):
     assert all(torch.equal(value, states[1][name]) or bool(value.isnan().any()) for name, value in states[0].items())
 
 
-def test_counts_are_not_kept_in_files():
-    X, _ = stream()
-    counts = OnlineModel(StreamConfig(replace(LINEAR, target=CountTarget()), warmup=WARMUP))
-    late = LateTargets(counts)
-    late.predict(1, X[0])
-    refused(TypeError, "classes", lambda: late.content())
+@pytest.mark.parametrize("has_point", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_saved_and_read_back_on_another_device_than_the_host(has_point):
+    X, y = stream()
+    y = torch.where(y < 0, 0.0, y) if has_point else y
+    with pretend_device():
+        late = LateTargets(OnlineModel(StreamConfig(LINEAR, warmup=WARMUP, device="cuda")))
+        late.model.observe(X[: WARMUP + 2], y[: WARMUP + 2])
+        assert (late.model.point is not None) == has_point
+        for row in range(WARMUP + 2, WARMUP + 5):
+            late.predict(row, X[row])
+        again = LateTargets.restore(OnlineModel.from_content(late.model.content()), late.content())
+        for row in (WARMUP + 3, WARMUP + 2):
+            assert again.observe(row, float(y[row])).log_prob == late.observe(row, float(y[row])).log_prob
 
 
 def test_draws_become_a_density_with_their_moments_near_that_of_scipy():

@@ -198,6 +198,22 @@ def test_gaps_add_the_noise_that_a_linear_model_knows() -> None:
     torch.testing.assert_close(one.predict(X[:20]).mean, before.predict(X[:20]).mean, rtol=0.05, atol=0.05)
 
 
+@pytest.mark.parametrize("has_point", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_gaps_in_single_precision_in_blocks_and_one_by_one(has_point: bool) -> None:
+    X, y = (part[:150] for part in stream())
+    if has_point:
+        y = torch.where(y < 10, 0.0, y)
+    X[130:140, 0] = NAN
+    found = []
+    for dtype, size in (("float64", 30), ("float32", 30), ("float32", 1)):
+        one = model(SMALL, dtype=dtype, recalibrate=False).fit(X[:WARMUP], y[:WARMUP])
+        found.append(observe(one, X[WARMUP:], y[WARMUP:], None, size))
+        assert (one.point is not None) == has_point
+    torch.testing.assert_close(found[2], found[1], rtol=1e-3, atol=1e-3, equal_nan=True)
+    if not has_point:  # the probability of the point comes from features that are drawn in each precision
+        torch.testing.assert_close(found[1], found[0], rtol=0.02, atol=0.02, equal_nan=True)
+
+
 def test_an_indicator_where_gaps_tell_of_the_target() -> None:
     generator = torch.Generator().manual_seed(6)
     X = torch.randn(800, 2, generator=generator, dtype=torch.float64)

@@ -1,12 +1,15 @@
 """Files hold what was built: kinds in a closed table, of windows the rows in use; a model goes on to the bit."""
 
 import hashlib
+import inspect
 import json
 from dataclasses import replace
 
 import pytest
 import torch
+from gpytorch.kernels import MaternKernel, RBFKernel, RQKernel, ScaleKernel, SpectralMixtureKernel
 
+from gp_ensembles import features, likelihoods
 from gp_ensembles.cli.scored_stream import SCORED
 from gp_ensembles.ensembles.bases import FourierBasis, KernelDictionary, LinearBasis, RadialBasis
 from gp_ensembles.ensembles.build import FitSettings
@@ -24,9 +27,10 @@ from gp_ensembles.ensembles.targets import (
 )
 from gp_ensembles.experts import LBFGS
 from gp_ensembles.files.structure import from_plain, to_plain
-from gp_ensembles.meta_learners import BayesianModelAveraging
+from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare, ReferenceAveraging
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.content import KIND
+from tests.pretend_device import pretend_device
 from tests.refusals import refused
 
 WINDOWS = (WindowGP(num_rows=40), WindowGP(num_rows=30, refit_every=50, name="refitted"))
@@ -117,9 +121,46 @@ def test_only_kinds_of_the_table_are_written_and_read():
     refused(TypeError, "Own has no name in files", lambda: to_plain(Own(), ENSEMBLES))
     shared.append(shared)
     refused(TypeError, "a list that refers to itself", lambda: to_plain(things, ENSEMBLES))
-    for objects in ('[["os.system"]]', '[["Own",{}]]', '[["list",[0]]]', '[["Quarantine",{"until":1}]]', "[", "[[[]]]"):
-        with pytest.raises((LookupError, TypeError, json.JSONDecodeError)):
+    twice = [["tuple"], *(["tuple", [place], [place]] for place in range(60))]  # each doubles what the one before holds
+    for objects in (
+        '[["os.system"]]', '[["Own",{}]]', '[["list",[0]]]', '[["list",1],["list",[-1]]]', "[", "[[[]]]",
+        '[["Quarantine",{"until":1}]]', '[["LinearBasis",{"a":1}]]', '[["TargetLags",{}]]', '[["Positive",{"a b":1}]]',
+        json.dumps([*twice, ["set", [60]], ["list", [61]]]),
+    ):  # fmt: skip
+        with pytest.raises((LookupError, TypeError, RecursionError, json.JSONDecodeError)):
             from_plain({**plain, "objects": objects}, ENSEMBLES)
+
+
+def test_what_was_read_is_checked_as_what_was_given():
+    plain = to_plain(StreamConfig(SPEC, warmup=3517), SCORED)
+    damaged = {**plain, "objects": plain["objects"].replace("3517", "-5")}
+    refused(TypeError, "StreamConfig: warmup is -5", lambda: from_plain(damaged, SCORED))
+    lacking = to_plain({"config": StreamConfig(SPEC)}, SCORED)
+    refused(KeyError, "there is no .*_followed", lambda: OnlineModel.from_content(lacking))
+
+
+def test_files_hold_whatever_an_expert_consists_of():
+    for package in (features, likelihoods):
+        for kind in map(vars(package).__getitem__, package.__all__):
+            assert inspect.isabstract(kind) or kind in ENSEMBLES.forms, kind
+    X, parts = (
+        rows(20)[0],
+        [MaternKernel(), RQKernel(), SpectralMixtureKernel(2, ard_num_dims=2), RBFKernel() + MaternKernel()],
+    )
+    maps = [features.RandomFourierFeatures.from_kernel(part.double(), 2, 6) for part in map(ScaleKernel, parts)]
+    maps.append(features.HilbertTensorFeatures.from_data(ScaleKernel(RBFKernel()).double(), X, 4))
+    maps.append(features.InducingPointFeatures(ScaleKernel(RBFKernel()).double(), X[:5]))
+    for one in maps:
+        assert torch.equal(from_plain(to_plain(one, ENSEMBLES), ENSEMBLES).bind()(X), one.bind()(X))
+
+
+def test_a_rule_in_a_file_of_another_device_goes_on_there():
+    with pretend_device():
+        log_prob = torch.arange(12, dtype=torch.float64, device="cuda").reshape(3, 4)
+        rule = ReferenceAveraging(FixedShare(), [1]).to("cuda")
+        ours = rule.update_block(rule.init(3, log_prob), log_prob)[1].log_prob
+        again = from_plain(to_plain(rule, ENSEMBLES), ENSEMBLES).to("cuda")
+        assert torch.equal(again.update_block(again.init(3, log_prob), log_prob)[1].log_prob, ours)
 
 
 def test_whoever_changes_what_a_file_holds_changes_its_version():
