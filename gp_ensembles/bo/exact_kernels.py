@@ -14,8 +14,7 @@ and conditioning take a batch of data sets, *b, before the M processes of each; 
 """
 
 import math
-from collections.abc import Callable, Sequence
-from numbers import Real
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -60,7 +59,7 @@ class Kernels(NamedTuple):
 def make_kernels(smoothnesses: Sequence[float], X: Tensor, cat_dims: Sequence[int] = ()) -> Kernels:
     """Kernels of smoothness 1.5, 2.5 or infinity, on the device of inputs (n, D), some of them categories."""
     given = smoothnesses if isinstance(smoothnesses, Sequence) else ()
-    if not given or not all(isinstance(nu, Real) and nu in _SHAPES for nu in given):
+    if not given or any(not isinstance(nu, Hashable) or nu not in _SHAPES for nu in given):
         raise ValueError(f"kernels must be a tuple of some of {(*_SHAPES,)}, got {smoothnesses!r}")
     shapes = X.new_empty(0).double().new_tensor([_SHAPES[nu] for nu in smoothnesses])
     categorical = torch.zeros(X.shape[-1], dtype=torch.bool, device=X.device)

@@ -352,7 +352,7 @@ def printable(posterior: Posterior) -> Posterior:
     return NormalPosterior(posterior.distribution) if type(posterior) is GPyTorchPosterior else posterior
 
 
-def _moments_text(posterior: Posterior, more: str = "") -> str:
+def _moments_text(posterior: "MixturePosterior | NormalPosterior", more: str = "") -> str:
     """The class and shape of a posterior, and the moments at its first and last points."""
     mean, stddev = posterior.mean.detach(), posterior.variance.detach().sqrt()
     rows = ends(mean.shape[:-1].numel())
