@@ -92,7 +92,7 @@ class SparseGP(SparseModel):
         input_transform: InputTransform | None = None,
         outcome_transform: OutcomeTransform | None = None,
     ) -> None:
-        if not isinstance(approximation, Approximation):
+        if not callable(getattr(approximation, "objective", None)):
             raise TypeError(
                 f"approximation must be VFE, DTC, DIC, FITC or FIC of gp_ensembles.papers.sparse, objects that are not "
                 f"called; got {approximation!r}"
