@@ -195,8 +195,7 @@ class ExactEnsembleModel(MixtureModel):
         """A copy of the heaviest process' kernel but for its constant, to read length scales from, as TuRBO does.
 
         Raises:
-            AttributeError: If there are categories, several data sets or outputs, which have no such kernel; length
-                scales are in ``lengthscale``.
+            AttributeError: If there are categories, several data sets or outputs: read ``lengthscale`` instead.
         """
         if self._data_sets or self._categorical is not None:
             raise AttributeError("covar_module")  # torch says in its own words that there is none
@@ -274,10 +273,7 @@ class ExactEnsembleModel(MixtureModel):
         An UnsupportedError if there are fantasies, members or categories.
         """
         if self._fantasies is not None or self.members is not None or self._categorical is not None:
-            raise UnsupportedError(
-                "paths are of a model without fantasies, members and categories; have further rows as data "
-                "(condition_on_observations without a batch), or draw from model.posterior(grid)"
-            )
+            raise UnsupportedError("paths are without fantasies, members and categories; draw from posterior(grid)")
         return (self._kernels, *self._learned())
 
     def learned(self, rows: Observations, data: Observations) -> Self:

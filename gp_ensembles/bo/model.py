@@ -114,10 +114,8 @@ class EnsembleModel(MixtureModel):
         rows = self._first_rows()
         if isinstance(ensemble, EnsembleSpec):
             if len(rows.Y) < MIN_ROWS or bool((rows.Y[:1] == rows.Y).all()):
-                raise InputDataError(
-                    f"a record is fitted to at least {MIN_ROWS} rows whose observations are not all equal; of these "
-                    f"{len(rows.Y)} use ExactEnsembleModel, or give an ensemble that is fitted"
-                )
+                words = f"a record is fitted to at least {MIN_ROWS} rows whose observations are not all equal"
+                raise InputDataError(f"{words}; for these {len(rows.Y)} use ExactEnsembleModel")
             ensemble = ensemble.fit(rows.X, rows.Y.squeeze(-1), generator=generator)
         self.ensemble = _checked(ensemble.ensemble if isinstance(ensemble, OnlineEnsemble) else ensemble, rows.X)
         if not is_scaled:

@@ -354,11 +354,10 @@ def printable(posterior: Posterior) -> Posterior:
 
 def _moments_text(posterior: "MixturePosterior | NormalPosterior", more: str = "") -> str:
     """The class and shape of a posterior, and the moments at its first and last points."""
-    mean, stddev = posterior.mean.detach(), posterior.variance.detach().sqrt()
-    rows = ends(mean.shape[:-1].numel())
-    parts = ("mean", mean), ("stddev", stddev)
-    shown = {name: [part.flatten(0, -2)[rows].squeeze(-1)] for name, part in parts}
-    return rows_text(f"{type(posterior).__name__} of shape {tuple(mean.shape)}{more}", rows, shown)
+    moments, shape = {"mean": posterior.mean, "stddev": posterior.variance.sqrt()}, posterior.mean.shape
+    rows = ends(shape[:-1].numel())
+    shown = {name: [part.flatten(0, -2)[rows].squeeze(-1)] for name, part in moments.items()}
+    return rows_text(f"{type(posterior).__name__} of shape {tuple(shape)}{more}", rows, shown)
 
 
 @GetSampler.register(MixturePosterior)  # type: ignore[untyped-decorator]

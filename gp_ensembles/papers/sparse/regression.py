@@ -93,10 +93,7 @@ class SparseGP(SparseModel):
         outcome_transform: OutcomeTransform | None = None,
     ) -> None:
         if not callable(getattr(approximation, "objective", None)):
-            raise TypeError(
-                f"approximation must be VFE, DTC, DIC, FITC or FIC of gp_ensembles.papers.sparse, objects that are not "
-                f"called; got {approximation!r}"
-            )
+            raise TypeError(f"approximation must be VFE, DTC, DIC, FITC or FIC, all objects; got {approximation!r}")
         transforms = input_transform, outcome_transform
         super().__init__(train_X, train_Y, knots, kernel, likelihood, mean, nugget, train_Yvar, *transforms)
         self.approximation = approximation
