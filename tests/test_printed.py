@@ -64,8 +64,10 @@ def fleets():
 
 def botorch():
     X, y = rows(30)
-    exact = gpe.ExactEnsembleModel(X, y.unsqueeze(-1), kernels=(2.5, 1.5))
-    for model in (exact, gpe.EnsembleModel(X, y.unsqueeze(-1), ensemble=SMALL)):
+    exact = gpe.ExactEnsembleModel(X, y.unsqueeze(-1))
+    several = gpe.ExactEnsembleModel(X, torch.stack([y, -y], dim=-1), outcome_transform=None)
+    yield exact.leave_one_out()
+    for model in (exact, several, gpe.EnsembleModel(X, y.unsqueeze(-1), ensemble=SMALL)):
         yield from (model, model.posterior(X), model.posterior(X.unsqueeze(-2)))
 
 
@@ -131,9 +133,13 @@ def test_predictions_and_posteriors_print_their_own_numbers():
     assert [line.split()[0] for line in lines[2:]] == ["40", "41", "42", "...", "87", "88", "89"]
     ends = (predictions.distribution.quantile(p)[-1] for p in (0.05, 0.95))
     check_line(lines[-1], (predictions.mean[-1], predictions.stddev[-1], *ends))
-    posterior = gpe.ExactEnsembleModel(X[:30], y[:30].unsqueeze(-1), kernels=(2.5, 1.5)).posterior(X[:30])
-    _, mean, stddev = map(float, repr(posterior).splitlines()[2].split())
-    assert (mean, stddev) == pytest.approx((float(posterior.mean[0]), float(posterior.variance[0].sqrt())), rel=1e-3)
+    for kernels in ((2.5,), (2.5, 1.5)):
+        model = gpe.ExactEnsembleModel(X[:30], y[:30].unsqueeze(-1), kernels=kernels)
+        posterior = model.posterior(X[:30].clone().requires_grad_())
+        _, *printed = map(float, repr(posterior).splitlines()[2].split())
+        assert posterior.variance.requires_grad  # printing leaves it as it was
+        mean, variance = (moment.detach()[0].item() for moment in (posterior.mean, posterior.variance))
+        assert printed == pytest.approx((mean, variance**0.5), rel=1e-3)
 
 
 def test_specs_print_as_the_preset_and_what_differs_from_it():

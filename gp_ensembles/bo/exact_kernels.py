@@ -14,7 +14,7 @@ and conditioning take a batch of data sets, *b, before the M processes of each; 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -58,7 +58,8 @@ class Kernels(NamedTuple):
 
 def make_kernels(smoothnesses: Sequence[float], X: Tensor, cat_dims: Sequence[int] = ()) -> Kernels:
     """Kernels of smoothness 1.5, 2.5 or infinity, on the device of inputs (n, D), some of them categories."""
-    if not isinstance(smoothnesses, Sequence) or not smoothnesses or not set(smoothnesses) <= _SHAPES.keys():
+    given = smoothnesses if isinstance(smoothnesses, Sequence) else ()
+    if not given or any(not isinstance(nu, Hashable) or nu not in _SHAPES for nu in given):
         raise ValueError(f"kernels must be a tuple of some of {(*_SHAPES,)}, got {smoothnesses!r}")
     shapes = X.new_empty(0).double().new_tensor([_SHAPES[nu] for nu in smoothnesses])
     categorical = torch.zeros(X.shape[-1], dtype=torch.bool, device=X.device)

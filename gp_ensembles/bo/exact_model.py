@@ -34,7 +34,7 @@ from gp_ensembles.bo.data import (
 from gp_ensembles.bo.exact_kernels import Hyperparameters, Kernels
 from gp_ensembles.bo.fitting import fit_in_turn
 from gp_ensembles.bo.mixture_model import MixtureModel
-from gp_ensembles.bo.posterior import MixturePosterior, resampled, transformed
+from gp_ensembles.bo.posterior import MixturePosterior, printable, resampled, transformed
 from gp_ensembles.numerics.display import block_text, fields_text
 from gp_ensembles.numerics.exact_gp import Conditioned
 from gp_ensembles.numerics.gpytorch_types import Kernel
@@ -195,13 +195,10 @@ class ExactEnsembleModel(MixtureModel):
         """A copy of the heaviest process' kernel but for its constant, to read length scales from, as TuRBO does.
 
         Raises:
-            AttributeError: If there are categories, several data sets or outputs: they have no such kernel.
+            AttributeError: If there are categories, several data sets or outputs: read ``lengthscale`` instead.
         """
         if self._data_sets or self._categorical is not None:
-            raise AttributeError(
-                "each data set and output has its own kernel, and GPyTorch has none of columns and categories "
-                "together; read model.lengthscale"
-            )
+            raise AttributeError("covar_module")  # torch says in its own words that there is none
         heaviest = int(self.log_weights.reshape(-1, self.num_experts).mean(0).argmax())
         nu, num_inputs = self.kernels[heaviest], self.lengthscale.shape[-1]
         base = RBFKernel(ard_num_dims=num_inputs) if math.isinf(nu) else MaternKernel(nu, ard_num_dims=num_inputs)
@@ -264,14 +261,19 @@ class ExactEnsembleModel(MixtureModel):
             mean, variance = mean.mT, variance.mT
         found = MixturePosterior(log_weights, mean.unsqueeze(-2), variance[..., None, None])
         posterior, outcomes = found.alone() if self.is_normal else found, self._outcome_transform
-        return posterior if outcomes is None else transformed(posterior, outcomes.untransform_posterior)
+        return printable(posterior if outcomes is None else transformed(posterior, outcomes.untransform_posterior))
 
     @property
     def _aug_batch_shape(self) -> torch.Size:  # BoTorch's name
         return self._data_sets
 
     def processes(self) -> tuple[Kernels, Observations, Conditioned]:
-        r"""Kernels, rows (\*data_sets, n, D) and (\*data_sets, n, 1), and what each process has learned from them."""
+        r"""Kernels, rows (\*data_sets, n, D) and (\*data_sets, n, 1), and what each process has learned from them.
+
+        An UnsupportedError if there are fantasies, members or categories.
+        """
+        if self._fantasies is not None or self.members is not None or self._categorical is not None:
+            raise UnsupportedError("paths are without fantasies, members and categories; draw from posterior(grid)")
         return (self._kernels, *self._learned())
 
     def learned(self, rows: Observations, data: Observations) -> Self:

@@ -22,7 +22,7 @@ from gpytorch.models import GP
 from torch import Tensor, nn
 
 from gp_ensembles.bo.data import Observations, check_finite, check_inputs, check_observations, transform_rows
-from gp_ensembles.bo.posterior import MixturePosterior, output_covariances, transformed
+from gp_ensembles.bo.posterior import MixturePosterior, output_covariances, printable, transformed
 from gp_ensembles.numerics.display import counted
 
 
@@ -187,7 +187,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
             posterior_transform: Applied to every component, so it has to give normal posteriors.
 
         Returns:
-            A ``MixturePosterior``; a ``GPyTorchPosterior`` of one component; a ``GaussianMixturePosterior`` of members;
+            A ``MixturePosterior``; a ``NormalPosterior`` of one component; a ``GaussianMixturePosterior`` of members;
             a ``TransformedPosterior`` of one of them where the outcome transform is not linear.
 
         Raises:
@@ -205,7 +205,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         if outcomes is not None:
             posterior = transformed(posterior, lambda normal: outcomes.untransform_posterior(normal, X=X))
         if posterior_transform is None:
-            return posterior
+            return printable(posterior)
         if isinstance(posterior, MixturePosterior):
             return posterior.scalarized(lambda normal: posterior_transform(normal, X))
         if not isinstance(posterior, GPyTorchPosterior):
@@ -213,8 +213,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
                 "a posterior_transform needs normal components and a linear outcome transform; give an objective "
                 "instead"
             )
-        changed: Posterior = posterior_transform(posterior, X)
-        return changed
+        return printable(posterior_transform(posterior, X))
 
     def _standing(self, posterior: Posterior) -> Posterior:
         """What stands for a mixture: its members, or its only component."""

@@ -28,6 +28,7 @@ from gp_ensembles.engine.ensemble import Ensemble, evaluate
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.state import EnsembleState
 from gp_ensembles.ensembles.bases import FourierBasis
+from gp_ensembles.ensembles.build import MIN_ROWS
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.experts.gaussian import BoundGaussian, GaussianExpert
@@ -71,7 +72,8 @@ class EnsembleModel(MixtureModel):
         generator: Source of random features; torch's global one if ``None``.
 
     Raises:
-        BotorchError: If a shape or dtype is wrong, a value is not finite, or there is no observation.
+        BotorchError: If a shape or dtype is wrong, a value is not finite, or there is no observation; of a record also
+            if there are fewer than ten, or all are equal.
         TypeError: If the ensemble is none, or its experts predict no normal distributions.
 
     Example:
@@ -111,6 +113,9 @@ class EnsembleModel(MixtureModel):
         super().__init__(data, input_transform, outcome_transform, None if is_scaled else unit_scale(data.X))
         rows = self._first_rows()
         if isinstance(ensemble, EnsembleSpec):
+            if len(rows.Y) < MIN_ROWS or bool((rows.Y[:1] == rows.Y).all()):
+                words = f"a record is fitted to at least {MIN_ROWS} rows whose observations are not all equal"
+                raise InputDataError(f"{words}; for these {len(rows.Y)} use ExactEnsembleModel")
             ensemble = ensemble.fit(rows.X, rows.Y.squeeze(-1), generator=generator)
         self.ensemble = _checked(ensemble.ensemble if isinstance(ensemble, OnlineEnsemble) else ensemble, rows.X)
         if not is_scaled:

@@ -66,8 +66,6 @@ def _draw_paths(model: ExactEnsembleModel, *, sample_shape: torch.Size, **_: Any
     """What BoTorch's ``draw_matheron_paths`` calls; data sets of a batch and outputs are further dimensions."""
     kernels, rows, learned = model.processes()
     data_sets: torch.Size = rows.X.shape[:-2]
-    if model.batch_shape != data_sets[: len(data_sets) - (model.num_outputs > 1)] or kernels.categorical is not None:
-        raise UnsupportedError("paths are of numbers, without members and fantasies; categories have none")
     assert learned.inverse is not None
     count, num_experts = data_sets.numel(), model.num_experts
     log_weights = learned.log_density.reshape(count, num_experts).log_softmax(-1)

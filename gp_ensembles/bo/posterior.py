@@ -103,12 +103,7 @@ class MixturePosterior(Posterior):
         self.point_shape = mean.shape[-2:]
 
     def __repr__(self) -> str:
-        points, outputs = self.batch_shape.numel() * self.point_shape[0], self.point_shape[-1]
-        rows, shape = ends(points), (points, outputs) if outputs > 1 else (points,)
-        with torch.no_grad():
-            shown = {name: [part.reshape(shape)[rows]] for name, part in (("mean", self.mean), ("stddev", self.stddev))}
-        title = f"{type(self).__name__} of shape {tuple(self._extended_shape())}"
-        return rows_text(f"{title}, {counted((self.num_experts, 'expert'))}", rows, shown)
+        return _moments_text(self, f", {counted((self.num_experts, 'expert'))}")
 
     @property
     def mean(self) -> Tensor:
@@ -330,6 +325,39 @@ class MixturePosterior(Posterior):
         value = value.expand(torch.broadcast_shapes(value.shape, self._extended_shape()))
         flat = value.flatten(value.ndim - len(self._extended_shape()))
         return function(*self._columns(), flat).reshape(value.shape)
+
+
+@final
+class NormalPosterior(GPyTorchPosterior):
+    r"""A normal distribution over q points and O outputs, BoTorch's own, that prints its shape and moments.
+
+    Args:
+        distribution: The normal distribution, of event shape (q,) or (q, O).
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(1, dtype=torch.float64)
+        >>> print(NormalPosterior(MultivariateNormal(0 * one, torch.diag_embed(4 * one))))
+        NormalPosterior of shape (1, 1)
+          row  mean  stddev
+            0     0       2
+    """
+
+    def __repr__(self) -> str:
+        return _moments_text(self)
+
+
+def printable(posterior: Posterior) -> Posterior:
+    """A plain normal posterior as a :class:`NormalPosterior`; made last, as BoTorch's transforms take no subclass."""
+    return NormalPosterior(posterior.distribution) if type(posterior) is GPyTorchPosterior else posterior
+
+
+def _moments_text(posterior: "MixturePosterior | NormalPosterior", more: str = "") -> str:
+    """The class and shape of a posterior, and the moments at its first and last points."""
+    moments, shape = {"mean": posterior.mean, "stddev": posterior.variance.sqrt()}, posterior.mean.shape
+    rows = ends(shape[:-1].numel())
+    shown = {name: [part.flatten(0, -2)[rows].squeeze(-1)] for name, part in moments.items()}
+    return rows_text(f"{type(posterior).__name__} of shape {tuple(shape)}{more}", rows, shown)
 
 
 @GetSampler.register(MixturePosterior)  # type: ignore[untyped-decorator]

@@ -39,7 +39,7 @@ from gp_ensembles.numerics.display import call_text
 from gp_ensembles.numerics.warn_caller import warn_caller
 
 _REAL = RealTarget()
-_MIN_ROWS = 10
+MIN_ROWS = 10
 _FAR = 10.0  # mean or scale of targets beyond which starting values are far off
 
 
@@ -270,8 +270,8 @@ def check_warm_up(X: Tensor, y: Tensor, target: Target) -> None:
             f"X must be (N, D) and y {wanted} with the same N, got {tuple(X.shape)} and {tuple(y.shape)}{hint}"
         )
     num_seen = int((~torch.isnan(y)).reshape(y.shape[0], -1).all(-1).sum())
-    if num_seen < _MIN_ROWS:
-        raise ValueError(f"only {num_seen} warm-up rows have a target; at least {_MIN_ROWS} are needed to fit")
+    if num_seen < MIN_ROWS:
+        raise ValueError(f"only {num_seen} warm-up rows have a target; at least {MIN_ROWS} are needed to fit")
     target.check(y)
     if target.is_real:
         _warn_of_scale(y[~torch.isnan(y)])

@@ -7,6 +7,7 @@ import torch
 from botorch.acquisition.analytic import LogExpectedImprovement
 from botorch.fit import fit_fully_bayesian_model_nuts, fit_gpytorch_mll
 from botorch.models import SingleTaskGP
+from botorch.models.deterministic import GenericDeterministicModel
 from botorch.models.fully_bayesian import FullyBayesianSingleTaskGP
 from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from botorch.models.transforms import Standardize
@@ -53,7 +54,8 @@ class ProcessThompson(Optimizer):
     def suggest(self, X: Tensor, Y: Tensor) -> Tensor:
         """See :meth:`Optimizer.suggest`."""
         paths = get_matheron_path_model(_fitted_process(X, Y), torch.Size([1]))
-        best, _ = optimize_posterior_samples(paths, self.bounds.cpu(), _DRAW_RAW_SAMPLES, _DRAW_RESTARTS)
+        drawn = GenericDeterministicModel(lambda points: paths(points.to(X)).to(points))  # BoTorch draws on the host
+        best, _ = optimize_posterior_samples(drawn, self.bounds.cpu(), _DRAW_RAW_SAMPLES, _DRAW_RESTARTS)
         return best.detach().to(X)
 
 

@@ -316,8 +316,6 @@ def test_a_path_is_one_function():
     assert torch.autograd.gradcheck(acquisition, (batch,))
     positive = exact_ensemble(*(part.exp() for part in rows(num_outputs=1)), outcome_transform=Log())
     assert bool((draw_matheron_paths(positive, Size([9]))(X[0, 0]) > 0).all())
-    with pytest.raises(UnsupportedError, match="without members and fantasies"):
-        draw_matheron_paths(model.fantasize(X[0, 0], IIDNormalSampler(Size([2]))), Size())
 
 
 def test_thompson_sampling_goes_to_the_maximum():

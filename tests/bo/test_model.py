@@ -304,6 +304,13 @@ def test_constant_and_repeated_observations_are_learned():
     assert bool(torch.isfinite(twice.posterior(X).variance).all())
 
 
+@pytest.mark.parametrize("Y", [torch.rand(9, 1).double(), torch.ones(12, 1).double()], ids=["few", "equal"])
+def test_a_record_needs_rows_to_be_fitted_to(Y):
+    X = torch.linspace(0, 1, len(Y), dtype=torch.float64).unsqueeze(-1)
+    with pytest.raises(InputDataError, match=r"at least 10 rows .* not all equal; .* use ExactEnsembleModel"):
+        EnsembleModel(X, Y)
+
+
 def test_a_point_outside_a_basis_is_refused():
     X, Y = rows()
     features = HilbertAdditiveFeatures.from_data(RBFKernel(ard_num_dims=NUM_INPUTS).double(), X, 5)

@@ -53,7 +53,8 @@ class FusedModel(MixtureModel):
     The posterior at a point is the predictive mixture over the draws of the parameters. At several points jointly:
 
     - a linear pool (BHS, MoGPE) chooses an expert at each point by the weights there, independently given the draw, and
-      an expert's predictions of two points are as correlated as its own;
+      an expert's predictions of two points are as correlated as its own; the posterior is the one normal distribution
+      with the mean and covariance of that: with q > 1 marginals are normal, not the mixture that q = 1 has;
     - a log-linear pool (P-BHS) is normal given the draw: its marginals are exact, its correlation is that of the
       experts' average with shares :math:`s_k(x) \propto w_k(x) \tau_k(x)`, an approximation;
     - models that learn their experts (MoGPE, PoGPE, HetGP) have no separate noise: points are independent.

@@ -66,6 +66,7 @@ class SparseGP(SparseModel):
         outcome_transform: As in ``SingleTaskGP``; none if ``None``.
 
     Raises:
+        TypeError: If the approximation is none.
         ValueError: If shapes do not fit, a value is not finite, or there are more knots than distinct rows.
 
     Example:
@@ -91,6 +92,8 @@ class SparseGP(SparseModel):
         input_transform: InputTransform | None = None,
         outcome_transform: OutcomeTransform | None = None,
     ) -> None:
+        if not callable(getattr(approximation, "objective", None)):
+            raise TypeError(f"approximation must be VFE, DTC, DIC, FITC or FIC, all objects; got {approximation!r}")
         transforms = input_transform, outcome_transform
         super().__init__(train_X, train_Y, knots, kernel, likelihood, mean, nugget, train_Yvar, *transforms)
         self.approximation = approximation

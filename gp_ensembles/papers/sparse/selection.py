@@ -67,6 +67,7 @@ def select_knots(
         :class:`AdaptiveKnots` leaves the bounds of the log evidence more than a tenth of a nat per row apart.
 
     Raises:
+        TypeError: If the approximation is none.
         ValueError: If shapes do not fit, a value is not finite, or targets are constant or all missing.
         NumericalError: If the objective cannot be evaluated with the first knots.
 

@@ -370,6 +370,9 @@ def test_bad_input_is_refused(model):
     for knots, message in BAD_KNOTS:
         with pytest.raises(ValueError, match=message):
             model.with_knots(knots)
+    for approximation in (None, "VFE"):
+        with pytest.raises(TypeError, match="must be VFE, DTC, DIC, FITC or FIC"):
+            SparseGP(X0, Y0, X0[:2], kernel, approximation=approximation)
     with pytest.raises(ValueError, match="must be a GaussianLikelihood"):
         SparseGP(X0, Y0, X0[:3], kernel, BernoulliLikelihood())
     with pytest.raises(ValueError, match="no batch"):
