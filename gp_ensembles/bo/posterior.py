@@ -13,6 +13,7 @@ from botorch.sampling.base import MCSampler
 from botorch.sampling.get_sampler import GetSampler
 from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+from gpytorch.settings import min_variance
 from linear_operator.operators import BlockDiagLinearOperator, to_linear_operator
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
@@ -22,6 +23,7 @@ from gp_ensembles.numerics import mixtures
 from gp_ensembles.numerics.display import counted, ends, rows_text
 from gp_ensembles.numerics.exact_gp import condition
 
+_LEAST_VARIANCES = 1e-30, 1e-200  # in single and double precision
 _MOST_CHOICES = 1024  # of an expert by each of several outputs
 
 
@@ -331,6 +333,8 @@ class MixturePosterior(Posterior):
 class NormalPosterior(GPyTorchPosterior):
     r"""A normal distribution over q points and O outputs, BoTorch's own, that prints its shape and moments.
 
+    Variances may be of any unit: GPyTorch's least variance of 1e-10 is not for targets of 1e-6.
+
     Args:
         distribution: The normal distribution, of event shape (q,) or (q, O).
 
@@ -342,6 +346,13 @@ class NormalPosterior(GPyTorchPosterior):
           row  mean  stddev
             0     0       2
     """
+
+    @property
+    def variance(self) -> Tensor:
+        """Variances, shape (..., q, O)."""
+        with min_variance(*_LEAST_VARIANCES):
+            found: Tensor = super().variance
+        return found
 
     def __repr__(self) -> str:
         return _moments_text(self)

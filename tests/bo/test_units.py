@@ -143,3 +143,11 @@ def test_draws_are_functions_of_inputs_as_they_are_given():
         model.posterior(1e6 * X[:, None]).variance.sqrt(),
     )
     assert float(((path(1e6 * X).mean(0) - mean) / deviation.ravel()).abs().max()) < 5 / 400**0.5
+
+
+@pytest.mark.parametrize("kernels", [(2.5,), (2.5, 1.5)])
+def test_units_of_targets_scale_mean_and_deviation(kernels):
+    # Far below GPyTorch's least variance.
+    (X, Y), (at, _) = rows(), rows(5, seed=3)
+    plain, small = (ExactEnsembleModel(X, size * Y, kernels=kernels).fit().posterior(at) for size in (1.0, 1e-6))
+    close((1e6 * small.mean, 1e12 * small.variance), (plain.mean, plain.variance), 1e-5)
