@@ -16,10 +16,4 @@ from gp_ensembles.bo.model import EnsembleModel
 from gp_ensembles.bo.paths import thompson
 from gp_ensembles.bo.posterior import MixturePosterior
 
-__all__ = [
-    "EnsembleModel",
-    "ExactEnsembleModel",
-    "MixturePosterior",
-    "WeightedAcquisition",
-    "thompson",
-]
+__all__ = ["EnsembleModel", "ExactEnsembleModel", "MixturePosterior", "WeightedAcquisition", "thompson"]

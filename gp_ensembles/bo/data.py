@@ -208,7 +208,7 @@ def warn_of_noise(noise: Tensor, Y: Tensor) -> None:
     if share < _EXPLAINED:
         warn_caller(
             f"the fit explains {max(share, 0.0):.1%} of the variance of the targets, the rest is noise to it: if there "
-            f"is a function of these inputs, it needs more rows, or a kernel or a start of your own",
+            f"is a function of these inputs, it needs more rows, or a kernel or a start of your own"
         )
 
 

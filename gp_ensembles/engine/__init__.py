@@ -9,10 +9,4 @@ from gp_ensembles.engine.membership import add_experts, revive_experts
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.regret import regret_report
 
-__all__ = [
-    "Ensemble",
-    "OnlineEnsemble",
-    "add_experts",
-    "regret_report",
-    "revive_experts",
-]
+__all__ = ["Ensemble", "OnlineEnsemble", "add_experts", "regret_report", "revive_experts"]

@@ -22,24 +22,14 @@ from gp_ensembles.engine.input_checks import (
 )
 from gp_ensembles.engine.learning import Learning
 from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions, concatenate_mixtures
-from gp_ensembles.engine.quarantine import (
-    QuarantineReport,
-    init_quarantine,
-    quarantine_reports,
-    weights_without,
-)
+from gp_ensembles.engine.quarantine import QuarantineReport, init_quarantine, quarantine_reports, weights_without
 from gp_ensembles.engine.recorded import CannotRecordError, Recording
 from gp_ensembles.engine.runners import SharedBases, find_shared_bases, make_contiguous
 from gp_ensembles.engine.state import EnsembleState, check_shapes, named_tensors, state_from
 from gp_ensembles.engine.state import snapshot as state_snapshot
 from gp_ensembles.engine.upkeep import UpkeepReport, coming, maintain_
 from gp_ensembles.filters.rows import Rows
-from gp_ensembles.filters.states import (
-    ExternalState,
-    RefittedState,
-    StructuralState,
-    WindowState,
-)
+from gp_ensembles.filters.states import ExternalState, RefittedState, StructuralState, WindowState
 from gp_ensembles.numerics.display import ensemble_html, ensemble_text
 from gp_ensembles.numerics.warn_caller import warn_caller
 

@@ -17,23 +17,12 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.engine.ensemble import Ensemble, evaluate, responses_of
-from gp_ensembles.engine.predictions import (
-    EnsemblePredictions,
-    assemble,
-    flatten,
-    invalid_rows,
-)
+from gp_ensembles.engine.predictions import EnsemblePredictions, assemble, flatten, invalid_rows
 from gp_ensembles.engine.state import EnsembleState, named_tensors, state_from
 from gp_ensembles.engine.weighing import innovate, weigh, within_reach
 from gp_ensembles.experts.laplace import BoundLaplace
 from gp_ensembles.filters.rows import Rows
-from gp_ensembles.filters.states import (
-    GaussianState,
-    Predictions,
-    SquareRootState,
-    StepPredictions,
-    StudentTState,
-)
+from gp_ensembles.filters.states import GaussianState, Predictions, SquareRootState, StepPredictions, StudentTState
 from gp_ensembles.numerics.reductions import assuming
 
 _AHEAD = 32  # blocks that are queued before the host reads how many were learned

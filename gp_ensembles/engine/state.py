@@ -55,11 +55,7 @@ def named_layers(state: EnsembleState) -> list[tuple[str, Tensor]]:
         named += [(f"innovations_{field}", value) for field, value in state.innovations._asdict().items()]
     if state.quarantine is not None:
         named += [(f"quarantine_{field}", value) for field, value in state.quarantine._asdict().items()]
-    optional = (
-        ("history", state.history),
-        ("external_models", state.external_models),
-        ("outliers", state.outliers),
-    )
+    optional = (("history", state.history), ("external_models", state.external_models), ("outliers", state.outliers))
     return [*named, *((name, value) for name, value in optional if value is not None)]
 
 

@@ -274,12 +274,7 @@ def _some(values: Tensor | None, rows: slice) -> Tensor | None:
 
 
 def _weigh_awake(
-    rule: MetaLearner,
-    state: MetaState,
-    log_prob: Tensor,
-    share: Tensor | None,
-    missing: Tensor | None,
-    absent: Tensor,
+    rule: MetaLearner, state: MetaState, log_prob: Tensor, share: Tensor | None, missing: Tensor | None, absent: Tensor
 ) -> tuple[MetaState, MetaOutput]:
     """Update the rule if some predictions are absent (M K, B): row by row there, in blocks elsewhere."""
     outputs = []

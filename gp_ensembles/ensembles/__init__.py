@@ -8,7 +8,4 @@ libraries' models and forecasts in the table, as records). What runs an ensemble
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.spec import EnsembleSpec
 
-__all__ = [
-    "EnsembleSpec",
-    "FitSettings",
-]
+__all__ = ["EnsembleSpec", "FitSettings"]

@@ -308,7 +308,7 @@ def most_per_column(number: int, num_columns: int, what: str) -> int:
     if number > most:
         warn_caller(
             f"each of {num_columns} columns has {most} {what} instead of {number}: {number * num_columns} features "
-            f"would be too many; leave out columns for more",
+            f"would be too many; leave out columns for more"
         )
     return min(number, most)
 

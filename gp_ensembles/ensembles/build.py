@@ -285,5 +285,5 @@ def _warn_of_scale(y: Tensor) -> None:
     if abs(mean) > _FAR or not 1 / _FAR < scale < _FAR:
         warn_caller(
             f"the warm-up targets have mean {mean:.3g} and standard deviation {scale:.3g}; ensembles expect "
-            f"standardized targets (mean 0, deviation 1), see gp_ensembles.streaming.columns.Standardizer",
+            f"standardized targets (mean 0, deviation 1), see gp_ensembles.streaming.columns.Standardizer"
         )

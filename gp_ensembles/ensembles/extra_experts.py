@@ -23,12 +23,7 @@ from gp_ensembles.ensembles.build import FitSettings, NamedExpert
 from gp_ensembles.ensembles.price import largest_size, price_of_features
 from gp_ensembles.ensembles.spec_checks import check_fields
 from gp_ensembles.experts.adapters import ModelAdapter, as_adapter, spelled
-from gp_ensembles.experts.empirical_bayes import (
-    fit_empirical_bayes,
-    get_vectors,
-    search_starts,
-    set_vectors_,
-)
+from gp_ensembles.experts.empirical_bayes import fit_empirical_bayes, get_vectors, search_starts, set_vectors_
 from gp_ensembles.experts.gaussian import GaussianExpert, default_likelihood
 from gp_ensembles.experts.refitted import InitialFit, RefittedExpert, lagged_columns, lags_of
 from gp_ensembles.experts.window import Refit, WindowExpert
@@ -147,7 +142,7 @@ def _has_too_many(num_columns: int, name: str, num_rows: int) -> bool:
         return False
     warn_caller(
         f"the expert {name!r} is left out: its {num_rows} rows are fewer than its {num_columns} columns, including "
-        f"past targets; give it more rows, or leave out columns",
+        f"past targets; give it more rows, or leave out columns"
     )
     return True
 

@@ -135,11 +135,7 @@ deep: EnsembleSpec = replace(
 # recurring columns only (benchmarks/README.md).
 _RECURRING = (LinearBasis(), RecurringBasis(_FOURIER))
 forecaster: EnsembleSpec = replace(
-    light,
-    name="forecaster",
-    bases=_RECURRING,
-    lags=TargetLags(bases=_RECURRING, changing_trend=True),
-    extra_experts=(),
+    light, name="forecaster", bases=_RECURRING, lags=TargetLags(bases=_RECURRING, changing_trend=True), extra_experts=()
 )
 # Likelihoods that are not Gaussian cost more per row: of all bases only those that won most often, and of classes fewer
 # next to boosted trees (benchmarks/classes.py).

@@ -192,11 +192,7 @@ def condition_array(factor: Tensor, design: Tensor, noise: Tensor) -> tuple[Tens
     top = torch.cat([torch.diag_embed(noise.sqrt()), design], dim=-1)
     bottom = torch.cat([factor.new_zeros(*factor.shape[:-1], num_rows), factor], dim=-1)
     lower = lower_factor(torch.cat([top, bottom], dim=-2))
-    return (
-        lower[..., :num_rows, :num_rows],
-        lower[..., num_rows:, :num_rows].mT,
-        lower[..., num_rows:, num_rows:],
-    )
+    return (lower[..., :num_rows, :num_rows], lower[..., num_rows:, :num_rows].mT, lower[..., num_rows:, num_rows:])
 
 
 def condition_andrews(factor: Tensor, design: Tensor, lower: Tensor, noise: Tensor) -> Tensor:

@@ -124,10 +124,7 @@ def _accumulate_both(
     if discount is None:
         return _accumulate(state.concentration, count), _accumulate(state.rate, excess)
     factor, concentration, rate = discount
-    return (
-        _fade(state.concentration, concentration, count, factor),
-        _fade(state.rate, rate, excess, factor),
-    )
+    return (_fade(state.concentration, concentration, count, factor), _fade(state.rate, rate, excess, factor))
 
 
 def _accumulate(start: Tensor, gains: Tensor) -> _Path:

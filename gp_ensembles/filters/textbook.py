@@ -9,11 +9,7 @@ from gp_ensembles.filters.states import GaussianState, StepPredictions, concaten
 
 
 def textbook_step(
-    state: GaussianState,
-    phi: Tensor,
-    y: Tensor,
-    noise: Tensor,
-    random_walk_variance: Tensor | None = None,
+    state: GaussianState, phi: Tensor, y: Tensor, noise: Tensor, random_walk_variance: Tensor | None = None
 ) -> tuple[GaussianState, StepPredictions]:
     r"""Predict one target, then learn it: recursive Bayesian linear regression.
 
@@ -45,11 +41,7 @@ def textbook_step(
 
 
 def textbook_filter(
-    state: GaussianState,
-    Phi: Tensor,
-    y: Tensor,
-    noise: Tensor,
-    random_walk_variance: Tensor | None = None,
+    state: GaussianState, Phi: Tensor, y: Tensor, noise: Tensor, random_walk_variance: Tensor | None = None
 ) -> tuple[GaussianState, StepPredictions]:
     r"""Run :func:`textbook_step` over a block of targets.
 

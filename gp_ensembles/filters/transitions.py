@@ -342,9 +342,7 @@ class ExponentialForgetting(Transition):
     def schedule(self, num_rows: int, prior_variance: Tensor, steps: Tensor | None = None) -> Schedule:
         half_powers = _half_powers(self.factor.to(prior_variance), num_rows, steps)
         return Schedule(
-            row_scale=1 / half_powers,
-            target_scale=half_powers,
-            covariance_scale=half_powers[..., -1] ** -2,
+            row_scale=1 / half_powers, target_scale=half_powers, covariance_scale=half_powers[..., -1] ** -2
         )
 
     @property

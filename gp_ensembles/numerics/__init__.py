@@ -2,6 +2,4 @@
 
 from gp_ensembles.numerics.cholesky import NumericalError
 
-__all__ = [
-    "NumericalError",
-]
+__all__ = ["NumericalError"]

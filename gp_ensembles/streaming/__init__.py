@@ -9,7 +9,4 @@
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.model import OnlineModel
 
-__all__ = [
-    "OnlineModel",
-    "StreamConfig",
-]
+__all__ = ["OnlineModel", "StreamConfig"]

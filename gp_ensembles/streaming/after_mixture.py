@@ -5,13 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.calibration.classes import (
-    ClassState,
-    init_classes,
-    predict_classes,
-    remember_labels,
-    update_classes,
-)
+from gp_ensembles.calibration.classes import ClassState, init_classes, predict_classes, remember_labels, update_classes
 from gp_ensembles.calibration.labels import LabelState, init_labels, predict_labels, update_labels
 from gp_ensembles.calibration.levels import IntervalLevels, LevelsState, check_coverages
 from gp_ensembles.calibration.recalibration import (

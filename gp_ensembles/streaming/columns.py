@@ -197,7 +197,7 @@ def warn_of_poor_forecasts(spec: EnsembleSpec, forecasts: Tensor, y: Tensor) -> 
             warn_caller(
                 f"the forecasts {names} were off by {off:.4g} in the warm-up rows (root mean square), where the mean "
                 f"of the targets is off by {spread:.4g} and the best line through the forecasts by {line:.4g}: are "
-                f"they in the units of the target, and in the row that they predict?",
+                f"they in the units of the target, and in the row that they predict?"
             )
 
 

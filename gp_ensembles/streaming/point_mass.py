@@ -24,12 +24,7 @@ from gp_ensembles.ensembles.presets import auto_for
 from gp_ensembles.ensembles.targets import BinaryTarget
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.numerics.warn_caller import warn_caller
-from gp_ensembles.streaming.after_mixture import (
-    CalibrationState,
-    calibrate_block,
-    calibrate_next,
-    init_calibration,
-)
+from gp_ensembles.streaming.after_mixture import CalibrationState, calibrate_block, calibrate_next, init_calibration
 from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.config import MIN_WARM_UP, StreamConfig
 from gp_ensembles.streaming.inputs import InputPath, Standard

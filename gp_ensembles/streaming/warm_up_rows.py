@@ -48,7 +48,7 @@ def warn_of_waiting(num_before: int, num_rows: int, warmup: int) -> None:
     if num_before < 2 * warmup <= num_rows:
         warn_caller(
             f"the warm-up of {warmup} rows has not ended after {num_rows}: fewer than {MIN_WARM_UP} targets were "
-            f"observed, or fewer than that differ from the commonest; all rows are kept until then",
+            f"observed, or fewer than that differ from the commonest; all rows are kept until then"
         )
 
 
