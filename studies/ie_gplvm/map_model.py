@@ -42,7 +42,8 @@ def collapsed_bound(X: Tensor, Z: Tensor, logs: Tensor, Y: Tensor) -> Tensor:
     log_det = num_rows * noise.log() + 2 * root.diagonal().log().sum()
     unexplained = num_rows * variance - rows.square().sum()
     fit = Y.square().sum() / noise - white.square().sum()
-    return -0.5 * (num_columns * (num_rows * math.log(2 * math.pi) + log_det + unexplained / noise) + fit)
+    bound: Tensor = -0.5 * (num_columns * (num_rows * math.log(2 * math.pi) + log_det + unexplained / noise) + fit)
+    return bound
 
 
 def map_embedding(Y: Tensor, *, num_latent: int = 2, seed: int = 0, steps: int = MOST_STEPS) -> Tensor:

@@ -146,10 +146,10 @@ def _drifting(name: str, seed: int) -> Problem:
 
 
 def _tuning(name: str, seed: int) -> Problem:
-    data = load_diabetes(return_X_y=True, scaled=False)
+    inputs, targets = load_diabetes(return_X_y=True, scaled=False)
 
     def evaluate(X: Tensor, evaluation: int) -> Tensor:
-        return X.new_tensor([[cross_validated(*data, x)] for x in X])
+        return X.new_tensor([[cross_validated(inputs, targets, x)] for x in X])
 
     return Problem(name, len(_TUNED), evaluate, None)
 
