@@ -17,16 +17,19 @@ from botorch.posteriors import TransformedPosterior
 from botorch.sampling import IIDNormalSampler, ListSampler, SobolQMCNormalSampler
 from botorch.sampling.get_sampler import get_sampler
 from botorch.sampling.pathwise import draw_matheron_paths
+from gpytorch.kernels import RBFKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from linear_operator.utils.warnings import NumericalWarning
 from numpy.testing import assert_allclose
 from scipy import stats
 from torch import Size
+from torch.autograd.functional import hessian, jacobian
 
 from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.posterior import as_mixture
 from gp_ensembles.papers.quadrature import KernelMixtureModel, RegressionProblem
+from gp_ensembles.papers.sparse import SparseGP
 from tests.bo.acquisition_cases import CASES as ACQUISITIONS
 from tests.bo.acquisition_cases import MEMBERS, MODEL, NONE, Setting, exported
 from tests.bo.contract_cases import CASES, NUM_INPUTS, NUM_ROWS, Transforms, close, generator, rows
@@ -127,10 +130,15 @@ def test_a_copy_in_single_precision_agrees(models):
 
 @every
 def test_copies_and_files(name, models, tmp_path):
-    X, ours = points(3, 1), models[name]
-    same(copy.deepcopy(ours), ours, X)
-    torch.save(ours, tmp_path / "model.pt")
-    same(torch.load(tmp_path / "model.pt", weights_only=False), ours, X)
+    with torch.set_grad_enabled(name not in FUSED | {"exact", "knots"}):  # whose fantasies hold the graph, if any
+        fantasies = models[name].fantasize(points(2), IIDNormalSampler(Size([3]), seed=0))
+        again = fantasies.condition_on_observations(points(3, 1), rows(3)[1].unsqueeze(-1))
+    for ours in (models[name], fantasies, again):
+        same(copy.deepcopy(ours), ours, points(3, 1))
+        torch.save(ours, tmp_path / "model.pt")
+        same(torch.load(tmp_path / "model.pt", weights_only=False), ours, points(3, 1))
+        single = copy.deepcopy(ours).float().posterior(points(3, 1).float()).mean.double()
+        close(single, ours.posterior(points(3, 1)).mean, 1e-2)
 
 
 # Predictions
@@ -170,6 +178,28 @@ def test_gradients_are_those_of_differences(name, models):
         return posterior.mean, posterior.variance
 
     assert torch.autograd.gradcheck(moments, (X,))
+
+
+@pytest.mark.parametrize("name", [*CASES, "knots of an RBF kernel"])
+@pytest.mark.processor
+def test_hessians_are_differences_of_gradients(name, models):
+    """At observed rows and at knots, where optima like to be; functions of exact processes bend sharply there."""
+    (X, Y), step = rows(), 1e-5
+    smooth = {"knots": X[:6], "kernel": ScaleKernel(RBFKernel().double().initialize(lengthscale=0.4)).double()}
+    model = models[name] if name in CASES else SparseGP(X, Y, **smooth)
+
+    def moments(place):
+        posterior = model.posterior(place.reshape(1, 2))
+        return torch.stack([posterior.mean.reshape(()), posterior.variance.reshape(())])
+
+    axes = step * torch.eye(2, dtype=DTYPE)
+    for place in (X[0], X[-1]):  # of the experts' half and of the half that a fusion learns for itself
+        found = torch.stack([hessian(lambda x, k=k: moments(x)[k], place) for k in range(2)])
+        after, before = (torch.stack([jacobian(moments, place + s * axis) for axis in axes], -1) for s in (1, -1))
+        expected = (after - before) / (2 * step)
+        scale = float(expected.abs().max())
+        assert scale > 1e-4
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * scale)
 
 
 def test_given_noise_is_added(models):
@@ -265,14 +295,15 @@ def test_a_batch_of_rows_is_each_alone(name, models):
 @every
 def test_fantasies_in_parts(name, models):
     ours = models[name]
-    X, Y = points(3, seed=7), torch.randn(4, 3, 1, generator=generator(8), dtype=DTYPE)
-    first = ours.condition_on_observations(X[:1], Y[:, :1])
-    second = first.condition_on_observations(X[1:].expand(2, 1, 2, NUM_INPUTS), Y[:, 1:].expand(2, 4, 2, 1))
+    X, Y = points(4, 3, seed=7), torch.randn(4, 3, 1, generator=generator(8), dtype=DTYPE)
+    X[:, 0] = X[0, 0]  # of one place first, then where each likes: as looking ahead in steps does
+    first = ours.condition_on_observations(X[0, :1], Y[:, :1])
+    second = first.condition_on_observations(X[:, 1:].expand(2, 4, 2, NUM_INPUTS), Y[:, 1:].expand(2, 4, 2, 1))
     assert second.batch_shape == Size([2, 4])
     together = ours.condition_on_observations(X, Y).posterior(points(2, seed=9))
     close(second.posterior(points(2, seed=9)).mean[1], together.mean)
     close(second.posterior(points(2, seed=9)).variance[1], together.variance)
-    empty = first.condition_on_observations(X[:0].expand(2, 1, 0, NUM_INPUTS), Y[:, :0].expand(2, 4, 0, 1))
+    empty = first.condition_on_observations(X[:, :0].expand(2, 4, 0, NUM_INPUTS), Y[:, :0].expand(2, 4, 0, 1))
     assert empty.posterior(X).mean.shape == (2, 4, 3, 1)
     close(empty.posterior(X).mean[1], first.posterior(X).mean)
 
@@ -337,6 +368,8 @@ def test_transforms_are_undone(name):
     compare(ours, plain)
     back = new_Y * scale + level
     compare(ours.condition_on_observations(here(new_X), back), plain.condition_on_observations(new_X, new_Y))
+    sampler = IIDNormalSampler(Size([3]), seed=0)
+    compare(ours.fantasize(here(new_X), sampler), plain.fantasize(new_X, sampler))
     compare(
         ours.condition_on_observations(here(new_X).expand(3, 2, 2), back.expand(3, 2, 1)),
         plain.condition_on_observations(new_X.expand(3, 2, 2), new_Y.expand(3, 2, 1)),
