@@ -103,24 +103,14 @@ def over_baseline(d):
     return (best(d) - d.baseline[..., 0].amax(-1)).clamp_min(0)
 
 
-def bound(sign):
+def bound(factor, level=1):
+    """Of means, and of mean distances from them that are standard deviations where values are normal."""
+
     def utility(d):
         mean = d.mean[..., 0]
-        return (mean + sign * math.sqrt(cases.BETA * math.pi / 2) * (d.values[..., 0] - mean).abs()).amax(-1)
+        return (level * mean + factor * math.sqrt(math.pi / 2) * (d.values[..., 0] - mean).abs()).amax(-1)
 
     return utility
-
-
-def absolute_deviation(d):
-    return math.sqrt(math.pi / 2) * (d.values[..., 0] - d.mean[..., 0]).abs().amax(-1)
-
-
-def outputs(d):
-    return d.values[:, :, 0]
-
-
-def linear(d):
-    return (d.values[..., 0] * torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)).sum(-1)
 
 
 def deviation(d):
@@ -128,10 +118,6 @@ def deviation(d):
     square = (d.values[:, :, 0, 0] - d.values[:, :, 0, 0].mean(0)).square()
     root = square.mean(0).sqrt()
     return root + (square - square.mean(0)) / (2 * root)
-
-
-def upper_bound(d):
-    return best(d) + math.sqrt(cases.BETA) * deviation(d)
 
 
 def pair_variance(d):
@@ -157,10 +143,6 @@ def hypervolume_improvement(d):
 
 def hypervolume_over_baseline(d):
     return hypervolume(torch.cat([d.baseline, d.values], dim=-2)) - hypervolume(d.baseline)
-
-
-def hypervolume_for_its_cost(d):
-    return hypervolume_improvement(d) / (1 + d.X[..., -1]).sum(-1)
 
 
 def scalarised_over_baseline(d):
@@ -192,9 +174,9 @@ VALUES = {
     "LogConstrainedExpectedImprovement": Value(feasible_improvement, (1,), ("pair",)),
     "LogProbabilityOfFeasibility": Value(feasible, (1,), ("pair",)),
     "PosteriorMean": Value(best, (1,)),
-    "ScalarizedPosteriorMean": Value(linear, (3,)),
+    "ScalarizedPosteriorMean": Value(lambda d: d.values[..., 0] @ d.values.new_tensor([0.5, -1.0, 2.0]), (3,)),
     "PosteriorStandardDeviation": Value(deviation, (1,)),
-    "UpperConfidenceBound": Value(upper_bound, (1,)),
+    "UpperConfidenceBound": Value(lambda d: best(d) + math.sqrt(cases.BETA) * deviation(d), (1,)),
     "qExpectedImprovement": Value(improvement),
     "qLogExpectedImprovement": Value(improvement),
     "qNoisyExpectedImprovement": Value(over_baseline),
@@ -203,17 +185,17 @@ VALUES = {
     "qLogProbabilityOfFeasibility": Value(feasible, models=_TWO),
     "qSimpleRegret": Value(best),
     "qExpectedUtilityOfBestOption": Value(best),
-    "qUpperConfidenceBound": Value(bound(1)),
-    "qLowerConfidenceBound": Value(bound(-1)),
-    "qPosteriorStandardDeviation": Value(absolute_deviation),
+    "qUpperConfidenceBound": Value(bound(math.sqrt(cases.BETA))),
+    "qLowerConfidenceBound": Value(bound(-math.sqrt(cases.BETA))),
+    "qPosteriorStandardDeviation": Value(bound(1, level=0)),
     "PairwiseMCPosteriorVariance": Value(pair_variance, (2,)),
-    "MultiOutputPosteriorMean": Value(outputs, (1,), _TWO),
+    "MultiOutputPosteriorMean": Value(lambda d: d.values[:, :, 0], (1,), _TWO),
     "ExpectedHypervolumeImprovement": Value(hypervolume_improvement, (1,), ("pair",)),
     "qExpectedHypervolumeImprovement": Value(hypervolume_improvement, models=_TWO),
     "qLogExpectedHypervolumeImprovement": Value(hypervolume_improvement, models=_TWO, num_samples=_FEW),
     "qNoisyExpectedHypervolumeImprovement": Value(hypervolume_over_baseline, models=_TWO, num_samples=_SLOW),
     "qLogNoisyExpectedHypervolumeImprovement": Value(hypervolume_over_baseline, models=_TWO, num_samples=_SLOW),
-    "MOMF": Value(hypervolume_for_its_cost, models=_TWO),
+    "MOMF": Value(lambda d: hypervolume_improvement(d) / (1 + d.X[..., -1]).sum(-1), models=_TWO),
     "qLogNParEGO": Value(scalarised_over_baseline, models=_TWO),
 }
 
