@@ -26,7 +26,7 @@ from torch import Size
 
 from gp_ensembles.bo import ExactEnsembleModel, WeightedAcquisition, thompson
 from gp_ensembles.bo.exact_kernels import Hyperparameters
-from tests.bo.contract_cases import close, exact_ensemble, generator
+from tests.bo.contract_cases import close, exact_ensemble, generator, points
 
 DTYPE = torch.float64
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=DTYPE)
@@ -36,10 +36,6 @@ def rows(num=13, num_outputs=2, seed=0):
     X = torch.rand(num, 2, generator=generator(seed), dtype=DTYPE)
     Y = (5 * X[:, :1] + torch.arange(num_outputs)).sin() * X[:, 1:] + 10 * torch.arange(num_outputs)
     return X, Y + 0.1 * torch.randn(num, num_outputs, generator=generator(seed + 1), dtype=DTYPE)
-
-
-def points(*shape, seed=5):
-    return torch.rand(*shape, 2, generator=generator(seed), dtype=DTYPE)
 
 
 def some(num_outputs, seed=3):
@@ -78,20 +74,17 @@ def test_each_output_is_the_model_of_it_alone(known_noise):
     normal = model.eval()(at[0])
     for output in range(3):
         one, own = alone(model, output), None if noise is None else noise[:, [output]]
-        same = [(model, one), (model.subset_output([output]), one)]
-        same.append((later, one.condition_on_observations(new_X, new_Y[:, [output]], own)))
-        pick = [
-            (fantasies, one.condition_on_observations(new_X.expand(4, 2, 2), new_Y[:, [output]].expand(4, 2, 1), own))
-        ]
-        for a, b in (*same, *pick):
+        after = one.condition_on_observations(new_X, new_Y[:, [output]], own)
+        each = one.condition_on_observations(new_X.expand(4, 2, 2), new_Y[:, [output]].expand(4, 2, 1), own)
+        for a, b in ((model, one), (model.subset_output([output]), one), (later, after), (fantasies, each)):
             for observed in (False, True):
-                p, q = (each.posterior(at, observation_noise=observed) for each in (a, b))
+                p, q = a.posterior(at, observation_noise=observed), b.posterior(at, observation_noise=observed)
                 place = [output] if p.mean.shape[-1] > 1 else [0]
                 close((p.mean[..., place], p.variance[..., place]), (q.mean, q.variance))
                 close(p.covariance[..., place, :, :], q.covariance)
         close((normal.mean[output], normal.covariance_matrix[output]), (one(at[0]).mean, one(at[0]).covariance_matrix))
-        close(later.log_weights[output], same[-1][1].log_weights)
-        close(fantasies.log_weights[:, output], pick[0][1].log_weights)
+        close(later.log_weights[output], after.log_weights)
+        close(fantasies.log_weights[:, output], each.log_weights)
         close(model.leave_one_out().mean[..., [output]], one.leave_one_out().mean)
     two = model.subset_output([2, 0])
     close(two.posterior(at).mean, model.posterior(at, output_indices=[2, 0]).mean)

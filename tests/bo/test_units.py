@@ -133,11 +133,9 @@ def test_draws_are_functions_of_inputs_as_they_are_given():
     X, Y = rows()
     model = ExactEnsembleModel(1e6 * X, Y)
     path = draw_matheron_paths(model, Size([400]))
-    mean, deviation = (
-        model.posterior(1e6 * X[:, None]).mean.ravel(),
-        model.posterior(1e6 * X[:, None]).variance.sqrt(),
-    )
-    assert float(((path(1e6 * X).mean(0) - mean) / deviation.ravel()).abs().max()) < 5 / 400**0.5
+    posterior = model.posterior(1e6 * X[:, None])
+    steps = (path(1e6 * X).mean(0) - posterior.mean.ravel()) / posterior.variance.sqrt().ravel()
+    assert float(steps.abs().max()) < 5 / 400**0.5
 
 
 @pytest.mark.parametrize("kernels", [(2.5,), (2.5, 1.5)])
