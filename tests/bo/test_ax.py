@@ -132,7 +132,7 @@ def test_equal_outcomes_are_no_obstacle():
         index = client.attach_trial({"x1": 0.3 * k, "x2": float(k)})
         client.complete_trial(index, raw_data={"bumpy": float(k * k), "flat": 0.0})
     with pytest.warns(InputDataWarning, match="all 4 observations"):
-        fitted = adapter(client)
+        fitted = adapter(client, surrogate(ExactEnsembleModel))
     assert len(fitted.gen(1).arms) == 1
 
 
