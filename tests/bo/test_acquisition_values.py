@@ -34,10 +34,6 @@ class Draws(NamedTuple):
     mean: Tensor
     baseline_mean: Tensor
 
-    def few(self, size):
-        """The same for the first candidates only."""
-        return self._replace(X=self.X[:, :size], values=self.values[:, :, :size], mean=self.mean[:, :size])
-
 
 @functools.cache
 def setting(weights, dtype=torch.float64, num_samples=2**14):
@@ -200,20 +196,11 @@ VALUES = {
 }
 
 
-def value_of(name, models, size, s):
-    if models == "list":
-        s = s._replace(pair=s.both, listed=True)
-    acquisition = cases.CASES[name].make(CLASSES[name], s)
-    with torch.no_grad():
-        values = acquisition(draws("uneven", "one").X[:, :size].to(s.X))
-    logarithmic = "Log" in name
-    return (values.exp() if logarithmic else values).double()
-
-
 @functools.cache
 def brute_force(utility, weights, models, size):
     """Mean and variance of a utility, (T,) each."""
-    utilities = utility(draws(weights, models).few(size))
+    d = draws(weights, models)
+    utilities = utility(d._replace(X=d.X[:, :size], values=d.values[:, :, :size], mean=d.mean[:, :size]))
     return utilities.mean(0), utilities.var(0)
 
 
@@ -227,10 +214,13 @@ def test_values_are_expectations_over_the_weighted_mixture(name, models, size, w
     """Four standard errors of brute force and, where it draws samples, of the acquisition function."""
     value = VALUES[name]
     s = setting(weights, dtype, value.num_samples)
+    s = s._replace(pair=s.both, listed=True) if models == "list" else s
     mean, variance = brute_force(value.utility, weights, models, size)
     is_moment = name.startswith(("Posterior", "Scalarized", "Upper", "MultiOutput"))
     sampled = cases.CASES[name].given != cases.WEIGHTED and not is_moment
-    found = value_of(name, models, size, s)
+    with torch.no_grad():
+        found = cases.CASES[name].make(CLASSES[name], s)(draws("uneven", "one").X[:, :size].to(dtype)).double()
+    found = found.exp() if "Log" in name else found
     assert found.shape == mean.shape
     error = (variance / NUM_DRAWS + (variance / value.num_samples if sampled else 0)).sqrt()
     assert bool(((found - mean).abs() <= 4 * error + 1e-4).all()), (found, mean)
