@@ -107,7 +107,7 @@ def test_evidence_and_gradient_are_those_of_dense_matrices(categories, generator
 
 def test_each_process_is_a_single_task_gp_with_its_hyperparameters(generator):
     X, Y = made_up(generator)
-    model = exact_ensemble(X, Y).with_hyperparameters_(some_hyperparameters(generator))
+    model = exact_ensemble(X, Y, cat_dims=None).with_hyperparameters_(some_hyperparameters(generator))
     places = torch.rand(5, 2, generator=generator, dtype=torch.float64)
     posterior = model.posterior(places)
     evidence = []
