@@ -89,6 +89,11 @@ def rows(num: int = NUM_ROWS, seed: int = 0, dtype: torch.dtype = torch.float64)
     return X.to(dtype), ((5 * X.sum(-1, keepdim=True)).sin() + noise).to(dtype)
 
 
+def points(*shape: int, seed: int = 5) -> Tensor:
+    """Points of the unit square."""
+    return torch.rand(*shape, NUM_INPUTS, generator=generator(seed), dtype=torch.float64)
+
+
 def random_features(
     X: Tensor, noises: Sequence[float], lengthscales: Sequence[float], num_features: int = 16, seed: int = 1
 ) -> Ensemble:
@@ -118,15 +123,11 @@ def _kernels(X: Tensor, Y: Tensor, given: Tensor) -> dict[str, Any]:
 
 
 def _kernel(X: Tensor) -> ScaleKernel:
-    kernel = ScaleKernel(MaternKernel(ard_num_dims=X.shape[-1])).to(X)
-    kernel.base_kernel.lengthscale = 0.5
-    return kernel
+    return ScaleKernel(MaternKernel(ard_num_dims=X.shape[-1]).initialize(lengthscale=0.5)).to(X)
 
 
 def _likelihood(X: Tensor) -> GaussianLikelihood:
-    likelihood = GaussianLikelihood().to(X)
-    likelihood.noise = NOISE
-    return likelihood
+    return GaussianLikelihood().to(X).initialize(noise=NOISE)
 
 
 def _exact(X: Tensor, Y: Tensor, given: Tensor) -> dict[str, Any]:
@@ -141,13 +142,9 @@ def experts(X: Tensor, Y: Tensor) -> list[SingleTaskGP]:
     """Two exact processes of some of the rows each."""
     found = []
     for part, lengthscale in ((slice(0, 4), 0.3), (slice(4, 8), 0.7)):
-        kernel = RBFKernel().to(X)
-        kernel.lengthscale = lengthscale
-        likelihood = _likelihood(X)
-        expert = SingleTaskGP(
-            X[part], Y[part], likelihood=likelihood, covar_module=kernel, mean_module=ZeroMean(), outcome_transform=None
-        )
-        found.append(expert.eval())
+        kernel = RBFKernel().to(X).initialize(lengthscale=lengthscale)
+        parts = {"likelihood": _likelihood(X), "covar_module": kernel, "mean_module": ZeroMean()}
+        found.append(SingleTaskGP(X[part], Y[part], **parts, outcome_transform=None).eval())
     return found
 
 

@@ -18,15 +18,10 @@ from tests.bo import acquisition_cases as cases
 
 CLASSES = cases.exported()
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how_to" / "acquisition_functions.md"
-pytestmark = pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.NumericsWarning")
-
-
-@pytest.fixture(autouse=True)
-def _repeatable():
-    """The same draws in every test."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.NumericsWarning"),
+    pytest.mark.usefixtures("_repeatable"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -4,13 +4,12 @@ Conditioned predictions are held to models of all rows, and to plain conditionin
 """
 
 import copy
-import warnings
 
 import numpy as np
 import pytest
 import torch
 from botorch.acquisition import qKnowledgeGradient
-from botorch.exceptions import BotorchTensorDimensionError, InputDataError, NumericsWarning, UnsupportedError
+from botorch.exceptions import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.models import ModelList, ModelListGP
 from botorch.models.transforms import ChainedOutcomeTransform, Log, Normalize, Standardize, Warp
 from botorch.posteriors import TransformedPosterior
@@ -19,7 +18,6 @@ from botorch.sampling.get_sampler import get_sampler
 from botorch.sampling.pathwise import draw_matheron_paths
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
-from linear_operator.utils.warnings import NumericalWarning
 from numpy.testing import assert_allclose
 from scipy import stats
 from torch import Size
@@ -32,17 +30,13 @@ from gp_ensembles.papers.quadrature import KernelMixtureModel, RegressionProblem
 from gp_ensembles.papers.sparse import SparseGP
 from tests.bo.acquisition_cases import CASES as ACQUISITIONS
 from tests.bo.acquisition_cases import MEMBERS, MODEL, NONE, Setting, exported
-from tests.bo.contract_cases import CASES, NUM_INPUTS, NUM_ROWS, Transforms, close, generator, rows
+from tests.bo.contract_cases import CASES, NUM_INPUTS, NUM_ROWS, Transforms, close, generator, points, rows
 
 DTYPE = torch.float64
 pytestmark = pytest.mark.filterwarnings("ignore:The model inputs are of type torch.float32")
 FUSED = {"linear fusion", "log-linear fusion"}
 every = pytest.mark.parametrize("name", CASES)
 with_components = pytest.mark.parametrize("name", [name for name in CASES if name not in FUSED])
-
-
-def points(*shape, seed=5, dtype=DTYPE):
-    return torch.rand(*shape, NUM_INPUTS, generator=generator(seed), dtype=DTYPE).to(dtype)
 
 
 def make(name, **options):
@@ -515,34 +509,21 @@ TAKEN = [
 ]
 
 
-def check_acquisition(name, acquisition, models):
-    """The acquisition function made from the model as its table says: finite values of two batches."""
-    case, ours = ACQUISITIONS[acquisition], models[name]
-    both = ModelList(ours, ours)
-    setting = Setting(ours, both, both, ours, rows()[0], num_samples=8, listed=takes_pairs(acquisition))
-    torch.manual_seed(0)
-    X = torch.rand(2, case.sizes[0], case.num_inputs, generator=generator(3), dtype=DTYPE)
-    with warnings.catch_warnings():
-        for category in (NumericsWarning, NumericalWarning):  # there are better ones; jitter, where baselines are known
-            warnings.simplefilter("ignore", category)
-        made = case.make(exported()[acquisition], setting)
-        values = torch.cat([made(x.unsqueeze(0)) for x in X]) if case.alone else made(X)
-    assert values.shape[0] == 2
-    assert bool(values.isfinite().all())
-
-
-@pytest.mark.parametrize("acquisition", TAKEN)
-def test_an_acquisition_function_as_the_table_says(acquisition, models):
-    """With one model each, and with every model at least six times."""
-    check_acquisition(list(CASES)[TAKEN.index(acquisition) % len(CASES)], acquisition, models)
-
-
-@pytest.mark.slow
-@pytest.mark.broad
 @every
+@pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.NumericsWarning")  # there are better ones
+@pytest.mark.filterwarnings("ignore::linear_operator.utils.warnings.NumericalWarning")  # baselines that are known
 def test_every_acquisition_function_as_the_table_says(name, models):
+    """Made from the model, each has finite values of two batches."""
+    ours, both, classes = models[name], ModelList(models[name], models[name]), exported()
     for acquisition in TAKEN:
-        check_acquisition(name, acquisition, models)
+        case = ACQUISITIONS[acquisition]
+        setting = Setting(ours, both, both, ours, rows()[0], num_samples=8, listed=takes_pairs(acquisition))
+        torch.manual_seed(0)
+        X = torch.rand(2, case.sizes[0], case.num_inputs, generator=generator(3), dtype=DTYPE)
+        made = case.make(classes[acquisition], setting)
+        values = torch.cat([made(x.unsqueeze(0)) for x in X]) if case.alone else made(X)
+        assert values.shape[0] == 2
+        assert bool(values.isfinite().all()), acquisition
 
 
 def test_paths_are_those_of_exact_ensembles(models):

@@ -1,8 +1,8 @@
 """Exact processes of a batch of data sets: the same as a model of each data set alone."""
 
 import copy
-import itertools
 
+import numpy as np
 import pytest
 import torch
 from botorch.acquisition import ScalarizedPosteriorTransform
@@ -32,10 +32,6 @@ def data(generator, batch, num_rows=9):
     return X, 10 * level + scale * ((5 * X[..., :1]).sin() * X[..., 1:] + 0.1 * errors)
 
 
-def indices(batch):
-    return list(itertools.product(*map(range, batch)))
-
-
 def some_hyperparameters(generator, batch):
     lengthscale, outputscale, noise = (
         0.1 + torch.rand(*batch, *shape, generator=generator, dtype=DTYPE) for shape in ((3, 2), (3,), (3,))
@@ -50,7 +46,7 @@ def make(generator, batch, known_noise=False, **options):
     values = some_hyperparameters(generator, batch)
     together = exact_ensemble(X, Y, Yvar, **{name: of(batch) for name, of in options.items()})
     apart = {}
-    for index in indices(batch):
+    for index in np.ndindex(*batch):
         noise = None if Yvar is None else Yvar[index]
         alone = exact_ensemble(X[index], Y[index], noise, **{name: of(Size()) for name, of in options.items()})
         apart[index] = alone.with_hyperparameters_(Hyperparameters(*(value[index] for value in values)))
@@ -118,7 +114,7 @@ def test_transforms_are_undone_for_each_data_set(name, generator):
 def test_fits_are_those_of_each_data_set(batch, generator):
     X, Y = data(generator, batch)
     together = exact_ensemble(X, Y).fit()
-    for index in indices(batch):
+    for index in np.ndindex(*batch):
         alone = exact_ensemble(X[index], Y[index]).fit()
         # The same search on numbers that differ in round-off; a flat direction of the evidence multiplies that.
         for value, own in zip(together.hyperparameters, alone.hyperparameters, strict=True):

@@ -24,9 +24,9 @@ from botorch.sampling.pathwise import draw_matheron_paths, get_matheron_path_mod
 from gpytorch.distributions import MultivariateNormal
 from torch import Size
 
-from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, WeightedAcquisition, thompson
+from gp_ensembles.bo import ExactEnsembleModel, WeightedAcquisition, thompson
 from gp_ensembles.bo.exact_kernels import Hyperparameters
-from tests.bo.contract_cases import close, exact_ensemble, generator
+from tests.bo.contract_cases import close, exact_ensemble, generator, points
 
 DTYPE = torch.float64
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=DTYPE)
@@ -36,10 +36,6 @@ def rows(num=13, num_outputs=2, seed=0):
     X = torch.rand(num, 2, generator=generator(seed), dtype=DTYPE)
     Y = (5 * X[:, :1] + torch.arange(num_outputs)).sin() * X[:, 1:] + 10 * torch.arange(num_outputs)
     return X, Y + 0.1 * torch.randn(num, num_outputs, generator=generator(seed + 1), dtype=DTYPE)
-
-
-def points(*shape, seed=5):
-    return torch.rand(*shape, 2, generator=generator(seed), dtype=DTYPE)
 
 
 def some(num_outputs, seed=3):
@@ -78,20 +74,17 @@ def test_each_output_is_the_model_of_it_alone(known_noise):
     normal = model.eval()(at[0])
     for output in range(3):
         one, own = alone(model, output), None if noise is None else noise[:, [output]]
-        same = [(model, one), (model.subset_output([output]), one)]
-        same.append((later, one.condition_on_observations(new_X, new_Y[:, [output]], own)))
-        pick = [
-            (fantasies, one.condition_on_observations(new_X.expand(4, 2, 2), new_Y[:, [output]].expand(4, 2, 1), own))
-        ]
-        for a, b in (*same, *pick):
+        after = one.condition_on_observations(new_X, new_Y[:, [output]], own)
+        each = one.condition_on_observations(new_X.expand(4, 2, 2), new_Y[:, [output]].expand(4, 2, 1), own)
+        for a, b in ((model, one), (model.subset_output([output]), one), (later, after), (fantasies, each)):
             for observed in (False, True):
-                p, q = (each.posterior(at, observation_noise=observed) for each in (a, b))
+                p, q = a.posterior(at, observation_noise=observed), b.posterior(at, observation_noise=observed)
                 place = [output] if p.mean.shape[-1] > 1 else [0]
                 close((p.mean[..., place], p.variance[..., place]), (q.mean, q.variance))
                 close(p.covariance[..., place, :, :], q.covariance)
         close((normal.mean[output], normal.covariance_matrix[output]), (one(at[0]).mean, one(at[0]).covariance_matrix))
-        close(later.log_weights[output], same[-1][1].log_weights)
-        close(fantasies.log_weights[:, output], pick[0][1].log_weights)
+        close(later.log_weights[output], after.log_weights)
+        close(fantasies.log_weights[:, output], each.log_weights)
         close(model.leave_one_out().mean[..., [output]], one.leave_one_out().mean)
     two = model.subset_output([2, 0])
     close(two.posterior(at).mean, model.posterior(at, output_indices=[2, 0]).mean)
@@ -283,8 +276,8 @@ def test_constrained_noisy_improvement_of_members_is_a_function():
 def test_paths_have_the_posteriors_law(num_outputs):
     """Levels of the mixture's distribution, and its covariance; noise-free rows are met."""
     model, at = make(num_outputs, input_transform=Normalize(2, bounds=2 * UNIT)), points(3, seed=7)
-    paths = draw_matheron_paths(model, Size([4000]))
-    values = paths(at).unsqueeze(-1) if num_outputs == 1 else paths(at.unsqueeze(-3)).mT
+    sets = [draw_matheron_paths(model, Size([400])) for _ in range(10)]  # paths of one set have features in common
+    values = torch.cat([paths(at).unsqueeze(-1) if num_outputs == 1 else paths(at.unsqueeze(-3)).mT for paths in sets])
     posterior = model.posterior(at)
     assert values.shape == (4000, 3, num_outputs)
     levels = torch.linspace(0.05, 0.95, 19, dtype=DTYPE)
@@ -338,5 +331,3 @@ def test_thompson_sampling_goes_to_the_maximum():
     for several in (make(2), exact_ensemble(X.expand(2, -1, -1), Y.expand(2, -1, -1))):
         with pytest.raises(UnsupportedError, match="of one output of one data set"):
             thompson(several, UNIT)
-    with pytest.raises(UnsupportedError, match="closed form"):
-        draw_matheron_paths(EnsembleModel(X, Y, generator=generator()), Size())

@@ -114,23 +114,18 @@ def test_what_cannot_be_learned_is_refused():
         ExactEnsembleModel(X.expand(2, -1, -1), torch.stack([HOLES, Y]))
 
 
-def noise_alone():
-    """White noise of 500 rows, which no function of one input explains by more than a few in a hundred."""
-    numbers = torch.Generator().manual_seed(0)
-    x = torch.rand(500, 1, dtype=torch.float64, generator=numbers)
-    return x, torch.randn(500, 1, dtype=torch.float64, generator=numbers)
-
-
 NOTHING = {
     "exact": lambda x, y: ExactEnsembleModel(x, y).fit(),
     "experts": lambda x, y: EnsembleModel(x, y, generator=source()),
-    "knots": select_knots,
+    "knots": lambda x, y: select_knots(x, y, generator=source()),
 }
 
 
 @pytest.mark.parametrize("door", NOTHING)
 def test_a_fit_to_noise_alone_says_so(door):
-    x, noise = noise_alone()
+    """White noise of 500 rows, which no function of one input explains by more than a few in a hundred."""
+    numbers = torch.Generator().manual_seed(0)
+    x, noise = (draw(500, 1, dtype=torch.float64, generator=numbers) for draw in (torch.rand, torch.randn))
     with pytest.warns(UserWarning, match=r"the fit explains [0-2]\.\d% of the variance"):
         NOTHING[door](x, noise)
     NOTHING[door](x, noise + (4 * x).sin())  # a third of the variance: no warning, which would be an error

@@ -30,10 +30,10 @@ from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.experts import GaussianExpert, StudentTExpert
 from gp_ensembles.features import HilbertAdditiveFeatures, LinearFeatures, RandomFourierFeatures
 from gp_ensembles.filters import CorrelatedWalk, ExponentialForgetting, RandomWalk, StabilizedForgetting
-from tests.bo.contract_cases import close, generator
+from tests.bo.contract_cases import NUM_INPUTS, close, generator, rows
 
 DTYPE = torch.float64
-NUM_INPUTS, NUM_FEATURES = 2, 12
+NUM_FEATURES = 12
 FULL = torch.tensor([[0.04, 0.01], [0.01, 0.02]], dtype=DTYPE)
 TRANSITIONS = {
     "static": None,
@@ -43,13 +43,6 @@ TRANSITIONS = {
     "forgetting": ExponentialForgetting(0.9),
     "stabilized": StabilizedForgetting(0.95),
 }
-
-
-def rows(num=14, seed=0):
-    """Inputs of the unit square and values of a bumpy function."""
-    X = torch.rand(num, NUM_INPUTS, generator=generator(seed), dtype=DTYPE)
-    noise = 0.05 * torch.randn(num, 1, generator=generator(seed + 1), dtype=DTYPE)
-    return X, 2 + (5 * X.sum(-1, keepdim=True)).sin() + noise
 
 
 def ensemble(transition=None, rule=None, num_experts=3):

@@ -46,14 +46,11 @@ def design(num_rows=8, bounds=UNIT):
     return draw_sobol_samples(bounds, num_rows, 1, seed=1).squeeze(-2)
 
 
-def fitted(model):
-    fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
-    return model
-
-
-def fitted_list(*models):
-    model = ModelListGP(*models)
-    fit_gpytorch_mll(SumMarginalLogLikelihood(model.likelihood, model))
+def fitted(*models):
+    model, mll = ModelListGP(*models), SumMarginalLogLikelihood
+    if len(models) == 1:
+        model, mll = models[0], ExactMarginalLogLikelihood
+    fit_gpytorch_mll(mll(model.likelihood, model))
     return model
 
 
@@ -78,7 +75,7 @@ def test_closed_loop_with_a_constraint_and_known_noise(kind, acquisition):
     for _ in range(3):
         Y, excess = hill(X), X.sum(-1, keepdim=True) - 0.8  # the top is not feasible
         noise = torch.full_like(Y, 1e-4)
-        model = fitted_list(kind(X, Y, noise), kind(X, excess, noise))
+        model = fitted(kind(X, Y, noise), kind(X, excess, noise))
         best = Y[excess <= 0].max()
         known = {"best_f": best} if acquisition is qLogExpectedImprovement else {"X_baseline": X}
         sampler = SobolQMCNormalSampler(Size([64]), seed=0)
@@ -100,7 +97,7 @@ def test_two_objectives(kind, form):
         Y = torch.cat([hill(X, top) for top in tops], dim=-1)
         volumes.append(DominatedPartitioning(reference, Y).compute_hypervolume())
         if form == "list":
-            model = fitted_list(*(kind(X, y, outcome_transform=Standardize(1)) for y in Y.mT.unsqueeze(-1)))
+            model = fitted(*(kind(X, y, outcome_transform=Standardize(1)) for y in Y.mT.unsqueeze(-1)))
         else:
             model = fitted(kind(X, Y))
         sampler = SobolQMCNormalSampler(Size([32]), seed=0)
@@ -135,7 +132,7 @@ def test_constrained_thompson_sampling(kind):
     """SCBO: the best of joint draws among candidates whose drawn constraints hold."""
     X = design(16)
     model = fitted(kind(X, hill(X)))
-    constraints = fitted_list(kind(X, X[:, :1] - 0.2), kind(X, 0.4 - X[:, 1:]))
+    constraints = fitted(kind(X, X[:, :1] - 0.2), kind(X, 0.4 - X[:, 1:]))
     candidates = torch.rand(200, 2, dtype=torch.float64)
     sampling = ConstrainedMaxPosteriorSampling(model, constraint_model=constraints, replacement=False)
     with torch.no_grad():

@@ -72,41 +72,36 @@ def test_kernel_mixtures_have_no_units(size, shift):
     close((found[0].mean, found[0].variance), (found[1].mean, found[1].variance), 1e-4)
 
 
+def make(kind, X, Y, **options):
+    return kind(X, Y, **options, **({} if kind is ExactEnsembleModel else {"generator": generator()}))
+
+
 @pytest.mark.parametrize("kind", [ExactEnsembleModel, EnsembleModel])
 def test_the_scale_is_that_of_the_first_rows(kind):
     """As with BoTorch's transform of their bounds, through everything that has further rows."""
     size, (X, Y), (more_X, more_Y) = 1e4, rows(), rows(3, seed=5)
     X, more_X, at = size * X, 3.0 * size * more_X, size * rows(4, seed=8)[0]
-    options = {} if kind is ExactEnsembleModel else {"ensemble": None}
-    bounds = torch.stack([X.amin(0), X.amax(0)])
-    ours, theirs = (
-        kind(X, Y, input_transform=scale, **options, **({"generator": generator()} if options else {}))
-        for scale in (None, Normalize(2, bounds=bounds))
-    )
-    pairs = [(ours, theirs)]
+    theirs = Normalize(2, bounds=torch.stack([X.amin(0), X.amax(0)]))
+    pairs = [tuple(make(kind, X, Y, input_transform=scale) for scale in (None, theirs))]
     pairs.append(tuple(model.condition_on_observations(more_X, more_Y) for model in pairs[0]))
     pairs.append(tuple(model.condition_on_observations(more_X[None], more_Y[None]) for model in pairs[0]))
-    pairs.append(tuple(model.fantasize(more_X, IIDNormalSampler(Size([2]), seed=0)) for model in pairs[0]))
-    pairs.append(tuple(model.fantasize(more_X, IIDNormalSampler(Size([2]), seed=0)) for model in pairs[1]))
+    for pair in pairs[:2]:
+        pairs.append(tuple(model.fantasize(more_X, IIDNormalSampler(Size([2]), seed=0)) for model in pair))
     for one, other in pairs:
         for noise in (False, True):
             p, q = (model.posterior(at, observation_noise=noise) for model in (one, other))
             close((p.mean, p.variance), (q.mean, q.variance))
-    assert torch.equal(ours.train_inputs[0], X)
+    assert torch.equal(pairs[0][0].train_inputs[0], X)
 
 
 @pytest.mark.parametrize("kind", [ExactEnsembleModel, EnsembleModel])
 def test_the_scale_travels_with_the_state(kind):
     """Also from a model of other rows."""
     (X, Y), at = rows(), 50.0 * rows(4, seed=8)[0]
-    options = {} if kind is ExactEnsembleModel else {"generator": generator()}
-    ours = kind(50.0 * X, Y, **options)
-    state = copy.deepcopy(ours.state_dict())
-    other = kind(200.0 * X, Y, **options)
-    other.load_state_dict(state)
+    ours, again, other = (make(kind, size * X, Y) for size in (50.0, 50.0, 200.0))
+    for model in (again, other):
+        model.load_state_dict(copy.deepcopy(ours.state_dict()))
     assert torch.equal(other.inputs_at(at), ours.inputs_at(at))
-    again = kind(50.0 * X, Y, **options)
-    again.load_state_dict(state)
     close(again.posterior(at).mean, ours.posterior(at).mean)
 
 
@@ -138,11 +133,9 @@ def test_draws_are_functions_of_inputs_as_they_are_given():
     X, Y = rows()
     model = ExactEnsembleModel(1e6 * X, Y)
     path = draw_matheron_paths(model, Size([400]))
-    mean, deviation = (
-        model.posterior(1e6 * X[:, None]).mean.ravel(),
-        model.posterior(1e6 * X[:, None]).variance.sqrt(),
-    )
-    assert float(((path(1e6 * X).mean(0) - mean) / deviation.ravel()).abs().max()) < 5 / 400**0.5
+    posterior = model.posterior(1e6 * X[:, None])
+    steps = (path(1e6 * X).mean(0) - posterior.mean.ravel()) / posterior.variance.sqrt().ravel()
+    assert float(steps.abs().max()) < 5 / 400**0.5
 
 
 @pytest.mark.parametrize("kernels", [(2.5,), (2.5, 1.5)])
