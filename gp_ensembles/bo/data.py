@@ -121,7 +121,9 @@ def check_training_data(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Observatio
     """The rows of X (n, D), Y (n, O) and Yvar (n, O) that have targets."""
     for name, value in (("train_X", X), ("train_Y", Y), ("train_Yvar", Yvar)):
         if value is not None and not isinstance(value, Tensor):
-            raise InputDataError(f"{name} must be a tensor, got {type(value).__name__}; name the argument you mean")
+            raise InputDataError(
+                f"{name} must be a tensor, got {type(value).__name__}; use torch.as_tensor, or name the argument"
+            )
     if X.ndim != 2 or X.shape[1] == 0:
         raise BotorchTensorDimensionError(
             f"train_X must have shape (n, d), got {tuple(X.shape)}; ExactEnsembleModel takes batches of data sets, of "

@@ -29,7 +29,7 @@ from gp_ensembles.tables import RowStream
 from gp_ensembles.tables.encoder import TableEncoder
 from gp_ensembles.tables.rows import Rows
 
-_FIRST_ROWS = 1000
+_FIRST_ROWS, _FEWEST_ROWS = 1000, 100  # whose speed is compared; few rows are mostly overhead
 CHUNK_ROWS = 256  # rows predicted, scored and returned at once, about
 _KIND = Kind("gp_ensembles stream", 13, "a stream", "give the checkpoint.pt that stream or resume wrote")
 
@@ -49,6 +49,13 @@ class Timings(NamedTuple):
         is_early = self.first_rows < _FIRST_ROWS
         first, first_rows = self.first + seconds * is_early, self.first_rows + num_rows * is_early
         return Timings(self.fit, self.stream + seconds, first, first_rows, seconds, num_rows)
+
+    @property
+    def slowdown(self) -> float | None:
+        """Time per row of the last block over that of the first thousand rows; ``None`` where either has too few."""
+        if self.first_rows < _FIRST_ROWS or self.last_rows < _FEWEST_ROWS or self.first <= 0:
+            return None
+        return (self.last / self.last_rows) / (self.first / self.first_rows)
 
 
 class StreamProgress(NamedTuple):

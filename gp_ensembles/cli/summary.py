@@ -117,10 +117,7 @@ def summary_table(summary: Summary) -> str:
 
 def look_after(stream: ScoredStream) -> tuple[Finding, ...]:
     """Health of a stream, with its intervals and its speed."""
-    clock, slowdown = stream.clock, None
-    if clock.last_rows and clock.first > 0:
-        slowdown = (clock.last / clock.last_rows) / (clock.first / clock.first_rows)
-    found = health(stream.newest, coverage=stream.coverages.get(0.9), slowdown=slowdown)
+    found = health(stream.newest, coverage=stream.coverages.get(0.9), slowdown=stream.clock.slowdown)
     times = stream.encoder.clock
     if times is None or not times.num_skipped:
         return found

@@ -58,7 +58,8 @@ def arrive(X: Tensor, y: Tensor | None, steps: Tensor | None, num_columns: int |
     if not isinstance(X, Tensor) or not X.is_floating_point():
         raise TypeError("X must be a floating point tensor; use torch.as_tensor(X, dtype=torch.float64)")
     if X.ndim != 2 or X.shape[1] == 0 or num_columns not in (None, X.shape[1]):
-        raise ValueError(f"X must have shape (N, {num_columns or 'D'}), got {tuple(X.shape)}")
+        hint = "; use X.unsqueeze(0) for one row" if X.ndim == 1 else ""
+        raise ValueError(f"X must have shape (N, {num_columns or 'D'}), got {tuple(X.shape)}{hint}")
     num_rows, num_outputs = X.shape[0], config.ensemble.target.num_outputs
     if num_rows == 0:
         raise ValueError("X has no row; at least one is needed")

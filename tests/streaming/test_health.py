@@ -94,6 +94,10 @@ def test_the_clock_keeps_the_first_thousand_rows_and_the_last():
     for seconds, num_rows in ((1.0, 600), (2.0, 600), (4.0, 500)):
         clock = clock.after(seconds, num_rows)
     assert clock == Timings(5.0, 7.0, 3.0, 1200, 4.0, 500)
+    assert clock.slowdown == pytest.approx((4 / 500) / (3 / 1200))
+    # A short table, and a few rows of a run that goes on: mostly overhead.
+    assert Timings(5.0, 0.0).after(1.0, 240).after(0.2, 7).slowdown is None
+    assert clock.after(0.5, 24).slowdown is None
 
 
 def test_strict_ends_with_code_three(tmp_path, capsys):
