@@ -19,9 +19,9 @@ from gp_ensembles.numerics.devices import check_memory
 from gp_ensembles.numerics.gpytorch_types import Likelihood
 
 
-def check_rows(X: Tensor, num_inputs: int | None) -> None:
-    """Raise unless X is a finite matrix (N, D); D is any number of columns if ``num_inputs`` is ``None``."""
-    if isinstance(X, Tensor) and X.ndim < 2:
+def check_axes(X: Tensor, num_inputs: int | None) -> None:
+    """Raise if X has fewer axes than a matrix (N, D), with how to add them; D is any number if it is ``None``."""
+    if X.ndim < 2:
         wanted = "D" if num_inputs is None else num_inputs
         if X.ndim == 0:
             hint = "use X.reshape(1, 1) for one row of one column"
@@ -30,6 +30,12 @@ def check_rows(X: Tensor, num_inputs: int | None) -> None:
         else:
             hint = "use X.unsqueeze(-1) for N rows of one column"
         raise ValueError(f"X must have shape (N, {wanted}), got {tuple(X.shape)}; {hint}")
+
+
+def check_rows(X: Tensor, num_inputs: int | None) -> None:
+    """Raise unless X is a finite matrix (N, D); D is any number of columns if ``num_inputs`` is ``None``."""
+    if isinstance(X, Tensor):
+        check_axes(X, num_inputs)
     check_matrix(X, num_inputs)
 
 

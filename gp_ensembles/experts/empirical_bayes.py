@@ -206,7 +206,7 @@ def search_starts(
     rows = slice(None) if num_rows is None or len(y) <= num_rows else _consecutive(y, num_rows)
     best, found = start, None
     something = len(y) * (_WORTH - 0.5 - 0.5 * (2 * torch.pi * y.square().mean()).log())  # more than if all were noise
-    shorter = [scales / share for share in _SHORTER for scales in length_scales]
+    shorter = [scales / share for share in _SHORTER for scales in length_scales] if expert.traits.is_real else []
     for number, scales in enumerate((missing, *length_scales, *shorter)):
         if number > len(length_scales) and found is not None and bool((found.log_evidence > something).all()):
             break

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.engine.input_checks import row_numbers
+from gp_ensembles.engine.input_checks import check_axes, row_numbers
 from gp_ensembles.ensembles.targets import Target
 from gp_ensembles.likelihoods.response import IllegalTargetError
 from gp_ensembles.streaming.config import OnBadRow, StreamConfig
@@ -57,9 +57,9 @@ def arrive(X: Tensor, y: Tensor | None, steps: Tensor | None, num_columns: int |
     """
     if not isinstance(X, Tensor) or not X.is_floating_point():
         raise TypeError("X must be a floating point tensor; use torch.as_tensor(X, dtype=torch.float64)")
+    check_axes(X, num_columns)
     if X.ndim != 2 or X.shape[1] == 0 or num_columns not in (None, X.shape[1]):
-        hint = "; use X.unsqueeze(0) for one row" if X.ndim == 1 else ""
-        raise ValueError(f"X must have shape (N, {num_columns or 'D'}), got {tuple(X.shape)}{hint}")
+        raise ValueError(f"X must have shape (N, {num_columns or 'D'}), got {tuple(X.shape)}")
     num_rows, num_outputs = X.shape[0], config.ensemble.target.num_outputs
     if num_rows == 0:
         raise ValueError("X has no row; at least one is needed")
