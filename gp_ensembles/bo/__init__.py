@@ -6,14 +6,12 @@ Both, and the models of ``papers`` that BoTorch takes, are a ``MixtureModel``: i
 says how its components predict and learn. Data are learned by the model, fantasies by conditioning joint predictions
 (``fantasies``).
 
-The page "Which acquisition function takes what" says which one of BoTorch takes the model, its members or a
-``WeightedAcquisition``.
+The page "Which acquisition function takes what" says which one of BoTorch takes the model, and which its members.
 """
 
-from gp_ensembles.bo.acquisition import WeightedAcquisition
 from gp_ensembles.bo.exact_model import ExactEnsembleModel
 from gp_ensembles.bo.model import EnsembleModel
 from gp_ensembles.bo.paths import thompson
 from gp_ensembles.bo.posterior import MixturePosterior
 
-__all__ = ["EnsembleModel", "ExactEnsembleModel", "MixturePosterior", "WeightedAcquisition", "thompson"]
+__all__ = ["EnsembleModel", "ExactEnsembleModel", "MixturePosterior", "thompson"]

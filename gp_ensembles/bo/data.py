@@ -118,24 +118,25 @@ def normal_likelihood(noise: Tensor, known_noise: Tensor | None) -> GaussianLike
 
 
 def check_training_data(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Observations:
-    """The rows of X (n, D), Y (n, O) and Yvar (n, O) that have targets."""
+    r"""The rows of X (\*b, n, D), Y (\*b, n, O) and Yvar (\*b, n, O) that have targets."""
     for name, value in (("train_X", X), ("train_Y", Y), ("train_Yvar", Yvar)):
         if value is not None and not isinstance(value, Tensor):
             raise InputDataError(
                 f"{name} must be a tensor, got {type(value).__name__}; use torch.as_tensor, or name the argument"
             )
-    if X.ndim != 2 or X.shape[1] == 0:
-        raise BotorchTensorDimensionError(
-            f"train_X must have shape (n, d), got {tuple(X.shape)}; ExactEnsembleModel takes batches of data sets, of "
-            f"others build a model for each and join them in a ModelList"
-        )
+    if X.ndim < 2 or X.shape[-1] == 0:
+        raise BotorchTensorDimensionError(f"train_X must have shape (n, d), got {tuple(X.shape)}")
     if not X.is_floating_point():
         raise InputDataError(f"train_X is {X.dtype}; give numbers with a fraction, train_X.double()")
+    given, shapes = Observations(X, Y, Yvar), [tuple(part.shape) for part in (X, Y, Yvar) if part is not None]
+    if max(map(len, shapes)) > 2 and (0 in X.shape[:-2] or len({shape[:-2] for shape in shapes}) > 1):
+        raise BotorchTensorDimensionError(
+            f"inputs, targets and their noise must have the same batch of data sets, got shapes {shapes}"
+        )
     _check_targets(X, Y)
-    given = Observations(X, Y, Yvar)
     rows = given.observed() if X.device.type != "meta" else given
-    if not rows.X.shape[0]:
-        raise InputDataError(f"there is no observation, of {X.shape[0]} rows; give one target at least that is not NaN")
+    if not rows.X.shape[-2]:
+        raise InputDataError(f"there is no observation, of {X.shape[-2]} rows; give a target that is not NaN")
     if rows is not given:  # what is missing is of no account, but numbers of rows are those that were given
         given = given.map(lambda values: values.masked_fill(Y.isnan().all(-1, keepdim=True), 1.0))
     check_finite("train_X", given.X)
@@ -165,10 +166,10 @@ def check_noise(Y: Tensor, Yvar: Tensor) -> None:
         )
     check_finite("train_Yvar", Yvar)
     if bool((Yvar <= 0).any()):
-        row = int((Yvar <= 0).any(-1).int().argmax())
+        place = tuple((Yvar <= 0).nonzero()[0])
         raise InputDataError(
-            f"train_Yvar is {float(Yvar[row].min()):g} in row {row}; a noise variance must be positive (1e-6 or so for "
-            f"noise-free observations)"
+            f"train_Yvar is {float(Yvar[place]):g} in row {int(place[-2])}; a noise variance must be positive (1e-6 or "
+            f"so for noise-free observations)"
         )
 
 

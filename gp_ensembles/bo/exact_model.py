@@ -7,12 +7,11 @@ from operator import itemgetter
 from typing import Any, Self, final
 
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
+from botorch.exceptions.errors import UnsupportedError
 from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform, Standardize
 from botorch.models.utils import check_min_max_scaling
-from botorch.posteriors.posterior import Posterior
 from botorch.utils.types import DEFAULT, _DefaultType
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
@@ -21,7 +20,7 @@ from gpytorch.mlls import MarginalLogLikelihood
 from linear_operator import to_linear_operator
 from torch import Tensor
 
-from gp_ensembles.bo import exact_kernels, fantasies
+from gp_ensembles.bo import exact_kernels
 from gp_ensembles.bo.data import (
     Observations,
     check_observations,
@@ -32,12 +31,14 @@ from gp_ensembles.bo.data import (
     warn_of_noise,
 )
 from gp_ensembles.bo.exact_kernels import Hyperparameters, Kernels
-from gp_ensembles.bo.fitting import fit_in_turn
+from gp_ensembles.bo.fitting import maximize_in_transform
 from gp_ensembles.bo.mixture_model import MixtureModel
-from gp_ensembles.bo.posterior import MixturePosterior, printable, resampled, transformed
+from gp_ensembles.bo.posterior import MixturePosterior, resampled
 from gp_ensembles.numerics.display import block_text, fields_text
 from gp_ensembles.numerics.exact_gp import Conditioned
 from gp_ensembles.numerics.gpytorch_types import Kernel
+
+_ROUNDS = 3  # fits of an input transform with parameters, each followed by one of the processes
 
 
 @final
@@ -68,8 +69,7 @@ class ExactEnsembleModel(MixtureModel):
         **options: None; arguments that only ``SingleTaskGP`` has are refused with what to do instead.
 
     Raises:
-        BotorchError: If a shape or dtype is wrong, a value is not finite, or there is no observation; of a batch, the
-            first data set that is wrong is described.
+        BotorchError: If a shape or dtype is wrong, a value is not finite, or there is no observation.
         ValueError: If a column of categories does not exist, or a smoothness or the number of members is wrong.
 
     Example:
@@ -87,7 +87,6 @@ class ExactEnsembleModel(MixtureModel):
     _shapes: Tensor
     _categorical: Tensor | None
     _cache: tuple[Observations, Conditioned] | None
-    _computed = ("_cache",)
     _in_double = (*Hyperparameters._fields, "smoothness", "_shapes")
 
     def __init__(
@@ -104,7 +103,7 @@ class ExactEnsembleModel(MixtureModel):
         **options: Any,
     ) -> None:
         _refuse(options)
-        data = _check_data_sets(train_X, train_Y, train_Yvar)
+        data = check_training_data(train_X, train_Y, train_Yvar)
         if members is not None and (type(members) is not int or members < 1 or data.X.ndim > 2):
             given = f"{members!r} for data sets {tuple(data.X.shape)}"
             raise ValueError(f"members must be one at least, of one data set, got {given}; None is the mixture")
@@ -218,7 +217,7 @@ class ExactEnsembleModel(MixtureModel):
 
     def predict(self, X: Tensor, noise: bool | Tensor) -> MixturePosterior:
         own = (self.noise.unsqueeze(-1) if self.num_outputs == 1 else self.noise.mT).to(X)
-        return fantasies.predict(self.joint, own, self._fantasies, X, noise)
+        return self.after(self._fantasies, own, X, noise)
 
     def forward(self, X: Tensor) -> MultivariateNormal:
         r"""The processes' prior at X (in training as it was given, else transformed), a batch of them if several.
@@ -226,9 +225,7 @@ class ExactEnsembleModel(MixtureModel):
         An UnsupportedError if the model predicts as a mixture, which has no single prior.
         """
         if not self.training and self.members is None and not self.is_normal:
-            raise UnsupportedError(
-                "a mixture has no single prior: its cross-validation is leave_one_out(), of members BoTorch's loo_cv"
-            )
+            raise UnsupportedError("a mixture has no single prior; take one kernel, or members=K")
         for _ in range(X.ndim - self.data.X.ndim):  # of outputs and members, which have all the same
             X = X[..., 0, :, :]
         inputs = self._points(self._scaled(self.transform_inputs(X) if self.training else X))
@@ -237,31 +234,6 @@ class ExactEnsembleModel(MixtureModel):
             covariance = self._of_members(covariance, 2)
         covariance = covariance.squeeze(-3) if self.is_normal else covariance
         return MultivariateNormal(covariance[..., 0].new_zeros(covariance.shape[:-1]), to_linear_operator(covariance))
-
-    def leave_one_out(self) -> Posterior:
-        r"""Each target predicted from all others, in closed form, shape (n, 1, O); hyperparameters stay.
-
-        .. math:: \mu_i = y_i - [K^{-1} y]_i / [K^{-1}]_{ii}, \qquad \sigma_i^2 = 1 / [K^{-1}]_{ii}
-
-        for every process (Rasmussen and Williams, 2006, section 5.4.2), whose weight is its evidence without the row.
-        An UnsupportedError if there is a batch of data sets, or fantasies.
-        """
-        if self.data.X.ndim > 2 or self._fantasies is not None:
-            raise UnsupportedError("the rows of one data set are left out one by one, of a model without fantasies")
-        rows, learned = self._learned()
-        assert learned.inverse is not None
-        variance = 1.0 / learned.inverse.square().sum(-2)  # (M, n) or (O, M, n)
-        mean = rows.Y.mT - (learned.inverse.mT @ learned.white.unsqueeze(-1)).squeeze(-1) * variance
-        density = -0.5 * ((rows.Y.mT - mean).square() / variance + (2 * math.pi * variance).log())
-        log_weights = (learned.log_density.unsqueeze(-1) - density).log_softmax(-2)
-        mean, variance, log_weights = (part.to(self.data.X).movedim(-1, 0) for part in (mean, variance, log_weights))
-        if self.num_outputs == 1:
-            mean, variance = mean.unsqueeze(-1), variance.unsqueeze(-1)
-        else:
-            mean, variance = mean.mT, variance.mT
-        found = MixturePosterior(log_weights, mean.unsqueeze(-2), variance[..., None, None])
-        posterior, outcomes = found.alone() if self.is_normal else found, self._outcome_transform
-        return printable(posterior if outcomes is None else transformed(posterior, outcomes.untransform_posterior))
 
     @property
     def _aug_batch_shape(self) -> torch.Size:  # BoTorch's name
@@ -281,9 +253,6 @@ class ExactEnsembleModel(MixtureModel):
         other = self._sibling()
         other.data, other._cache = data, None
         return other
-
-    def prepare(self, rows: Observations) -> None:
-        self._learned()
 
     def selected(self, outputs: list[int]) -> Self:
         """The model of some of the outputs."""
@@ -339,17 +308,16 @@ class ExactEnsembleModel(MixtureModel):
         if self._fantasies is not None:
             raise UnsupportedError("this model has no data; fit the model that it was derived from")
         self._enter_evaluation()
-        starts = [] if start is None else [start]
-        for given in starts:
-            self._check_shapes(given)
+        if start is not None:
+            self._check_shapes(start)
         Y = self.data.Y.mT.reshape(*self._data_sets, -1)
         varying = [index for index in product(*map(range, self._data_sets)) if not is_flat(Y[index])]
-
-        def fit_processes() -> None:
-            self._fit(starts, varying)
-            starts[:] = [self.hyperparameters]
-
-        fit_in_turn(self._input_transform, fit_processes, self._log_evidences)
+        self._fit([] if start is None else [start], varying)
+        transform = self._input_transform
+        if transform is not None and any(p.requires_grad for p in transform.parameters()):
+            for _ in range(_ROUNDS):  # one after the other: each set of hyperparameters has a fit of its own
+                maximize_in_transform(transform, self._log_evidences)
+                self._fit([self.hyperparameters], varying)
         if self.data.noise is None and varying:
             noise = self.likelihood.noise if self.members is None else self.noise.mean(-1)
             places = tuple(map(list, zip(*varying, strict=True))) if self._data_sets else ...
@@ -462,19 +430,3 @@ def _refuse(options: dict[str, Any]) -> None:
                 f"kernels=, with a constant of unit prior variance instead of a mean, and a noise of their own or "
                 f"train_Yvar; with your own, take a SingleTaskGP"
             )
-
-
-def _check_data_sets(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Observations:
-    """The rows of data sets that have targets, each data set checked."""
-    given = [part for part in (X, Y, Yvar) if part is not None]
-    if not all(isinstance(part, Tensor) for part in given) or max(X.ndim, Y.ndim) < 3:
-        return check_training_data(X, Y, Yvar)
-    batch = X.shape[:-2]
-    if 0 in batch or any(part.shape[:-2] != batch for part in given):
-        raise BotorchTensorDimensionError(
-            f"inputs, targets and their noise must have the same batch of data sets, got shapes "
-            f"{[tuple(part.shape) for part in given]}"
-        )
-    for index in product(*map(range, batch)):
-        check_training_data(X[index], Y[index], None if Yvar is None else Yvar[index])
-    return Observations(X, Y, Yvar).observed()

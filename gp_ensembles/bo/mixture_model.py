@@ -43,17 +43,16 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
     """
 
     data: Observations
+    joint: Callable[[Tensor], MixturePosterior]  # jointly at points, before any fantasies: most models have it
     selected: Callable[[list[int]], Self]  # the model of some of its outputs: models of several have it
-    # Arguments of a model that takes no rows as such, from transformed ones and options
-    arguments_of_rows: Callable[[Observations, dict[str, Any]], dict[str, Any]] | None = None
     move_others: Callable[[Callable[[Tensor], Tensor]], None] | None = None  # moves what is no part of a module
     is_normal = False  # whether a mixture of one component is given as the normal posterior that it is
-    _computed: tuple[str, ...] = ()  # attributes that are computed from the rows and the parameters
+    members: int | None = None  # how many normal posteriors of equal weight stand for the mixture
+    _cache: Any = None  # what is computed from the rows and the parameters
     _in_double: tuple[str, ...] = ()  # buffers of double precision, whatever that of the rows
     _fantasies: Observations | None = None
-    _is_fantasy = False  # whether it has fantasies, or the model has no data of its own for another reason
+    _is_fantasy = False  # whether it has fantasies that are no data
     _supports_cache_root = False  # draws are those of the mixture, not of one normal distribution
-    members: int | None = None  # how many normal posteriors of equal weight stand for the mixture
 
     def __init__(
         self,
@@ -69,7 +68,6 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
                 setattr(self, name, transform)
         self._unit_scale = unit_scale
         self.data = data.map(lambda values: values.detach().clone())
-        self._forget()
         self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
 
     @property
@@ -78,7 +76,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         """Number M of components at one point."""
 
     @abstractmethod
-    def predict(self, X: Tensor, noise: bool | Tensor) -> Posterior:
+    def predict(self, X: Tensor, noise: bool | Tensor) -> MixturePosterior | GPyTorchPosterior:
         r"""The function, or targets, at q points jointly, in transformed outcomes.
 
         Args:
@@ -86,34 +84,32 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
             noise: Whether to add the model's own noise, or the variance to add, shape (..., q or 1, O).
         """
 
+    def after(self, rows: Observations | None, own_noise: Tensor, X: Tensor, noise: bool | Tensor) -> MixturePosterior:
+        r"""Predictions of :attr:`joint` at q points X (\*t, q, D) after further rows, if any, weights included.
+
+        Whatever predicts jointly can be conditioned on any few rows by its predictions alone, at O(q³) for q rows.
+        The components' noise is (\*b, M, O or 1).
+        """
+        if rows is None:
+            mixture = self.joint(X)
+        else:
+            places = torch.broadcast_shapes(rows.X.shape[:-2], X.shape[:-2])
+            both = torch.cat([part.expand(*places, *part.shape[-2:]) for part in (rows.X, X)], dim=-2)
+            spread = own_noise.unsqueeze(-1) if rows.noise is None else rows.noise.mT.unsqueeze(-3)
+            mixture = self.joint(both).conditioned(rows.Y, spread)
+        if noise is False:
+            return mixture
+        return mixture.with_noise(noise.mT.unsqueeze(-3) if isinstance(noise, Tensor) else own_noise.unsqueeze(-1))
+
     @abstractmethod
     def learned(self, rows: Observations, data: Observations) -> Self:
-        """The model after further data, (n, D) and (n, O); this one stays as it is.
-
-        Args:
-            rows: The further rows.
-            data: All rows as they were given, the further ones last.
-        """
-
-    @abstractmethod
-    def prepare(self, rows: Observations) -> None:
-        r"""Before fantasies, (\*t, n, D) and (\*y, n, O): refuse wrong ones, compute what copies share."""
+        """The model after further rows, (n, D) and (n, O), with all data as given; this one stays as it is."""
 
     @classmethod
     def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
-        """Arguments of the constructor from a data set and further ones, as Ax asks for them.
-
-        Of the options ``None`` is the constructor's default; transforms of a model that takes no rows learn here.
-        """
+        """Arguments of the constructor from a data set, as Ax asks for them; options are left out that are ``None``."""
         given = {name: value for name, value in options.items() if value is not None}
-        data: dict[str, Any] = dict(Model.construct_inputs(training_data))
-        if cls.arguments_of_rows is None:
-            return {**data, **given}
-        rows = Observations(data["train_X"], data["train_Y"], data.get("train_Yvar"))
-        inputs, outcomes = given.get("input_transform"), given.get("outcome_transform")
-        X = rows.X if inputs is None else inputs(rows.X)
-        Y, Yvar = rows[1:] if outcomes is None else outcomes(rows.Y, rows.noise, X=X)
-        return cls.arguments_of_rows(Observations(X, Y, Yvar), given)
+        return {**Model.construct_inputs(training_data), **given}
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -143,11 +139,10 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         if self._fantasies is not None:
             X = self._seen().X
             X = X if self._unit_scale is None else self._unit_scale.untransform(X)
-        elif self._input_transform is not None and not self.training:
+        elif self._has_transformed_inputs:
             X = transform_rows(self._input_transform, None, X, X).X
-        lead = self._target_batch
-        places = X.reshape(*X.shape[:-2], *[1] * len(lead), *X.shape[-2:])
-        return (places.expand(*X.shape[:-2], *lead, *X.shape[-2:]),)
+        batch, lead = X.shape[:-2], self._target_batch
+        return (X.reshape(*batch, *[1] * len(lead), *X.shape[-2:]).expand(*batch, *lead, *X.shape[-2:]),)
 
     @property
     def _has_transformed_inputs(self) -> bool:  # type: ignore[override]  # BoTorch's name
@@ -193,6 +188,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         Raises:
             BotorchTensorDimensionError: If X has another number of inputs, or an output does not exist.
             InputDataError: If X is on another device, or not finite.
+            UnsupportedError: If a posterior_transform is given that cannot be applied.
         """
         self._enter_evaluation()
         if output_indices is not None:
@@ -200,22 +196,22 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
             return some.posterior(X, None, observation_noise, posterior_transform)
         inputs = self.inputs_at(X)
         known = self._mean_noise() if observation_noise is True else None
-        posterior = self._standing(self.predict(inputs, observation_noise if known is None else known))
+        posterior: Posterior = self._standing(self.predict(inputs, observation_noise if known is None else known))
         outcomes = self._outcome_transform
         if outcomes is not None:
             posterior = transformed(posterior, lambda normal: outcomes.untransform_posterior(normal, X=X))
         if posterior_transform is None:
             return printable(posterior)
-        if isinstance(posterior, MixturePosterior):
-            return posterior.scalarized(lambda normal: posterior_transform(normal, X))
+        if isinstance(posterior, MixturePosterior) and self.num_outputs == 1:
+            return posterior.map_components(lambda normal: posterior_transform(normal, X))
         if not isinstance(posterior, GPyTorchPosterior):
             raise UnsupportedError(
-                "a posterior_transform needs normal components and a linear outcome transform; give an objective "
-                "instead"
+                "a posterior_transform needs a linear outcome transform and, of several outputs, one kernel or "
+                "members=K; give an objective of samples instead"
             )
         return printable(posterior_transform(posterior, X))
 
-    def _standing(self, posterior: Posterior) -> Posterior:
+    def _standing(self, posterior: MixturePosterior | GPyTorchPosterior) -> MixturePosterior | GPyTorchPosterior:
         """What stands for a mixture: its members, or its only component."""
         if not isinstance(posterior, MixturePosterior):
             return posterior
@@ -304,7 +300,6 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         r"""The model after rows that differ over a batch, (\*t, n, D) and (\*y, n, O); this one stays as it is."""
         if self.members is not None:
             raise UnsupportedError("members take no fantasies: their weights could not move; build with members=None")
-        self.prepare(rows)
         other = self._sibling()
         other._fantasies = rows if self._fantasies is None else self._fantasies.followed_by(rows)
         other._is_fantasy = True
@@ -383,14 +378,9 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         """A copy with hyperparameters and transforms of its own; rows, which nobody changes, are shared."""
         return copy.deepcopy(self, {id(part): part for part in (self.data, self._fantasies) if part is not None})
 
-    def _forget(self) -> None:
-        """Drop what was computed from rows and parameters: they are not what they were."""
-        for name in self._computed:
-            setattr(self, name, None)
-
     def _start_anew(self) -> None:
         """Before numbers change in place: forget what was computed from them."""
-        self._forget()
+        self._cache = None
         for mode in (not self.training, self.training):  # when it changes, GPyTorch forgets what it has computed
             self.train(mode)
 
@@ -421,7 +411,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
 
 def _forget(model: MixtureModel, *_: object) -> None:
     """After parameters were loaded: the rows are learned again with them."""
-    model._forget()
+    model._cache = None
 
 
 def _refuse_options(options: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Self, final
 
 import torch
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform, Standardize
 from botorch.utils.types import DEFAULT, _DefaultType
@@ -13,7 +13,6 @@ from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.mlls import MarginalLogLikelihood
 from torch import Tensor
 
-from gp_ensembles.bo import fantasies
 from gp_ensembles.bo.data import (
     Observations,
     check_input_transform,
@@ -25,6 +24,7 @@ from gp_ensembles.bo.data import (
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.engine.ensemble import Ensemble, evaluate
+from gp_ensembles.engine.input_checks import check_made
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.state import EnsembleState
 from gp_ensembles.ensembles.bases import FourierBasis
@@ -43,7 +43,6 @@ _RANDOM_FEATURES = replace(oebe, bases=(FourierBasis(),))
 class _Learned(NamedTuple):
     """All that a model has learned from its rows."""
 
-    key: Tensor  # the hyperparameters that they were learned with, flattened
     state: EnsembleState
     # Of each expert object just before the next row: weights' means (E, F), covariances (E, F, F), noise (E,)
     experts: tuple[tuple[Tensor, Tensor, Tensor], ...]
@@ -56,7 +55,7 @@ class EnsembleModel(MixtureModel):
 
     Its posterior is a mixture, :math:`p(f \mid D) = \sum_m w_m N(f; \mu_m, K_m)`, with weights learned from the same
     rows, in their order, at O(F²) each: for more than about a thousand, and for objectives that drift. Fantasies
-    condition its joint predictions of the next step. Hyperparameters are those of the ensemble.
+    condition its joint predictions of the next step. Hyperparameters are those of the ensemble: there is no ``fit``.
 
     Args:
         train_X: Inputs, shape (n, D).
@@ -74,7 +73,8 @@ class EnsembleModel(MixtureModel):
     Raises:
         BotorchError: If a shape or dtype is wrong, a value is not finite, or there is no observation; of a record also
             if there are fewer than ten, or all are equal.
-        TypeError: If the ensemble is none, or its experts predict no normal distributions.
+        TypeError: If the ensemble is none, of another dtype, or its experts predict no normal distributions.
+        ValueError: If the ensemble takes other inputs.
 
     Example:
         >>> import torch
@@ -87,7 +87,6 @@ class EnsembleModel(MixtureModel):
     """
 
     _cache: _Learned | None
-    _computed = ("_cache",)
 
     def __init__(
         self,
@@ -101,25 +100,31 @@ class EnsembleModel(MixtureModel):
         generator: torch.Generator | None = None,
     ) -> None:
         data = check_training_data(train_X, train_Y, train_Yvar)
-        if data.Y.shape[-1] > 1 or train_Yvar is not None:
+        if data.X.ndim > 2 or data.Y.shape[-1] > 1 or train_Yvar is not None:
             raise UnsupportedError(
-                "an EnsembleModel has one output, of inferred noise; ExactEnsembleModel has several, and known noise"
+                "an EnsembleModel is of one data set and output, of inferred noise; take an ExactEnsembleModel"
             )
         check_input_transform(input_transform)
-        if isinstance(outcome_transform, _DefaultType):
-            outcome_transform = Standardize(m=1)
+        outcomes = Standardize(m=1) if isinstance(outcome_transform, _DefaultType) else outcome_transform
         ensemble = _RANDOM_FEATURES if ensemble is None else ensemble
-        is_scaled = input_transform is not None or not isinstance(ensemble, EnsembleSpec)
-        super().__init__(data, input_transform, outcome_transform, None if is_scaled else unit_scale(data.X))
-        rows = self._first_rows()
+        is_scaled = input_transform is None and isinstance(ensemble, EnsembleSpec)
+        super().__init__(data, input_transform, outcomes, unit_scale(data.X) if is_scaled else None)
+        X, Y, _ = self._first_rows()
         if isinstance(ensemble, EnsembleSpec):
-            if len(rows.Y) < MIN_ROWS or bool((rows.Y[:1] == rows.Y).all()):
+            if len(Y) < MIN_ROWS or bool((Y[:1] == Y).all()):
                 words = f"a record is fitted to at least {MIN_ROWS} rows whose observations are not all equal"
-                raise InputDataError(f"{words}; for these {len(rows.Y)} use ExactEnsembleModel")
-            ensemble = ensemble.fit(rows.X, rows.Y.squeeze(-1), generator=generator)
-        self.ensemble = _checked(ensemble.ensemble if isinstance(ensemble, OnlineEnsemble) else ensemble, rows.X)
-        if not is_scaled:
-            warn_of_noise(self.likelihood.noise.squeeze(-1), rows.Y.squeeze(-1))
+                raise InputDataError(f"{words}; for these {len(Y)} use ExactEnsembleModel")
+            ensemble = ensemble.fit(X, Y.squeeze(-1), generator=generator)
+        ensemble = ensemble.ensemble if isinstance(ensemble, OnlineEnsemble) else ensemble
+        check_made("ensemble", ensemble, Ensemble, "gp_ensembles.e_doebe")
+        ensemble.check_inputs(X)
+        for expert in ensemble.experts:
+            if not isinstance(expert, GaussianExpert):
+                raise TypeError(f"a BoTorch model needs GaussianExperts of one output, got {type(expert).__name__}")
+        own = copy.deepcopy(ensemble)
+        self.ensemble = Ensemble(own.experts, own.meta_learner, own.expert_names)
+        if is_scaled:
+            warn_of_noise(self.likelihood.noise.squeeze(-1), Y.squeeze(-1))
 
     def __repr__(self) -> str:
         return block_text(self._sizes(), repr(self.ensemble).split("\n  "))
@@ -133,8 +138,7 @@ class EnsembleModel(MixtureModel):
         r"""Log weights of the experts for the next observation, shape (\*batch, M)."""
         if self._fantasies is None:
             return self._learned().log_weights
-        after = self.predict(self.rows().X[:1], False).log_weights
-        return after.expand(*self.batch_shape, -1)
+        return self.predict(self.rows().X[:1], False).log_weights.expand(*self.batch_shape, -1)
 
     @property
     def likelihood(self) -> GaussianLikelihood:
@@ -143,14 +147,13 @@ class EnsembleModel(MixtureModel):
 
     def joint(self, X: Tensor) -> MixturePosterior:
         r"""The mixture over the function at transformed points (\*t, q, D), before any fantasies."""
-        self._check_domain(X)
+        flat = self._inside(X.reshape(-1, X.shape[-1]))
         learned, means, covariances = self._learned(), [], []
         with torch.no_grad():
             bound = self.ensemble.bind()
-        values = evaluate(bound, X.reshape(-1, X.shape[-1]))
-        for (mean, covariance, noise), flat in zip(learned.experts, values, strict=True):
-            rows = flat.reshape(len(noise), -1, flat.shape[-1])  # all points of the batch in one product
-            apart = (len(noise), *X.shape[:-1], flat.shape[-1])
+        for (mean, covariance, noise), found in zip(learned.experts, evaluate(bound, flat), strict=True):
+            rows = found.reshape(len(noise), -1, found.shape[-1])  # all points of the batch in one product
+            apart = (len(noise), *X.shape[:-1], found.shape[-1])
             Phi, cross = rows.reshape(apart), (rows @ covariance).reshape(apart)
             means.append((rows @ mean.unsqueeze(-1)).reshape(*apart[:-1], 1).movedim(0, -3))
             covariances.append((cross @ Phi.mT).movedim(0, -3).unsqueeze(-3))
@@ -158,30 +161,22 @@ class EnsembleModel(MixtureModel):
 
     def predict(self, X: Tensor, noise: bool | Tensor) -> MixturePosterior:
         """See :meth:`MixtureModel.predict`; a ValueError if X is outside the domain of an expert's features."""
-        return fantasies.predict(self.joint, self._noise.unsqueeze(-1), self._fantasies, X, noise)
+        return self.after(self._fantasies, self._noise.unsqueeze(-1), X, noise)
 
     def learned(self, rows: Observations, data: Observations) -> Self:
-        self._check_domain(rows.X)
-        before, other = self._learned(), self._sibling()
-        other.data, other._cache = data, self._after(rows, before.state, before.key)
+        other = self._sibling()
+        other.data, other._cache = data, self._after(rows, self._learned().state)
         return other
-
-    def prepare(self, rows: Observations) -> None:
-        self._check_domain(rows.X)
-        self._learned()
-
-    def fit(self) -> Self:
-        """The model itself: a record was fitted when it was made, an ensemble has hyperparameters of its own."""
-        return self.eval()
 
     def custom_fit(self, mll: MarginalLogLikelihood, **_: Any) -> MarginalLogLikelihood:
         """What BoTorch's ``fit_gpytorch_mll`` calls: nothing, for the ensemble has its hyperparameters."""
         return mll.eval()
 
-    def _check_domain(self, X: Tensor) -> None:
-        """Raise a ValueError that names the row and column if X is outside an expert's features' domain."""
+    def _inside(self, X: Tensor) -> Tensor:
+        """The points (N, D), if they are inside the domains of the experts' features."""
         for features in self.ensemble.bounded_features():
-            features.check_inputs(X.reshape(-1, X.shape[-1]))
+            features.check_inputs(X)
+        return X
 
     @property
     def _noise(self) -> Tensor:
@@ -189,46 +184,22 @@ class EnsembleModel(MixtureModel):
 
     def _learned(self) -> _Learned:
         """What is known without fantasies."""
-        parts = [p.detach().reshape(-1) for p in self.parameters()]
-        key = torch.cat(parts) if parts else self.data.X.new_empty(0)
-        if self._cache is None or not torch.equal(self._cache.key, key):
-            self._cache = self._after(self.rows(), self.ensemble.init(), key)
+        if self._cache is None:
+            self._cache = self._after(self.rows(), self.ensemble.init())
         return self._cache
 
     @torch.no_grad()
-    def _after(self, rows: Observations, state: EnsembleState, key: Tensor) -> _Learned:
-        """A state after rows, (n, D) and (n, 1), in their order, weights included."""
-        y = rows.Y.squeeze(-1)
-        for start in range(0, len(y), _BLOCK):
-            block = slice(start, start + _BLOCK)
-            state, _ = self.ensemble.update(state, rows.X[block], y[block])
+    def _after(self, rows: Observations, state: EnsembleState) -> _Learned:
+        """What is known after rows, (n, D) and (n, 1), in their order, weights included."""
+        for X, y in zip(self._inside(rows.X).split(_BLOCK), rows.Y.squeeze(-1).split(_BLOCK), strict=True):
+            state, _ = self.ensemble.update(state, X, y)
         experts = []
         for one, own in zip(self.ensemble.bind(), state.experts, strict=True):
-            flat = one.take(torch.arange(one.prior_variance.numel(), device=y.device))
+            flat = one.take(torch.arange(one.prior_variance.numel(), device=rows.X.device))
             assert isinstance(flat, BoundGaussian)
             assert isinstance(own, GaussianState | SquareRootState)
-            num_features = own.mean.shape[-1]
-            mean = own.mean.reshape(-1, num_features)
-            covariance = own.covariance.reshape(-1, num_features, num_features)
+            mean = own.mean.reshape(-1, own.mean.shape[-1])
+            covariance = own.covariance.reshape(-1, *own.covariance.shape[-2:])
             factor, covariance, _ = step_ahead(mean, covariance, flat.transition, flat.prior_variance)
             experts.append((mean * factor, covariance, flat.noise))
-        return _Learned(key, state, tuple(experts), self.ensemble.meta_learner.log_weights(state.meta))
-
-
-def _checked(ensemble: Any, X: Tensor) -> Ensemble:
-    """A copy of an ensemble whose experts can learn one target from X and give joint normal predictions."""
-    if not isinstance(ensemble, Ensemble):
-        raise TypeError(
-            f"ensemble must be an Ensemble, an OnlineEnsemble or an EnsembleSpec, got {type(ensemble).__name__}"
-        )
-    for expert in ensemble.experts:
-        if not isinstance(expert, GaussianExpert):
-            raise TypeError(f"a BoTorch model needs GaussianExperts of one output, got {type(expert).__name__}")
-    like = ensemble.experts[0].features.prior_variance
-    if like.dtype != X.dtype or like.device != X.device:
-        raise InputDataError(f"the ensemble is {like.dtype} on {like.device}, train_X {X.dtype} on {X.device}")
-    if ensemble.num_inputs != X.shape[1]:
-        raise BotorchTensorDimensionError(f"the experts take {ensemble.num_inputs} inputs, train_X has {X.shape[1]}")
-    ensemble.check_inputs(X)
-    own = copy.deepcopy(ensemble)
-    return Ensemble(own.experts, own.meta_learner, own.expert_names)
+        return _Learned(state, tuple(experts), self.ensemble.meta_learner.log_weights(state.meta))

@@ -1,7 +1,7 @@
 """The posterior of an ensemble: a weighted mixture of the experts' joint normal distributions, and its sampler."""
 
 from collections.abc import Callable
-from typing import Any, final
+from typing import final
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
@@ -24,7 +24,6 @@ from gp_ensembles.numerics.display import counted, ends, rows_text
 from gp_ensembles.numerics.exact_gp import condition
 
 _LEAST_VARIANCES = 1e-30, 1e-200  # in single and double precision
-_MOST_CHOICES = 1024  # of an expert by each of several outputs
 
 
 def selected(log_weights: Tensor, uniform: Tensor) -> Tensor:
@@ -41,14 +40,11 @@ def resampled(log_weights: Tensor, count: int) -> Tensor:
 
     Outputs choose in another order each.
     """
-    levels = torch.arange(0.5, count, dtype=log_weights.dtype, device=log_weights.device) / count
-    index = selected(log_weights, levels)
-    others = [
-        torch.randperm(count, generator=torch.Generator().manual_seed(output), device="cpu")
-        for output in range(1, index.shape[-2])
-    ]
-    order = torch.stack([torch.arange(count, device="cpu"), *others]).to(index.device)
-    return index.gather(-1, order.expand_as(index))
+    index = selected(log_weights, torch.arange(0.5, count, dtype=log_weights.dtype, device=log_weights.device) / count)
+    order = [torch.arange(count, device="cpu")]
+    for output in range(1, index.shape[-2]):
+        order.append(torch.randperm(count, generator=torch.Generator().manual_seed(output), device="cpu"))
+    return index.gather(-1, torch.stack(order).to(index.device).expand_as(index))
 
 
 def covariance_factors(covariance: Tensor) -> Tensor:
@@ -97,15 +93,26 @@ class MixturePosterior(Posterior):
                 f"{tuple(log_weights.shape)} and {tuple(mean.shape)}"
             )
         self.num_experts, num_points, num_outputs = mean.shape[-3:]
-        batch_shape = torch.broadcast_shapes(mean.shape[:-3], own.shape[:-2], covariance.shape[:-4])
-        wide = covariance.expand(*covariance.shape[:-4], self.num_experts, num_outputs, num_points, num_points)
-        self.log_weights = log_weights
-        self.component_mean = mean.expand(*batch_shape, -1, -1, -1)
-        self.component_covariance = wide
         self.point_shape = mean.shape[-2:]
+        self.batch_shape = torch.broadcast_shapes(mean.shape[:-3], own.shape[:-2], covariance.shape[:-4])
+        self.log_weights, self.own_log_weights = log_weights, own
+        self.component_mean = mean.expand(*self.batch_shape, -1, -1, -1)
+        self.component_covariance = covariance.expand(
+            *covariance.shape[:-4], self.num_experts, num_outputs, num_points, num_points
+        )
 
     def __repr__(self) -> str:
         return _moments_text(self, f", {counted((self.num_experts, 'expert'))}")
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the moments."""
+        return self.component_mean.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision of the moments."""
+        return self.component_mean.dtype
 
     @property
     def mean(self) -> Tensor:
@@ -115,8 +122,7 @@ class MixturePosterior(Posterior):
     @property
     def component_variance(self) -> Tensor:
         r"""The experts' variances, shape (\*batch, M, q, O)."""
-        variance = self.component_covariance.diagonal(dim1=-2, dim2=-1).mT
-        return variance.expand_as(self.component_mean)
+        return self.component_covariance.diagonal(dim1=-2, dim2=-1).mT.expand_as(self.component_mean)
 
     @property
     def variance(self) -> Tensor:
@@ -142,11 +148,6 @@ class MixturePosterior(Posterior):
         return _normal_posterior(self.mean, self.covariance).distribution
 
     mvn = distribution  # BoTorch asks for it by both names
-
-    @property
-    def stddev(self) -> Tensor:
-        r"""Standard deviations of the mixture, shape (\*batch, q, O)."""
-        return self.variance.sqrt()
 
     def quantile(self, value: Tensor) -> Tensor:
         r"""Quantiles of each point's own mixture, (\*batch, q, O) or (K, \*batch, q, O), at levels () or (K,).
@@ -174,21 +175,6 @@ class MixturePosterior(Posterior):
         learned = condition(factors.expand(*errors.shape, errors.shape[-1]), errors)
         joint: Tensor = (learned.log_density.mT + self.own_log_weights).logsumexp(-1)
         return joint.sum(-1)
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        """The t-batch shape."""
-        return self.component_mean.shape[:-3]
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the moments."""
-        return self.component_mean.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Precision of the moments."""
-        return self.component_mean.dtype
 
     @property
     def base_sample_shape(self) -> torch.Size:
@@ -226,25 +212,32 @@ class MixturePosterior(Posterior):
     def _extended_shape(self, sample_shape: torch.Size = torch.Size()) -> torch.Size:  # noqa: B008 (BoTorch's contract)
         return torch.Size([*sample_shape, *self.batch_shape, *self.point_shape])
 
-    def choices(self) -> tuple[Tensor, GPyTorchPosterior]:
-        r"""Every choice of an expert by each output: log weights (\*batch, C), normal posteriors (\*batch, C, q, O).
+    def conditioned(self, Y: Tensor, noise: Tensor) -> "MixturePosterior":
+        r"""The mixture at the last points, given noisy values at the first q: components and weights by Bayes' rule.
 
-        Raises:
-            UnsupportedError: If they are more than about a thousand.
+        For an exact Gaussian process that is the process of all rows; for a sparse one the rows become further knots,
+        with the old knots' posterior as their prior.
+
+        Args:
+            Y: The values, shape (\*y, q, O).
+            noise: Variances, shape (..., M or 1, O or 1, q or 1).
         """
-        num_outputs = self.point_shape[-1]
-        if self.num_experts**num_outputs > _MOST_CHOICES:
-            raise UnsupportedError(
-                f"{num_outputs} outputs with {self.num_experts} experts each have too many choices for a formula; "
-                f"give an objective of samples instead of a posterior_transform"
-            )
-        outputs = torch.arange(num_outputs, device=self.device)
-        each = torch.arange(self.num_experts, device=self.device)
-        experts = torch.cartesian_prod(*[each] * num_outputs).reshape(-1, num_outputs)
-        log_weights = self.own_log_weights[..., outputs, experts].sum(-1)
-        mean = self.component_mean.transpose(-3, -2)[..., experts, outputs].transpose(-3, -2)
-        covariance = self._wide.movedim((-4, -3), (-2, -1))[..., experts, outputs].movedim((-2, -1), (-4, -3))
-        return log_weights, _normal_posterior(mean, covariance.contiguous())
+        q = Y.shape[-2]
+        mean, covariance = self.component_mean.mT, self.component_covariance  # (*b, M, O, q + n), (.., M, O, ., .)
+        factor = covariance_factors(covariance[..., :q, :q] + torch.diag_embed(noise.expand(*noise.shape[:-1], q)))
+        gain = torch.linalg.solve_triangular(factor, covariance[..., :q, q:], upper=False)
+        errors = Y.mT.unsqueeze(-3) - mean[..., :q]  # (*y, M, O, q)
+        batch = torch.broadcast_shapes(factor.shape[:-2], errors.shape[:-1])
+        learned = condition(factor.expand(*batch, q, q), errors.expand(*batch, q))
+        after = mean[..., q:] + learned.mean(gain)
+        each = learned.log_density
+        log_weights = (self.log_weights + (each.squeeze(-1) if each.shape[-1] == 1 else each.mT)).log_softmax(-1)
+        return MixturePosterior(log_weights, after.mT, covariance[..., q:, q:] - gain.mT @ gain)
+
+    def with_noise(self, noise: Tensor) -> "MixturePosterior":
+        """The mixture with variances added, (..., M or 1, O or 1, q or 1)."""
+        added = torch.diag_embed(noise.expand(*noise.shape[:-1], self.point_shape[0]))
+        return MixturePosterior(self.log_weights, self.component_mean, self.component_covariance + added)
 
     def members(self, count: int) -> GaussianMixturePosterior:
         r"""As many normal posteriors of equal weight, (\*batch, count, q, O), which keep each weight to one over it."""
@@ -284,27 +277,9 @@ class MixturePosterior(Posterior):
             _mixed(self.log_weights, changed._posterior), changed._sample_transform, mean, variance
         )
 
-    def scalarized(self, transform: Callable[[Posterior], Posterior]) -> Posterior:
-        """The mixture of one output that is made of them all; an UnsupportedError if several are left of several."""
-        if self.point_shape[-1] == 1:
-            return self.map_components(transform)
-        log_weights, normal = self.choices()
-        each = _normal_posterior(normal.mean.movedim(-3, 0), output_covariances(normal).movedim(-4, 0))
-        changed = transform(each)
-        if not isinstance(changed, GPyTorchPosterior) or changed.mean.shape[-1] > 1:
-            raise UnsupportedError(
-                "of several outputs a posterior_transform has to make one that is normal; give an objective of samples"
-            )
-        return _mixed(log_weights, changed)
-
     def alone(self) -> GPyTorchPosterior:
         """The posterior of a mixture of one component, without the components' dimension."""
         return _normal_posterior(self.component_mean.squeeze(-3), self._wide.squeeze(-4))
-
-    @property
-    def own_log_weights(self) -> Tensor:
-        """Log weights of each output, shape (..., O, M)."""
-        return self.log_weights.unsqueeze(-2) if self.point_shape[-1] == 1 else self.log_weights
 
     @property
     def _weights(self) -> Tensor:
@@ -363,7 +338,7 @@ def printable(posterior: Posterior) -> Posterior:
     return NormalPosterior(posterior.distribution) if type(posterior) is GPyTorchPosterior else posterior
 
 
-def _moments_text(posterior: "MixturePosterior | NormalPosterior", more: str = "") -> str:
+def _moments_text(posterior: MixturePosterior | NormalPosterior, more: str = "") -> str:
     """The class and shape of a posterior, and the moments at its first and last points."""
     moments, shape = {"mean": posterior.mean, "stddev": posterior.variance.sqrt()}, posterior.mean.shape
     rows = ends(shape[:-1].numel())
@@ -408,17 +383,3 @@ def output_covariances(posterior: GPyTorchPosterior) -> Tensor:
     output = -3 if normal._interleaved else -4
     diagonal: Tensor = blocks.diagonal(dim1=output, dim2=output + 2)
     return diagonal.movedim(-1, -3)
-
-
-def as_mixture(posterior: Any) -> MixturePosterior:
-    """A posterior as a mixture; a normal one of independent outputs is a mixture of one component."""
-    if isinstance(posterior, MixturePosterior):
-        return posterior
-    if isinstance(posterior, GPyTorchPosterior):
-        covariance, num_outputs = output_covariances(posterior), posterior.mean.shape[-1]
-        log_weights = posterior.mean.new_zeros(*([num_outputs] if num_outputs > 1 else []), 1)
-        return MixturePosterior(log_weights, posterior.mean.unsqueeze(-3), covariance.unsqueeze(-4))
-    raise UnsupportedError(
-        f"this needs a mixture of normal distributions, and the posterior is a {type(posterior).__name__}: take a "
-        f"linear outcome transform such as Standardize, and one point at a time where weights depend on the input"
-    )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import botorch.acquisition
 import torch
-from botorch.acquisition import AcquisitionFunction, InverseCostWeightedUtility, LogExpectedImprovement, PosteriorMean
+from botorch.acquisition import AcquisitionFunction, InverseCostWeightedUtility, PosteriorMean
 from botorch.acquisition.logei import qLogExpectedImprovement
 from botorch.acquisition.multi_objective.utils import compute_sample_box_decomposition
 from botorch.acquisition.objective import GenericMCObjective
@@ -19,7 +19,7 @@ from botorch.sampling import IIDNormalSampler, ListSampler, MCSampler, SobolQMCN
 from botorch.utils.multi_objective.box_decompositions.non_dominated import NondominatedPartitioning
 from torch import Size, Tensor
 
-from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, WeightedAcquisition
+from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel
 from gp_ensembles.bo.exact_kernels import Hyperparameters
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.meta_learners import BayesianModelAveraging
@@ -31,9 +31,9 @@ BEST, BOUND, BETA = 0.3, 0.2, 2.0
 FRONT = ((0.6, -0.5), (0.1, 0.1), (-0.6, 0.7))
 REFERENCE = (-1.5, -1.5)
 NUM_FANTASIES, NUM_PARETO = 3, 2
+NUM_MEMBERS = 200  # to which weights of experts are rounded
 
 MODEL = "the model"
-WEIGHTED = "`WeightedAcquisition`"
 MEMBERS = "`members=K`"
 SAME = "as the one it changes"
 NONE = "none"
@@ -125,21 +125,12 @@ def _of(pick: Callable[[Setting], Any]) -> Callable[..., Make]:
     return lambda **options: lambda A, s: A(pick(s), **_read(options, s))
 
 
-def _of_experts(pick: Callable[[Setting], EnsembleModel]) -> Callable[..., Make]:
-    """Of every expert, values weighed."""
-    return lambda **options: lambda A, s: WeightedAcquisition(pick(s), lambda experts: A(experts, **_read(options, s)))
-
-
 on_model, on_pair, on_both = _of(lambda s: s.model), _of(lambda s: s.pair), _of(lambda s: s.both)
-on_experts, on_pair_experts = _of_experts(lambda s: s.model), _of_experts(lambda s: s.pair)
+on_members, on_members_of_pair = _of(lambda s: _members(s.exact)), _of(lambda s: _members(s.pair))
 
 
 def _read(options: dict[str, Any], s: Setting) -> dict[str, Any]:
     return {name: option(s) if inspect.isfunction(option) else option for name, option in options.items()}
-
-
-def _log_ei(s: Setting) -> AcquisitionFunction:
-    return WeightedAcquisition(s.model, lambda experts: LogExpectedImprovement(experts, BEST))
 
 
 def _q_log_ei(s: Setting) -> AcquisitionFunction:
@@ -151,7 +142,7 @@ def _sampled(s: Setting) -> MCSampler:
 
 
 def _members(model: ExactEnsembleModel) -> ExactEnsembleModel:
-    other = exact_ensemble(model.data.X, model.data.Y, members=20)
+    other = exact_ensemble(model.data.X, model.data.Y, members=NUM_MEMBERS)
     return other.with_hyperparameters_(model.hyperparameters)
 
 
@@ -219,14 +210,14 @@ _CONSTRAINED: dict[str, Any] = {"best_f": BEST, "objective_index": 0, "constrain
 
 CASES: dict[str, Case] = {
     # Analytic
-    "ExpectedImprovement": Case(WEIGHTED, on_experts(best_f=BEST), (1,)),
-    "LogExpectedImprovement": Case(WEIGHTED, on_experts(best_f=BEST), (1,)),
-    "ProbabilityOfImprovement": Case(WEIGHTED, on_experts(best_f=BEST), (1,)),
-    "LogProbabilityOfImprovement": Case(WEIGHTED, on_experts(best_f=BEST), (1,)),
-    "qAnalyticProbabilityOfImprovement": Case(WEIGHTED, on_experts(best_f=BEST), rough=(3,)),
-    "ConstrainedExpectedImprovement": Case(WEIGHTED, on_pair_experts(**_CONSTRAINED), (1,)),
-    "LogConstrainedExpectedImprovement": Case(WEIGHTED, on_pair_experts(**_CONSTRAINED), (1,)),
-    "LogProbabilityOfFeasibility": Case(WEIGHTED, on_pair_experts(constraints={1: [None, BOUND]}), (1,)),
+    "ExpectedImprovement": Case(MEMBERS, on_members(best_f=BEST), (1,)),
+    "LogExpectedImprovement": Case(MEMBERS, on_members(best_f=BEST), (1,)),
+    "ProbabilityOfImprovement": Case(MEMBERS, on_members(best_f=BEST), (1,)),
+    "LogProbabilityOfImprovement": Case(MEMBERS, on_members(best_f=BEST), (1,)),
+    "qAnalyticProbabilityOfImprovement": Case(MEMBERS, on_members(best_f=BEST), rough=(3,)),
+    "ConstrainedExpectedImprovement": Case(MEMBERS, on_members_of_pair(**_CONSTRAINED), (1,)),
+    "LogConstrainedExpectedImprovement": Case(MEMBERS, on_members_of_pair(**_CONSTRAINED), (1,)),
+    "LogProbabilityOfFeasibility": Case(MEMBERS, on_members_of_pair(constraints={1: [None, BOUND]}), (1,)),
     "PosteriorMean": Case(MODEL, on_model(), (1,)),
     "ScalarizedPosteriorMean": Case(MODEL, on_model(weights=lambda s: s.X.new_tensor([0.5, -1.0, 2.0])), (3,)),
     "PosteriorStandardDeviation": Case(MODEL, on_model(), (1,)),
@@ -286,7 +277,7 @@ CASES: dict[str, Case] = {
         on_model(objective=lambda s: GenericMCObjective(lambda Y, X=None: Y.squeeze(-1).sigmoid()), sampler=_sampled),
         (2, 4),
     ),
-    "qBayesianActiveLearningByDisagreement": Case(MEMBERS, lambda A, s: A(_members(s.exact), s.sampler())),
+    "qBayesianActiveLearningByDisagreement": Case(MEMBERS, on_members(sampler=_sampled)),
     "AnalyticExpectedUtilityOfBestOption": Case(NONE, on_model(), (2,), error=AttributeError),
     "PairwiseBayesianActiveLearningByDisagreement": Case(MODEL, on_model(), (2,), fixed=False),
     # Thompson samples
@@ -295,14 +286,14 @@ CASES: dict[str, Case] = {
     "FixedFeatureAcquisitionFunction": Case(SAME, lambda A, s: A(_q_log_ei(s), NUM_INPUTS, [1], [0.4]), num_inputs=1),
     "PenalizedAcquisitionFunction": Case(SAME, lambda A, s: A(_q_log_ei(s), L2Penalty(s.X[0]), 0.1)),
     "PriorGuidedAcquisitionFunction": Case(SAME, lambda A, s: A(_q_log_ei(s), _LogPrior(), log=True)),
-    "ProximalAcquisitionFunction": Case(SAME, lambda A, s: A(_log_ei(s), s.X.new_ones(NUM_INPUTS), beta=1.0), (1,)),
+    "ProximalAcquisitionFunction": Case(SAME, lambda A, s: A(_q_log_ei(s), s.X.new_ones(NUM_INPUTS), beta=1.0), (1,)),
     "MultiOutputAcquisitionFunctionWrapper": Case(
-        SAME, lambda A, s: A([_log_ei(s), PosteriorMean(s.model)]), sizes=(1,), num_values=2
+        SAME, lambda A, s: A([_q_log_ei(s), PosteriorMean(s.model)]), sizes=(1,), num_values=2
     ),
     "MultiOutputPosteriorMean": Case(MODEL, on_pair(), (1,), num_values=2),
     # Several objectives
     "ExpectedHypervolumeImprovement": Case(
-        WEIGHTED, on_pair_experts(ref_point=list(REFERENCE), partitioning=_FRONT["partitioning"]), (1,)
+        MEMBERS, on_members_of_pair(ref_point=list(REFERENCE), partitioning=_FRONT["partitioning"]), (1,)
     ),
     "qExpectedHypervolumeImprovement": Case(MODEL, on_pair(**_FRONT)),
     "qLogExpectedHypervolumeImprovement": Case(MODEL, on_pair(**_FRONT, **_SMOOTH)),

@@ -22,8 +22,7 @@ from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.meta_learners import BayesianModelAveraging
 from gp_ensembles.papers import fusion
-from gp_ensembles.papers.fusion.fitted import FittedFusion
-from gp_ensembles.papers.quadrature import KernelMixtureModel
+from gp_ensembles.papers.quadrature import KernelMixtureModel, RegressionProblem
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
 from gp_ensembles.papers.sparse import ExactGP, SparseGP
@@ -56,7 +55,7 @@ class Case(NamedTuple):
     def make(
         self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None, transforms: Transforms = NO_TRANSFORMS
     ) -> MixtureModel:
-        """A model of rows (n, D), (n, 1), by ``construct_inputs``."""
+        """A model of rows (n, D), (n, 1), by ``construct_inputs`` if it takes them."""
         names = {"feature_names": [f"x{i}" for i in range(X.shape[-1])], "outcome_names": ["y"]}
         data = SupervisedDataset(X, Y, Yvar=Yvar, **names)
         inputs, outcomes = transforms
@@ -64,11 +63,11 @@ class Case(NamedTuple):
         options = {"outcome_transform": outcomes, "input_transform": inputs, **self.options(*seen, X)}
         if Yvar is not None:
             options.pop("likelihood", None)
+        if self.kind in (KernelMixtureModel, fusion.FusedModel):
+            return self.kind(**options, **({} if Yvar is None else {"known_noise": Yvar}))
         if outcomes is None and self.kind in (EnsembleModel, ExactEnsembleModel):
-            model = self.kind(X, Y, Yvar, **options)  # None stands for no transform here
-        else:
-            model = self.kind(**self.kind.construct_inputs(data, **options))
-        return model
+            return self.kind(X, Y, Yvar, **options)  # None stands for no transform here
+        return self.kind(**self.kind.construct_inputs(data, **options))
 
 
 def close(a: Any, b: Any, tolerance: float = 1e-8) -> None:
@@ -119,7 +118,8 @@ def _kernels(X: Tensor, Y: Tensor, given: Tensor) -> dict[str, Any]:
         X.new_tensor([[[0.2, 0.3], [0.1, 0.2]], [[0.4, 0.5], [0.1, 0.1]]]),
     )
     kernels = KernelHyperparameters(mixtures, X.new_tensor([1.0, 0.8]), X.new_tensor([NOISE, 0.1]))
-    return {"hyperparameters": kernels, "log_weights": X.new_tensor([0.6, 0.4]).log()}
+    problem = RegressionProblem(X, Y.squeeze(-1))
+    return {"problem": problem, "hyperparameters": kernels, "log_weights": X.new_tensor([0.6, 0.4]).log()}
 
 
 def _kernel(X: Tensor) -> ScaleKernel:
@@ -153,12 +153,10 @@ def _fusion(kind: type[fusion.BHS | fusion.PBHS]) -> Options:
         parts = experts(X, Y)
         frequencies = torch.randn(2, NUM_INPUTS, generator=generator(3), dtype=torch.float64).to(X) / 0.5
 
-        def fit(inputs: Tensor, targets: Tensor) -> FittedFusion:
-            predicted, prior = fusion.predict_experts(parts, inputs[8:]), fusion.FourierPrior(frequencies)
-            model = kind(inputs[8:], targets[8:], predicted, prior)
-            return fusion.fit_fusion(model, fusion.LaplaceApproximation(num_draws=NUM_DRAWS), generator=generator(2))
-
-        return {"fit": fit, "experts": parts}
+        predicted, prior = fusion.predict_experts(parts, X[8:]), fusion.FourierPrior(frequencies)
+        model = kind(X[8:], Y[8:].squeeze(-1), predicted, prior)
+        approximation = fusion.LaplaceApproximation(num_draws=NUM_DRAWS)
+        return {"fitted": fusion.fit_fusion(model, approximation, generator=generator(2)), "experts": parts}
 
     return options
 

@@ -48,7 +48,12 @@ def draws(weights, models):
     points = torch.Generator().manual_seed(9)
     X = torch.rand(NUM_BATCHES, NUM_POINTS, cases.NUM_INPUTS, generator=points, dtype=s.X.dtype)
     places = torch.cat([X, s.baseline.expand(NUM_BATCHES, -1, -1)], dim=1)
-    sources = {"one": [(s.model, 0)], "pair": [(s.pair, 0), (s.pair, 1)], "list": [(m, 0) for m in s.both.models]}
+    sources = {
+        "one": [(s.model, 0)],
+        "exact": [(s.exact, 0)],
+        "pair": [(s.pair, 0), (s.pair, 1)],
+        "list": [(m, 0) for m in s.both.models],
+    }
     values, means = [], []
     for model, output in sources[models]:
         w = model.log_weights.exp().detach().reshape(model.num_outputs, -1)[output].numpy()
@@ -161,11 +166,11 @@ _FEW = 2**12  # subsets of candidates for each sample
 _SLOW = 2**10  # a decomposition of the space for each sample
 
 VALUES = {
-    "ExpectedImprovement": Value(improvement, (1,)),
-    "LogExpectedImprovement": Value(improvement, (1,)),
-    "ProbabilityOfImprovement": Value(improves, (1,)),
-    "LogProbabilityOfImprovement": Value(improves, (1,)),
-    "qAnalyticProbabilityOfImprovement": Value(improves, (1,)),
+    "ExpectedImprovement": Value(improvement, (1,), ("exact",)),
+    "LogExpectedImprovement": Value(improvement, (1,), ("exact",)),
+    "ProbabilityOfImprovement": Value(improves, (1,), ("exact",)),
+    "LogProbabilityOfImprovement": Value(improves, (1,), ("exact",)),
+    "qAnalyticProbabilityOfImprovement": Value(improves, (1,), ("exact",)),
     "ConstrainedExpectedImprovement": Value(feasible_improvement, (1,), ("pair",)),
     "LogConstrainedExpectedImprovement": Value(feasible_improvement, (1,), ("pair",)),
     "LogProbabilityOfFeasibility": Value(feasible, (1,), ("pair",)),
@@ -217,13 +222,15 @@ def test_values_are_expectations_over_the_weighted_mixture(name, models, size, w
     s = s._replace(pair=s.both, listed=True) if models == "list" else s
     mean, variance = brute_force(value.utility, weights, models, size)
     is_moment = name.startswith(("Posterior", "Scalarized", "Upper", "MultiOutput"))
-    sampled = cases.CASES[name].given != cases.WEIGHTED and not is_moment
+    of_members = cases.CASES[name].given == cases.MEMBERS
+    sampled = not of_members and not is_moment
     with torch.no_grad():
         found = cases.CASES[name].make(CLASSES[name], s)(draws("uneven", "one").X[:, :size].to(dtype)).double()
     found = found.exp() if "Log" in name else found
     assert found.shape == mean.shape
     error = (variance / NUM_DRAWS + (variance / value.num_samples if sampled else 0)).sqrt()
-    assert bool(((found - mean).abs() <= 4 * error + 1e-4).all()), (found, mean)
+    rounding = variance.sqrt() / cases.NUM_MEMBERS if of_members else 0  # of weights
+    assert bool(((found - mean).abs() <= 4 * error + rounding + 1e-4).all()), (found, mean)
 
 
 def test_the_knowledge_gradient_obeys_the_tower_rule():

@@ -8,12 +8,9 @@ import torch
 from botorch.acquisition import (
     LogImprovementMCAcquisitionFunction,
     MCAcquisitionFunction,
-    qExpectedImprovement,
     qNoisyExpectedImprovement,
 )
-from botorch.exceptions.errors import UnsupportedError
 
-from gp_ensembles.bo import WeightedAcquisition
 from tests.bo import acquisition_cases as cases
 
 CLASSES = cases.exported()
@@ -118,20 +115,6 @@ def test_pending_points_are_candidates_as_well(setting):
         torch.testing.assert_close(acquisition(X[:, :1]), expected, rtol=1e-10, atol=1e-10)
 
 
-def test_pending_points_are_not_passed_over(setting):
-    """Candidates chosen one after another would all be the same."""
-    for name in (name for name, case in cases.CASES.items() if case.given == cases.WEIGHTED):
-        with pytest.raises(UnsupportedError, match="pending"):
-            make(name, setting).set_X_pending(setting.X[:2])
-    sampler = setting.sampler()
-    weighted = WeightedAcquisition(setting.model, lambda experts: qExpectedImprovement(experts, cases.BEST, sampler))
-    X = points(cases.CASES["qExpectedImprovement"], 1)
-    before = weighted(X)
-    weighted.set_X_pending(setting.X[:2])
-    assert bool((weighted(X) >= before).all())
-    assert weighted.X_pending is not None
-
-
 def test_entropy_searches_take_pending_points(setting):
     """They are looked for one after another."""
     for name in (name for name in cases.CASES if name.endswith("MaxValueEntropy")):
@@ -148,11 +131,3 @@ def test_what_takes_no_ensemble_says_so(setting):
     for name in (name for name, case in cases.CASES.items() if case.given == cases.NONE):
         with pytest.raises(cases.CASES[name].error):
             make(name, setting)
-
-
-def test_what_is_no_expectation_is_not_weighed(setting):
-    names = ["UpperConfidenceBound", "qUpperConfidenceBound", "PosteriorStandardDeviation"]
-    for name in [*names, "qPosteriorStandardDeviation"]:
-        options = {"beta": cases.BETA} if "Confidence" in name else {}
-        with pytest.raises(UnsupportedError, match="no expectation over the posterior"):
-            WeightedAcquisition(setting.model, lambda experts: CLASSES[name](experts, **options))  # noqa: B023

@@ -23,9 +23,8 @@ from scipy import stats
 from torch import Size
 from torch.autograd.functional import hessian, jacobian
 
-from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel
+from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, MixturePosterior
 from gp_ensembles.bo.mixture_model import MixtureModel
-from gp_ensembles.bo.posterior import as_mixture
 from gp_ensembles.papers.quadrature import KernelMixtureModel, RegressionProblem
 from gp_ensembles.papers.sparse import SparseGP
 from tests.bo.acquisition_cases import CASES as ACQUISITIONS
@@ -47,6 +46,14 @@ def make(name, **options):
 def models():
     """One model of each kind, not to be changed."""
     return {name: make(name) for name in CASES}
+
+
+def as_mixture(posterior):
+    """A normal posterior of one output is a mixture of one component."""
+    if isinstance(posterior, MixturePosterior):
+        return posterior
+    covariance = posterior.distribution.covariance_matrix[..., None, None, :, :]
+    return MixturePosterior(posterior.mean.new_zeros(1), posterior.mean.unsqueeze(-3), covariance)
 
 
 def same(a, b, X, tolerance=1e-8):
@@ -499,7 +506,7 @@ def takes_pairs(acquisition):
     return any(word in acquisition for word in PAIRS)
 
 
-# Formulas of several outputs are for one model of them; Thompson's paths and members are those of exact ensembles.
+# Thompson's paths and members are those of exact ensembles.
 TAKEN = [
     name
     for name, case in ACQUISITIONS.items()

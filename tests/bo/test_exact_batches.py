@@ -7,7 +7,7 @@ import pytest
 import torch
 from botorch.acquisition import ScalarizedPosteriorTransform
 from botorch.cross_validation import batch_cross_validation, gen_loo_cv_folds
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.exceptions.warnings import InputDataWarning
 from botorch.models.transforms import ChainedOutcomeTransform, Log, Normalize, Standardize, Warp
 from botorch.sampling.normal import SobolQMCNormalSampler
@@ -211,5 +211,5 @@ def test_what_cannot_be_done_is_said(generator):
     assert not torch.equal(found.lengthscale[0], found.lengthscale[2])
     with pytest.raises(AttributeError, match="covar_module"):
         _ = exact_ensemble(X, Y).covar_module
-    with pytest.raises(BotorchTensorDimensionError, match="ExactEnsembleModel takes batches"):
+    with pytest.raises(UnsupportedError, match="take an ExactEnsembleModel"):
         EnsembleModel(X, Y)

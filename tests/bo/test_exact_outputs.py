@@ -17,16 +17,16 @@ from botorch.cross_validation import loo_cv
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.exceptions.warnings import InputDataWarning
 from botorch.models import ModelListGP, SingleTaskGP
-from botorch.models.transforms import Log, Normalize, Standardize
+from botorch.models.transforms import Log, Normalize
 from botorch.models.transforms.input import AppendFeatures, InputPerturbation
 from botorch.sampling import IIDNormalSampler, SobolQMCNormalSampler
 from botorch.sampling.pathwise import draw_matheron_paths, get_matheron_path_model
 from gpytorch.distributions import MultivariateNormal
 from torch import Size
 
-from gp_ensembles.bo import ExactEnsembleModel, WeightedAcquisition, thompson
+from gp_ensembles.bo import ExactEnsembleModel, thompson
 from gp_ensembles.bo.exact_kernels import Hyperparameters
-from tests.bo.contract_cases import close, exact_ensemble, generator, points
+from tests.bo.contract_cases import KERNELS, close, exact_ensemble, generator, points
 
 DTYPE = torch.float64
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=DTYPE)
@@ -85,7 +85,6 @@ def test_each_output_is_the_model_of_it_alone(known_noise):
         close((normal.mean[output], normal.covariance_matrix[output]), (one(at[0]).mean, one(at[0]).covariance_matrix))
         close(later.log_weights[output], after.log_weights)
         close(fantasies.log_weights[:, output], each.log_weights)
-        close(model.leave_one_out().mean[..., [output]], one.leave_one_out().mean)
     two = model.subset_output([2, 0])
     close(two.posterior(at).mean, model.posterior(at, output_indices=[2, 0]).mean)
     after = two.condition_on_observations(new_X, new_Y[:, [2, 0]], None if noise is None else noise[:, [2, 0]])
@@ -113,17 +112,16 @@ def test_outputs_are_fitted_each_alone():
     assert "output 1: matern 2.5: weight" in repr(both)
 
 
-def test_a_sum_of_outputs_is_exact():
-    model, weights = make(), torch.tensor([1.0, -2.0], dtype=DTYPE)
-    at = points(3, 2)
-    scalar = model.posterior(at, posterior_transform=ScalarizedPosteriorTransform(weights))
-    whole = model.posterior(at)
-    close(scalar.mean, (whole.mean @ weights).unsqueeze(-1))
-    close(scalar.covariance.squeeze(-3), whole.covariance[:, 0] + 4 * whole.covariance[:, 1])
-    draws = SobolQMCNormalSampler(Size([2**14]), seed=0)(whole) @ weights
-    level = torch.tensor([0.1, 0.5], dtype=DTYPE)
-    shares = (draws.unsqueeze(0) <= scalar.quantile(level).squeeze(-1).unsqueeze(1)).double().mean(1)
-    close(shares, level[:, None, None].expand_as(shares), 0.02)
+def test_a_sum_of_outputs_is_one_of_normal_distributions():
+    """Of one kernel or of members; a mixture of several kernels refuses it."""
+    weights, at, (X, Y) = torch.tensor([1.0, -2.0], dtype=DTYPE), points(3, 2), rows()
+    scalarize = ScalarizedPosteriorTransform(weights)
+    for model in (make(members=4), ExactEnsembleModel(X, Y)):
+        whole, scalar = model.posterior(at), model.posterior(at, posterior_transform=scalarize)
+        close(scalar.mean, (whole.mean @ weights).unsqueeze(-1))
+        close(scalar.variance, (whole.variance @ weights.square()).unsqueeze(-1))
+    with pytest.raises(UnsupportedError, match=r"of several outputs, one kernel or members=K; .* of samples"):
+        make().posterior(at, posterior_transform=scalarize)
 
 
 # What BoTorch asks of a GPyTorch model
@@ -146,9 +144,8 @@ def test_training_inputs_targets_and_priors_are_as_in_botorch():
     at = points(4)
     there = ours.posterior(ours.input_transform.untransform(at)).mean.squeeze(-1)
     close(ours(at).mean, (there - Y.mean()) / Y.std())
-    with pytest.raises(UnsupportedError, match="leave_one_out"):
+    with pytest.raises(UnsupportedError, match="take one kernel, or members=K"):
         loo_cv(make(1).eval())
-    close(loo_cv(ours).posterior.mean, ours.leave_one_out().mean)
     before = ours.posterior(wide).mean
     ours.set_train_data(ours.train_inputs, ours.train_targets)
     close(ours.posterior(wide).mean, before)
@@ -197,23 +194,18 @@ def test_transforms_that_add_columns_or_points():
 
 @pytest.mark.parametrize("known_noise", [False, True])
 def test_leaving_one_out_is_a_model_of_the_others(known_noise):
-    """The same hyperparameters, no search: n models, of transformed outcomes, whose units stay."""
-    model = make(2, known_noise, outcome_transform=None)
-    found, (X, Y, Yvar) = model.leave_one_out(), model.data
-    assert found.mean.shape == (13, 1, 2)
+    """BoTorch's closed form; the same hyperparameters, no search: n models, of outcomes whose units stay."""
+    X, Y = rows()
+    Yvar = 0.01 + 0.1 * Y.cos().square() if known_noise else None
+    model = ExactEnsembleModel(X, Y, Yvar, outcome_transform=None).fit()
+    found = loo_cv(model).posterior
     for row in range(13):
         others = torch.arange(13) != row
         own = None if Yvar is None else Yvar[others]
-        less = exact_ensemble(X[others], Y[others], own, outcome_transform=None)
+        less = ExactEnsembleModel(X[others], Y[others], own, outcome_transform=None)
         posterior = less.with_hyperparameters_(model.hyperparameters).posterior(X[[row]])
-        noise = less.noise if Yvar is None else Yvar[row].unsqueeze(-1)
-        close(found.log_weights[row], less.log_weights)
-        close(found.component_mean[row], posterior.component_mean)
-        close(found.component_variance[row, :, 0], posterior.component_variance[:, 0] + noise.expand(2, 3).mT)
-    standard = make(1)
-    close(standard.leave_one_out().mean, make(1, outcome_transform=Standardize(1)).leave_one_out().mean)
-    with pytest.raises(UnsupportedError, match="one data set"):
-        model.fantasize(X[:1], IIDNormalSampler(Size([2]))).leave_one_out()
+        noise = less.noise.squeeze(-1) if Yvar is None else Yvar[row]
+        close((found.mean[row], found.variance[row]), (posterior.mean, posterior.variance + noise))
 
 
 # Members
@@ -226,8 +218,13 @@ def test_members_are_a_fully_bayesian_model():
     at, best = points(5, 1), float(Y.max())
     assert (members.batch_shape, members.posterior(at).mean.shape) == (Size([200]), (5, 200, 1, 1))
     close(members.posterior(at).mixture_mean, mixture.posterior(at).mean, 0.01)
-    exact = WeightedAcquisition(mixture, lambda experts: LogExpectedImprovement(experts, best_f=best))
-    close(LogExpectedImprovement(members, best_f=best)(at), exact(at), 0.05)
+    each = []
+    for number, nu in enumerate(KERNELS):
+        own = Hyperparameters(*(value[number : number + 1] for value in some(1)))
+        one = ExactEnsembleModel(X, Y, kernels=(nu,)).with_hyperparameters_(own)
+        each.append(LogExpectedImprovement(one, best_f=best)(at))
+    exact = (mixture.log_weights + torch.stack(each, dim=-1)).logsumexp(-1)
+    close(LogExpectedImprovement(members, best_f=best)(at), exact, 0.05)
     few = exact_ensemble(X, Y, members=4).with_hyperparameters_(some(1))
     disagreement = qBayesianActiveLearningByDisagreement(members, SobolQMCNormalSampler(Size([64]), seed=0))
     assert bool((disagreement(at) > 0).all())
@@ -246,9 +243,6 @@ def test_members_are_a_fully_bayesian_model():
             exact_ensemble(X, Y, members=bad)
     with pytest.raises(ValueError, match="of one data set, got 4 for"):
         exact_ensemble(X.unsqueeze(0), Y.unsqueeze(0), members=4)
-    for model in (few, SingleTaskGP(X, Y)):
-        with pytest.raises(UnsupportedError, match="acquisition function as it is"):
-            WeightedAcquisition(model, lambda experts: LogExpectedImprovement(experts, best_f=best))
     assert torch.equal(few.covar_module.lengthscale, mixture.covar_module.lengthscale)
 
 

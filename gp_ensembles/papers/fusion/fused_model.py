@@ -12,17 +12,15 @@ from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.posteriors.fully_bayesian import GaussianMixturePosterior
 from botorch.posteriors.gpytorch import GPyTorchPosterior
-from botorch.posteriors.posterior import Posterior
 from gpytorch.distributions import MultitaskMultivariateNormal
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.models import ExactGP
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor, nn
 
-from gp_ensembles.bo import fantasies
 from gp_ensembles.bo.data import Observations, normal_likelihood, untransform_rows
 from gp_ensembles.bo.mixture_model import MixtureModel
-from gp_ensembles.bo.posterior import MixturePosterior, as_mixture
+from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.numerics import normal
 from gp_ensembles.papers.fusion.base import FusionModel, PredictiveComponents
 from gp_ensembles.papers.fusion.experts import ExpertPredictions, PredictiveExpert, predict_expert
@@ -134,22 +132,25 @@ class FusedModel(MixtureModel):
         X, plain = self.rows().X.unsqueeze(-2), self._sibling()
         plain._fantasies = None
         with torch.no_grad():
-            noise, function = (as_mixture(plain.predict(X, choice)).variance.mean() for choice in (True, False))
+            noise, function = (plain.predict(X, choice).variance.mean() for choice in (True, False))
         return normal_likelihood(noise - function if self.experts else noise, None)
 
-    def predict(self, X: Tensor, noise: bool | Tensor) -> Posterior:
+    def predict(self, X: Tensor, noise: bool | Tensor) -> MixturePosterior:
         r"""The fusion at transformed points (\*t, q, D), with the experts' noise or a variance to add (..., q or 1, 1).
 
         In a product of powers the experts' noise also changes their weights, and so the mean. Models that learn their
         experts always include their noise.
 
         Raises:
-            UnsupportedError: If noise variances are given to a model that learns its experts, or an expert predicts one
-                point at a time only and is asked for more.
+            UnsupportedError: If noise variances are given, or those of rows, to a model that learns its experts, or an
+                expert predicts one point at a time only and is asked for more.
         """
-        if isinstance(noise, Tensor) and not self.experts:
-            raise UnsupportedError("the noise is that of the experts; ask for it by observation_noise=True")
         rows = self._fantasies
+        if not self.experts and (isinstance(noise, Tensor) or (rows is not None and rows.noise is not None)):
+            raise UnsupportedError(
+                "a fusion that learns its experts has learned their noise: ask for it by observation_noise=True, and "
+                "leave noise= of rows out"
+            )
         if not self.experts:
             places = torch.broadcast_shapes(X.shape[:-2], self.batch_shape)
             return self._pooled(X.expand(*places, *X.shape[-2:]), None, self._weighed(None))
@@ -171,36 +172,13 @@ class FusedModel(MixtureModel):
         if noise is not True:
             found = self._silent(found)
         posterior = self._pooled(X.expand(*places, *X.shape[-2:]), found, draws)
-        return posterior if isinstance(noise, bool) else _with_noise(posterior, noise.squeeze(-1))
+        return posterior if isinstance(noise, bool) else posterior.with_noise(noise.mT.unsqueeze(-3))
 
     def learned(self, rows: Observations, data: Observations) -> Self:
         """The fusion after more rows, (n, D) and (n, 1): draws weighed, experts conditioned."""
         other = self.fantasies(rows)
         other.data, other._is_fantasy = data, False
         return other
-
-    def prepare(self, rows: Observations) -> None:
-        """Refuse rows whose noise is known, if the fusion has learned its experts and their noise.
-
-        Raises:
-            UnsupportedError: Saying so.
-        """
-        if rows.noise is not None and not self.experts:
-            raise UnsupportedError("a fusion that learns its experts has learned their noise; leave noise= out")
-
-    @staticmethod
-    def arguments_of_rows(rows: Observations, options: dict[str, Any]) -> dict[str, Any]:
-        """See :meth:`MixtureModel.construct_inputs`.
-
-        One option is ``fit``, a function of inputs (N, D) and targets (N,) that gives a :class:`FittedFusion`.
-
-        Raises:
-            UnsupportedError: If noise variances are known.
-        """
-        if rows.noise is not None:
-            raise UnsupportedError("the noise is that of the experts; give the known noise to them")
-        fit = options.pop("fit")
-        return {"fitted": fit(rows.X, rows.Y.squeeze(-1)), **options}
 
     def _jointly(self, X: Tensor) -> JointPredictions:
         r"""The experts at points (\*t, q, D); those that know no joint distribution at single points only."""
@@ -218,7 +196,7 @@ class FusedModel(MixtureModel):
         lifted = found.covariance + torch.diag_embed((floor - own).clamp_min(0.0))
         return JointPredictions(found.mean, lifted, torch.zeros_like(found.noise))
 
-    def _conditioned(self, both: Tensor, rows: Observations, noise: bool | Tensor) -> Posterior:
+    def _conditioned(self, both: Tensor, rows: Observations, noise: bool | Tensor) -> MixturePosterior:
         """A log-linear pool at the last points, given rows at the first: every draw's joint normal conditioned."""
         q = rows.X.shape[-2]
         found = self._jointly(both)
@@ -226,10 +204,10 @@ class FusedModel(MixtureModel):
         # Of targets: known noise is added to the pool of the function, as in predictions.
         own = found.noise[..., :q] if rows.noise is None else 0.0 * found.noise[..., :q]
         shown = shown._replace(noise=torch.cat([own, shown.noise[..., q:]], dim=-1))
-        pooled = as_mixture(self._pooled(both, shown, self.draw_log_weights))
+        pooled = self._pooled(both, shown, self.draw_log_weights)
         added = rows.Y.new_zeros(1, 1, 1) if rows.noise is None else rows.noise.mT.unsqueeze(-3)
-        posterior = fantasies.condition_mixture(pooled, rows.Y, added)
-        return posterior if isinstance(noise, bool) else _with_noise(posterior, noise.squeeze(-1))
+        posterior = pooled.conditioned(rows.Y, added)
+        return posterior if isinstance(noise, bool) else posterior.with_noise(noise.mT.unsqueeze(-3))
 
     def _parts(self, X: Tensor, predictions: ExpertPredictions | None) -> tuple[Tensor, PredictiveComponents]:
         """Log weights of the experts (S, K, N) and components at points (N, D), for every draw."""
@@ -261,7 +239,7 @@ class FusedModel(MixtureModel):
         weighed: Tensor = (self.draw_log_weights + density.movedim(0, -1)).log_softmax(-1)
         return weighed
 
-    def _pooled(self, X: Tensor, found: JointPredictions | None, draws: Tensor) -> Posterior:
+    def _pooled(self, X: Tensor, found: JointPredictions | None, draws: Tensor) -> MixturePosterior:
         """The fusion at points (*batch, q, D), given what the experts say there and log weights of the draws."""
         shape, num_draws = X.shape[:-1], self.theta.shape[0]
         predictions = None
@@ -417,12 +395,6 @@ def _predictors(model: FusionModel, experts: Sequence[object] | None) -> Sequenc
     if forecasts:
         raise ValueError(f"experts {forecasts} are forecasts of other rows: give experts that predict new inputs")
     return experts
-
-
-def _with_noise(posterior: Posterior, noise: Tensor) -> Posterior:
-    """A posterior of the function with noise of given variances (..., q or 1)."""
-    mixture = as_mixture(posterior)
-    return fantasies.add_noise(mixture, noise, noise.unsqueeze(-1))
 
 
 def _moved(value: Any, fn: Callable[[Tensor], Tensor]) -> Any:

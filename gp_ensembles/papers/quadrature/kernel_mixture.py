@@ -1,7 +1,7 @@
 """Predictions by mixtures of Gaussian processes with different kernels, also as a BoTorch model."""
 
 import math
-from typing import Any, NamedTuple, Self, final
+from typing import NamedTuple, Self, final
 
 import torch
 from botorch.models.transforms.input import InputTransform
@@ -9,7 +9,6 @@ from botorch.models.transforms.outcome import OutcomeTransform
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from torch import Tensor
 
-from gp_ensembles.bo import fantasies
 from gp_ensembles.bo.data import Observations, normal_likelihood, untransform_rows
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.posterior import MixturePosterior
@@ -120,7 +119,6 @@ class KernelMixtureModel(MixtureModel):
     _residual: Tensor
     _known_noise: Tensor | None
     _cache: Processes | None
-    _computed = ("_cache",)
 
     def __init__(
         self,
@@ -179,7 +177,7 @@ class KernelMixtureModel(MixtureModel):
         return MixturePosterior(self.log_weights, (mean + self.mean).unsqueeze(-1), covariance.unsqueeze(-3))
 
     def predict(self, X: Tensor, noise: bool | Tensor) -> MixturePosterior:
-        return fantasies.predict(self.joint, self.noise.unsqueeze(-1), self._fantasies, X, noise)
+        return self.after(self._fantasies, self.noise.unsqueeze(-1), X, noise)
 
     def learned(self, rows: Observations, data: Observations) -> Self:
         """The processes of all rows; their weights by Bayes' rule."""
@@ -189,7 +187,7 @@ class KernelMixtureModel(MixtureModel):
         if self._likelihood is not DenseLikelihood:  # another arithmetic might not take these rows
             other._fantasies = rows if self._fantasies is None else self._fantasies.followed_by(rows)
             return other
-        after = fantasies.predict(self.joint, self.noise.unsqueeze(-1), rows, rows.X[:1], False)
+        after = self.after(rows, self.noise.unsqueeze(-1), rows.X[:1], False)
         other.log_weights = after.log_weights.detach()
         other._X = torch.cat([self._X, rows.X.detach()])
         other._residual = torch.cat([self._residual, rows.Y.detach().squeeze(-1) - self.mean])
@@ -197,16 +195,6 @@ class KernelMixtureModel(MixtureModel):
             other._known_noise = torch.cat([self._known_noise, rows.noise.detach()])
         other._cache = None
         return other
-
-    def prepare(self, rows: Observations) -> None:
-        assert self._conditioned is not None
-
-    @staticmethod
-    def arguments_of_rows(rows: Observations, options: dict[str, Any]) -> dict[str, Any]:
-        """See :meth:`MixtureModel.construct_inputs`; ``hyperparameters`` and ``log_weights`` are options at least."""
-        if rows.noise is not None:
-            options["known_noise"] = rows.noise
-        return {"problem": RegressionProblem(rows.X, rows.Y.squeeze(-1)), **options}
 
     @property
     def _conditioned(self) -> Processes:

@@ -15,7 +15,6 @@ from gpytorch.means import ConstantMean
 from linear_operator import to_linear_operator
 from torch import Tensor, nn
 
-from gp_ensembles.bo import fantasies
 from gp_ensembles.bo.data import Observations, check_input_transform, check_noise, transform_rows
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.posterior import MixturePosterior
@@ -103,8 +102,7 @@ class SparseModel(MixtureModel, ABC):
     likelihood: GaussianLikelihood | FixedNoiseGaussianLikelihood
     approximation: Approximation
     # The knots' posterior after the values from which it was computed.
-    _cached: tuple[list[Tensor], list[object], KnotsPosterior | Conditioned] | None
-    _computed = ("_cached",)
+    _cache: tuple[list[Tensor], list[object], KnotsPosterior | Conditioned] | None
 
     def __init__(
         self,
@@ -235,12 +233,12 @@ class SparseModel(MixtureModel, ABC):
         tensors = [*self.parameters(), *self.buffers(), self.likelihood.noise]
         # Values are compared, for GPyTorch's setters leave no trace; modules are equal if they are the same.
         settings = [*list(self.modules())[1:], self.nugget, self.approximation]
-        if self._cached is not None:
-            known, same, posterior = self._cached
+        if self._cache is not None:
+            known, same, posterior = self._cache
             if same == settings and len(known) == len(tensors) and all(map(torch.equal, known, tensors)):
                 return posterior
         posterior = self.compute_knots_posterior()
-        self._cached = [tensor.detach().clone() for tensor in tensors], settings, posterior
+        self._cache = [tensor.detach().clone() for tensor in tensors], settings, posterior
         return posterior
 
     def latent(self, X: Tensor) -> tuple[Tensor, Tensor]:
@@ -269,7 +267,7 @@ class SparseModel(MixtureModel, ABC):
     def predict(self, X: Tensor, noise: bool | Tensor) -> Posterior:
         r"""A ``GPyTorchPosterior`` at points (\*t, q, D) as the process has them, noise added as asked for."""
         own = self.likelihood.noise.mean().reshape(1, 1)
-        return fantasies.predict(self.joint, own, self._fantasies, X, noise).alone()
+        return self.after(self._fantasies, own, X, noise).alone()
 
     def learned(self, rows: Observations, data: Observations) -> Self:
         """A model of more rows, hyperparameters as they are; knots too, unless every row is one."""
@@ -282,9 +280,6 @@ class SparseModel(MixtureModel, ABC):
         X, y, noise, data = self.train_X[rows], self.train_y[rows], self.likelihood.noise, self.data
         given = data.map(lambda values: values[rows])
         return self._of_rows(X, y, noise[rows] if len(noise) > 1 else noise, given, X, all_are_knots=True)
-
-    def prepare(self, rows: Observations) -> None:
-        self.knots_posterior()
 
     def forward(self, X: Tensor) -> MultivariateNormal:
         """The function at points as the process has them; in training mode :meth:`training_prior` of the rows.
@@ -303,11 +298,11 @@ class SparseModel(MixtureModel, ABC):
     def with_knots(self, knots: Tensor) -> Self:
         """A model of the same rows and (copied) hyperparameters with other knots."""
         check_shape(self.train_X, knots)
-        cached, self._cached = self._cached, None
+        cached, self._cache = self._cache, None
         added: dict[str, Any] = self._added_loss_terms  # type: ignore[assignment]
         added.update(dict.fromkeys(added))  # the last loss terms for GPyTorch's objectives have a graph
         other = deepcopy(self)
-        self._cached = cached
+        self._cache = cached
         other.knots = nn.Parameter(knots.detach().clone())
         return other
 
