@@ -81,20 +81,6 @@ def transform_rows(
     return Observations(inputs, *outcome_transform(Y, Yvar, X=X))
 
 
-def untransform_rows(
-    input_transform: InputTransform | None,
-    outcome_transform: OutcomeTransform | None,
-    X: Tensor,
-    Y: Tensor,
-    Yvar: Tensor | None = None,
-) -> Observations:
-    """Rows as they were before the transforms by which they came about."""
-    given = X if input_transform is None else input_transform.eval().untransform(X)
-    if outcome_transform is None:
-        return Observations(given, Y, Yvar)
-    return Observations(given, *outcome_transform.eval().untransform(Y, Yvar))
-
-
 def unit_scale(X: Tensor, kept: Sequence[int] = ()) -> Normalize:
     r"""Range of every column of inputs (\*b, n, D) to the unit interval, where it is not a part of it already."""
     low, high = X.detach().amin(-2, keepdim=True), X.detach().amax(-2, keepdim=True)

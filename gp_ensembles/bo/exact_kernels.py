@@ -38,7 +38,6 @@ _SHAPES = {
 }
 _MAX_ITERATIONS, _GRADIENT_TOLERANCE, _LOSS_TOLERANCE = 100, 1e-5, 1e-6
 _LOG_NOISE_MEAN, _LOG_NOISE_SCALE = -4.0, 1.0
-FEW = 1 << 18  # pairs times columns whose differences are taken one by one
 
 
 class Hyperparameters(NamedTuple):
@@ -116,7 +115,7 @@ def short_start(kernels: Kernels, rows: Observations, modes: Hyperparameters) ->
 
 def condition(kernels: Kernels, rows: Observations, hyperparameters: Hyperparameters) -> Conditioned:
     r"""Learn all rows with every process, batch shape (\*b, M); a NumericalError names one without a factor."""
-    covariance = covariance_between(kernels, hyperparameters, rows.X, rows.X, to_the_last_digit=True)
+    covariance = covariance_between(kernels, hyperparameters, rows.X, rows.X)
     noise = hyperparameters.noise.unsqueeze(-1) if rows.noise is None else rows.noise.mT
     covariance = covariance + torch.diag_embed(noise.expand(covariance.shape[:-1]))
     return exact_gp.condition(cholesky(covariance, TARGETS), rows.Y.mT, invert=True)
@@ -139,39 +138,17 @@ def predict(
     return mean, covariance_between(kernels, hyperparameters, X, X) - white @ white.mT
 
 
-def covariance_between(
-    kernels: Kernels, hyperparameters: Hyperparameters, X: Tensor, Z: Tensor, *, to_the_last_digit: bool = False
-) -> Tensor:
+def covariance_between(kernels: Kernels, hyperparameters: Hyperparameters, X: Tensor, Z: Tensor) -> Tensor:
     r"""Covariance of the functions at X (\*t, q, D) and Z (\*t, n, D), shape (\*t, M, q, n)."""
-    many = X[..., 0].numel() * Z.shape[-2] * X.shape[-1] > FEW
-    distances = _by_products if many and not to_the_last_digit else _by_differences
-    square = distances(kernels, hyperparameters.lengthscale.unsqueeze(-2), X, Z)
+    scales = hyperparameters.lengthscale.unsqueeze(-2)
+    offset = (X.unsqueeze(-3) / scales).unsqueeze(-2) - (Z.unsqueeze(-3) / scales).unsqueeze(-3)
+    if kernels.categorical is not None:
+        offset = torch.where(kernels.categorical, (offset != 0) / scales.unsqueeze(-2), offset)
+    square = offset.square().sum(-1)
     distance = (square + torch.finfo(square.dtype).eps).sqrt()
     a, b, c1, c2, _, _ = kernels.shapes[..., None, None].unbind(-3)
     value = (1.0 + c1 * distance + c2 * square) * (-a * distance - b * square).exp()
     return hyperparameters.outputscale[..., None, None] * value + _constants(kernels, X, Z)
-
-
-def _by_differences(kernels: Kernels, scales: Tensor, X: Tensor, Z: Tensor) -> Tensor:
-    r"""Squared distances (\*t, M, q, n) without cancellation, from a difference for each pair and column."""
-    offset = (X.unsqueeze(-3) / scales).unsqueeze(-2) - (Z.unsqueeze(-3) / scales).unsqueeze(-3)
-    if kernels.categorical is not None:
-        offset = torch.where(kernels.categorical, (offset != 0) / scales.unsqueeze(-2), offset)
-    return offset.square().sum(-1)
-
-
-def _by_products(kernels: Kernels, scales: Tensor, X: Tensor, Z: Tensor) -> Tensor:
-    r"""The same by a matrix product, about a hundred round-offs of the scaled inputs off; far faster for many pairs."""
-    center = Z.mean(-2, keepdim=True)
-    first, second = ((part - center).unsqueeze(-3) / scales for part in (X, Z))
-    if kernels.categorical is not None:
-        first, second = (torch.where(kernels.categorical, 0.0, part) for part in (first, second))
-    square = first.square().sum(-1).unsqueeze(-1) + second.square().sum(-1).unsqueeze(-2) - 2.0 * first @ second.mT
-    square = square + square.detach().neg().clamp_min(0.0)  # a clamp of itself would take its derivatives away
-    if kernels.categorical is not None:
-        differ = (X.unsqueeze(-2) != Z.unsqueeze(-3))[..., kernels.categorical].to(X)
-        square = square + torch.einsum("...qnc,...mc->...mqn", differ, scales[..., 0, kernels.categorical] ** -2)
-    return square
 
 
 def negative_log_posterior(kernels: Kernels, rows: Observations) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:

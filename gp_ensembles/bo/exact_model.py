@@ -1,7 +1,7 @@
 """Exact Gaussian processes with several kernels, weighed by their evidence, as one BoTorch model."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from operator import itemgetter
 from typing import Any, Self, final
@@ -12,12 +12,18 @@ from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform, Standardize
 from botorch.models.utils import check_min_max_scaling
+from botorch.optim.closures import ForwardBackwardClosure
+from botorch.optim.core import scipy_minimize
+from botorch.optim.utils import get_parameters_and_bounds
+from botorch.utils.context_managers import module_rollback_ctx
 from botorch.utils.types import DEFAULT, _DefaultType
+from gpytorch import Module as GPyTorchModule
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.mlls import MarginalLogLikelihood
 from linear_operator import to_linear_operator
+from linear_operator.utils.errors import NanError
 from torch import Tensor
 
 from gp_ensembles.bo import exact_kernels
@@ -31,14 +37,15 @@ from gp_ensembles.bo.data import (
     warn_of_noise,
 )
 from gp_ensembles.bo.exact_kernels import Hyperparameters, Kernels
-from gp_ensembles.bo.fitting import maximize_in_transform
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.posterior import MixturePosterior, resampled
+from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.display import block_text, fields_text
 from gp_ensembles.numerics.exact_gp import Conditioned
 from gp_ensembles.numerics.gpytorch_types import Kernel
 
 _ROUNDS = 3  # fits of an input transform with parameters, each followed by one of the processes
+_INPUT_ITERATIONS = 25
 
 
 @final
@@ -148,16 +155,15 @@ class ExactEnsembleModel(MixtureModel):
         if self.data.X.ndim > 2 or self._fantasies is not None:
             return fields_text(self._sizes(), self.hyperparameters._asdict())
         values = (*self.hyperparameters, self.log_weights.exp())
-        every = [value.reshape(-1, *value.shape[self.noise.ndim :]).tolist() for value in values]
-        lines = []
+        every, lines = [value.reshape(-1, *value.shape[self.noise.ndim :]).tolist() for value in values], []
         for number, (scales, scale, noise, weight) in enumerate(zip(*every, strict=True)):
-            output, expert = divmod(number, self.num_experts)
-            nu = self.kernels[expert]
+            nu = self.kernels[number % self.num_experts]
+            output = f"output {number // self.num_experts}: " if self.num_outputs > 1 else ""
             name = "rbf" if math.isinf(nu) else f"matern {nu:g}"
-            name = f"output {output}: {name}" if self.num_outputs > 1 else name
             lengths = ", ".join(f"{length:.3g}" for length in scales)
             lines.append(
-                f"{name}: weight {weight:.2f}, noise {noise:.2g}, output scale {scale:.3g}, length scales {lengths}"
+                f"{output}{name}: weight {weight:.2f}, noise {noise:.2g}, output scale {scale:.3g}, "
+                f"length scales {lengths}"
             )
         return block_text(self._sizes(), lines)
 
@@ -181,11 +187,10 @@ class ExactEnsembleModel(MixtureModel):
 
         In training it has the noise of each process, as :meth:`forward` has them in its batch; of members that of each.
         """
-        known = self._seen().noise
-        noise = self.noise.to(self.data.X)
-        if self.is_normal or (known is None and self.members is None and not self.training):
+        known, noise = self._seen().noise, self.noise.to(self.data.X)
+        if self.members is None:
             noise = (self.log_evidence.softmax(-1).to(noise) * noise).sum(-1)
-        elif known is None and self.members is not None:
+        elif known is None:
             noise = self._of_members(noise, 0)
         return normal_likelihood(noise, known if known is None or self.num_outputs == 1 else known.mT)
 
@@ -193,8 +198,7 @@ class ExactEnsembleModel(MixtureModel):
     def covar_module(self) -> Kernel:
         """A copy of the heaviest process' kernel but for its constant, to read length scales from, as TuRBO does.
 
-        Raises:
-            AttributeError: If there are categories, several data sets or outputs: read ``lengthscale`` instead.
+        There is none of categories, several data sets or outputs: read ``lengthscale`` instead.
         """
         if self._data_sets or self._categorical is not None:
             raise AttributeError("covar_module")  # torch says in its own words that there is none
@@ -210,29 +214,27 @@ class ExactEnsembleModel(MixtureModel):
         rows, learned = self._learned()
         mean, covariance = exact_kernels.predict(self._kernels, self.hyperparameters, rows, learned, self._points(X))
         log_weights = learned.log_density.log_softmax(-1).to(X)
+        if self.members is not None:
+            mean, covariance = self._of_members(mean, 1), self._of_members(covariance, 2)
+            log_weights = log_weights.new_full((*log_weights.shape[:-1], self.members), -math.log(self.members))
         if self.num_outputs == 1:
             return MixturePosterior(log_weights, mean.unsqueeze(-1).to(X), covariance.unsqueeze(-3).to(X))
         mean, covariance = mean.movedim(-3, -1), covariance.transpose(-4, -3)  # from (*t, O, M, q), (*t, O, M, q, q)
         return MixturePosterior(log_weights, mean.to(X), covariance.to(X))
 
     def predict(self, X: Tensor, noise: bool | Tensor) -> MixturePosterior:
-        own = (self.noise.unsqueeze(-1) if self.num_outputs == 1 else self.noise.mT).to(X)
+        own = (self.noise if self.members is None else self._of_members(self.noise, 0)).to(X)
+        own = own.unsqueeze(-1) if self.num_outputs == 1 else own.mT
         return self.after(self._fantasies, own, X, noise)
 
     def forward(self, X: Tensor) -> MultivariateNormal:
-        r"""The processes' prior at X (in training as it was given, else transformed), a batch of them if several.
-
-        An UnsupportedError if the model predicts as a mixture, which has no single prior.
-        """
-        if not self.training and self.members is None and not self.is_normal:
+        """The prior at X (in training as it was given, else transformed), of every member; of no mixture."""
+        if self.members is None and not self.is_normal:
             raise UnsupportedError("a mixture has no single prior; take one kernel, or members=K")
-        for _ in range(X.ndim - self.data.X.ndim):  # of outputs and members, which have all the same
-            X = X[..., 0, :, :]
+        X = self._without_batch(X)
         inputs = self._points(self._scaled(self.transform_inputs(X) if self.training else X))
         covariance = exact_kernels.covariance_between(self._kernels, self.hyperparameters, inputs, inputs).to(X)
-        if self.members is not None:
-            covariance = self._of_members(covariance, 2)
-        covariance = covariance.squeeze(-3) if self.is_normal else covariance
+        covariance = covariance.squeeze(-3) if self.members is None else self._of_members(covariance, 2)
         return MultivariateNormal(covariance[..., 0].new_zeros(covariance.shape[:-1]), to_linear_operator(covariance))
 
     @property
@@ -240,10 +242,7 @@ class ExactEnsembleModel(MixtureModel):
         return self._data_sets
 
     def processes(self) -> tuple[Kernels, Observations, Conditioned]:
-        r"""Kernels, rows (\*data_sets, n, D) and (\*data_sets, n, 1), and what each process has learned from them.
-
-        An UnsupportedError if there are fantasies, members or categories.
-        """
+        r"""Kernels, rows (\*data_sets, n, D) and (\*data_sets, n, 1), and what each process has learned from them."""
         if self._fantasies is not None or self.members is not None or self._categorical is not None:
             raise UnsupportedError("paths are without fantasies, members and categories; draw from posterior(grid)")
         return (self._kernels, *self._learned())
@@ -276,9 +275,7 @@ class ExactEnsembleModel(MixtureModel):
         """
         X, Y, noise = self.data
         if inputs is not None:
-            X = inputs if isinstance(inputs, Tensor) else inputs[0]
-            for _ in range(X.ndim - self.data.X.ndim):
-                X = X[..., 0, :, :]
+            X = self._without_batch(inputs if isinstance(inputs, Tensor) else inputs[0])
             transform = self._input_transform
             X = X if transform is None or self.training else transform.untransform(X)
         if targets is not None:
@@ -294,10 +291,9 @@ class ExactEnsembleModel(MixtureModel):
         self.data, self._cache = Observations(X.detach(), Y.detach(), noise), None
 
     def fit(self, start: Hyperparameters | None = None) -> Self:
-        """Maximize the evidence of all rows, with priors, in place.
+        """Maximize the evidence of all rows, with priors, in place: of each process, and in turn of an input transform.
 
-        Processes are fitted each by its own evidence, and parameters of the input transform in turn by that of them
-        all. Where all observations are equal, hyperparameters are the modes of their priors, with a warning.
+        Where all observations are equal, hyperparameters are the modes of their priors, with a warning.
 
         Args:
             start: Where to begin besides the modes of the priors, such as the hyperparameters of fewer rows.
@@ -308,11 +304,10 @@ class ExactEnsembleModel(MixtureModel):
         if self._fantasies is not None:
             raise UnsupportedError("this model has no data; fit the model that it was derived from")
         self._enter_evaluation()
-        if start is not None:
-            self._check_shapes(start)
+        starts = [] if start is None else [self.with_hyperparameters_(start).hyperparameters]
         Y = self.data.Y.mT.reshape(*self._data_sets, -1)
         varying = [index for index in product(*map(range, self._data_sets)) if not is_flat(Y[index])]
-        self._fit([] if start is None else [start], varying)
+        self._fit(starts, varying)
         transform = self._input_transform
         if transform is not None and any(p.requires_grad for p in transform.parameters()):
             for _ in range(_ROUNDS):  # one after the other: each set of hyperparameters has a fit of its own
@@ -325,22 +320,18 @@ class ExactEnsembleModel(MixtureModel):
         return self
 
     def with_hyperparameters_(self, hyperparameters: Hyperparameters) -> Self:
-        """Take hyperparameters, in place."""
-        self._check_shapes(hyperparameters)
-        for name, value in zip(Hyperparameters._fields, hyperparameters, strict=True):
-            setattr(self, name, value.detach().to(getattr(self, name)))
+        """Take hyperparameters, in place; a ValueError if one has another shape."""
+        for name, value, own in zip(Hyperparameters._fields, hyperparameters, self.hyperparameters, strict=True):
+            if value.shape != own.shape:
+                raise ValueError(f"{name} must have shape {tuple(own.shape)}, got {tuple(value.shape)}")
+        for name, value, own in zip(Hyperparameters._fields, hyperparameters, self.hyperparameters, strict=True):
+            setattr(self, name, value.detach().to(own))
         self._cache = None
         return self
 
     def custom_fit(self, mll: MarginalLogLikelihood, **_: Any) -> MarginalLogLikelihood:
         """What BoTorch's ``fit_gpytorch_mll`` calls: :meth:`fit`."""
         return mll.eval() if self.fit() else mll
-
-    def _check_shapes(self, hyperparameters: Hyperparameters) -> None:
-        for name, value in zip(Hyperparameters._fields, hyperparameters, strict=True):
-            wanted = getattr(self, name).shape
-            if value.shape != wanted:
-                raise ValueError(f"{name} must have shape {tuple(wanted)}, got {tuple(value.shape)}")
 
     def _fit(self, starts: Sequence[Hyperparameters], varying: Sequence[tuple[int, ...]]) -> None:
         with torch.no_grad():
@@ -372,6 +363,10 @@ class ExactEnsembleModel(MixtureModel):
         """Inputs in double precision, with a dimension for several outputs."""
         return X.double() if self.num_outputs == 1 else X.double().unsqueeze(-3)
 
+    def _without_batch(self, X: Tensor) -> Tensor:
+        """Inputs of a data set, of those of its outputs and members, which have all the same."""
+        return X[..., *[0] * (X.ndim - self.data.X.ndim), :, :]
+
     def _own_rows(self) -> Observations:
         """The rows of every data set and output, (*data_sets, n, D) and (*data_sets, n, 1), in double precision."""
         rows = self.rows().map(Tensor.double)
@@ -383,12 +378,10 @@ class ExactEnsembleModel(MixtureModel):
     def _of_members(self, values: Tensor, tail: int) -> Tensor:
         """The processes' values (..., M) and as many dimensions as the tail, for each member."""
         assert self.members is not None
-        log_weights = self.log_weights
-        index = resampled(log_weights if self.num_outputs > 1 else log_weights.unsqueeze(-2), self.members)
-        index = index if self.num_outputs > 1 else index.squeeze(-2)
-        places = index.reshape(*index.shape, *[1] * tail)
-        shape = values.shape[: values.ndim - tail - 1], values.shape[values.ndim - tail :]
-        return values.gather(-1 - tail, places.expand(*shape[0], self.members, *shape[1]))
+        several, lead = self.num_outputs > 1, values.ndim - tail - 1
+        index = resampled(self.log_weights if several else self.log_weights.unsqueeze(-2), self.members)
+        places = (index if several else index.squeeze(-2)).reshape(*index.shape[not several :], *[1] * tail)
+        return values.gather(lead, places.expand(*values.shape[:lead], self.members, *values.shape[lead + 1 :]))
 
     @torch.no_grad()
     def _learned(self) -> tuple[Observations, Conditioned]:
@@ -396,6 +389,28 @@ class ExactEnsembleModel(MixtureModel):
             rows = self._own_rows()
             self._cache = rows, exact_kernels.condition(self._kernels, rows, self.hyperparameters)
         return self._cache
+
+
+def maximize_in_transform(transform: InputTransform, log_evidences: Callable[[], Tensor]) -> None:
+    """Maximize the evidence of a mixture plus log priors in an input transform's parameters, in place."""
+    whole = GPyTorchModule()  # which knows bounds and priors of all its parts
+    whole.transform = transform
+    parameters, bounds = get_parameters_and_bounds(whole, requires_grad=True)
+
+    def loss() -> Tensor:
+        try:
+            value = log_evidences().logsumexp(-1).sum()
+        except NumericalError as error:
+            raise NanError(str(error)) from error  # which BoTorch's search takes for a bad point
+        for _, module, prior, closure, _ in whole.named_priors():
+            value = value + prior.log_prob(closure(module)).sum()
+        return -value
+
+    with module_rollback_ctx(whole) as before:  # where the search fails
+        scipy_minimize(
+            ForwardBackwardClosure(loss, parameters), parameters, bounds, options={"maxiter": _INPUT_ITERATIONS}
+        )
+        before.clear()
 
 
 def _check_kernels(model: ExactEnsembleModel, state: Mapping[str, Any], prefix: str, *_: object) -> None:
@@ -426,7 +441,6 @@ def _refuse(options: dict[str, Any]) -> None:
             raise TypeError(f"an ExactEnsembleModel takes no argument {name!r}")
         if value is not None:
             raise UnsupportedError(
-                f"an ExactEnsembleModel takes no {name}: its kernels are RBF and Matern ones of the smoothness in "
-                f"kernels=, with a constant of unit prior variance instead of a mean, and a noise of their own or "
-                f"train_Yvar; with your own, take a SingleTaskGP"
+                f"an ExactEnsembleModel takes no {name}: it has RBF and Matern kernels, kernels=, with a constant of "
+                f"unit variance instead of a mean, and noise of their own or train_Yvar; else take a SingleTaskGP"
             )

@@ -2,7 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Self, cast
 
@@ -19,7 +19,7 @@ from botorch.sampling.base import MCSampler
 from botorch.utils.datasets import SupervisedDataset
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.models import GP
-from torch import Tensor, nn
+from torch import Tensor
 
 from gp_ensembles.bo.data import Observations, check_finite, check_inputs, check_observations, transform_rows
 from gp_ensembles.bo.posterior import MixturePosterior, output_covariances, printable, transformed
@@ -87,8 +87,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
     def after(self, rows: Observations | None, own_noise: Tensor, X: Tensor, noise: bool | Tensor) -> MixturePosterior:
         r"""Predictions of :attr:`joint` at q points X (\*t, q, D) after further rows, if any, weights included.
 
-        Whatever predicts jointly can be conditioned on any few rows by its predictions alone, at O(q³) for q rows.
-        The components' noise is (\*b, M, O or 1).
+        The components' noise is (\*b, M, O or 1). It costs O(q³) for q rows.
         """
         if rows is None:
             mixture = self.joint(X)
@@ -141,7 +140,8 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
             X = X if self._unit_scale is None else self._unit_scale.untransform(X)
         elif self._has_transformed_inputs:
             X = transform_rows(self._input_transform, None, X, X).X
-        batch, lead = X.shape[:-2], self._target_batch
+        batch, lead = X.shape[:-2], [self.num_outputs] if self.num_outputs > 1 else []
+        lead += [] if self.members is None else [self.members]  # what targets have before their rows
         return (X.reshape(*batch, *[1] * len(lead), *X.shape[-2:]).expand(*batch, *lead, *X.shape[-2:]),)
 
     @property
@@ -158,12 +158,6 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         Y = self._seen().Y.mT  # (*b, O, n)
         Y = Y.squeeze(-2) if self.num_outputs == 1 else Y
         return Y if self.members is None else Y.unsqueeze(-2).expand(*Y.shape[:-1], self.members, -1)
-
-    @property
-    def _target_batch(self) -> list[int]:
-        """What the targets of a data set have before their rows: outputs, if there are several, and members."""
-        outputs = [self.num_outputs] if self.num_outputs > 1 else []
-        return outputs if self.members is None else [*outputs, self.members]
 
     def posterior(
         self,
@@ -186,9 +180,8 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
             a ``TransformedPosterior`` of one of them where the outcome transform is not linear.
 
         Raises:
-            BotorchTensorDimensionError: If X has another number of inputs, or an output does not exist.
-            InputDataError: If X is on another device, or not finite.
-            UnsupportedError: If a posterior_transform is given that cannot be applied.
+            BotorchError: If X is of another shape or device, or not finite, an output does not exist, or the
+                posterior_transform cannot be applied.
         """
         self._enter_evaluation()
         if output_indices is not None:
@@ -216,7 +209,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         if not isinstance(posterior, MixturePosterior):
             return posterior
         if self.members is not None:
-            return posterior.members(self.members)
+            return posterior.equal()
         return posterior.alone() if self.is_normal else posterior
 
     def __call__(self, X: Tensor, *arguments: Any, **options: Any) -> MultivariateNormal:
@@ -320,13 +313,6 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
             raise BotorchTensorDimensionError(f"the model has {self.num_outputs} output(s), asked for {idcs}")
         return self if self.num_outputs == 1 else self.selected(idcs)
 
-    def load_state_dict(
-        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False, keep_transforms: bool = True
-    ) -> Any:
-        """Load hyperparameters and transforms; this model's own data are then learned again with them."""
-        self._start_anew()
-        return nn.Module.load_state_dict(self, state_dict, strict, assign)
-
     def rows(self) -> Observations:
         """The data as the components see them."""
         return self._rows(*self.data)
@@ -379,7 +365,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         return copy.deepcopy(self, {id(part): part for part in (self.data, self._fantasies) if part is not None})
 
     def _start_anew(self) -> None:
-        """Before numbers change in place: forget what was computed from them."""
+        """Forget what was computed from numbers that change in place."""
         self._cache = None
         for mode in (not self.training, self.training):  # when it changes, GPyTorch forgets what it has computed
             self.train(mode)
@@ -411,7 +397,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
 
 def _forget(model: MixtureModel, *_: object) -> None:
     """After parameters were loaded: the rows are learned again with them."""
-    model._cache = None
+    model._start_anew()
 
 
 def _refuse_options(options: dict[str, Any]) -> None:

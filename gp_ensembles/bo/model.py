@@ -43,6 +43,7 @@ _RANDOM_FEATURES = replace(oebe, bases=(FourierBasis(),))
 class _Learned(NamedTuple):
     """All that a model has learned from its rows."""
 
+    key: list[Tensor]  # the parameters that they were learned with
     state: EnsembleState
     # Of each expert object just before the next row: weights' means (E, F), covariances (E, F, F), noise (E,)
     experts: tuple[tuple[Tensor, Tensor, Tensor], ...]
@@ -53,21 +54,19 @@ class _Learned(NamedTuple):
 class EnsembleModel(MixtureModel):
     r"""An ensemble of Gaussian processes in finite features, learned online, as a BoTorch model of one output.
 
-    Its posterior is a mixture, :math:`p(f \mid D) = \sum_m w_m N(f; \mu_m, K_m)`, with weights learned from the same
-    rows, in their order, at O(F²) each: for more than about a thousand, and for objectives that drift. Fantasies
-    condition its joint predictions of the next step. Hyperparameters are those of the ensemble: there is no ``fit``.
+    Its posterior is a mixture, with weights learned from the same rows, in their order, at O(F²) each: for more than
+    about a thousand, and for objectives that drift. Fantasies condition its joint predictions of the next step.
+    Hyperparameters are those of the ensemble: there is no ``fit``.
 
     Args:
         train_X: Inputs, shape (n, D).
         train_Y: Observations, shape (n, 1). Rows that are NaN are left out.
         train_Yvar: ``None``: the noise is inferred.
-        ensemble: An ensemble, of which only the experts and the rule are used; or a record such as
+        ensemble: One of which the experts and the rule are used; or a record such as
             :data:`gp_ensembles.ensembles.presets.e_doebe`, fitted here to the transformed data; static experts in
             random features if ``None``.
-        outcome_transform: As in ``SingleTaskGP``: ``Standardize`` by default, ``None`` for none.
-        input_transform: As in ``SingleTaskGP``, with nothing to learn by gradients. If ``None``, inputs are put on the
-            unit cube by the range of each column of these rows (columns that fill a tenth or more of the unit interval
-            stay), unless the ensemble has hyperparameters.
+        outcome_transform: As in :class:`ExactEnsembleModel`.
+        input_transform: The same, with nothing to learn by gradients; ``None`` is none for an ensemble that is made.
         generator: Source of random features; torch's global one if ``None``.
 
     Raises:
@@ -78,12 +77,10 @@ class EnsembleModel(MixtureModel):
 
     Example:
         >>> import torch
-        >>> from botorch.acquisition import qLogExpectedImprovement
         >>> X = torch.rand(12, 2, dtype=torch.float64)
-        >>> Y = (X.sum(-1, keepdim=True) - 1).square().neg()
-        >>> model = EnsembleModel(X, Y)
-        >>> qLogExpectedImprovement(model, best_f=Y.max())(X[:5].unsqueeze(-2)).shape
-        torch.Size([5])
+        >>> model = EnsembleModel(X, (X.sum(-1, keepdim=True) - 1).square().neg())
+        >>> model.posterior(X[:5].unsqueeze(-2)).mean.shape
+        torch.Size([5, 1, 1])
     """
 
     _cache: _Learned | None
@@ -112,8 +109,10 @@ class EnsembleModel(MixtureModel):
         X, Y, _ = self._first_rows()
         if isinstance(ensemble, EnsembleSpec):
             if len(Y) < MIN_ROWS or bool((Y[:1] == Y).all()):
-                words = f"a record is fitted to at least {MIN_ROWS} rows whose observations are not all equal"
-                raise InputDataError(f"{words}; for these {len(Y)} use ExactEnsembleModel")
+                raise InputDataError(
+                    f"a record is fitted to at least {MIN_ROWS} rows whose observations are not all equal; for these "
+                    f"{len(Y)} use ExactEnsembleModel"
+                )
             ensemble = ensemble.fit(X, Y.squeeze(-1), generator=generator)
         ensemble = ensemble.ensemble if isinstance(ensemble, OnlineEnsemble) else ensemble
         check_made("ensemble", ensemble, Ensemble, "gp_ensembles.e_doebe")
@@ -147,7 +146,9 @@ class EnsembleModel(MixtureModel):
 
     def joint(self, X: Tensor) -> MixturePosterior:
         r"""The mixture over the function at transformed points (\*t, q, D), before any fantasies."""
-        flat = self._inside(X.reshape(-1, X.shape[-1]))
+        flat = X.reshape(-1, X.shape[-1])
+        for features in self.ensemble.bounded_features():
+            features.check_inputs(flat)
         learned, means, covariances = self._learned(), [], []
         with torch.no_grad():
             bound = self.ensemble.bind()
@@ -160,7 +161,6 @@ class EnsembleModel(MixtureModel):
         return MixturePosterior(learned.log_weights, torch.cat(means, dim=-3), torch.cat(covariances, dim=-4))
 
     def predict(self, X: Tensor, noise: bool | Tensor) -> MixturePosterior:
-        """See :meth:`MixtureModel.predict`; a ValueError if X is outside the domain of an expert's features."""
         return self.after(self._fantasies, self._noise.unsqueeze(-1), X, noise)
 
     def learned(self, rows: Observations, data: Observations) -> Self:
@@ -172,26 +172,21 @@ class EnsembleModel(MixtureModel):
         """What BoTorch's ``fit_gpytorch_mll`` calls: nothing, for the ensemble has its hyperparameters."""
         return mll.eval()
 
-    def _inside(self, X: Tensor) -> Tensor:
-        """The points (N, D), if they are inside the domains of the experts' features."""
-        for features in self.ensemble.bounded_features():
-            features.check_inputs(X)
-        return X
-
     @property
     def _noise(self) -> Tensor:
         return torch.cat([noise for _, _, noise in self._learned().experts])
 
     def _learned(self) -> _Learned:
         """What is known without fantasies."""
-        if self._cache is None:
-            self._cache = self._after(self.rows(), self.ensemble.init())
-        return self._cache
+        found = self._cache
+        if found is None or not all(map(torch.equal, found.key, self.parameters())):
+            self._cache = found = self._after(self.rows(), self.ensemble.init())
+        return found
 
     @torch.no_grad()
     def _after(self, rows: Observations, state: EnsembleState) -> _Learned:
         """What is known after rows, (n, D) and (n, 1), in their order, weights included."""
-        for X, y in zip(self._inside(rows.X).split(_BLOCK), rows.Y.squeeze(-1).split(_BLOCK), strict=True):
+        for X, y in zip(rows.X.split(_BLOCK), rows.Y.squeeze(-1).split(_BLOCK), strict=True):
             state, _ = self.ensemble.update(state, X, y)
         experts = []
         for one, own in zip(self.ensemble.bind(), state.experts, strict=True):
@@ -202,4 +197,5 @@ class EnsembleModel(MixtureModel):
             covariance = own.covariance.reshape(-1, *own.covariance.shape[-2:])
             factor, covariance, _ = step_ahead(mean, covariance, flat.transition, flat.prior_variance)
             experts.append((mean * factor, covariance, flat.noise))
-        return _Learned(state, tuple(experts), self.ensemble.meta_learner.log_weights(state.meta))
+        key = [p.detach().clone() for p in self.parameters()]
+        return _Learned(key, state, tuple(experts), self.ensemble.meta_learner.log_weights(state.meta))

@@ -22,6 +22,7 @@ from botorch.sampling.pathwise.posterior_samplers import DrawMatheronPaths, draw
 from botorch.utils.sampling import manual_seed, optimize_posterior_samples
 from torch import Tensor
 
+from gp_ensembles.bo.data import Observations
 from gp_ensembles.bo.exact_kernels import Hyperparameters, Kernels, covariance_between
 from gp_ensembles.bo.exact_model import ExactEnsembleModel
 from gp_ensembles.bo.mixture_model import MixtureModel
@@ -72,7 +73,7 @@ def _draw_paths(model: ExactEnsembleModel, *, sample_shape: torch.Size, **_: Any
     chosen = torch.multinomial(log_weights.exp(), sample_shape.numel(), replacement=True).mT
     process = (chosen + num_experts * torch.arange(count, device=chosen.device)).flatten()
     flat = Hyperparameters(*(value.flatten(0, len(data_sets)) for value in model.hyperparameters))
-    X, Y = rows.X.reshape(-1, *rows.X.shape[-2:]), rows.Y.reshape(count, -1)
+    each = rows.map(lambda part: part.reshape(count, *part.shape[-2:]))
     inverses = learned.inverse.reshape(-1, *learned.inverse.shape[-2:])
     draws = []
     for number in process.unique().tolist():
@@ -80,41 +81,39 @@ def _draw_paths(model: ExactEnsembleModel, *, sample_shape: torch.Size, **_: Any
         places = (process == number).nonzero().squeeze(-1)
         own = Hyperparameters(*(value[number : number + 1] for value in flat))
         one = Kernels(kernels.shapes[expert : expert + 1], None)
-        noise = own.noise if rows.noise is None else rows.noise.reshape(count, -1)[output]
-        prior, errors = _prior(model.kernels[expert], own, len(places), X[output])
-        gap = Y[output] - prior(X[output].expand(len(places), -1, -1)) - noise.sqrt() * errors
-        update = gap @ inverses[number].mT @ inverses[number]
-        draws.append((places, partial(_posterior, one, own, X[output], prior, update)))
+        some = each.map(lambda part, output=output: part[output])  # type: ignore[misc]
+        draws.append((places, _functions(one, model.kernels[expert], own, some, inverses[number], len(places))))
     return ExactPath(model, torch.Size([*sample_shape, *data_sets]), draws)
 
 
-def _prior(nu: float, own: Hyperparameters, count: int, X: Tensor) -> tuple[_Function, Tensor]:
-    """So many functions of a process' prior, and standard normals for each row of X (n, D)."""
-    draw = partial(torch.randn, dtype=X.dtype, device=X.device)
-    frequencies = draw(_NUM_FREQUENCIES, X.shape[-1])
+def _functions(
+    kernels: Kernels, nu: float, own: Hyperparameters, rows: Observations, inverse: Tensor, count: int
+) -> _Function:
+    """So many functions of the posterior of one process, with the inverse of its factor (n, n)."""
+    num_rows, num_inputs = rows.X.shape
+    draw = partial(torch.randn, dtype=rows.X.dtype, device=rows.X.device)
+    frequencies = draw(_NUM_FREQUENCIES, num_inputs)
     if not math.isinf(nu):  # Student's t with 2 nu degrees of freedom
-        square = draw(_NUM_FREQUENCIES, round(2 * nu)).square().mean(-1, keepdim=True)
-        frequencies = frequencies / square.sqrt()
+        frequencies = frequencies / draw(_NUM_FREQUENCIES, round(2 * nu)).square().mean(-1, keepdim=True).sqrt()
     frequencies = frequencies / own.lengthscale
-    normals = draw(count, 2 * _NUM_FREQUENCIES + 1 + X.shape[-2])
-    weights, constants, errors = normals.split([2 * _NUM_FREQUENCIES, 1, X.shape[-2]], dim=-1)
+    normals = draw(count, 2 * _NUM_FREQUENCIES + 1 + num_rows)
+    weights, constants, errors = normals.split([2 * _NUM_FREQUENCIES, 1, num_rows], dim=-1)
     weights = weights * (own.outputscale / _NUM_FREQUENCIES).sqrt()
 
     def prior(X: Tensor) -> Tensor:
         phases = X @ frequencies.mT
-        features = torch.cat([phases.cos(), phases.sin()], dim=-1)
-        values: Tensor = (features @ weights.unsqueeze(-1)).squeeze(-1) + constants
-        return values
+        values: Tensor = torch.cat([phases.cos(), phases.sin()], dim=-1) @ weights.unsqueeze(-1)
+        return values.squeeze(-1) + constants
 
-    return prior, errors
+    noise = own.noise if rows.noise is None else rows.noise.squeeze(-1)
+    gap = rows.Y.squeeze(-1) - prior(rows.X.expand(count, -1, -1)) - noise.sqrt() * errors
+    update = gap @ inverse.mT @ inverse
 
+    def posterior(X: Tensor) -> Tensor:
+        cross = covariance_between(kernels, own, X, rows.X).squeeze(-3)
+        return prior(X) + (cross @ update.unsqueeze(-1)).squeeze(-1)
 
-def _posterior(
-    kernels: Kernels, own: Hyperparameters, rows: Tensor, prior: _Function, update: Tensor, X: Tensor
-) -> Tensor:
-    """What the rows add to functions of the prior."""
-    cross = covariance_between(kernels, own, X, rows).squeeze(-3)
-    return prior(X) + (cross @ update.unsqueeze(-1)).squeeze(-1)
+    return posterior
 
 
 def thompson(
@@ -156,17 +155,13 @@ def thompson(
     is_box = isinstance(bounds, Tensor) and bounds.shape[:-1] == (2,) and bounds.is_floating_point()
     if q < 1 or not is_box or not bool((bounds.isfinite() & (bounds[0] <= bounds[1])).all()):
         raise ValueError(
-            f"thompson takes at least one point, and finite bounds (2, D) of numbers with a fraction, the lower ones "
-            f"first; got {q} and {bounds}"
+            f"thompson takes at least one point and finite bounds (2, D), lower ones first; got {q} and {bounds}"
         )
     if model.num_outputs > 1 or len(model.batch_shape):
-        raise UnsupportedError(
-            "the maximum is of one output of one data set; scalarize, or take BoTorch's PathwiseThompsonSampling"
-        )
-    low, high = bounds
+        raise UnsupportedError("the maximum is of one output and data set; see BoTorch's PathwiseThompsonSampling")
 
     def within(u: Tensor) -> Tensor:  # from the unit cube, whose points BoTorch draws also where bounds are equal
-        return torch.lerp(low, high, u.to(bounds))
+        return torch.lerp(*bounds, u.to(bounds))
 
     seed = int(torch.randint(2**31 - 1, (), generator=generator, device=generator_device(generator)))
     with manual_seed(seed):

@@ -216,11 +216,7 @@ class MixturePosterior(Posterior):
         r"""The mixture at the last points, given noisy values at the first q: components and weights by Bayes' rule.
 
         For an exact Gaussian process that is the process of all rows; for a sparse one the rows become further knots,
-        with the old knots' posterior as their prior.
-
-        Args:
-            Y: The values, shape (\*y, q, O).
-            noise: Variances, shape (..., M or 1, O or 1, q or 1).
+        with the old knots' posterior as their prior. Values are (\*y, q, O), variances (..., M or 1, O or 1, q or 1).
         """
         q = Y.shape[-2]
         mean, covariance = self.component_mean.mT, self.component_covariance  # (*b, M, O, q + n), (.., M, O, ., .)
@@ -239,16 +235,9 @@ class MixturePosterior(Posterior):
         added = torch.diag_embed(noise.expand(*noise.shape[:-1], self.point_shape[0]))
         return MixturePosterior(self.log_weights, self.component_mean, self.component_covariance + added)
 
-    def members(self, count: int) -> GaussianMixturePosterior:
-        r"""As many normal posteriors of equal weight, (\*batch, count, q, O), which keep each weight to one over it."""
-        index = resampled(self.own_log_weights, count)
-        index = index.expand(*self.batch_shape, *index.shape[-2:])
-        mean, covariance = self.component_mean.movedim(-1, -3), self._wide.transpose(-4, -3)
-        mean = mean.gather(-2, index.unsqueeze(-1).expand(*index.shape, mean.shape[-1]))
-        covariance = covariance.gather(-3, index[..., None, None].expand(*index.shape, *covariance.shape[-2:]))
-        return GaussianMixturePosterior(
-            _normal_posterior(mean.movedim(-3, -1), covariance.transpose(-4, -3)).distribution
-        )
+    def equal(self) -> GaussianMixturePosterior:
+        """Components of equal weight as BoTorch's own posterior of such."""
+        return GaussianMixturePosterior(_normal_posterior(self.component_mean, self._wide).distribution)
 
     def map_components(self, transform: Callable[[Posterior], Posterior]) -> Posterior:
         r"""Transform each expert's normal posterior, of batch shape (M, \*batch), and mix the results.
@@ -306,20 +295,9 @@ class MixturePosterior(Posterior):
 
 @final
 class NormalPosterior(GPyTorchPosterior):
-    r"""A normal distribution over q points and O outputs, BoTorch's own, that prints its shape and moments.
+    """BoTorch's normal posterior that prints its shape and moments, with variances of any unit.
 
-    Variances may be of any unit: GPyTorch's least variance of 1e-10 is not for targets of 1e-6.
-
-    Args:
-        distribution: The normal distribution, of event shape (q,) or (q, O).
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones(1, dtype=torch.float64)
-        >>> print(NormalPosterior(MultivariateNormal(0 * one, torch.diag_embed(4 * one))))
-        NormalPosterior of shape (1, 1)
-          row  mean  stddev
-            0     0       2
+    GPyTorch's least variance of 1e-10 is not for targets of 1e-6.
     """
 
     @property

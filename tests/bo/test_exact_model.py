@@ -26,14 +26,13 @@ from gp_ensembles.bo.data import Observations
 from gp_ensembles.bo.exact_kernels import (
     Hyperparameters,
     condition,
-    covariance_between,
     fit,
     initial_hyperparameters,
     make_kernels,
     negative_log_posterior,
     vectors,
 )
-from gp_ensembles.bo.fitting import maximize_in_transform
+from gp_ensembles.bo.exact_model import maximize_in_transform
 from gp_ensembles.numerics.cholesky import NumericalError
 from tests.bo.contract_cases import KERNELS, exact_ensemble
 
@@ -347,31 +346,6 @@ def test_input_transforms_with_parameters_are_learned(generator):
         value = value + prior.log_prob(getattr(learned, name.removesuffix("_prior"))).sum()
     slopes = torch.autograd.grad(value, [learned.concentration0, learned.concentration1])
     assert max(float(slope.abs().max()) for slope in slopes) < 0.05
-
-
-@pytest.mark.parametrize("categories", [[], [1]])
-def test_distances_by_products_are_those_by_differences(categories, monkeypatch):
-    """Values, and derivatives of first and second order, some at a row itself; lengths of a fortieth of the cube."""
-    generator = torch.Generator().manual_seed(0)
-    Z = torch.rand(6, 3, generator=generator, dtype=torch.float64)
-    Z[:, 1] = (3 * Z[:, 1]).floor()
-    kernels = make_kernels(KERNELS, Z, categories)
-    lengthscale = torch.tensor([[0.025, 0.5, 0.3]] * 3, dtype=torch.float64)
-    own = Hyperparameters(lengthscale, torch.ones(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64))
-    X = torch.cat([Z[:2], Z[2:4] + 0.01 * (torch.tensor(categories) != 1).all(), Z[4:] + Z[:2] * 0.5])
-    X[:, 1] = X[:, 1].floor() if categories else X[:, 1]
-
-    def total(point):
-        return (covariance_between(kernels, own, point, Z) * torch.arange(1.0, 7.0, dtype=torch.float64)).sum()
-
-    found = []
-    for few in (1 << 18, 0):
-        monkeypatch.setattr(exact_kernels, "FEW", few)
-        slope = torch.autograd.functional.jacobian(total, X)
-        found.append((covariance_between(kernels, own, X, Z), slope, torch.autograd.functional.hessian(total, X)))
-    for one, other in zip(*found, strict=True):
-        assert torch.allclose(one, other, rtol=1e-6, atol=1e-6 * float(one.abs().max()))
-    assert torch.allclose(found[0][0], found[1][0], atol=1e-11)
 
 
 def test_bounds_and_priors_of_transforms_in_a_chain_hold(generator):

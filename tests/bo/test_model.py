@@ -248,7 +248,7 @@ def test_bad_training_data_are_refused():
         (TypeError, "ensemble must be an object such as", (X, Y, None, "auto")),
         (TypeError, "StudentTExpert", (X, Y, None, student)),
         (UnsupportedError, "one data set and output, .* take an ExactEnsembleModel", both),
-        (ValueError, "2 columns", (X[:, :1], Y, None, ensemble())),
+        (ValueError, r"must have shape \(..., N, 2\)", (X[:, :1], Y, None, ensemble())),
     ):
         with pytest.raises(error, match=words):
             EnsembleModel(*arguments)

@@ -18,7 +18,7 @@ from gpytorch.models import ExactGP
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor, nn
 
-from gp_ensembles.bo.data import Observations, normal_likelihood, untransform_rows
+from gp_ensembles.bo.data import Observations, normal_likelihood
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.numerics import normal
@@ -28,6 +28,7 @@ from gp_ensembles.papers.fusion.fitted import FittedFusion
 from gp_ensembles.papers.fusion.function_priors import FourierPrior
 from gp_ensembles.papers.fusion.models import BHS, PBHS, MoGPE
 from gp_ensembles.papers.fusion.pointwise import joint_moments
+from gp_ensembles.papers.rows import untransform_rows
 
 _FLOOR = 1e-10  # least variance of a component without noise, in variances of the targets
 _DRAWS = 64  # draws whose bases are held in memory at once

@@ -9,7 +9,7 @@ from botorch.models.transforms.outcome import OutcomeTransform
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from torch import Tensor
 
-from gp_ensembles.bo.data import Observations, normal_likelihood, untransform_rows
+from gp_ensembles.bo.data import Observations, normal_likelihood
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.numerics import mixtures
@@ -27,6 +27,7 @@ from gp_ensembles.papers.quadrature.quadrature import (
 )
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
 from gp_ensembles.papers.quadrature.surrogate import Distances, Surrogate
+from gp_ensembles.papers.rows import untransform_rows
 
 _MISSING = 0.05  # largest share of the weights of products of roots that may be left out
 _LEAST_WEIGHT = 1e-4  # of a kernel that predictions are made with
