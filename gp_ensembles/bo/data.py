@@ -26,20 +26,9 @@ class Observations(NamedTuple):
     Y: Tensor  # targets, (..., n, O)
     noise: Tensor | None  # known noise variances, (..., n, O); None if they are inferred
 
-    @property
-    def batch_shape(self) -> torch.Size:
-        """The batch that inputs and targets have together."""
-        shape: torch.Size = torch.broadcast_shapes(self.X.shape[:-2], self.Y.shape[:-2])
-        return shape
-
     def map(self, function: Callable[[Tensor], Tensor]) -> "Observations":
         """The same rows with a function of every tensor."""
         return Observations(function(self.X), function(self.Y), None if self.noise is None else function(self.noise))
-
-    def of_outputs(self, outputs: list[int]) -> "Observations":
-        """The rows of some of the outputs."""
-        noise = None if self.noise is None else self.noise[..., outputs]
-        return Observations(self.X, self.Y[..., outputs], noise)
 
     def observed(self) -> "Observations":
         """The rows whose targets are not missing (NaN)."""
@@ -183,11 +172,8 @@ def is_flat(Y: Tensor) -> bool:
     """Whether all observations (n,) are equal: then there is nothing to fit to, of which this warns."""
     flat = bool((Y[:1] == Y).all())
     if flat:
-        warn_caller(
-            f"all {Y.shape[0]} observations are {float(Y[0]):g}: there is nothing to fit to, and hyperparameters stay "
-            f"at the modes of their priors",
-            InputDataWarning,
-        )
+        words = "there is nothing to fit to, and hyperparameters stay at the modes of their priors"
+        warn_caller(f"all {Y.shape[0]} observations are {float(Y[0]):g}: {words}", InputDataWarning)
     return flat
 
 

@@ -63,16 +63,15 @@ class ExactEnsembleModel(MixtureModel):
             data set and output has hyperparameters and weights of its own.
         train_Yvar: Known noise variances, shape (\*b, n, O); inferred if ``None``.
         outcome_transform: As in ``SingleTaskGP``: ``Standardize`` by default, ``None`` for none.
-        input_transform: As in ``SingleTaskGP``; one with parameters, such as ``Warp``, is learned by :meth:`fit`. It
-            has to leave the categories' columns alone, and to put inputs about the unit cube. If ``None``, that is done
-            by the range of each column of these rows; columns that fill a tenth or more of the unit interval stay.
+        input_transform: As in ``SingleTaskGP``, of the columns that are no categories; it has to put them about the
+            unit cube, and :meth:`fit` learns its parameters. If ``None``, the range of each column of these rows does;
+            columns that fill a tenth or more of the unit interval stay.
         cat_dims: Columns of categories, as any numbers. Two different categories are at a distance of one, as the
             ends of the unit interval are, and each has a constant of unit prior variance.
         kernels: Smoothness of each process: 1.5 or 2.5 of a Matern kernel, infinity for the RBF kernel.
         members: ``None`` for the mixture, in which fantasies move the weights. A number makes it a fully Bayesian
             model of BoTorch's own kind, of so many processes of equal weight (each kernel in proportion to its own),
-            over which formulas for one normal distribution are averaged. It takes no fantasies, nor a batch of data
-            sets.
+            over which formulas for one normal distribution are averaged, of one data set and without fantasies.
         **options: None; arguments that only ``SingleTaskGP`` has are refused with what to do instead.
 
     Raises:
@@ -259,8 +258,11 @@ class ExactEnsembleModel(MixtureModel):
         index = outputs if len(outputs) > 1 else outputs[0]
         for name, value in zip(Hyperparameters._fields, self.hyperparameters, strict=True):
             setattr(other, name, value[(slice(None),) * batch + (index,)])
-        other.data, rows = self.data.of_outputs(outputs), self._fantasies
-        other._fantasies = None if rows is None else rows.of_outputs(outputs)
+        for place in ("data", "_fantasies"):
+            rows = getattr(self, place)
+            if rows is not None:
+                noise = None if rows.noise is None else rows.noise[..., outputs]
+                setattr(other, place, Observations(rows.X, rows.Y[..., outputs], noise))
         if self._outcome_transform is not None:
             other.outcome_transform = self._outcome_transform.subset_output(outputs)
         other._cache = None

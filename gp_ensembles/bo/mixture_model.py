@@ -113,8 +113,9 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
     @property
     def batch_shape(self) -> torch.Size:
         """Shape of the batch of data sets or of fantasies, and of the members; empty for one data set."""
-        own, rows = self.data.X.shape[:-2], self._fantasies
-        shape: torch.Size = own if rows is None else torch.broadcast_shapes(own, rows.batch_shape)
+        shape, rows = self.data.X.shape[:-2], self._fantasies
+        if rows is not None:
+            shape = torch.broadcast_shapes(shape, rows.X.shape[:-2], rows.Y.shape[:-2])
         return shape if self.members is None else torch.Size([*shape, self.members])
 
     def __repr__(self) -> str:

@@ -15,11 +15,11 @@ from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from gpytorch.settings import min_variance
 from linear_operator.operators import BlockDiagLinearOperator, to_linear_operator
-from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from gp_ensembles.numerics import mixtures
+from gp_ensembles.distributions.mixture import Mixture
+from gp_ensembles.numerics.cholesky import covariance_factors
 from gp_ensembles.numerics.display import counted, ends, rows_text
 from gp_ensembles.numerics.exact_gp import condition
 
@@ -45,14 +45,6 @@ def resampled(log_weights: Tensor, count: int) -> Tensor:
     for output in range(1, index.shape[-2]):
         order.append(torch.randperm(count, generator=torch.Generator().manual_seed(output), device="cpu"))
     return index.gather(-1, torch.stack(order).to(index.device).expand_as(index))
-
-
-def covariance_factors(covariance: Tensor) -> Tensor:
-    """Lower triangular factors of covariances (..., q, q), with jitter relative to them where there has to be some."""
-    scale = covariance.detach().diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
-    scale = torch.where(scale > 0, scale, 1.0)
-    factors: Tensor = psd_safe_cholesky(covariance / scale)
-    return factors * scale.sqrt()
 
 
 @final
@@ -149,6 +141,12 @@ class MixturePosterior(Posterior):
 
     mvn = distribution  # BoTorch asks for it by both names
 
+    @property
+    def marginals(self) -> Mixture:
+        r"""Each point's own mixture: a row for each of (\*batch, q, O)."""
+        parts = (self._weights.log().expand_as(self.component_mean), self.component_mean, self.component_variance)
+        return Mixture(*(values.movedim(-3, 0).flatten(1) for values in parts))
+
     def quantile(self, value: Tensor) -> Tensor:
         r"""Quantiles of each point's own mixture, (\*batch, q, O) or (K, \*batch, q, O), at levels () or (K,).
 
@@ -156,17 +154,15 @@ class MixturePosterior(Posterior):
             ValueError: If a level is not in [0, 1].
         """
         level = torch.as_tensor(value, dtype=self.dtype, device=self.device)
-        columns = self._columns()
-        flat: Tensor = mixtures.icdf(*columns, level.unsqueeze(-1).expand(*level.shape, columns[1].shape[1]))
+        marginals = self.marginals
+        flat = marginals.quantile(level.unsqueeze(-1).expand(*level.shape, marginals.component_mean.shape[1]))
         return flat.reshape(*level.shape, *self._extended_shape())
-
-    def cdf(self, value: Tensor) -> Tensor:
-        r"""Probability that each point's value is at most ``value``, (..., \*batch, q, O); of the same shape."""
-        return self._each(mixtures.cdf, value)
 
     def density(self, value: Tensor) -> Tensor:
         r"""Density of each point's value, (..., \*batch, q, O); of the same shape."""
-        return self._each(mixtures.log_prob, value).exp()
+        shape = self._extended_shape()
+        value = value.expand(torch.broadcast_shapes(value.shape, shape))
+        return self.marginals.log_prob(value.flatten(value.ndim - len(shape))).exp().reshape(value.shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
         r"""Log density of all points and outputs jointly; value (..., \*batch, q, O), result (..., \*batch)."""
@@ -279,18 +275,6 @@ class MixturePosterior(Posterior):
     def _wide(self) -> Tensor:
         """The covariances of every member of the t-batch."""
         return self.component_covariance.expand(*self.batch_shape, *self.component_covariance.shape[-4:])
-
-    def _columns(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Log weights, means and variances of each point's own mixture, (M, points) each."""
-        mean = self.component_mean
-        parts = (self._weights.log().expand_as(mean), mean, self.component_variance)
-        weights, mean, variance = (values.movedim(-3, 0).flatten(1) for values in parts)
-        return weights, mean, variance
-
-    def _each(self, function: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], value: Tensor) -> Tensor:
-        value = value.expand(torch.broadcast_shapes(value.shape, self._extended_shape()))
-        flat = value.flatten(value.ndim - len(self._extended_shape()))
-        return function(*self._columns(), flat).reshape(value.shape)
 
 
 @final

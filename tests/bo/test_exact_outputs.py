@@ -275,7 +275,7 @@ def test_paths_have_the_posteriors_law(num_outputs):
     posterior = model.posterior(at)
     assert values.shape == (4000, 3, num_outputs)
     levels = torch.linspace(0.05, 0.95, 19, dtype=DTYPE)
-    shares = (posterior.cdf(values).unsqueeze(-1) <= levels).double().mean(0)
+    shares = (posterior.marginals.cdf(values.flatten(1)).unsqueeze(-1) <= levels).double().mean(0)
     assert float((shares - levels).abs().max()) < 5 * 0.5 / math.sqrt(4000)
     centered = values - values.mean(0)
     covariance = torch.einsum("sio,sjo->oij", centered, centered) / 4000

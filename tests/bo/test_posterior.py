@@ -13,7 +13,7 @@ from torch import Size
 from torch.testing import assert_close
 
 from gp_ensembles.bo import MixturePosterior
-from gp_ensembles.bo.posterior import covariance_factors
+from gp_ensembles.numerics.cholesky import covariance_factors
 
 F64 = torch.float64
 M, Q = 4, 3
@@ -75,7 +75,7 @@ def test_quantiles_and_cdf_are_those_of_each_point():
         for k, level in enumerate(levels.tolist()):
             expected = optimize.brentq(lambda x, cdf=cdf, level=level: cdf(x) - level, -60, 60, xtol=1e-12)
             assert float(quantiles[(k, *index)]) == pytest.approx(expected, abs=1e-8)
-    assert_close(p.cdf(quantiles), levels.reshape(-1, 1, 1, 1).expand(3, 2, Q, 2))
+    assert_close(p.marginals.cdf(quantiles.flatten(1)), levels.unsqueeze(-1).expand(3, 4 * Q))
     density = p.density(torch.zeros(2, Q, 2, dtype=F64))
     mean, sd = p.component_mean, p.component_variance.sqrt()
     expected = (torch.as_tensor(every).mT.unsqueeze(-2) * torch.as_tensor(stats.norm.pdf(0, mean, sd))).sum(-3)
@@ -104,7 +104,7 @@ def test_draws_have_the_mixtures_law(weights, batch, dtype):
     for sampler in (IIDNormalSampler(Size([20_000]), seed=0), get_sampler(p, Size([8192]), seed=1)):
         draws = sampler(p)
         assert (draws.dtype, draws.shape) == (dtype, (*sampler.sample_shape, *batch, Q, 1))
-        uniform = p.cdf(draws)
+        uniform = p.marginals.cdf(draws.flatten(1))
         levels = torch.linspace(0.02, 0.98, 25, dtype=dtype)
         shares = (uniform.unsqueeze(-1) <= levels).to(dtype).mean(0)
         assert float((shares - levels).abs().max()) < 4.5 * 0.5 / math.sqrt(len(draws))

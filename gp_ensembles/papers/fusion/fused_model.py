@@ -15,13 +15,13 @@ from botorch.posteriors.gpytorch import GPyTorchPosterior
 from gpytorch.distributions import MultitaskMultivariateNormal
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.models import ExactGP
-from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor, nn
 
 from gp_ensembles.bo.data import Observations, normal_likelihood
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.numerics import normal
+from gp_ensembles.numerics.cholesky import covariance_factors
 from gp_ensembles.papers.fusion.base import FusionModel, PredictiveComponents
 from gp_ensembles.papers.fusion.experts import ExpertPredictions, PredictiveExpert, predict_expert
 from gp_ensembles.papers.fusion.fitted import FittedFusion
@@ -326,8 +326,7 @@ def _learn(before: JointPredictions, Y: Tensor, noise: Tensor | None) -> tuple[J
     q = Y.shape[-1]
     own = before.noise[..., :q] if noise is None else noise.unsqueeze(-2).expand_as(before.noise[..., :q])
     seen = before.covariance[..., :q, :q] + torch.diag_embed(own)
-    scale = seen.detach().diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]  # jitter, if any, is relative to it
-    factor: Tensor = psd_safe_cholesky(seen / scale) * scale.sqrt()
+    factor = covariance_factors(seen)
     gain = torch.linalg.solve_triangular(factor, before.covariance[..., :q, q:], upper=False)
     targets = Y.unsqueeze(-2)  # (*y, 1, q)
     residual = (targets - before.mean[..., :q]).unsqueeze(-1)
