@@ -76,9 +76,9 @@ TABLE = {
     ),
     # Series over several machines: a divided fleet hands on what its shards say. streaming: sweeps of configs.
     "scale": ("engine files distributions fleet streaming", "ray pyarrow"),
-    # experts, features, filters, meta_learners: joint predictions and fantasies are made from their parts.
+    # experts, features, filters, meta_learners: joint predictions are made from their parts.
     "bo": (
-        "numerics features filters experts meta_learners engine ensembles spectral",
+        "numerics distributions features filters experts meta_learners engine ensembles spectral",
         "gpytorch botorch linear_operator tqdm ax",
     ),
     # bo: the posterior of a mixture. distributions, papers/sparse: predictions with tails. scipy: L-BFGS.

@@ -24,11 +24,22 @@ class Observations(NamedTuple):
 
     X: Tensor  # inputs, (..., n, D)
     Y: Tensor  # targets, (..., n, O)
-    noise: Tensor | None  # known noise variances, (..., n, O); None if they are inferred
+    noise: Tensor | None = None  # known noise variances, (..., n, O); None if they are inferred
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Observations":
         """The same rows with a function of every tensor."""
         return Observations(function(self.X), function(self.Y), None if self.noise is None else function(self.noise))
+
+    def transformed(self, inputs: InputTransform | None, outcomes: OutcomeTransform | None) -> "Observations":
+        """Rows as the experts see them, but for input transforms that act at evaluation only."""
+        with fantasize_flag():
+            X = self.X if inputs is None else inputs(self.X)
+        return Observations(X, *(self[1:] if outcomes is None else outcomes(self.Y, self.noise, X=self.X)))
+
+    def untransformed(self, inputs: InputTransform | None, outcomes: OutcomeTransform | None) -> "Observations":
+        """Rows as they were before the transforms by which they came about."""
+        X = self.X if inputs is None else inputs.eval().untransform(self.X)
+        return Observations(X, *(self[1:] if outcomes is None else outcomes.eval().untransform(self.Y, self.noise)))
 
     def observed(self) -> "Observations":
         """The rows whose targets are not missing (NaN)."""
@@ -53,21 +64,6 @@ class Observations(NamedTuple):
 def _joined(first: Tensor, second: Tensor) -> Tensor:
     shape = torch.broadcast_shapes(first.shape[:-2], second.shape[:-2])
     return torch.cat([part.expand(*shape, *part.shape[-2:]) for part in (first, second)], dim=-2)
-
-
-def transform_rows(
-    input_transform: InputTransform | None,
-    outcome_transform: OutcomeTransform | None,
-    X: Tensor,
-    Y: Tensor,
-    Yvar: Tensor | None = None,
-) -> Observations:
-    """Rows as the experts see them: transformed, but for input transforms that act at evaluation only."""
-    with fantasize_flag():
-        inputs = X if input_transform is None else input_transform(X)
-    if outcome_transform is None:
-        return Observations(inputs, Y, Yvar)
-    return Observations(inputs, *outcome_transform(Y, Yvar, X=X))
 
 
 def unit_scale(X: Tensor, kept: Sequence[int] = ()) -> Normalize:

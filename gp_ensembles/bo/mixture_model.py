@@ -21,7 +21,7 @@ from gpytorch.distributions import MultivariateNormal
 from gpytorch.models import GP
 from torch import Tensor
 
-from gp_ensembles.bo.data import Observations, check_finite, check_inputs, check_observations, transform_rows
+from gp_ensembles.bo.data import Observations, check_finite, check_inputs, check_observations
 from gp_ensembles.bo.posterior import MixturePosterior, output_covariances, printable, transformed
 from gp_ensembles.numerics.display import counted
 
@@ -140,7 +140,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
             X = self._seen().X
             X = X if self._unit_scale is None else self._unit_scale.untransform(X)
         elif self._has_transformed_inputs:
-            X = transform_rows(self._input_transform, None, X, X).X
+            X = Observations(X, X).transformed(self._input_transform, None).X
         batch, lead = X.shape[:-2], [self.num_outputs] if self.num_outputs > 1 else []
         lead += [] if self.members is None else [self.members]  # what targets have before their rows
         return (X.reshape(*batch, *[1] * len(lead), *X.shape[-2:]).expand(*batch, *lead, *X.shape[-2:]),)
@@ -350,7 +350,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         return cast(OutcomeTransform | None, self._modules.get("outcome_transform"))
 
     def _rows(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> Observations:
-        rows = transform_rows(self._input_transform, self._outcome_transform, X, Y, noise)
+        rows = Observations(X, Y, noise).transformed(self._input_transform, self._outcome_transform)
         return rows._replace(X=self._scaled(rows.X))
 
     def _scaled(self, X: Tensor) -> Tensor:

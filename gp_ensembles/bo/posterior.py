@@ -15,11 +15,11 @@ from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from gpytorch.settings import min_variance
 from linear_operator.operators import BlockDiagLinearOperator, to_linear_operator
+from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from gp_ensembles.distributions.mixture import Mixture
-from gp_ensembles.numerics.cholesky import covariance_factors
 from gp_ensembles.numerics.display import counted, ends, rows_text
 from gp_ensembles.numerics.exact_gp import condition
 
@@ -45,6 +45,14 @@ def resampled(log_weights: Tensor, count: int) -> Tensor:
     for output in range(1, index.shape[-2]):
         order.append(torch.randperm(count, generator=torch.Generator().manual_seed(output), device="cpu"))
     return index.gather(-1, torch.stack(order).to(index.device).expand_as(index))
+
+
+def covariance_factors(covariance: Tensor) -> Tensor:
+    """Lower triangular factors of covariances (..., q, q), with jitter relative to them where there has to be some."""
+    scale = covariance.detach().diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+    scale = torch.where(scale > 0, scale, 1.0)
+    factors: Tensor = psd_safe_cholesky(covariance / scale)
+    return factors * scale.sqrt()
 
 
 @final

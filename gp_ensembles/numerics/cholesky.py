@@ -1,7 +1,6 @@
 """Cholesky factorization whose failures raise."""
 
 import torch
-from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
 
@@ -28,14 +27,6 @@ def cholesky(matrix: Tensor, what: str) -> Tensor:
     if failed:
         raise NumericalError(_message(info, what, matrix.dtype))
     return factor
-
-
-def covariance_factors(covariance: Tensor) -> Tensor:
-    """Lower triangular factors of covariances (..., q, q), with jitter relative to them where there has to be some."""
-    scale = covariance.detach().diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
-    scale = torch.where(scale > 0, scale, 1.0)
-    factors: Tensor = psd_safe_cholesky(covariance / scale)
-    return factors * scale.sqrt()
 
 
 def _message(info: Tensor, what: str, dtype: torch.dtype) -> str:

@@ -1,11 +1,7 @@
 """Rows to learn from, as all offline tools take them."""
 
 import torch
-from botorch.models.transforms.input import InputTransform
-from botorch.models.transforms.outcome import OutcomeTransform
 from torch import Tensor
-
-from gp_ensembles.bo.data import Observations
 
 
 def check_rows(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
@@ -35,17 +31,3 @@ def check_finite(name: str, values: Tensor) -> None:
         raise ValueError(
             f"{name} must be finite, but {name}[{row}, {column}] is {float(values[row, column])}; leave the row out"
         )
-
-
-def untransform_rows(
-    input_transform: InputTransform | None,
-    outcome_transform: OutcomeTransform | None,
-    X: Tensor,
-    Y: Tensor,
-    Yvar: Tensor | None = None,
-) -> Observations:
-    """Rows as they were before the transforms by which they came about."""
-    given = X if input_transform is None else input_transform.eval().untransform(X)
-    if outcome_transform is None:
-        return Observations(given, Y, Yvar)
-    return Observations(given, *outcome_transform.eval().untransform(Y, Yvar))

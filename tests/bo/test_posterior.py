@@ -13,7 +13,7 @@ from torch import Size
 from torch.testing import assert_close
 
 from gp_ensembles.bo import MixturePosterior
-from gp_ensembles.numerics.cholesky import covariance_factors
+from gp_ensembles.bo.posterior import covariance_factors
 
 F64 = torch.float64
 M, Q = 4, 3

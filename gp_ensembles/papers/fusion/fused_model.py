@@ -19,16 +19,14 @@ from torch import Tensor, nn
 
 from gp_ensembles.bo.data import Observations, normal_likelihood
 from gp_ensembles.bo.mixture_model import MixtureModel
-from gp_ensembles.bo.posterior import MixturePosterior
+from gp_ensembles.bo.posterior import MixturePosterior, covariance_factors
 from gp_ensembles.numerics import normal
-from gp_ensembles.numerics.cholesky import covariance_factors
 from gp_ensembles.papers.fusion.base import FusionModel, PredictiveComponents
 from gp_ensembles.papers.fusion.experts import ExpertPredictions, PredictiveExpert, predict_expert
 from gp_ensembles.papers.fusion.fitted import FittedFusion
 from gp_ensembles.papers.fusion.function_priors import FourierPrior
 from gp_ensembles.papers.fusion.models import BHS, PBHS, MoGPE
 from gp_ensembles.papers.fusion.pointwise import joint_moments
-from gp_ensembles.papers.rows import untransform_rows
 
 _FLOOR = 1e-10  # least variance of a component without noise, in variances of the targets
 _DRAWS = 64  # draws whose bases are held in memory at once
@@ -101,7 +99,7 @@ class FusedModel(MixtureModel):
     ) -> None:
         experts = _predictors(fitted.model, experts)
         X, Y = fitted.model.X, fitted.model.y.unsqueeze(-1)
-        data = untransform_rows(input_transform, outcome_transform, X, Y)
+        data = Observations(X, Y).untransformed(input_transform, outcome_transform)
         super().__init__(data, input_transform, outcome_transform)
         self.fusion: FusionModel = fitted.model
         self.register_buffer("theta", fitted.theta.detach())

@@ -27,7 +27,6 @@ from gp_ensembles.papers.quadrature.quadrature import (
 )
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
 from gp_ensembles.papers.quadrature.surrogate import Distances, Surrogate
-from gp_ensembles.papers.rows import untransform_rows
 
 _MISSING = 0.05  # largest share of the weights of products of roots that may be left out
 _LEAST_WEIGHT = 1e-4  # of a kernel that predictions are made with
@@ -136,7 +135,7 @@ class KernelMixtureModel(MixtureModel):
             raise ValueError(f"known noise must have shape {tuple(Y.shape)}, got {tuple(known_noise.shape)}")
         if known_noise is not None and not isinstance(problem.likelihoods, DenseLikelihood):
             raise ValueError(f"known noise needs a DenseLikelihood, not {type(problem.likelihoods).__name__}")
-        data = untransform_rows(input_transform, outcome_transform, X, Y, known_noise)
+        data = Observations(X, Y, known_noise).untransformed(input_transform, outcome_transform)
         super().__init__(data, input_transform, outcome_transform)
         self._likelihood = problem.likelihood
         state = {

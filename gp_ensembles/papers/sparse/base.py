@@ -15,7 +15,7 @@ from gpytorch.means import ConstantMean
 from linear_operator import to_linear_operator
 from torch import Tensor, nn
 
-from gp_ensembles.bo.data import Observations, check_input_transform, check_noise, transform_rows
+from gp_ensembles.bo.data import Observations, check_input_transform, check_noise
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.features.covariance import bind_covariance
@@ -127,7 +127,7 @@ class SparseModel(MixtureModel, ABC):
         inputs = None if input_transform is None else input_transform.to(train_X).train()
         outcomes = None if outcome_transform is None else outcome_transform.to(train_X).train()
         data = Observations(train_X, targets, train_Yvar).map(Tensor.detach)
-        rows = transform_rows(inputs, outcomes, *data)
+        rows = data.transformed(inputs, outcomes)
         for part in (inputs, outcomes):
             if part is not None:
                 part.eval()
@@ -137,7 +137,7 @@ class SparseModel(MixtureModel, ABC):
             knots = X[distinct_rows(X).sort().values]
         else:
             check_shape(train_X, knots)
-            knots = transform_rows(inputs, None, knots, knots).X
+            knots = Observations(knots, knots).transformed(inputs, None).X
         own = gaussian_likelihood(likelihood, rows.noise)
         check_knots(X, knots)
         if kernel.batch_shape:
