@@ -285,11 +285,10 @@ def _with_seed(call: Callable[[], Tensor]) -> Tensor:
 
 
 def _exact_model() -> Arrays:
-    bo = _package(gpe.ExactEnsembleModel)
     X, Y, ahead = _observations()
     model = gpe.ExactEnsembleModel(X, Y).fit()
     best = Y.max()
-    improvement = bo.WeightedAcquisition(model, lambda experts: LogExpectedImprovement(experts, best_f=best))
+    improvement = LogExpectedImprovement(model, best_f=best)
     more = model.condition_on_observations(ahead[:2], Y[:2])
     return {
         **_of_model(model, ahead, best),

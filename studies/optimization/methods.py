@@ -6,12 +6,13 @@ from importlib.util import find_spec
 from typing import NamedTuple, final
 
 import torch
-from botorch.acquisition.analytic import LogExpectedImprovement
+from botorch.acquisition.acquisition import AcquisitionFunction
+from botorch.acquisition.analytic import _log_ei_helper
 from botorch.models.fully_bayesian import FullyBayesianSingleTaskGP, SaasFullyBayesianSingleTaskGP
 from botorch.utils.sampling import draw_sobol_samples
 from torch import Tensor
 
-from gp_ensembles.bo import ExactEnsembleModel, WeightedAcquisition, thompson
+from gp_ensembles.bo import ExactEnsembleModel, MixturePosterior, thompson
 from gp_ensembles.bo.exact_kernels import Hyperparameters
 from studies.optimization.optimizer import Optimizer, maximizer
 from studies.optimization.rivals import (
@@ -90,9 +91,26 @@ class EnsembleImprovement(Optimizer):
         model, best = ExactEnsembleModel(X, Y, kernels=self.kernels), Y.max()
         if bool((Y[:1] != Y).any()):  # a plateau has no information about length scales
             self.start = model.fit(self.start).hyperparameters
-        return maximizer(
-            WeightedAcquisition(model, lambda experts: LogExpectedImprovement(experts, best_f=best)), self.bounds
-        )
+        return maximizer(_WeightedImprovement(model, best), self.bounds)
+
+
+@final
+class _WeightedImprovement(AcquisitionFunction):
+    """Log of the expected improvement over the best value, exact under the weights of the kernels."""
+
+    def __init__(self, model: ExactEnsembleModel, best: Tensor) -> None:
+        super().__init__(model)
+        self.best = best
+
+    def forward(self, X: Tensor) -> Tensor:
+        r"""Value at X (\*t, 1, D), shape (\*t)."""
+        posterior = self.model.posterior(X)
+        log_weights, mean, variance = X.new_zeros(1), posterior.mean.unsqueeze(-3), posterior.variance.unsqueeze(-3)
+        if isinstance(posterior, MixturePosterior):
+            log_weights, mean, variance = posterior.log_weights, posterior.component_mean, posterior.component_variance
+        spread = variance[..., 0, 0].clamp_min(1e-12).sqrt()  # as in BoTorch's
+        each = _log_ei_helper((mean[..., 0, 0] - self.best) / spread) + spread.log()
+        return (each + log_weights).logsumexp(-1)
 
 
 @final
