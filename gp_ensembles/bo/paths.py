@@ -158,7 +158,7 @@ def thompson(
             f"thompson takes at least one point and finite bounds (2, D), lower ones first; got {q} and {bounds}"
         )
     if model.num_outputs > 1 or len(model.batch_shape):
-        raise UnsupportedError("the maximum is of one output and data set; see BoTorch's PathwiseThompsonSampling")
+        raise UnsupportedError("the maximum is of one output and data set, without members or fantasies")
 
     def within(u: Tensor) -> Tensor:  # from the unit cube, whose points BoTorch draws also where bounds are equal
         return torch.lerp(*bounds, u.to(bounds))
