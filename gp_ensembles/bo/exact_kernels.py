@@ -51,7 +51,7 @@ class Hyperparameters(NamedTuple):
 class Kernels(NamedTuple):
     """What is not fitted of M kernels."""
 
-    shapes: Tensor  # six numbers for each, (M, 6), in double precision
+    shapes: Tensor  # six numbers for each, (*b, M, 6), in double precision
     categorical: Tensor | None  # which columns are categories, booleans (D,); None if none is
 
 
@@ -84,7 +84,8 @@ def fit(kernels: Kernels, rows: Observations, starts: Sequence[Hyperparameters])
     num_inputs = rows.X.shape[-1]
     loss = negative_log_posterior(kernels, rows)
     points = torch.cat([vectors(start, rows.noise is None) for start in starts])
-    owner = _every(kernels).repeat(len(starts))
+    every = torch.arange(kernels.shapes.shape[0], device=kernels.shapes.device)
+    owner = every.repeat(len(starts))
     usable = loss(points, owner)[0].isfinite()
     if not bool(usable.reshape(len(starts), -1).any(0).all()):
         worst = int((~usable.reshape(len(starts), -1).any(0)).int().argmax())
@@ -97,7 +98,7 @@ def fit(kernels: Kernels, rows: Observations, starts: Sequence[Hyperparameters])
         gradient_tolerance=_GRADIENT_TOLERANCE,
         loss_tolerance=_LOSS_TOLERANCE,
     )
-    own = torch.where(owner == _every(kernels).unsqueeze(-1), found.value, torch.inf)
+    own = torch.where(owner == every.unsqueeze(-1), found.value, torch.inf)
     best = own.argmin(-1)
     return _hyperparameters(found.point[best], num_inputs, starts[0].noise)
 
@@ -204,10 +205,6 @@ def _constants(kernels: Kernels, X: Tensor, Z: Tensor) -> Tensor | float:
         return 1.0
     same = X.unsqueeze(-2) == Z.unsqueeze(-3)
     return 1.0 + (same & kernels.categorical).sum(-1).to(X).unsqueeze(-3)
-
-
-def _every(kernels: Kernels) -> Tensor:
-    return torch.arange(kernels.shapes.shape[0], device=kernels.shapes.device)
 
 
 def _lengthscale_prior(num_inputs: int) -> tuple[float, float]:

@@ -9,10 +9,9 @@ is a function of the posterior (Wilson et al., 2020) that can be evaluated and d
 rows, and as good as the features far from them.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NoReturn, TypeAlias, final
+from typing import Any, NoReturn, final
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
@@ -21,39 +20,34 @@ from botorch.sampling.pathwise.paths import SamplePath
 from botorch.sampling.pathwise.posterior_samplers import DrawMatheronPaths, draw_matheron_paths
 from botorch.utils.sampling import manual_seed, optimize_posterior_samples
 from torch import Tensor
+from torch.distributions import Categorical, Gamma
 
-from gp_ensembles.bo.data import Observations
 from gp_ensembles.bo.exact_kernels import Hyperparameters, Kernels, covariance_between
 from gp_ensembles.bo.exact_model import ExactEnsembleModel
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.numerics.draws import generator_device
 
 _NUM_FREQUENCIES = 512
-_Function: TypeAlias = Callable[[Tensor], Tensor]  # values (..., K, N) at X (..., K, N, D)
 
 
 @final
 class ExactPath(SamplePath):
     """Functions drawn from the posterior of an ``ExactEnsembleModel``; data sets and outputs are last in the batch."""
 
-    def __init__(self, model: ExactEnsembleModel, shape: torch.Size, draws: Sequence[tuple[Tensor, _Function]]) -> None:
+    def __init__(self, model: ExactEnsembleModel, shape: torch.Size, functions: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.model: ExactEnsembleModel = model
         self.shape = shape
-        self.draws = draws  # functions of one process each, after their places among all
+        self.functions = functions  # values (*t, *shape, N) at transformed points (*t, *shape, N, D)
 
     def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:
         """Does nothing: every draw is of one process."""
 
     def forward(self, X: Tensor, **_: Any) -> Tensor:
         r"""Values at X (\*t, N, D), shape (\*b, N), where \*b ends in the shape of the draws."""
-        inputs, num = self.model.inputs_at(X).double(), len(self.shape)
+        inputs = self.model.inputs_at(X).double()
         batch = torch.broadcast_shapes(inputs.shape[:-2], self.shape)
-        points = inputs.expand(*batch, *inputs.shape[-2:])
-        points = points.reshape(*batch[: len(batch) - num], -1, *inputs.shape[-2:])
-        values = torch.cat([function(points[..., places, :, :]) for places, function in self.draws], dim=-2)
-        order = torch.cat([places for places, _ in self.draws]).argsort()
-        values = values[..., order, :].reshape(*batch, inputs.shape[-2]).to(X)
+        values = self.functions(inputs.expand(*batch, *inputs.shape[-2:])).to(X)
         transform, several = getattr(self.model, "outcome_transform", None), self.model.num_outputs > 1
         if transform is None:
             return values
@@ -66,54 +60,37 @@ class ExactPath(SamplePath):
 def _draw_paths(model: ExactEnsembleModel, *, sample_shape: torch.Size, **_: Any) -> ExactPath:
     """What BoTorch's ``draw_matheron_paths`` calls; data sets of a batch and outputs are further dimensions."""
     kernels, rows, learned = model.processes()
-    data_sets: torch.Size = rows.X.shape[:-2]
     assert learned.inverse is not None
-    count, num_experts = data_sets.numel(), model.num_experts
-    log_weights = learned.log_density.reshape(count, num_experts).log_softmax(-1)
-    chosen = torch.multinomial(log_weights.exp(), sample_shape.numel(), replacement=True).mT
-    process = (chosen + num_experts * torch.arange(count, device=chosen.device)).flatten()
-    flat = Hyperparameters(*(value.flatten(0, len(data_sets)) for value in model.hyperparameters))
-    each = rows.map(lambda part: part.reshape(count, *part.shape[-2:]))
-    inverses = learned.inverse.reshape(-1, *learned.inverse.shape[-2:])
-    draws = []
-    for number in process.unique().tolist():
-        output, expert = divmod(number, num_experts)
-        places = (process == number).nonzero().squeeze(-1)
-        own = Hyperparameters(*(value[number : number + 1] for value in flat))
-        one = Kernels(kernels.shapes[expert : expert + 1], None)
-        some = each.map(lambda part, output=output: part[output])  # type: ignore[misc]
-        draws.append((places, _functions(one, model.kernels[expert], own, some, inverses[number], len(places))))
-    return ExactPath(model, torch.Size([*sample_shape, *data_sets]), draws)
+    chosen = Categorical(logits=learned.log_density).sample(sample_shape)  # (*s, *b), of data sets and outputs *b
+    axis, (num_rows, num_inputs) = chosen.ndim, rows.X.shape[-2:]
 
+    def of_chosen(values: Tensor) -> Tensor:  # (*s, *b, M, ...) to (*s, *b, 1, ...)
+        index = chosen.reshape(*chosen.shape, *[1] * (values.ndim - axis))
+        return values.gather(axis, index.expand(*chosen.shape, 1, *values.shape[axis + 1 :]))
 
-def _functions(
-    kernels: Kernels, nu: float, own: Hyperparameters, rows: Observations, inverse: Tensor, count: int
-) -> _Function:
-    """So many functions of the posterior of one process, with the inverse of its factor (n, n)."""
-    num_rows, num_inputs = rows.X.shape
+    own = Hyperparameters(*(of_chosen(value.expand(*sample_shape, *value.shape)) for value in model.hyperparameters))
+    one, nu = Kernels(kernels.shapes[chosen].unsqueeze(-2), None), model.smoothness[chosen].unsqueeze(-1)
     draw = partial(torch.randn, dtype=rows.X.dtype, device=rows.X.device)
-    frequencies = draw(_NUM_FREQUENCIES, num_inputs)
-    if not math.isinf(nu):  # Student's t with 2 nu degrees of freedom
-        frequencies = frequencies / draw(_NUM_FREQUENCIES, round(2 * nu)).square().mean(-1, keepdim=True).sqrt()
-    frequencies = frequencies / own.lengthscale
-    normals = draw(count, 2 * _NUM_FREQUENCIES + 1 + num_rows)
-    weights, constants, errors = normals.split([2 * _NUM_FREQUENCIES, 1, num_rows], dim=-1)
-    weights = weights * (own.outputscale / _NUM_FREQUENCIES).sqrt()
+    spread = Gamma(nu.clamp_max(9.0), nu.clamp_max(9.0)).expand([*chosen.shape, _NUM_FREQUENCIES]).sample()
+    spread = torch.where(nu.isinf(), 1.0, spread).unsqueeze(-1)  # frequencies are Student's t with 2 nu degrees
+    frequencies = draw(*chosen.shape, _NUM_FREQUENCIES, num_inputs) / spread.sqrt() / own.lengthscale
+    weights = draw(*chosen.shape, 2 * _NUM_FREQUENCIES, 1) * (own.outputscale.unsqueeze(-1) / _NUM_FREQUENCIES).sqrt()
+    constants, errors = draw(*chosen.shape, 1), draw(*chosen.shape, num_rows)
 
     def prior(X: Tensor) -> Tensor:
         phases = X @ frequencies.mT
-        values: Tensor = torch.cat([phases.cos(), phases.sin()], dim=-1) @ weights.unsqueeze(-1)
-        return values.squeeze(-1) + constants
+        return (torch.cat([phases.cos(), phases.sin()], dim=-1) @ weights).squeeze(-1) + constants
 
     noise = own.noise if rows.noise is None else rows.noise.squeeze(-1)
-    gap = rows.Y.squeeze(-1) - prior(rows.X.expand(count, -1, -1)) - noise.sqrt() * errors
-    update = gap @ inverse.mT @ inverse
+    gap = (rows.Y.squeeze(-1) - prior(rows.X) - noise.sqrt() * errors).reshape(-1, *rows.X.shape[:-1])  # (S, *b, n)
+    update = gap.movedim(0, -2).unsqueeze(-3) @ learned.inverse.mT @ learned.inverse  # (*b, M, S, n)
+    update = of_chosen(update.movedim(-2, 0).reshape(*chosen.shape, -1, num_rows)).mT
 
     def posterior(X: Tensor) -> Tensor:
-        cross = covariance_between(kernels, own, X, rows.X).squeeze(-3)
-        return prior(X) + (cross @ update.unsqueeze(-1)).squeeze(-1)
+        cross = covariance_between(one, own, X, rows.X).squeeze(-3)
+        return prior(X) + (cross @ update).squeeze(-1)
 
-    return posterior
+    return ExactPath(model, chosen.shape, posterior)
 
 
 def thompson(
