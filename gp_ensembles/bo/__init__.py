@@ -3,10 +3,7 @@
 ``ExactEnsembleModel(X, Y).fit()`` takes the place of ``SingleTaskGP(X, Y)``; with several kernels its posterior is a
 weighted mixture of normal distributions. ``EnsembleModel`` is for more than a thousand rows, and objectives that drift.
 Both, and the models of ``papers`` that BoTorch takes, are a ``MixtureModel``: it has what is the same for all, a model
-says how its components predict and learn. Data are learned by the model, fantasies by conditioning joint predictions
-(``fantasies``).
-
-The page "Which acquisition function takes what" says which one of BoTorch takes the model, and which its members.
+says how its components predict and learn. The page "Which acquisition function takes what" tells how they are used.
 """
 
 from gp_ensembles.bo.exact_model import ExactEnsembleModel

@@ -30,6 +30,10 @@ class Observations(NamedTuple):
         """The same rows with a function of every tensor."""
         return Observations(function(self.X), function(self.Y), None if self.noise is None else function(self.noise))
 
+    def of_outputs(self, outputs: list[int]) -> "Observations":
+        """The rows of some of the outputs."""
+        return Observations(self.X, *(None if part is None else part[..., outputs] for part in self[1:]))
+
     def transformed(self, inputs: InputTransform | None, outcomes: OutcomeTransform | None) -> "Observations":
         """Rows as the experts see them, but for input transforms that act at evaluation only."""
         with fantasize_flag():
@@ -57,11 +61,12 @@ class Observations(NamedTuple):
         """These rows and further ones of any batch; an UnsupportedError if the noise of one part only is known."""
         if self.X.shape[-2] and (self.noise is None) != (rows.noise is None):
             raise UnsupportedError("give the noise of all fantasies, or of none")
-        noise = rows.noise if self.noise is None or rows.noise is None else _joined(self.noise, rows.noise)
-        return Observations(_joined(self.X, rows.X), _joined(self.Y, rows.Y), noise)
+        noise = rows.noise if self.noise is None or rows.noise is None else joined(self.noise, rows.noise)
+        return Observations(joined(self.X, rows.X), joined(self.Y, rows.Y), noise)
 
 
-def _joined(first: Tensor, second: Tensor) -> Tensor:
+def joined(first: Tensor, second: Tensor) -> Tensor:
+    """Rows (..., n, D) after others, in every batch."""
     shape = torch.broadcast_shapes(first.shape[:-2], second.shape[:-2])
     return torch.cat([part.expand(*shape, *part.shape[-2:]) for part in (first, second)], dim=-2)
 

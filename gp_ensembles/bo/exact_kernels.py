@@ -87,8 +87,9 @@ def fit(kernels: Kernels, rows: Observations, starts: Sequence[Hyperparameters])
     every = torch.arange(kernels.shapes.shape[0], device=kernels.shapes.device)
     owner = every.repeat(len(starts))
     usable = loss(points, owner)[0].isfinite()
-    if not bool(usable.reshape(len(starts), -1).any(0).all()):
-        worst = int((~usable.reshape(len(starts), -1).any(0)).int().argmax())
+    hopeless = ~usable.reshape(len(starts), -1).any(0)
+    if bool(hopeless.any()):
+        worst = int(hopeless.int().argmax())
         raise NumericalError(f"the covariance of process {worst} cannot be factorized at its starting hyperparameters")
     points, owner = points[usable], owner[usable]
     found = minimize(
@@ -99,8 +100,9 @@ def fit(kernels: Kernels, rows: Observations, starts: Sequence[Hyperparameters])
         loss_tolerance=_LOSS_TOLERANCE,
     )
     own = torch.where(owner == every.unsqueeze(-1), found.value, torch.inf)
-    best = own.argmin(-1)
-    return _hyperparameters(found.point[best], num_inputs, starts[0].noise)
+    best = found.point[own.argmin(-1)].exp()
+    noise = best[:, -1] + MIN_NOISE if rows.noise is None else starts[0].noise
+    return Hyperparameters(best[:, :num_inputs] + MIN_LENGTHSCALE, best[:, num_inputs] + MIN_OUTPUTSCALE, noise)
 
 
 def short_start(kernels: Kernels, rows: Observations, modes: Hyperparameters) -> list[Hyperparameters]:
@@ -218,9 +220,3 @@ def vectors(hyperparameters: Hyperparameters, with_noise: bool) -> Tensor:
     if with_noise:
         parts.append((noise - MIN_NOISE).unsqueeze(-1))
     return torch.cat(parts, dim=-1).log()
-
-
-def _hyperparameters(vectors: Tensor, num_inputs: int, noise: Tensor) -> Hyperparameters:
-    values = vectors.exp()
-    own = values[:, -1] + MIN_NOISE if values.shape[-1] > num_inputs + 1 else noise
-    return Hyperparameters(values[:, :num_inputs] + MIN_LENGTHSCALE, values[:, num_inputs] + MIN_OUTPUTSCALE, own)

@@ -137,7 +137,7 @@ class ExactEnsembleModel(MixtureModel):
         self.register_buffer("_categorical", own.categorical, persistent=False)
         start = exact_kernels.initial_hyperparameters(own, num_inputs)
         for name, value in zip(Hyperparameters._fields, start, strict=True):
-            self.register_buffer(name, value.expand(*self._data_sets, *value.shape).clone())
+            self.register_buffer(name, value.expand(*self._aug_batch_shape, *value.shape).clone())
         self.training = True  # as BoTorch's models begin; the transforms have learned
 
     @property
@@ -199,7 +199,7 @@ class ExactEnsembleModel(MixtureModel):
 
         There is none of categories, several data sets or outputs: read ``lengthscale`` instead.
         """
-        if self._data_sets or self._categorical is not None:
+        if self._aug_batch_shape or self._categorical is not None:
             raise AttributeError("covar_module")  # torch says in its own words that there is none
         heaviest = int(self.log_weights.reshape(-1, self.num_experts).mean(0).argmax())
         nu, num_inputs = self.kernels[heaviest], self.lengthscale.shape[-1]
@@ -236,10 +236,6 @@ class ExactEnsembleModel(MixtureModel):
         covariance = covariance.squeeze(-3) if self.members is None else self._of_members(covariance, 2)
         return MultivariateNormal(covariance[..., 0].new_zeros(covariance.shape[:-1]), to_linear_operator(covariance))
 
-    @property
-    def _aug_batch_shape(self) -> torch.Size:  # BoTorch's name
-        return self._data_sets
-
     def processes(self) -> tuple[Kernels, Observations, Conditioned]:
         r"""Kernels, rows (\*data_sets, n, D) and (\*data_sets, n, 1), and what each process has learned from them."""
         if self._fantasies is not None or self.members is not None or self._categorical is not None:
@@ -258,11 +254,8 @@ class ExactEnsembleModel(MixtureModel):
         index = outputs if len(outputs) > 1 else outputs[0]
         for name, value in zip(Hyperparameters._fields, self.hyperparameters, strict=True):
             setattr(other, name, value[(slice(None),) * batch + (index,)])
-        for place in ("data", "_fantasies"):
-            rows = getattr(self, place)
-            if rows is not None:
-                noise = None if rows.noise is None else rows.noise[..., outputs]
-                setattr(other, place, Observations(rows.X, rows.Y[..., outputs], noise))
+        other.data, rows = self.data.of_outputs(outputs), self._fantasies
+        other._fantasies = None if rows is None else rows.of_outputs(outputs)
         if self._outcome_transform is not None:
             other.outcome_transform = self._outcome_transform.subset_output(outputs)
         other._cache = None
@@ -307,18 +300,18 @@ class ExactEnsembleModel(MixtureModel):
             raise UnsupportedError("this model has no data; fit the model that it was derived from")
         self._enter_evaluation()
         starts = [] if start is None else [self.with_hyperparameters_(start).hyperparameters]
-        Y = self.data.Y.mT.reshape(*self._data_sets, -1)
-        varying = [index for index in product(*map(range, self._data_sets)) if not is_flat(Y[index])]
+        Y = self.data.Y.mT.reshape(*self._aug_batch_shape, -1)
+        varying = [index for index in product(*map(range, self._aug_batch_shape)) if not is_flat(Y[index])]
         self._fit(starts, varying)
         transform = self._input_transform
         if transform is not None and any(p.requires_grad for p in transform.parameters()):
             for _ in range(_ROUNDS):  # one after the other: each set of hyperparameters has a fit of its own
-                maximize_in_transform(transform, self._log_evidences)
+                maximize_in_transform(transform, lambda: self._condition(self._own_rows()).log_density)
                 self._fit([self.hyperparameters], varying)
         if self.data.noise is None and varying:
             noise = self.likelihood.noise if self.members is None else self.noise.mean(-1)
-            places = tuple(map(list, zip(*varying, strict=True))) if self._data_sets else ...
-            warn_of_noise(noise.reshape(self._data_sets)[places], self._own_rows().Y.squeeze(-1)[places])
+            places = tuple(map(list, zip(*varying, strict=True))) if self._aug_batch_shape else ...
+            warn_of_noise(noise.reshape(self._aug_batch_shape)[places], self._own_rows().Y.squeeze(-1)[places])
         return self
 
     def with_hyperparameters_(self, hyperparameters: Hyperparameters) -> Self:
@@ -349,15 +342,12 @@ class ExactEnsembleModel(MixtureModel):
                     every[index] = value
         self.with_hyperparameters_(Hyperparameters(*found))
 
-    def _log_evidences(self) -> Tensor:
-        return exact_kernels.condition(self._kernels, self._own_rows(), self.hyperparameters).log_density
-
     @property
     def _kernels(self) -> Kernels:
         return Kernels(self._shapes, self._categorical)
 
     @property
-    def _data_sets(self) -> torch.Size:
+    def _aug_batch_shape(self) -> torch.Size:  # BoTorch's name
         """The batch of data sets and, if there are several, outputs: each has hyperparameters."""
         return torch.Size([*self.data.X.shape[:-2], *([self.num_outputs] if self.num_outputs > 1 else [])])
 
@@ -374,7 +364,7 @@ class ExactEnsembleModel(MixtureModel):
         rows = self.rows().map(Tensor.double)
         if self.num_outputs == 1:
             return rows
-        X = rows.X.unsqueeze(-3).expand(*self._data_sets, *rows.X.shape[-2:])
+        X = rows.X.unsqueeze(-3).expand(*self._aug_batch_shape, *rows.X.shape[-2:])
         return Observations(X, rows.Y.mT.unsqueeze(-1), None if rows.noise is None else rows.noise.mT.unsqueeze(-1))
 
     def _of_members(self, values: Tensor, tail: int) -> Tensor:
@@ -385,11 +375,14 @@ class ExactEnsembleModel(MixtureModel):
         places = (index if several else index.squeeze(-2)).reshape(*index.shape[not several :], *[1] * tail)
         return values.gather(lead, places.expand(*values.shape[:lead], self.members, *values.shape[lead + 1 :]))
 
+    def _condition(self, rows: Observations) -> Conditioned:
+        return exact_kernels.condition(self._kernels, rows, self.hyperparameters)
+
     @torch.no_grad()
     def _learned(self) -> tuple[Observations, Conditioned]:
         if self._cache is None:
             rows = self._own_rows()
-            self._cache = rows, exact_kernels.condition(self._kernels, rows, self.hyperparameters)
+            self._cache = rows, self._condition(rows)
         return self._cache
 
 
@@ -438,11 +431,11 @@ class _Scaled(ScaleKernel):  # type: ignore[misc]
 
 def _refuse(options: dict[str, Any]) -> None:
     """Refuse arguments that a ``SingleTaskGP`` has, with what to do instead, and others."""
-    for name, value in options.items():
-        if name not in ("covar_module", "mean_module", "likelihood"):
-            raise TypeError(f"an ExactEnsembleModel takes no argument {name!r}")
-        if value is not None:
-            raise UnsupportedError(
-                f"an ExactEnsembleModel takes no {name}: it has RBF and Matern kernels, kernels=, with a constant of "
-                f"unit variance instead of a mean, and noise of their own or train_Yvar; else take a SingleTaskGP"
-            )
+    given = [name for name in ("covar_module", "mean_module", "likelihood") if options.pop(name, None) is not None]
+    if options:
+        raise TypeError(f"an ExactEnsembleModel takes no argument {next(iter(options))!r}")
+    if given:
+        raise UnsupportedError(
+            f"an ExactEnsembleModel takes no {given[0]}: it has RBF and Matern kernels, kernels=, with a constant of "
+            f"unit variance instead of a mean, and noise of their own or train_Yvar; else take a SingleTaskGP"
+        )

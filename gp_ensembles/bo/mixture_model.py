@@ -21,8 +21,8 @@ from gpytorch.distributions import MultivariateNormal
 from gpytorch.models import GP
 from torch import Tensor
 
-from gp_ensembles.bo.data import Observations, check_finite, check_inputs, check_observations
-from gp_ensembles.bo.posterior import MixturePosterior, output_covariances, printable, transformed
+from gp_ensembles.bo.data import Observations, check_finite, check_inputs, check_observations, joined
+from gp_ensembles.bo.posterior import MixturePosterior, output_covariances, printable
 from gp_ensembles.numerics.display import counted
 
 
@@ -68,7 +68,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
                 setattr(self, name, transform)
         self._unit_scale = unit_scale
         self.data = data.map(lambda values: values.detach().clone())
-        self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_post_hook(MixtureModel._start_anew)  # type: ignore[no-untyped-call]
 
     @property
     @abstractmethod
@@ -77,11 +77,9 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
 
     @abstractmethod
     def predict(self, X: Tensor, noise: bool | Tensor) -> MixturePosterior | GPyTorchPosterior:
-        r"""The function, or targets, at q points jointly, in transformed outcomes.
+        r"""The function at q transformed points (\*t, q, D) jointly, in transformed outcomes.
 
-        Args:
-            X: Transformed inputs, shape (\*t, q, D).
-            noise: Whether to add the model's own noise, or the variance to add, shape (..., q or 1, O).
+        With the model's own noise added, or a variance (..., q or 1, O), it is the targets.
         """
 
     def after(self, rows: Observations | None, own_noise: Tensor, X: Tensor, noise: bool | Tensor) -> MixturePosterior:
@@ -92,10 +90,8 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         if rows is None:
             mixture = self.joint(X)
         else:
-            places = torch.broadcast_shapes(rows.X.shape[:-2], X.shape[:-2])
-            both = torch.cat([part.expand(*places, *part.shape[-2:]) for part in (rows.X, X)], dim=-2)
             spread = own_noise.unsqueeze(-1) if rows.noise is None else rows.noise.mT.unsqueeze(-3)
-            mixture = self.joint(both).conditioned(rows.Y, spread)
+            mixture = self.joint(joined(rows.X, X)).conditioned(rows.Y, spread)
         if noise is False:
             return mixture
         return mixture.with_noise(noise.mT.unsqueeze(-3) if isinstance(noise, Tensor) else own_noise.unsqueeze(-1))
@@ -192,8 +188,10 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         known = self._mean_noise() if observation_noise is True else None
         posterior: Posterior = self._standing(self.predict(inputs, observation_noise if known is None else known))
         outcomes = self._outcome_transform
-        if outcomes is not None:
-            posterior = transformed(posterior, lambda normal: outcomes.untransform_posterior(normal, X=X))
+        if outcomes is not None and isinstance(posterior, MixturePosterior):
+            posterior = posterior.map_components(lambda normal: outcomes.untransform_posterior(normal, X=X))
+        elif outcomes is not None:
+            posterior = outcomes.untransform_posterior(posterior, X=X)
         if posterior_transform is None:
             return printable(posterior)
         if isinstance(posterior, MixturePosterior) and self.num_outputs == 1:
@@ -226,14 +224,13 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         r"""Inputs (\*t, q, D) as the components see them, checked; a transform may make more columns or points."""
         X = X.to(self.data.X.dtype)
         check_inputs(X, self.data.X)
-        num_inputs, inputs = self.data.X.shape[-1], None
-        if X.shape[-1] == num_inputs:
+        if X.shape[-1] == self.data.X.shape[-1]:
             return self._scaled(self.transform_inputs(X))
         with suppress(BotorchTensorDimensionError):
             inputs = self.transform_inputs(X)
-        if inputs is None or inputs.shape[-1] != self.rows().X.shape[-1]:
-            raise BotorchTensorDimensionError(f"X must have shape (..., q, {num_inputs}), got {tuple(X.shape)}")
-        return self._scaled(inputs)
+            if inputs.shape[-1] == self.rows().X.shape[-1]:
+                return self._scaled(inputs)
+        raise BotorchTensorDimensionError(f"X must have shape (..., q, {self.data.X.shape[-1]}), got {tuple(X.shape)}")
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **options: Any) -> Self:
         r"""The model after further observations, weights included; this one stays as it is.
@@ -244,8 +241,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         Args:
             X: Inputs, shape (\*t, n, D).
             Y: Observations, shape (\*y, n, O). Rows that are NaN are left out where they would be learned as data.
-            noise: Known noise variances in transformed outcomes, (..., n, O): if the model was built with some, or of
-                a batch.
+            noise: Known variances in transformed outcomes, (..., n, O), of a model built with some, or of a batch.
             **options: As in BoTorch's models; ``propagate_grads`` is always true.
 
         Raises:
@@ -365,8 +361,8 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         """A copy with hyperparameters and transforms of its own; rows, which nobody changes, are shared."""
         return copy.deepcopy(self, {id(part): part for part in (self.data, self._fantasies) if part is not None})
 
-    def _start_anew(self) -> None:
-        """Forget what was computed from numbers that change in place."""
+    def _start_anew(self, *_: object) -> None:
+        """Forget what was computed from rows and parameters that change in place."""
         self._cache = None
         for mode in (not self.training, self.training):  # when it changes, GPyTorch forgets what it has computed
             self.train(mode)
@@ -394,11 +390,6 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         """Nothing to do: the data are kept as they were given, and transformed when they are learned."""
 
     _revert_to_original_inputs = _set_transformed_inputs
-
-
-def _forget(model: MixtureModel, *_: object) -> None:
-    """After parameters were loaded: the rows are learned again with them."""
-    model._start_anew()
 
 
 def _refuse_options(options: dict[str, Any]) -> None:

@@ -110,7 +110,7 @@ def thompson(
         model: A model of one output and data set.
         bounds: Lower and upper bounds of the inputs, shape (2, D); an input whose bounds are equal is held there.
         q: Number of points.
-        raw_samples: Points at which each function is evaluated before its best ones are improved by gradients.
+        raw_samples: Points at which each function is evaluated; the best are improved by gradients.
         num_restarts: How many are improved.
         generator: Source of randomness; torch's global one if ``None``.
 

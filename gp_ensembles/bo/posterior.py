@@ -1,7 +1,7 @@
 """The posterior of an ensemble: a weighted mixture of the experts' joint normal distributions, and its sampler."""
 
 from collections.abc import Callable
-from typing import final
+from typing import cast, final
 
 import torch
 from botorch.exceptions.errors import UnsupportedError
@@ -51,8 +51,7 @@ def covariance_factors(covariance: Tensor) -> Tensor:
     """Lower triangular factors of covariances (..., q, q), with jitter relative to them where there has to be some."""
     scale = covariance.detach().diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
     scale = torch.where(scale > 0, scale, 1.0)
-    factors: Tensor = psd_safe_cholesky(covariance / scale)
-    return factors * scale.sqrt()
+    return cast(Tensor, psd_safe_cholesky(covariance / scale)) * scale.sqrt()
 
 
 @final
@@ -139,8 +138,7 @@ class MixturePosterior(Posterior):
     @property
     def covariance_matrix(self) -> Tensor:
         """That of :attr:`distribution`."""
-        covariance: Tensor = self.distribution.covariance_matrix
-        return covariance
+        return cast(Tensor, self.distribution.covariance_matrix)
 
     @property
     def distribution(self) -> MultivariateNormal:
@@ -177,8 +175,7 @@ class MixturePosterior(Posterior):
         factors = covariance_factors(self.component_covariance)
         errors = (value.unsqueeze(-3) - self.component_mean).mT  # (..., M, O, q)
         learned = condition(factors.expand(*errors.shape, errors.shape[-1]), errors)
-        joint: Tensor = (learned.log_density.mT + self.own_log_weights).logsumexp(-1)
-        return joint.sum(-1)
+        return (learned.log_density.mT + self.own_log_weights).logsumexp(-1).sum(-1)
 
     @property
     def base_sample_shape(self) -> torch.Size:
@@ -296,8 +293,7 @@ class NormalPosterior(GPyTorchPosterior):
     def variance(self) -> Tensor:
         """Variances, shape (..., q, O)."""
         with min_variance(*_LEAST_VARIANCES):
-            found: Tensor = super().variance
-        return found
+            return cast(Tensor, super().variance)
 
     def __repr__(self) -> str:
         return _moments_text(self)
@@ -323,11 +319,6 @@ def _sampler(posterior: MixturePosterior, sample_shape: torch.Size, *, seed: int
     return (SobolQMCNormalSampler if few else IIDNormalSampler)(sample_shape, seed=seed)
 
 
-def transformed(posterior: Posterior, transform: Callable[[Posterior], Posterior]) -> Posterior:
-    """A posterior transformed, a mixture component by component."""
-    return posterior.map_components(transform) if isinstance(posterior, MixturePosterior) else transform(posterior)
-
-
 def _mixed(log_weights: Tensor, each: GPyTorchPosterior) -> MixturePosterior:
     """The mixture of normal posteriors along the first dimension."""
     return MixturePosterior(log_weights, each.mean.movedim(0, -3), output_covariances(each).movedim(0, -4))
@@ -346,10 +337,8 @@ def output_covariances(posterior: GPyTorchPosterior) -> Tensor:
     r"""The covariance of each output, shape (\*batch, O, q, q); covariances between outputs are left out."""
     normal = posterior.distribution
     if not isinstance(normal, MultitaskMultivariateNormal):
-        covariance: Tensor = normal.covariance_matrix
-        return covariance.unsqueeze(-3)
+        return cast(Tensor, normal.covariance_matrix).unsqueeze(-3)
     sizes = normal.event_shape if normal._interleaved else normal.event_shape[::-1]
     blocks = normal.covariance_matrix.unflatten(-1, sizes).unflatten(-3, sizes)
     output = -3 if normal._interleaved else -4
-    diagonal: Tensor = blocks.diagonal(dim1=output, dim2=output + 2)
-    return diagonal.movedim(-1, -3)
+    return cast(Tensor, blocks.diagonal(dim1=output, dim2=output + 2)).movedim(-1, -3)

@@ -17,7 +17,7 @@ from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.models import ExactGP
 from torch import Tensor, nn
 
-from gp_ensembles.bo.data import Observations, normal_likelihood
+from gp_ensembles.bo.data import Observations, joined, normal_likelihood
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.posterior import MixturePosterior, covariance_factors
 from gp_ensembles.numerics import normal
@@ -160,8 +160,7 @@ class FusedModel(MixtureModel):
                 part.expand(*places, *part.shape[X.ndim - 2 :]) for part in found
             ))  # fmt: skip
         else:
-            places = torch.broadcast_shapes(rows.X.shape[:-2], X.shape[:-2])
-            both = torch.cat([part.expand(*places, *part.shape[-2:]) for part in (rows.X, X)], dim=-2)
+            both = joined(rows.X, X)
             if not isinstance(self.fusion, BHS):
                 return self._conditioned(both, rows, noise)
             known = None if rows.noise is None else rows.noise.squeeze(-1)
