@@ -10,11 +10,7 @@ from gp_ensembles.bo.model import EnsembleModel
 
 
 def register() -> None:
-    """Tell Ax how ``ExactEnsembleModel`` and ``EnsembleModel`` are fitted, and their names in files of experiments.
-
-    Raises:
-        ImportError: If Ax is not installed.
-    """
+    """Tell Ax how both models are fitted, and their names in files of experiments; an ImportError if there is no Ax."""
     try:
         from ax.generators.torch.botorch_modular.utils import fit_botorch_model
         from ax.storage.botorch_modular_registry import register_model

@@ -97,18 +97,14 @@ def check_training_data(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Observatio
     r"""The rows of X (\*b, n, D), Y (\*b, n, O) and Yvar (\*b, n, O) that have targets."""
     for name, value in (("train_X", X), ("train_Y", Y), ("train_Yvar", Yvar)):
         if value is not None and not isinstance(value, Tensor):
-            raise InputDataError(
-                f"{name} must be a tensor, got {type(value).__name__}; use torch.as_tensor, or name the argument"
-            )
+            raise InputDataError(f"{name} must be a tensor, got {type(value).__name__}; see torch.as_tensor")
     if X.ndim < 2 or X.shape[-1] == 0:
         raise BotorchTensorDimensionError(f"train_X must have shape (n, d), got {tuple(X.shape)}")
     if not X.is_floating_point():
         raise InputDataError(f"train_X is {X.dtype}; give numbers with a fraction, train_X.double()")
     given, shapes = Observations(X, Y, Yvar), [tuple(part.shape) for part in (X, Y, Yvar) if part is not None]
     if max(map(len, shapes)) > 2 and (0 in X.shape[:-2] or len({shape[:-2] for shape in shapes}) > 1):
-        raise BotorchTensorDimensionError(
-            f"inputs, targets and their noise must have the same batch of data sets, got shapes {shapes}"
-        )
+        raise BotorchTensorDimensionError(f"inputs, targets and noise need the same batch of data sets, got {shapes}")
     _check_targets(X, Y)
     rows = given.observed() if X.device.type != "meta" else given
     if not rows.X.shape[-2]:
@@ -127,8 +123,7 @@ def _check_targets(X: Tensor, Y: Tensor) -> None:
     if Y.ndim < 2 or Y.shape[-2] != X.shape[-2]:
         hint = "; use Y.unsqueeze(-1)" if Y.shape[-1:] == X.shape[-2:-1] else ""
         raise BotorchTensorDimensionError(
-            f"targets must have shape (..., {X.shape[-2]}, m) with an explicit output dimension, one row for each of X "
-            f"{tuple(X.shape)}, got {tuple(Y.shape)}{hint}"
+            f"targets must have shape (..., {X.shape[-2]}, m), one row for each of X, got {tuple(Y.shape)}{hint}"
         )
     if X.dtype != Y.dtype or X.device != Y.device:
         raise InputDataError(f"X is {X.dtype} on {X.device}, Y is {Y.dtype} on {Y.device}; give both alike")
@@ -143,10 +138,8 @@ def check_noise(Y: Tensor, Yvar: Tensor) -> None:
     check_finite("train_Yvar", Yvar)
     if bool((Yvar <= 0).any()):
         place = tuple((Yvar <= 0).nonzero()[0])
-        raise InputDataError(
-            f"train_Yvar is {float(Yvar[place]):g} in row {int(place[-2])}; a noise variance must be positive (1e-6 or "
-            f"so for noise-free observations)"
-        )
+        found = f"train_Yvar is {float(Yvar[place]):g} in row {int(place[-2])}"
+        raise InputDataError(f"{found}; variances must be positive (1e-6 or so for noise-free observations)")
 
 
 def check_inputs(X: Tensor, like: Tensor, num_inputs: int | None = None) -> None:
@@ -163,9 +156,7 @@ def check_observations(X: Tensor, Y: Tensor, like: Tensor, num_outputs: int, *, 
     check_inputs(X, like, like.shape[-1])
     _check_targets(X, Y)
     if Y.shape[-1] != num_outputs:
-        raise BotorchTensorDimensionError(
-            f"the model has {num_outputs} output(s), Y {tuple(Y.shape)} has {Y.shape[-1]}"
-        )
+        raise BotorchTensorDimensionError(f"the model has {num_outputs} output(s), Y has {Y.shape[-1]}")
     check_finite("Y", Y.nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf) if may_miss else Y)
 
 

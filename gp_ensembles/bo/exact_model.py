@@ -142,7 +142,6 @@ class ExactEnsembleModel(MixtureModel):
 
     @property
     def num_experts(self) -> int:
-        """Number of processes M."""
         return self.noise.shape[-1]
 
     @property
@@ -174,11 +173,10 @@ class ExactEnsembleModel(MixtureModel):
     @property
     def log_weights(self) -> Tensor:
         r"""Log weights of the processes, shape (\*batch, M), or (\*batch, O, M) of several outputs."""
-        own = self.log_evidence.log_softmax(-1).to(self.data.X)
         if self._fantasies is None:
-            return own
+            return self.log_evidence.log_softmax(-1).to(self.data.X)
         after = self.predict(self.rows().X[..., :1, :], False).log_weights
-        return after.expand(*self.batch_shape, *own.shape[self.data.X.ndim - 2 :])
+        return after.expand(*self.batch_shape, *self.noise.shape[self.data.X.ndim - 2 :])
 
     @property
     def likelihood(self) -> GaussianLikelihood | FixedNoiseGaussianLikelihood:

@@ -27,9 +27,7 @@ from gp_ensembles.numerics.display import counted
 
 
 class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch's marginal likelihoods ask for one
-    r"""A BoTorch model whose posterior is a weighted mixture of normal distributions, perhaps of one.
-
-    .. math:: p(f \mid D) = \sum_m w_m\, N(f;\, \mu_m, K_m)
+    """A BoTorch model whose posterior is a weighted mixture of normal distributions, perhaps of one.
 
     The base does what is the same for all: checks, transforms, known noise, conditioning on data or on batches of
     fantasies, outputs. A model says how its components predict, and how they learn, in transformed inputs and outcomes.
@@ -197,10 +195,8 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         if isinstance(posterior, MixturePosterior) and self.num_outputs == 1:
             return posterior.map_components(lambda normal: posterior_transform(normal, X))
         if not isinstance(posterior, GPyTorchPosterior):
-            raise UnsupportedError(
-                "a posterior_transform needs a linear outcome transform and, of several outputs, one kernel or "
-                "members=K; give an objective of samples instead"
-            )
+            words = "it needs a linear outcome transform and, of several outputs, one kernel or members=K"
+            raise UnsupportedError(f"instead of a posterior_transform give an objective of samples: {words}")
         return printable(posterior_transform(posterior, X))
 
     def _standing(self, posterior: MixturePosterior | GPyTorchPosterior) -> MixturePosterior | GPyTorchPosterior:
@@ -272,7 +268,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
     def fantasize(self, X: Tensor, sampler: MCSampler, observation_noise: Tensor | None = None, **options: Any) -> Self:
         r"""Condition on draws from the posterior at X (\*t, q, D): the fantasies come first in the batch shape.
 
-        With q = 0 the batch is expanded and nothing learned. Arguments as in BoTorch's models.
+        With q = 0 the batch is expanded and nothing learned. Arguments are as in BoTorch's models.
         """
         self._enter_evaluation()
         check_inputs(X, self.data.X)

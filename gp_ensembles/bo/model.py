@@ -109,10 +109,8 @@ class EnsembleModel(MixtureModel):
         X, Y, _ = self._first_rows()
         if isinstance(ensemble, EnsembleSpec):
             if len(Y) < MIN_ROWS or bool((Y[:1] == Y).all()):
-                raise InputDataError(
-                    f"a record is fitted to at least {MIN_ROWS} rows whose observations are not all equal; for these "
-                    f"{len(Y)} use ExactEnsembleModel"
-                )
+                words = f"a record is fitted to at least {MIN_ROWS} rows whose observations are not all equal"
+                raise InputDataError(f"{words}; for these {len(Y)} use ExactEnsembleModel")
             ensemble = ensemble.fit(X, Y.squeeze(-1), generator=generator)
         ensemble = ensemble.ensemble if isinstance(ensemble, OnlineEnsemble) else ensemble
         check_made("ensemble", ensemble, Ensemble, "gp_ensembles.e_doebe")

@@ -152,7 +152,4 @@ def thompson(
 @DrawMatheronPaths.register(MixtureModel)  # type: ignore[untyped-decorator]
 def _refuse_paths(model: MixtureModel, **_: Any) -> NoReturn:
     """What BoTorch's pathwise functions call for the other models."""
-    raise UnsupportedError(
-        f"draws of {type(model).__name__} are no functions in closed form; give an ExactEnsembleModel, or take the "
-        f"best of model.posterior(grid).rsample(...) on a grid of points"
-    )
+    raise UnsupportedError(f"{type(model).__name__} has no draws in closed form; take an ExactEnsembleModel")
