@@ -120,7 +120,7 @@ def test_a_sum_of_outputs_is_one_of_normal_distributions():
         whole, scalar = model.posterior(at), model.posterior(at, posterior_transform=scalarize)
         close(scalar.mean, (whole.mean @ weights).unsqueeze(-1))
         close(scalar.variance, (whole.variance @ weights.square()).unsqueeze(-1))
-    with pytest.raises(UnsupportedError, match="objective of samples: .* of several outputs, one kernel or members=K"):
+    with pytest.raises(UnsupportedError, match=r"objective of samples: .* of several outputs, one kernel or members=K"):
         make().posterior(at, posterior_transform=scalarize)
 
 
