@@ -184,8 +184,9 @@ class EnsembleModel(MixtureModel):
     @torch.no_grad()
     def _after(self, rows: Observations, state: EnsembleState) -> _Learned:
         """What is known after rows, (n, D) and (n, 1), in their order, weights included."""
-        for X, y in zip(rows.X.split(_BLOCK), rows.Y.squeeze(-1).split(_BLOCK), strict=True):
-            state, _ = self.ensemble.update(state, X, y)
+        for start in range(0, len(rows.Y), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            state, _ = self.ensemble.update(state, rows.X[block], rows.Y[block, 0])
         experts = []
         for one, own in zip(self.ensemble.bind(), state.experts, strict=True):
             flat = one.take(torch.arange(one.prior_variance.numel(), device=rows.X.device))
