@@ -5,11 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from botorch.acquisition import (
-    LogImprovementMCAcquisitionFunction,
-    MCAcquisitionFunction,
-    qNoisyExpectedImprovement,
-)
 
 from tests.bo import acquisition_cases as cases
 
@@ -95,24 +90,6 @@ def check_gradient(case, acquisition, X):
     found = (gradient * step).sum((-2, -1))
     assert float(found.abs().max()) > 0
     torch.testing.assert_close(found / 1e-6, expected / 1e-6, rtol=1e-3, atol=1e-6)
-
-
-# What takes pending points as more candidates of which the values are known to be those of both.
-JOINT = sorted(
-    name
-    for name, case in cases.CASES.items()
-    if case.given == cases.MODEL and issubclass(CLASSES[name], MCAcquisitionFunction) and 3 in case.sizes
-    if not issubclass(CLASSES[name], LogImprovementMCAcquisitionFunction | qNoisyExpectedImprovement)
-)
-
-
-def test_pending_points_are_candidates_as_well(setting):
-    for name in JOINT:
-        acquisition, X = make(name, setting), points(cases.CASES[name], 3)
-        pending = X[:1, 1:].expand(3, 2, -1)
-        expected = acquisition(torch.cat([X[:, :1], pending], dim=1))
-        acquisition.set_X_pending(X[0, 1:])
-        torch.testing.assert_close(acquisition(X[:, :1]), expected, rtol=1e-10, atol=1e-10)
 
 
 def test_entropy_searches_take_pending_points(setting):
