@@ -32,7 +32,7 @@ class Observations(NamedTuple):
 
     def of_outputs(self, outputs: list[int]) -> "Observations":
         """The rows of some of the outputs."""
-        return Observations(self.X, *(None if part is None else part[..., outputs] for part in self[1:]))
+        return Observations(self.X, self.Y[..., outputs], None if self.noise is None else self.noise[..., outputs])
 
     def transformed(self, inputs: InputTransform | None, outcomes: OutcomeTransform | None) -> "Observations":
         """Rows as the experts see them, but for input transforms that act at evaluation only."""

@@ -355,7 +355,7 @@ class ExactEnsembleModel(MixtureModel):
 
     def _without_batch(self, X: Tensor) -> Tensor:
         """Inputs of a data set, of those of its outputs and members, which have all the same."""
-        return X[..., *[0] * (X.ndim - self.data.X.ndim), :, :]
+        return X if X.ndim <= self.data.X.ndim else self._without_batch(X.select(-3, 0))
 
     def _own_rows(self) -> Observations:
         """The rows of every data set and output, (*data_sets, n, D) and (*data_sets, n, 1), in double precision."""

@@ -138,7 +138,7 @@ def thompson(
         raise UnsupportedError("the maximum is of one output and data set, without members or fantasies")
 
     def within(u: Tensor) -> Tensor:  # from the unit cube, whose points BoTorch draws also where bounds are equal
-        return torch.lerp(*bounds, u.to(bounds))
+        return torch.lerp(bounds[0], bounds[1], u.to(bounds))
 
     seed = int(torch.randint(2**31 - 1, (), generator=generator, device=generator_device(generator)))
     with manual_seed(seed):

@@ -293,7 +293,7 @@ class NormalPosterior(GPyTorchPosterior):
     def variance(self) -> Tensor:
         """Variances, shape (..., q, O)."""
         with min_variance(*_LEAST_VARIANCES):
-            return cast(Tensor, super().variance)
+            return super().variance
 
     def __repr__(self) -> str:
         return _moments_text(self)

@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
-from botorch.posteriors.posterior import Posterior
+from botorch.posteriors.gpytorch import GPyTorchPosterior
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.means import ConstantMean
@@ -264,7 +264,7 @@ class SparseModel(MixtureModel, ABC):
         mean, covariance = self.latent(X)
         return MixturePosterior(mean.new_zeros(1), mean[..., None, :, None], covariance[..., None, None, :, :])
 
-    def predict(self, X: Tensor, noise: bool | Tensor) -> Posterior:
+    def predict(self, X: Tensor, noise: bool | Tensor) -> GPyTorchPosterior:
         r"""A ``GPyTorchPosterior`` at points (\*t, q, D) as the process has them, noise added as asked for."""
         own = self.likelihood.noise.mean().reshape(1, 1)
         return self.after(self._fantasies, own, X, noise).alone()
