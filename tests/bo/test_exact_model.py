@@ -14,8 +14,6 @@ from botorch.models.transforms.input import ChainedInputTransform, Normalize, Nu
 from botorch.optim import optimize_acqf_mixed
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.utils.datasets import SupervisedDataset
-from gpytorch.kernels import ConstantKernel, MaternKernel, RBFKernel, ScaleKernel
-from gpytorch.means import ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.priors import LogNormalPrior
 from torch.nn.functional import one_hot
@@ -48,13 +46,6 @@ def some_hyperparameters(generator, num_inputs=2):
         0.1 + torch.rand(shape, generator=generator, dtype=torch.float64) for shape in ((3, num_inputs), (3,), (3,))
     )
     return Hyperparameters(lengthscale, outputscale, 0.02 * noise)
-
-
-def gpytorch_kernel(nu, lengthscale, outputscale):
-    D = len(lengthscale)
-    base = RBFKernel(ard_num_dims=D) if math.isinf(nu) else MaternKernel(nu, ard_num_dims=D)
-    scaled = ScaleKernel(base.double().initialize(lengthscale=lengthscale)).double().initialize(outputscale=outputscale)
-    return scaled + ConstantKernel().double().initialize(constant=torch.ones((), dtype=torch.float64))
 
 
 def dense_kernel(nu, X, Z, lengthscale, outputscale, categories=()):
@@ -104,31 +95,12 @@ def test_evidence_and_gradient_are_those_of_dense_matrices(categories, generator
         assert_close(tuple(part[number] for part in gradient), expected, rtol=1e-8, atol=1e-8)
 
 
-def test_each_process_is_a_single_task_gp_with_its_hyperparameters(generator):
-    X, Y = made_up(generator)
-    model = exact_ensemble(X, Y, cat_dims=None).with_hyperparameters_(some_hyperparameters(generator))
-    places = torch.rand(5, 2, generator=generator, dtype=torch.float64)
-    posterior = model.posterior(places)
-    evidence = []
-    for number, nu in enumerate(KERNELS):
-        lengthscale, outputscale, noise = (part[number] for part in model.hyperparameters)
-        rival = SingleTaskGP(X, Y, covar_module=gpytorch_kernel(nu, lengthscale, outputscale), mean_module=ZeroMean())
-        rival.likelihood.noise = noise
-        expected = rival.posterior(places)
-        assert_close(posterior.component_mean[number], expected.mean, rtol=1e-8, atol=1e-8)
-        covariance = expected.distribution.covariance_matrix
-        assert_close(posterior.component_covariance[number, 0], covariance, rtol=1e-7, atol=1e-8)
-        rival.train()
-        evidence.append(rival.likelihood(rival(X)).log_prob(rival.train_targets))
-    assert_close(model.log_weights, torch.stack(evidence).log_softmax(0), rtol=1e-6, atol=1e-6)
-
-
 def test_the_kernel_of_the_heaviest_process_can_be_read(generator):
     X, Y = made_up(generator)
     model = exact_ensemble(X, Y).fit()
     heaviest = int(model.log_weights.argmax())
-    expected = gpytorch_kernel(KERNELS[heaviest], model.lengthscale[heaviest], model.outputscale[heaviest])
-    assert_close(model.covar_module(X).to_dense() + 1, expected(X).to_dense())
+    expected = dense_kernel(KERNELS[heaviest], X, X, model.lengthscale[heaviest], model.outputscale[heaviest])
+    assert_close(model.covar_module(X).to_dense() + 1, expected)
     with pytest.raises(AttributeError, match="setter"):
         model.covar_module.lengthscale = 1.0  # of a copy
     fantasies = model.condition_on_observations(X.unsqueeze(-2), Y.unsqueeze(-2))
@@ -252,16 +224,17 @@ def mixed(generator, num_rows):
     return X, (4 * X[:, :1]).sin() * (1 + X[:, 1:2]) + X[:, 2:3] - X[:, 3:]
 
 
-def test_categories_by_dense_matrices(generator):
-    X, Y = mixed(generator, 14)
-    places, _ = mixed(generator, 3)
-    values = some_hyperparameters(generator, 4)
-    model = exact_ensemble(X, Y, outcome_transform=None, cat_dims=[1, -1]).with_hyperparameters_(values)
+@pytest.mark.parametrize("categories", [None, [1, -1]])
+def test_predictions_and_evidence_by_dense_matrices(categories, generator):
+    (X, Y), (places, _), size = mixed(generator, 14), mixed(generator, 3), torch.tensor([1.0, 2.0, 1.0, 1.0])
+    X, places = X / size, places / size  # of the unit cube
+    values, columns = some_hyperparameters(generator, 4), (1, 3) if categories else ()
+    model = exact_ensemble(X, Y, outcome_transform=None, cat_dims=categories).with_hyperparameters_(values)
     joint, alone = model.posterior(places), model.posterior(places.unsqueeze(-2))
     evidence = []
     for number, nu in enumerate(KERNELS):
         lengthscale, outputscale, noise = (part[number] for part in values)
-        kernel = partial(dense_kernel, nu, lengthscale=lengthscale, outputscale=outputscale, categories=(1, 3))
+        kernel = partial(dense_kernel, nu, lengthscale=lengthscale, outputscale=outputscale, categories=columns)
         covariance = kernel(X, X) + noise * torch.eye(14, dtype=X.dtype)
         cross = kernel(places, X)
         mean = cross @ torch.linalg.solve(covariance, Y)

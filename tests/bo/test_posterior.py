@@ -150,3 +150,7 @@ def test_a_covariance_that_is_zero_has_a_factor():
         factors = covariance_factors(torch.stack([known, torch.zeros_like(known)]))
     assert_close(factors[0] @ factors[0].mT, known, rtol=0, atol=1e-6)
     assert float(factors[1].abs().max()) < 1e-3
+    close_by = torch.ones_like(known)
+    with pytest.warns(NumericalWarning, match="jitter"):
+        small, large = covariance_factors(torch.stack([1e-16 * close_by, 1e16 * close_by]))
+    assert_close(1e16 * small, large)  # jitter is relative
