@@ -29,10 +29,9 @@ class EnsembleSampler(BaseSampler):
     .. math:: \log E\big[(f(x) - f^*)_+\big] + \sum_k \log P\big(c_k(x) \le 0\big)
 
     is highest, with f negated where less is better, :math:`f^*` the best feasible value and a model for each
-    constraint that trials set; while none is feasible only the second term counts. Trials that run count as if they
-    had ended with what is expected of them, infinite values as the best or worst finite one, values beyond the mirror
-    image of the best about the median as that, and infinite constraints as the largest finite size. Models are fitted
-    again at each tenth more trials. Parameters that not all trials have are random.
+    constraint; while none is feasible only the second term counts. Running trials count as ended with what is expected
+    of them, infinite values as the best or worst finite one, values beyond the mirror image of the best about the
+    median as that, infinite constraints as the largest finite size. Parameters that not all trials have are random.
 
     Args:
         seed: Makes a study with one worker reproducible.
@@ -43,6 +42,7 @@ class EnsembleSampler(BaseSampler):
         ValueError: If a study has several objectives, or fewer than two trials are to be random.
 
     Example:
+        >>> import optuna  # doctest: +SKIP
         >>> study = optuna.create_study(sampler=EnsembleSampler(seed=0))  # doctest: +SKIP
         >>> study.optimize(lambda t: (t.suggest_float("x", -1, 1) - 0.3) ** 2, n_trials=20)  # doctest: +SKIP
     """
@@ -56,7 +56,7 @@ class EnsembleSampler(BaseSampler):
         self._generator = torch.Generator(device="cpu")
         self._generator.seed() if seed is None else self._generator.manual_seed(seed)
         self._num_startup = n_startup_trials
-        self._fits: dict[tuple[str | None, ...], tuple[int, Any]] = {}  # after how many trials, and what was found
+        self._fits: dict[Any, tuple[int, Any]] = {}  # after how many trials, and what was found
 
     def reseed_rng(self) -> None:
         """Other random numbers for another worker."""
