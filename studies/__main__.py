@@ -4,7 +4,7 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from jsonargparse import ArgumentParser, Namespace
 from jsonargparse.typing import PositiveInt
@@ -105,7 +105,9 @@ def experiment_parser(paper: Paper, experiment: Experiment) -> ArgumentParser:
             names_of = {f"--{field.name}", f"--{field.name.replace('_', '-')}"}
             value = getattr(experiment.settings, field.name)
             hint = hints[field.name]
-            several: dict[str, Any] = {"nargs": "+", "type": int} if hint == list[int] else {"type": hint}
+            several: dict[str, Any] = {"type": hint}
+            if get_origin(hint) is list:
+                several = {"nargs": "+", "type": get_args(hint)[0]}
             add(*sorted(names_of), dest=field.name, default=value, help=field.metadata["help"], **several)
     _add_running(parser, Path("out") / f"{paper.name}_{experiment.name}")
     return parser

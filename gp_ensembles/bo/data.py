@@ -1,7 +1,8 @@
 """The rows of a BoTorch model, as given and as transformed for the experts, and every check of them."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from copy import deepcopy
+from typing import Any, NamedTuple
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
@@ -29,6 +30,10 @@ class Observations(NamedTuple):
     def map(self, function: Callable[[Tensor], Tensor]) -> "Observations":
         """The same rows with a function of every tensor."""
         return Observations(function(self.X), function(self.Y), None if self.noise is None else function(self.noise))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Observations":
+        """A copy; what holds a graph, as fantasies may, is shared."""
+        return self.map(lambda part: part if part.grad_fn is not None else deepcopy(part, memo))
 
     def of_outputs(self, outputs: list[int]) -> "Observations":
         """The rows of some of the outputs."""
@@ -169,13 +174,14 @@ def is_flat(Y: Tensor) -> bool:
     return flat
 
 
-def warn_of_noise(noise: Tensor, Y: Tensor) -> None:
-    r"""Warn of a fit whose noise variances are next to all of that of targets (\*b, n), shape (\*b)."""
+def warn_of_noise(noise: Tensor, Y: Tensor, *, is_chance: bool = False) -> None:
+    r"""Warn of a fit whose noise variances are next to all of that of targets (\*b, n), shape (\*b), or of chance."""
     share = float((1 - noise.detach() / Y.var(-1)).min())
-    if share < _EXPLAINED:
+    if share < _EXPLAINED or is_chance:
+        as_much = ", no more than chance may," if is_chance else ","
         warn_caller(
-            f"the fit explains {max(share, 0.0):.1%} of the variance of the targets, the rest is noise to it: if there "
-            f"is a function of these inputs, it needs more rows, or a kernel or a start of your own"
+            f"the fit explains {max(share, 0.0):.1%} of the variance of the targets{as_much} the rest is noise to it: "
+            f"if there is a function of these inputs, it needs more rows, or a kernel or a start of your own"
         )
 
 

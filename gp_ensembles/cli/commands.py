@@ -112,7 +112,7 @@ def _feed(scored: ScoredStream, rows: RowStream, folder: OutputFolder, output: O
     assert history is not None
     first_row = history.first_row or 0  # rows before it are in the tables of another folder
     again = scored.progress.pending.num_rows if repeat_pending else 0
-    total = None if rows.num_rows is None else rows.num_rows - rows.num_given + again
+    total = None if rows.num_rows is None else rows.num_rows - rows.num_given
     with progress_bar("stream", total, output.progress) as bar:
         for chunk in scored.chunks(rows, repeat_pending=repeat_pending):
             folder.append(chunk.tail(max(0, first_row - chunk.first_row)), scored.encoder.clock)
@@ -121,7 +121,8 @@ def _feed(scored: ScoredStream, rows: RowStream, folder: OutputFolder, output: O
                 folder.checkpoint(scored)
                 saved = time.monotonic()
             scores = score_table({MODEL: scored.scores[MODEL]}, scored.target_scale)[MODEL]
-            bar.update(chunk.y.shape[0])
+            bar.update(chunk.y.shape[0] - again)
+            again = 0
             running = ("log_score", "nmse", "error_rate", "coverage_90")
             names = [name for name in running if name in scores]
             shown: dict[str, object] = {

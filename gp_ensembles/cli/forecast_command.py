@@ -12,7 +12,7 @@ from gp_ensembles.cli.running import drawn_if_possible
 from gp_ensembles.cli.scored_stream import ScoredStream, load_checkpoint
 from gp_ensembles.cli.tables import TableRequest
 from gp_ensembles.cli.text_tables import as_csv
-from gp_ensembles.cli.writing import CHECKPOINT, SUMMARY
+from gp_ensembles.cli.writing import SUMMARY, checkpoint_of
 from gp_ensembles.files.replacing import staged, write_json, write_text
 from gp_ensembles.streaming.forecasting.backtest import Backtest, backtest
 from gp_ensembles.streaming.forecasting.forecast import Forecast
@@ -49,7 +49,7 @@ def run_command(name: str, values: Namespace) -> int:
         raise ValueError("--inputs sets the number of rows already; leave --horizon out")
     if values.backtest is None and values.inputs is None and values.horizon is None:
         raise ValueError("give --inputs, a table of the future rows, or --horizon, their number")
-    checkpoint = values.checkpoint / CHECKPOINT if values.checkpoint.is_dir() else values.checkpoint
+    checkpoint = checkpoint_of(values.checkpoint)
     if values.out.resolve() == checkpoint.resolve().parent:
         raise ValueError(f"{values.out} holds the run, whose summary would be overwritten; choose another --out")
     stream = load_checkpoint(checkpoint, device=values.device)

@@ -19,7 +19,7 @@ from gp_ensembles.cli.seen_rows import skip_seen_rows
 from gp_ensembles.cli.series import check_started, is_of_series, resume_series, stream_series
 from gp_ensembles.cli.summary import health_lines
 from gp_ensembles.cli.tables import TableRequest, split_kinds, split_names
-from gp_ensembles.cli.writing import CHECKPOINT, is_unfinished
+from gp_ensembles.cli.writing import CHECKPOINT, checkpoint_of, is_unfinished
 from gp_ensembles.ensembles.presets import auto_for
 from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget
 from gp_ensembles.files.replacing import complete
@@ -197,8 +197,7 @@ def _resume(values: Namespace) -> int:
         print(resume_series(request(values), values.checkpoint, output, values.device, values.skip_seen))
         return 0
     check_started(values.checkpoint)
-    if values.checkpoint.is_dir():
-        values.checkpoint = values.checkpoint / CHECKPOINT
+    values.checkpoint = checkpoint_of(values.checkpoint)
     if values.format != "table":
         session = LineSession.load(values.checkpoint)
         if values.window is not None:

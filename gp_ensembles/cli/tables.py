@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from gp_ensembles.cli.named_configs import config_titles
 from gp_ensembles.data import Table, load, load_folder
 from gp_ensembles.data.folder import folder_file
 from gp_ensembles.ensembles.targets import Target
@@ -131,9 +132,10 @@ def check_kind(rows: RowStream, target: Target) -> None:
         )
     if rows.classes is not None and target.num_labels != len(rows.classes):
         what = "numbers" if target.num_labels is None else f"{target.num_labels} classes"
+        known = ", ".join(name for name in config_titles() if name.endswith("_classes"))
         raise ValueError(
             f"{where}: --classes names {len(rows.classes)} classes, and {kind} predicts {what}; leave out the config, "
-            f"or choose one for them"
+            f"or choose one for them ({known} are for two)"
         )
 
 

@@ -19,6 +19,14 @@ PREVIOUS = "checkpoint.previous.pt"
 _COLUMNS = ("mean", "std", "q05", "q95", "log_prob", "y")
 
 
+def checkpoint_of(given: Path) -> Path:
+    """The checkpoint of a run, given by itself or its folder."""
+    path = given / CHECKPOINT if given.is_dir() else given
+    if not path.exists():
+        raise ValueError(f"there is no {path}; stream writes it into its --out when the warm-up is complete")
+    return path
+
+
 class OutputFolder:
     """Writes the results of one run; earlier results stay until all new ones replace them together."""
 

@@ -1,19 +1,14 @@
 """Exact ensembles as a sampler of Optuna."""
 
-import math
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeAlias, final
+from typing import Any, final
 
 import torch
-from botorch.acquisition.acquisition import AcquisitionFunction
 from botorch.acquisition.analytic import LogExpectedImprovement, LogProbabilityOfFeasibility
-from botorch.generation.gen import gen_candidates_scipy
 from torch import Tensor
 
 from gp_ensembles.bo import ExactEnsembleModel
-from gp_ensembles.bo.exact_kernels import Hyperparameters
 
 try:
     import optuna
@@ -21,14 +16,8 @@ try:
 except ImportError:  # an extra: said as soon as a sampler is made
     optuna, BaseSampler = None, object
 
-Space: TypeAlias = Mapping[str, Any]  # a distribution for each parameter
-Fits: TypeAlias = dict[str, tuple[int, Hyperparameters]]  # by constraint: after how many trials, and what was found
-
-_OBJECTIVE = ""
-# Points of each kind, the best of them, steps from there
-_PLACES, _STARTS, _SEARCH = 512, 2, {"maxiter": 8, "maxls": 4}
-_SPREAD, _STAY = 4, 0.7  # powers of ten of distances to the best trial; how often a category is its own
-_LONGEST_GRID = 100  # longer ones are searched like numbers without steps
+_POINTS, _ROUNDS, _CENTERS, _SPREAD = 512, 12, 8, 4.0  # of a round; the highest points; powers of ten of distances
+_tensor = partial(torch.tensor, dtype=torch.float64, device="cpu")
 
 
 @final
@@ -40,8 +29,9 @@ class EnsembleSampler(BaseSampler):
     .. math:: \log E\big[(f(x) - f^*)_+\big] + \sum_k \log P\big(c_k(x) \le 0\big)
 
     is highest, with f negated where less is better, :math:`f^*` the best feasible value and a model for each
-    constraint that trials set; while none is feasible only the second term counts. Trials that run count as if they
-    had ended with what is expected of them. Parameters that not all trials have are random.
+    constraint; while none is feasible only the second term counts. Running trials count as ended with what is expected
+    of them, infinite values as the best or worst finite one, values beyond the mirror image of the best about the
+    median as that, infinite constraints as the largest finite size. Parameters that not all trials have are random.
 
     Args:
         seed: Makes a study with one worker reproducible.
@@ -52,6 +42,7 @@ class EnsembleSampler(BaseSampler):
         ValueError: If a study has several objectives, or fewer than two trials are to be random.
 
     Example:
+        >>> import optuna  # doctest: +SKIP
         >>> study = optuna.create_study(sampler=EnsembleSampler(seed=0))  # doctest: +SKIP
         >>> study.optimize(lambda t: (t.suggest_float("x", -1, 1) - 0.3) ** 2, n_trials=20)  # doctest: +SKIP
     """
@@ -65,7 +56,7 @@ class EnsembleSampler(BaseSampler):
         self._generator = torch.Generator(device="cpu")
         self._generator.seed() if seed is None else self._generator.manual_seed(seed)
         self._num_startup = n_startup_trials
-        self._fits: dict[tuple[str, ...], Fits] = {}  # by study and parameters
+        self._fits: dict[Any, tuple[int, Any]] = {}  # after how many trials, and what was found
 
     def reseed_rng(self) -> None:
         """Other random numbers for another worker."""
@@ -83,133 +74,77 @@ class EnsembleSampler(BaseSampler):
         """A random value."""
         return self._random.sample_independent(study, trial, param_name, param_distribution)
 
-    def sample_relative(self, study: Any, trial: Any, search_space: Space) -> Any:
+    def sample_relative(self, study: Any, trial: Any, search_space: dict[str, Any]) -> dict[str, Any]:
         """The next trial, or nothing while there are too few."""
         others = [t for t in study.get_trials(deepcopy=False) if search_space.keys() <= t.params.keys()]
         done = [t for t in others if t.state == optuna.trial.TrialState.COMPLETE]
         running = [t for t in others if t.state == optuna.trial.TrialState.RUNNING and t.number != trial.number]
-        Y = _column([each.value for each in done])
+        Y = _tensor([t.value for t in done]) * (-1 if study.direction == optuna.study.StudyDirection.MINIMIZE else 1)
         if not search_space or len(done) < self._num_startup or not bool(Y.isfinite().any()):
             return {}
-        Y = Y.clamp(*Y[Y.isfinite()].aminmax())
-        Y = -Y if study.direction == optuna.study.StudyDirection.MINIMIZE else Y
-        fits = self._fits.setdefault((study.study_name, *search_space), {})
-        acquisition, best = _acquisition(search_space, done, Y, running, fits)
-        points = _highest(acquisition, best, [_grid(kind) for kind in search_space.values()], self._generator)
-        points = points if running else points[:1]
-        ranked = [{n: _value(kind, u) for (n, kind), u in zip(search_space.items(), x, strict=True)} for x in points]
-        taken = [{name: t.params[name] for name in search_space} for t in running]
-        return next((each for each in ranked if each not in taken), ranked[0])
+        rows = [[kind.to_internal_repr(t.params[name]) for name, kind in search_space.items()] for t in done + running]
+        axes = _tensor([_axis(kind) for kind in search_space.values()]).mT
+        X, pending = _scaled(_tensor(rows), axes).split([len(done), len(running)])
+
+        def learned(y: Tensor, *name: str) -> Any:
+            """A model of values, in which trials that run have what is expected of them."""
+            key = (study.study_name, *search_space, name)
+            model: Any = ExactEnsembleModel(X, y.unsqueeze(-1), cat_dims=axes[4].nonzero())
+            last, hyperparameters = self._fits.get(key, (0, None))
+            if len(X) < last + last // 10:
+                model.with_hyperparameters_(hyperparameters)
+            elif len(y[~y.isnan()].unique()) > 1:
+                self._fits[key] = len(X), model.fit().hyperparameters
+            return model.condition_on_observations(pending, model.posterior(pending).mean) if running else model
+
+        parts: list[Any] = [lambda x: -1e9 * ((x - pending).abs() < 1e-9).all(-1).any(-1)]
+        feasible = torch.ones_like(Y, dtype=torch.bool)
+        for name in sorted({name for t in done for name in t.constraints}):
+            C = _tensor([t.constraints.get(name, torch.nan) for t in done])
+            feasible &= C <= 0
+            bound = max(C[C.isfinite()].abs().tolist(), default=0.0) or 1.0
+            parts.append(LogProbabilityOfFeasibility(learned(C.clamp(-bound, bound), name), {0: (None, 0.0)}))
+        if bool(feasible.any()):
+            Y = Y.clamp(*Y[Y.isfinite()].aminmax())
+            Y = Y.clamp_min(2 * Y.median() - Y.max())  # how bad the worst are says little
+            model = learned(Y)
+            believed = model.posterior(pending).mean.mT if running else ()
+            parts.append(LogExpectedImprovement(model, torch.cat([Y[feasible], *believed]).max()))
+        best = X[torch.where(feasible, Y, -torch.inf).argmax()]
+        numbers = _highest(lambda X: sum(part(X.unsqueeze(1)) for part in parts), best, axes, self._generator).tolist()
+        return {name: kind.to_external_repr(x) for (name, kind), x in zip(search_space.items(), numbers, strict=True)}
 
 
-def _acquisition(
-    space: Space, done: Sequence[Any], Y: Tensor, running: Sequence[Any], fits: Fits
-) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-    """What is to be maximized, and the best point so far."""
-    X, pending = _inputs(space, done), _inputs(space, running)
-    categories = [place for place, kind in enumerate(space.values()) if _is_category(kind)]
-
-    def learned(name: str, Y: Tensor) -> tuple[Any, Tensor]:
-        """A model, and what it believes of running trials."""
-        model: Any = ExactEnsembleModel(X, Y, cat_dims=categories)
-        last, hyperparameters = fits.get(name, (0, model.hyperparameters))
-        if last and len(X) < last + last // 10:
-            model.with_hyperparameters_(hyperparameters)
-        elif len(Y[~Y.isnan()].unique()) > 1:
-            fits[name] = len(X), model.fit().hyperparameters
-        if not running:
-            return model, Y[:0]
-        with torch.no_grad():
-            believed = model.posterior(pending).mean
-        return model.condition_on_observations(pending, believed), believed
-
-    names = sorted({name for each in done for name in each.constraints})
-    C = torch.cat([Y[:, :0], *(_column([t.constraints.get(name) for t in done]) for name in names)], dim=-1)
-    feasible = (C <= 0).all(-1)
-    parts: list[AcquisitionFunction] = []
-    for name, column in zip(names, C.mT.unsqueeze(-1), strict=True):
-        bound = max(column[column.isfinite()].abs().tolist(), default=0.0) or 1.0
-        model, _ = learned(name, column.clamp(-bound, bound))
-        parts.append(LogProbabilityOfFeasibility(model, constraints={0: (None, 0.0)}))
-    if bool(feasible.any()):
-        clamped = Y.clamp_min(2 * Y.median() - Y.max())  # how bad the worst are says little
-        model, believed = learned(_OBJECTIVE, clamped)
-        best = max([float(clamped[feasible].max()), *believed[:, 0].tolist()])
-        parts.append(LogExpectedImprovement(model, best_f=best))
-    best_point = X[torch.where(feasible, Y[:, 0], -torch.inf).argmax()]
-    return lambda x: torch.stack([part(x) for part in parts]).sum(0), best_point
+def _highest(height: Callable[[Tensor], Tensor], best: Tensor, axes: Tensor, generator: torch.Generator) -> Tensor:
+    """The numbers of the highest of points everywhere and rounds of points about the best trial and the highest."""
+    draw = partial(torch.rand, _POINTS, len(best), generator=generator, dtype=torch.float64, device="cpu")
+    X = _scaled(_numbers(draw(), axes), axes)
+    heights = height(X)
+    for _ in range(_ROUNDS):
+        centers = torch.cat([best.unsqueeze(0), X[heights.topk(_CENTERS - 1).indices]]).repeat(_POINTS // _CENTERS, 1)
+        steps = 10 ** (-_SPREAD * draw()[:, :1]) * (2 * draw() - 1)
+        moved = centers + steps.where(draw() < draw()[:, :1], 0)
+        moved = _scaled(_numbers(moved.where(draw() > 0.5 / len(best), draw()), axes), axes)
+        X, heights = torch.cat([X, moved]), torch.cat([heights, height(moved)])
+    return _numbers(X[heights.argmax()], axes)
 
 
-def _highest(
-    acquisition: Callable[[Tensor], Tensor], best: Tensor, grids: list[list[float]], generator: torch.Generator
-) -> list[list[float]]:
-    """Points, the best first: ends of searches uphill and along the grids, then those everywhere and about the best."""
-    draw = partial(torch.rand, generator=generator, dtype=torch.float64, device="cpu")
-    everywhere = draw(_PLACES, len(grids))
-    steps = 10 ** (-_SPREAD * draw(_PLACES, 1)) * (2 * draw(_PLACES, len(grids)) - 1)
-    near = (best + steps).clamp(0, 1)
-    values = {place: best.new_tensor(grid) for place, grid in enumerate(grids) if grid}
-    for place, grid in values.items():
-        everywhere[:, place] = grid[(everywhere[:, place] * len(grid)).long()]
-        near[:, place] = best[place].where(draw(_PLACES) < _STAY, everywhere[:, place])
-    with torch.no_grad():
-        drawn = torch.stack([everywhere, near]).unsqueeze(-2)
-        heights = torch.stack([acquisition(part) for part in drawn])
-        X = torch.cat([part[own.topk(_STARTS).indices] for part, own in zip(drawn, heights, strict=True)])
-    for _ in range(2 if values else 1):
-        if len(values) < len(grids):
-            fixed = {place: X[:, 0, place] for place in values}
-            search: Any = partial(gen_candidates_scipy, options=_SEARCH, fixed_features=fixed)
-            with warnings.catch_warnings(record=True):  # of searches that end where the function is flat
-                X, _ = search(X, acquisition, 0.0, 1.0)
-        for place, grid in values.items():
-            others = X.unsqueeze(1).repeat(1, len(grid), 1, 1)
-            others[..., 0, place] = grid
-            with torch.no_grad():
-                X = torch.stack([some[acquisition(some).argmax()] for some in others])
-    with torch.no_grad():
-        ends = X[acquisition(X).argsort(descending=True, stable=True)]
-    starts = drawn.flatten(0, 1)[heights.flatten().argsort(descending=True)]
-    points: list[list[float]] = torch.cat([ends, starts]).squeeze(-2).tolist()
-    return points
+def _axis(kind: Any) -> tuple[float, float, float, bool, bool]:
+    """Least and greatest number, step, whether on a logarithmic scale, and whether a category (of which its number)."""
+    if isinstance(kind, optuna.distributions.CategoricalDistribution):
+        return 0, len(kind.choices) - 1, 1, False, True
+    return kind.low, kind.high, kind.step or torch.nan, kind.log, False
 
 
-def _column(values: Sequence[float | None]) -> Tensor:
-    return torch.tensor([[math.nan if value is None else value] for value in values], dtype=torch.float64, device="cpu")
+def _scaled(X: Tensor, axes: Tensor) -> Tensor:
+    """Numbers in the unit cube."""
+    X, low, high = (part.log().where(axes[3] > 0, part) for part in (X, *axes[:2]))
+    return (X - low) / (high - low)
 
 
-def _inputs(space: Space, trials: Sequence[Any]) -> Tensor:
-    rows = [[_coordinate(kind, each.params[name]) for name, kind in space.items()] for each in trials]
-    return torch.tensor(rows, dtype=torch.float64, device="cpu").reshape(len(trials), len(space))
-
-
-def _grid(kind: Any) -> list[float]:
-    """All coordinates of a parameter, if they are few."""
-    if _is_category(kind):
-        return [float(place) for place in range(len(kind.choices))]
-    count = math.inf if kind.step is None else (kind.high - kind.low) / kind.step
-    steps = range(round(count) + 1) if count < _LONGEST_GRID else ()
-    return [_coordinate(kind, kind.low + step * kind.step) for step in steps]
-
-
-def _is_category(kind: Any) -> bool:
-    return isinstance(kind, optuna.distributions.CategoricalDistribution)
-
-
-def _coordinate(kind: Any, value: Any) -> float:
-    """The number of a category, or a number's place in the unit interval."""
-    if _is_category(kind):
-        return float(kind.to_internal_repr(value))
-    place, low, high = (math.log(v) if kind.log else v for v in (value, kind.low, kind.high))
-    return float((place - low) / (high - low))
-
-
-def _value(kind: Any, coordinate: float) -> Any:
-    """What :func:`_coordinate` makes a coordinate of."""
-    if _is_category(kind):
-        return kind.choices[round(coordinate)]
-    low, high = (math.log(v) if kind.log else v for v in (kind.low, kind.high))
-    value = low + coordinate * (high - low)
-    value = math.exp(value) if kind.log else value
-    value = value if kind.step is None else kind.low + round((value - kind.low) / kind.step) * kind.step
-    return type(kind.low)(min(max(value, kind.low), kind.high))
+def _numbers(X: Tensor, axes: Tensor) -> Tensor:
+    """The numbers, with steps, next to those that :func:`_scaled` puts there."""
+    low, high, step, log, _ = axes
+    X = torch.lerp(*(part.log().where(log > 0, part) for part in (low, high)), X)
+    X = X.exp().where(log > 0, X)
+    return (low + ((X - low) / step).round() * step).where(step > 0, X).clamp(low, high)

@@ -457,12 +457,14 @@ def _num_outputs(y: Array) -> int | None:
 def _filled(y: Any) -> tuple[Any, NDArray[np.bool_] | None]:
     """Targets with zeros in their gaps, as checks of scikit-learn know none, and where those are."""
     found = np.asarray(y)
-    if found.ndim == 0 or found.dtype.kind not in "fO":
+    if found.ndim == 0 or found.dtype.kind not in "fOU":
         return y, None
     try:
         values: Array = found.astype(np.float64)
-    except (TypeError, ValueError):
+    except TypeError:
         return y, None
+    except ValueError as error:
+        raise ValueError(f"y must be numbers ({error}); for classes use OnlineClassifier") from None
     gaps = np.isnan(values)
     return (np.where(gaps, 0.0, values), gaps) if gaps.any() else (y, None)
 

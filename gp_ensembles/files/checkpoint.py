@@ -56,7 +56,7 @@ def write_checkpoint(path: Path, kind: Kind, content: dict[str, Any]) -> None:
 def read_checkpoint(path: Path, kind: Kind) -> dict[str, Any]:
     """The content that :func:`write_checkpoint` has written."""
     if path.is_dir():
-        raise ValueError(f"{path} is a folder; give the checkpoint.pt in it")
+        raise ValueError(f"{path} is a folder; {kind.advice}")
     with path.open("rb") as file:
         try:
             content = read_archive(file)

@@ -16,6 +16,7 @@ from gp_ensembles.streaming.config import OnBadRow, StreamConfig
 
 FARTHEST = 1e6  # warm-up deviations beyond which a number is taken for a mistake
 LARGEST = 1e150  # larger numbers cannot be squared
+_TENSOR = "{0} must be a floating point tensor; use torch.as_tensor({0}, dtype=torch.float64), frames by {0}.to_numpy()"
 
 
 class IllegalRow(NamedTuple):
@@ -56,7 +57,7 @@ def arrive(X: Tensor, y: Tensor | None, steps: Tensor | None, num_columns: int |
         TypeError: If X or y is no floating point tensor.
     """
     if not isinstance(X, Tensor) or not X.is_floating_point():
-        raise TypeError("X must be a floating point tensor; use torch.as_tensor(X, dtype=torch.float64)")
+        raise TypeError(_TENSOR.format("X"))
     check_axes(X, num_columns)
     if X.ndim != 2 or X.shape[1] == 0 or num_columns not in (None, X.shape[1]):
         raise ValueError(f"X must have shape (N, {num_columns or 'D'}), got {tuple(X.shape)}")
@@ -66,7 +67,7 @@ def arrive(X: Tensor, y: Tensor | None, steps: Tensor | None, num_columns: int |
     wanted = (num_rows,) if num_outputs is None else (num_rows, num_outputs)
     y = X.new_full(wanted, torch.nan) if y is None else y
     if not isinstance(y, Tensor) or not y.is_floating_point():
-        raise TypeError("y must be a floating point tensor; use torch.as_tensor(y, dtype=torch.float64)")
+        raise TypeError(_TENSOR.format("y"))
     if y.shape != wanted:
         hint = "; use y.squeeze(-1)" if y.shape == (num_rows, 1) else ""
         raise ValueError(f"y must have shape {wanted}, a target for each row of X, got {tuple(y.shape)}{hint}")

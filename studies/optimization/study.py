@@ -33,7 +33,7 @@ class RegretSettings:
 
     problems: list[str] = field(
         default_factory=lambda: [name for name in PROBLEMS if name != "tuning"],  # run where it is named
-        metadata={"help": f"[branin,drifting] or others of {', '.join(PROBLEMS)}"},
+        metadata={"help": f"branin drifting or others of {', '.join(PROBLEMS)}"},
     )
     iterations: int = field(default=30, metadata={"help": "suggestions of a run, after the initial design"})
     num_initial: int = field(default=10, metadata={"help": "points of the initial design"})

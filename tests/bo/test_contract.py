@@ -131,9 +131,8 @@ def test_a_copy_in_single_precision_agrees(models):
 
 @every
 def test_copies_and_files(name, models, tmp_path):
-    with torch.set_grad_enabled(name not in FUSED | {"exact", "knots"}):  # whose fantasies hold the graph, if any
-        fantasies = models[name].fantasize(points(2), IIDNormalSampler(Size([3]), seed=0))
-        again = fantasies.condition_on_observations(points(3, 1), rows(3)[1].unsqueeze(-1))
+    fantasies = models[name].fantasize(points(2).requires_grad_(), IIDNormalSampler(Size([3]), seed=0))  # of a graph
+    again = fantasies.condition_on_observations(points(3, 1), rows(3)[1].unsqueeze(-1))
     for ours in (models[name], fantasies, again):
         same(copy.deepcopy(ours), ours, points(3, 1))
         torch.save(ours, tmp_path / "model.pt")

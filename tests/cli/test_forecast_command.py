@@ -114,7 +114,10 @@ def test_rows_that_lie_between_are_forecast_as_well(place):
     assert (place / "holes" / "backtest.csv").read_bytes() == (place / "empties" / "backtest.csv").read_bytes()
 
 
-def test_what_is_refused_in_one_sentence(place, capsys):
+def test_what_is_refused_in_one_sentence(place, capsys, refused):
+    missing = {"checkpoint": place, "out": place / "refused"}
+    refused(run("forecast", horizon=2, **missing), f"there is no {place / 'checkpoint.pt'}; stream writes it")
+    refused(run("resume", place / "later.csv", **missing), f"there is no {place / 'checkpoint.pt'}; stream writes it")
     for arguments, message in [
         ([], "give --inputs, a table of the future rows, or --horizon, their number"),
         (["--horizon", "5", "--inputs", "future.csv"], "--inputs sets the number of rows already"),

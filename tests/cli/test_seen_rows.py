@@ -4,6 +4,7 @@ import csv
 import io
 import math
 import random
+import re
 import shutil
 import signal
 import sys
@@ -56,10 +57,12 @@ def copy_of_first(place, out):
     return place / out
 
 
-def test_rows_that_were_read_are_skipped_by_number_or_by_time(place):
+def test_rows_that_were_read_are_skipped_by_number_or_by_time(place, capsys):
     for data, options in (("all.csv", ["--skip-seen"]), ("month.csv", ["--skip-seen"]), ("rest.csv", [])):
         out = copy_of_first(place, "cut")
-        assert resume(place, data, "cut", *options, checkpoint=out) == 0  # the folder of a run will do
+        given = {"checkpoint": out, "progress": True}  # the folder of a run will do
+        assert resume(place, data, "cut", *options, **given) == 0
+        assert re.findall(r" (\d+)(?:/\d+)?(?:row)? \[", capsys.readouterr().err)[-1] == str(ROWS - CUT)
         assert tables_of(out) == tables_of(place / "whole"), data
 
 

@@ -362,7 +362,7 @@ def test_inputs_that_are_all_constant_are_refused():
     ("X", "y", "error", "message"),
     [
         ([[1.0]], torch.zeros(1), TypeError, "X must be a floating point tensor"),
-        (torch.zeros(2, 2), [0.0, 0.0], TypeError, "y must be a floating point tensor"),
+        (torch.zeros(2, 2), [0.0, 0.0], TypeError, r"y must be .* tensor; .* frames by y.to_numpy"),
         (torch.zeros(2, 3), torch.zeros(2), ValueError, r"X must have shape \(N, 2\), got \(2, 3\)"),
         (torch.zeros(2), torch.zeros(2), ValueError, r"\(N, 2\), got \(2,\); use X.unsqueeze\(0\) for one row"),
         (torch.zeros(3), torch.zeros(3), ValueError, r"\(N, 2\), got \(3,\); use X.unsqueeze\(-1\) for N rows of one"),
@@ -385,6 +385,7 @@ def test_copies_pickles_and_damaged_files(tmp_path):
         assert torch.equal(other.observe(X[40:], y[40:]).mean, wanted)
     (tmp_path / "text.pt").write_text("hello")
     refused(ValueError, "not a readable checkpoint", lambda: OnlineModel.load(tmp_path / "text.pt"))
+    refused(ValueError, "is a folder; give what OnlineModel", lambda: OnlineModel.load(tmp_path))
     content = model.content()
     content["objects"] = content["objects"].replace("GaussianExpert", "Stranger")
     write_checkpoint(tmp_path / "other.pt", Kind("gp_ensembles model", KIND.version, "a model", ""), content)

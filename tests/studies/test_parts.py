@@ -91,13 +91,13 @@ STUDIES = {
         },
     ),
     "optimization": Study(
-        "optimization regret --problems=[branin] --methods random sobol --trials 2 --iterations 3",
+        "optimization regret --problems branin --methods random sobol --trials 2 --iterations 3",
         *(optimization, "run_one", "runs", "regret"),
         ("--seed 2", "--iterations 4"),
         "branin, random, trial 1 failed: no luck today",
         {
             "--trials 0": "--trials=0 is out of range",
-            "--problems=[parabola]": "there is no problem parabola; choose from branin",
+            "--problems branin parabola": "there is no problem parabola; choose from branin",
             "--methods annealing": "there is no method annealing; choose from ensemble-logei",
             "--methods random random": "a method is named twice",
             "--iterations 0": "--iterations=0 is out of range",

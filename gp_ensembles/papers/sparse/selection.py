@@ -9,6 +9,7 @@ from gpytorch import means
 from gpytorch.constraints import GreaterThan
 from gpytorch.kernels import MaternKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
+from scipy.stats import chi2
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -26,6 +27,7 @@ from gp_ensembles.papers.sparse.strategies import Selection, SelectionRun, Strat
 _LEAST_NOISE = 1e-6  # share of the targets' variance
 _ROWS_PER_WEIGHT = 10  # of a linear mean
 _OPEN_GAP = 0.1  # nats per row
+_LEVEL = 0.01  # how often pure noise goes without a warning
 
 
 def select_knots(
@@ -138,7 +140,7 @@ def _search(model: SparseGP, strategy: Strategy, *, progress: bool, generator: t
         warn_caller(f"{', '.join(stuck)} ended ten thousand times off the start: standardize the data, or start nearer")
     run.model.eval()
     if isinstance(strategy, AdaptiveKnots) and run.model.likelihood.noise.requires_grad:
-        warn_of_noise(run.model.likelihood.noise.mean(), run.model.train_y)
+        warn_of_noise(run.model.likelihood.noise.mean(), run.model.train_y, is_chance=_is_chance(run.model))
     return run.result(stop_reason)
 
 
@@ -149,6 +151,16 @@ def _warn_of_gap(model: SparseModel) -> None:
             f"with {model.num_knots} knots the bounds of the log evidence are {gap:.3g} nats apart, "
             f"{gap / num_rows:.2g} per row: more knots may predict better"
         )
+
+
+@torch.no_grad()
+def _is_chance(model: SparseModel) -> bool:
+    """Whether pure noise is not refused: a likelihood ratio test with all hyperparameters (Wilks, 1938)."""
+    y = model.train_y
+    plain = -0.5 * len(y) * (2 * math.pi * math.e * y.var(unbiased=False)).log()
+    free = sum(p.numel() for name, p in model.named_parameters() if p.requires_grad and name != "knots")
+    gain = model.objective() - model.log_priors() - plain  # pure noise has a mean and a variance, too
+    return float(chi2.sf(2 * float(gain), max(free - 2, 1))) > _LEVEL
 
 
 def _observed(X: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -104,7 +104,8 @@ def with_point(forecast: Forecast, log_share: Tensor, generator: torch.Generator
 def future_rows(X: Tensor | int, num_inputs: int) -> Tensor:
     """Rows (H, D): those given, or H rows without a known input."""
     if isinstance(X, bool) or not isinstance(X, int | Tensor):
-        raise TypeError(f"give future rows, (H, D), or their number, got {X!r}")
+        kind = type(X).__name__
+        raise TypeError(f"give future rows as a tensor (H, D), or their number, got {kind}; of a frame X.to_numpy()")
     num_steps = X.shape[0] if isinstance(X, Tensor) and X.ndim else X
     if isinstance(num_steps, int) and num_steps < 1:
         raise ValueError(f"a forecast needs at least one future row, got {num_steps}")
@@ -114,7 +115,8 @@ def future_rows(X: Tensor | int, num_inputs: int) -> Tensor:
 def check_forecast(target: Target, num_steps: int, num_rows: int, num_paths: int) -> None:
     """Raise unless the numbers of rows and paths are legal for a forecast."""
     if not target.is_real or target.num_outputs is not None:
-        raise TypeError(f"there are forecasts of one real number only, not of {target}; predict the next row instead")
+        kind = type(target).__name__
+        raise TypeError(f"there are forecasts of one real number only, not of {kind}; predict the next row instead")
     if num_steps > num_rows:
         raise ValueError(
             f"{num_steps} rows ahead are more than the {num_rows} that were learned; ask for no more than that"

@@ -84,8 +84,8 @@ def test_what_is_refused() -> None:
     model, X = fitted(light), series()[0]
     refused(ValueError, "181 rows ahead are more than the 180 that were learned", lambda: model.forecast(181))
     refused(ValueError, "at least one future row", lambda: model.forecast(0))
-    with pytest.raises(TypeError, match="give future rows"):
-        model.forecast("12")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"give future rows .* got ndarray; of a frame X.to_numpy"):
+        model.forecast(X[180:].numpy())  # type: ignore[arg-type]
     refused(ValueError, "num_paths must be between 2", lambda: model.forecast(3, num_paths=1))
     refused(ValueError, "must lie between 0 and 1", lambda: model.forecast(3).quantile([0.5, 1.5]))
     strict = OnlineModel(replace(model.config, on_bad_row="refuse")).fit(X[:180], series()[1][:180])
@@ -94,7 +94,7 @@ def test_what_is_refused() -> None:
     refused(ValueError, "the warm-up is not over: 0 of 100", lambda: OnlineModel(model.config).forecast(2))
     classes = EnsembleSpec("classes", (LinearBasis(),), target=BinaryTarget())
     labels = OnlineModel(StreamConfig(classes, warmup=20)).fit(X[:40], (X[:40, 0] % 3 == 0).double())
-    refused(TypeError, "forecasts of one real number only", lambda: labels.forecast(2))
+    refused(TypeError, "one real number only, not of BinaryTarget; predict", lambda: labels.forecast(2))
     outputs = EnsembleSpec("outputs", (LinearBasis(),), target=RealTarget(num_outputs=2))
     both = OnlineModel(StreamConfig(outputs, warmup=20)).fit(X[:40], torch.randn(40, 2).double())
     refused(TypeError, "forecasts of one real number only", lambda: both.forecast(2))
