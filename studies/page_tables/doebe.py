@@ -126,13 +126,14 @@ TABLES = (
         "| table 3 | HSGP, optimum |",
         _doebe("appendix-c_as-published"),
         [
-            f"DOE-{family}, S={number} / DOE-{family}, S={number}: nmse"
+            f"DOE-{family}, S={number}: log_score_as_published / DOE-{family}, S={number}: nmse_as_published"
             for family in ("HSGP", "RFF")
             for number in (1, 10)
         ],
         {
             "elevators, ours": "elevators",
             "cpusmall, ours": "cpusmall",
+            "sarcos_ias, ours": "sarcos",
             **dict.fromkeys(("elevators, printed", '"CaData", printed', "SARCOS, printed")),
         },
     ),
