@@ -87,7 +87,7 @@ TABLES = (
             _BY_KERNELS,
         )
         for what, sets, kept in (
-            ("one fold", ("concrete", "airfoil"), "table-2_quick"),
+            ("one fold", ("concrete", "airfoil"), "table-2_one-fold"),
             ("one split", ("sterling", "road"), "table-4"),
         )
     ),
