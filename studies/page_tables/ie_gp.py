@@ -86,7 +86,7 @@ TABLES = (
         "ie_gp",
         "| error, percent | oil_flow |",
         _embedded,
-        ("oil-flow", "oil-flow seconds", "digits", "digits seconds", "usps", "usps seconds"),
+        [f"{name}{what}" for name in ("oil-flow", "digits", "usps", "mnist") for what in ("", " seconds")],
         {label: method for method, label in LABELS.items()},
     ),
 )
