@@ -71,7 +71,7 @@ TABLES = (
     PageTable(
         "ie_gp",
         "| seconds | IE-GP |",
-        _medians("ie-gp/figure-2.json", "fit_seconds", "stream_seconds"),
+        _medians("ie-gp/figure-2_as-published.json", "fit_seconds", "stream_seconds"),
         (*_ONLINE, "SSGP", "I-SSGPR", "AdaRaker", "Raker"),
         _OTHERS,
     ),
