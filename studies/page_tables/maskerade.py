@@ -97,8 +97,8 @@ TABLES = (
         ("sterling", "road"),
         {
             "-R, 1 000 rows": "maskerade-r",
-            "-R": "maskerade-r _whole",
-            "one spectral mixture (`sm`)": "sm _whole",
+            "-R": "maskerade-r _large",
+            "one spectral mixture (`sm`)": "sm _large",
         },
     ),
     PageTable(
