@@ -13,7 +13,7 @@ def _nodes(drawn: str, kernels: str) -> Sequence[Number]:
 
 def _of_table_4(row: str, name: str) -> Sequence[Number]:
     method, _, kept = row.partition(" ")
-    return [mean(f"maskerade/table-4{kept}.csv", score, set=name, method=method) for score in ("rmse", "log_prob_joint")]
+    return lines(f"maskerade/table-4{kept}.csv", "rmse", "log_prob_joint", down="method", across="set")(method, name)
 
 
 _TEN_FOLDS = ("maskerade-i", "maskerade-r", "sm", "matern")
