@@ -129,6 +129,7 @@ METHODS: Mapping[str, Start] = {
     "SIE-GP": _ensemble(presets.sie_gp),
     "DIE-GP": _ensemble(presets.die_gp),
     "SSGP": _ssgp,
+    "SSGP, batches of 20": lambda stream, settings, source: _ssgp(stream, settings._replace(batch=20), source),
     "AdaRaker": _with_chances(start_adaraker),
     "Raker": _with_chances(start_raker),
     "logistic regression": _linear,

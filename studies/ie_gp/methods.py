@@ -43,7 +43,7 @@ class MethodSettings(NamedTuple):
 
     num_features: int = 100
     random_walk_variance: float = 1e-3
-    batch: int = 500
+    batch: int = 300
     iterations: int = 10
     as_published: bool = False
 

@@ -137,7 +137,7 @@ class Settings(NamedTuple):
     """
 
     num_inducing: int = 100
-    batch: int = 500
+    batch: int = 300
     first_iterations: int = 60
     iterations: int = 10
 
