@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.distributions.mixture import Mixture
-from gp_ensembles.distributions.student_t_mixture import StudentTMixture, cdf_by_itself
+from gp_ensembles.distributions.student_t_mixture import StudentTMixture
+from gp_ensembles.numerics import student_t
 from gp_ensembles.numerics.reductions import sum_over_experts
 
 _CENTER = 0.3
@@ -123,9 +124,13 @@ def crps_at_nodes(y: Tensor, found: AtNodes, cdf: Tensor, mean: Tensor) -> Tenso
 
 
 def cdf_by_pieces(mixture: Mixture | StudentTMixture, y: Tensor) -> Tensor:
-    """Distribution functions of mixtures at targets (N,), some rows at a time: quicker for many components."""
-    alone = cdf_by_itself(mixture, y) if isinstance(mixture, StudentTMixture) else None
-    return _cdf(mixture, y, _TARGETS, lambda part: part) if alone is None else alone
+    """Distribution functions of mixtures at targets (N,), some rows at a time; of one row by numpy if it can be."""
+    is_one_row = y.shape == (1,) and y.device.type == "cpu" and mixture.component_mean.dtype == torch.float64
+    if not (is_one_row and isinstance(mixture, StudentTMixture)):
+        return _cdf(mixture, y, _TARGETS, lambda part: part)
+    weights = mixture.log_weights.reshape(-1, 1).exp()
+    parts = (part.detach()[:, 0].numpy() for part in (weights, *mixture[1:]))
+    return y.new_tensor([student_t.mixture_cdf(float(y), *parts)])
 
 
 def _cdf(mixture: _Mixture, y: Tensor, num_rows: int, change: Callable[[_Mixture], _Mixture]) -> Tensor:

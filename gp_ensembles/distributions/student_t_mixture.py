@@ -182,15 +182,6 @@ def _standard_quantiles(p: Tensor, df: Tensor) -> Tensor:
     return torch.stack(found)[places]
 
 
-def cdf_by_itself(mixture: StudentTMixture, y: Tensor) -> Tensor | None:
-    """Probability up to y (1,) of a mixture of one row, by numpy; ``None`` but on the CPU in float64."""
-    if y.shape != (1,) or y.device.type != "cpu" or mixture.component_mean.dtype != torch.float64:
-        return None
-    weights = mixture._column_weights().exp().expand(mixture.component_mean.shape)
-    parts = (part.detach()[:, 0].numpy() for part in (weights, *mixture[1:]))
-    return y.new_tensor([student_t.mixture_cdf(float(y), *parts)])
-
-
 def _below(mixture: StudentTMixture, y: Tensor) -> Tensor:
     """Probability up to y (N,) of each row by itself."""
     mean, variance, df = mixture[1:]

@@ -357,7 +357,7 @@ def next_inputs(layers: Layers, state: EnsembleState, X: Tensor) -> Tensor:
     """Inputs (N, D + P) of the experts for rows X (N, D), each the next one: its columns, then the last targets."""
     if layers.memory is None or state.history is None:
         return X
-    return torch.cat([X, layers.memory.next_columns(state.history, X.shape[0])], dim=-1)
+    return torch.cat([X, layers.memory.next_columns(state.history).expand(X.shape[0], -1)], dim=-1)
 
 
 def responses_of(bound: Sequence[BoundExpert]) -> tuple[Response, ...]:

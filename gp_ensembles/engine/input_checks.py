@@ -15,7 +15,7 @@ from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.stream import choose_block_size
 from gp_ensembles.likelihoods.predictive import num_classes
 from gp_ensembles.likelihoods.response import conditional, latent_dim
-from gp_ensembles.numerics.devices import check_memory
+from gp_ensembles.numerics import devices
 from gp_ensembles.numerics.gpytorch_types import Likelihood
 
 
@@ -236,7 +236,7 @@ def _classes(kind: _Kind) -> str:
 
 _LONGER_BLOCK = 256  # rows that windows and external models predict at once
 _MANY_OBJECTS, _LONG_BLOCK = 12, 64  # the fixed cost of a block is paid for each object
-_MANY_ROWS, _FIELDS = 10_000, 10  # rows from which memory is checked, and numbers kept of each prediction
+MANY_ROWS, _FIELDS = 10_000, 10  # rows from which memory is checked, and numbers kept of each prediction
 _COPIES = 2  # states and their copies, while they are made and in snapshots
 
 
@@ -269,14 +269,12 @@ def check_states_fit(experts: Sequence[Expert], block_size: int, like: Tensor) -
         f"which are kept twice, and blocks of {block_size} rows)"
     )
     fix = "take fewer experts or features, float32, or the device cpu"
-    check_memory(_COPIES * states + block, like.device, what, fix)
+    devices.check_memory(_COPIES * states + block, like.device, what, fix)
 
 
-def check_answers_fit(X: Tensor, num_experts: int) -> None:
-    """Raise if predictions of all rows X (N, D) at once cannot fit into memory."""
-    if X.shape[0] > _MANY_ROWS:
-        what = f"the predictions of {num_experts} experts for {X.shape[0]} rows"
-        check_memory(X.shape[0] * num_experts * X.element_size() * _FIELDS, X.device, what, "pass fewer rows per call")
+def most_rows(num_experts: int, like: Tensor) -> int:
+    """Rows whose predictions by so many experts fit into memory at once."""
+    return devices.memory_of(like.device) // (num_experts * like.element_size() * _FIELDS)
 
 
 def _state_bytes(expert: Expert, each: int) -> int:

@@ -61,9 +61,9 @@ class TargetMemory(nn.Module):
         columns = [known[..., longest - lag : known.shape[-1] - lag] for lag in self.lags]
         return known[..., -longest:], torch.stack(columns, dim=-1)
 
-    def next_columns(self, history: Tensor, num_rows: int) -> Tensor:
-        """Lagged targets (N, P) of N rows, each the next one after a history (L,), or after one of its own, (N, L)."""
-        return torch.stack([history[..., -lag] for lag in self.lags], dim=-1).expand(num_rows, -1)
+    def next_columns(self, history: Tensor) -> Tensor:
+        """Lagged targets (..., P) of the row after a history (..., L)."""
+        return torch.stack([history[..., -lag] for lag in self.lags], dim=-1)
 
     def reach(self) -> tuple[Tensor, Tensor]:
         """The limits to which more distant targets are clamped."""

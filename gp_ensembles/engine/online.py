@@ -13,11 +13,12 @@ from gp_ensembles.engine.bound import BoundEnsemble, RowEnsemble
 from gp_ensembles.engine.ensemble import Ensemble, predict_mixture
 from gp_ensembles.engine.external_counts import next_weights
 from gp_ensembles.engine.input_checks import (
-    check_answers_fit,
+    MANY_ROWS,
     check_domain,
     check_made,
     check_states_fit,
     checked_rows,
+    most_rows,
     usual_block_size,
 )
 from gp_ensembles.engine.learning import Learning
@@ -162,13 +163,16 @@ class OnlineEnsemble(nn.Module):
         """:meth:`observe` of rows X (N, D) that were checked: none is refused but one outside a feature map's domain.
 
         Raises:
-            ValueError: If there is such a row.
+            ValueError: If there is such a row, or predictions of all rows do not fit into memory.
             NumericalError: As in :meth:`observe`.
         """
         bound = self._bind()
         bound.flush()
         check_domain(X, bound.bounded, self.ensemble.forecasts)
-        check_answers_fit(X, self.ensemble.num_experts)
+        num = self.ensemble.num_experts
+        if len(X) > MANY_ROWS and len(X) > (most := most_rows(num, bound.like)):
+            what = f"the predictions of {num} experts for {len(X)} rows do not fit into memory"
+            raise ValueError(f"{what}; pass at most {most} rows per call")
         while True:
             try:
                 call = Learning(self.ensemble, self.block_size, self._bind, self._invalidate, self._recording)

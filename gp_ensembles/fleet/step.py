@@ -112,7 +112,7 @@ class Step:
         state, memory = self._store.layers(places), self._layers.memory
         inputs = X
         if memory is not None and state.history is not None:
-            inputs = torch.cat([X, memory.next_columns(state.history, len(X))], dim=-1)
+            inputs = torch.cat([X, memory.next_columns(state.history)], dim=-1)
         features = self._features(inputs.unsqueeze(-2))
         parts = [
             batch.predict(places, Phi, self._store.variances(number, places))

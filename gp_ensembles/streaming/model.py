@@ -444,9 +444,12 @@ class OnlineModel:
         return self._row
 
     def _compile_now(self) -> None:
-        """Learn a row on a copy, so that functions are compiled now and not at the first row."""
+        """Learn, predict and look on a copy, so that functions are compiled now and not at the first row."""
         if IS_COMPILED and self.warm_X is not None and self._pipeline(self.warm_X[-1:]) is not None:
-            copy.deepcopy(self).observe(self.warm_X[-1:], self.scales.y_mean.reshape(1))
+            other, row = copy.deepcopy(self), self.warm_X[-1:]
+            other.observe(row, self.scales.y_mean.reshape(1))
+            other.predict(row)
+            list(other.upkeep)
 
     def _observe_row(self, X: Tensor, y: Tensor) -> OnlinePredictions | None:
         pipeline = self._pipeline(X, y)

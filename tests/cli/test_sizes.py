@@ -64,7 +64,7 @@ def test_what_a_machine_cannot_hold_is_refused_before_it_is_begun(monkeypatch):
     ensemble = OnlineEnsemble(Ensemble(experts, FixedShare()))
     before = {name: value.clone() for name, value in ensemble.state_dict().items()}
     rows = torch.zeros(20_000, 1, dtype=torch.float64)
-    words = r"the predictions of 50 experts for 20000 rows would take .*; pass fewer rows per call"
+    words = r"the predictions of 50 experts for 20000 rows do not fit into memory; pass at most 250 rows per call"
     with pytest.raises(ValueError, match=words):
         ensemble.observe(rows, rows[:, 0])
     assert all(torch.equal(value, ensemble.state_dict()[name]) for name, value in before.items())
