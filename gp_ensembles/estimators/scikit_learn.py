@@ -22,6 +22,7 @@ from gp_ensembles.ensembles.presets import auto, auto_for
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget, LevelTarget, RealTarget, Target
 from gp_ensembles.estimators.inputs import Array, Columns, as_array, as_tensor, checked_inputs, encoded_names, fit_frame
+from gp_ensembles.estimators.targets import checked_targets, filled, is_sorted
 from gp_ensembles.numerics.warn_caller import warn_caller
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.config import OnBadRow
@@ -86,8 +87,9 @@ class _OnlineEstimator(ABC, BaseEstimator):
 class OnlineRegressor(RegressorMixin, _OnlineEstimator):
     """Online ensemble of Bayesian basis expansions with scikit-learn's interface.
 
-    Rows are taken in the order of time. The first ``warmup`` rows set scales and hyperparameters; the rest, and every
-    later ``partial_fit``, is learned at constant cost per row. Everything is in the units of the data. A missing input
+    Rows are taken in the order of time; those of a ``fit`` without ``spec`` that are sorted by their target, as tables
+    often are, in a random order. The first ``warmup`` rows set scales and hyperparameters; the rest, and every later
+    ``partial_fit``, is learned at constant cost per row. Everything is in the units of the data. A missing input
     (NaN) is imputed, and a column that is constant in the warm-up rows wakes up when it first moves. Frames of pandas
     and polars may hold dates, categories and truth values, encoded as in the warm-up rows
     (see the page "Tables"). Several targets (N, O) share features and covariance.
@@ -127,11 +129,11 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
             ValueError: If the data are malformed, or fewer than ten rows.
         """
         with _unchanged_by_errors(self):
-            y, gaps = _filled(y)
+            y, gaps = filled(y)
             X, y = _checked_rows(self, X, y, y_numeric=True, multi_output=True)
-            y = _targets(np.where(gaps, np.nan, y) if gaps is not None else y)
+            y = checked_targets(np.where(gaps, np.nan, y) if gaps is not None else y)
             model = self._new_model(_num_outputs(y), _warm_up(self.warmup, len(y)), self.columns_)
-            self.model_ = _fitted(model, X, as_tensor(y))
+            self.model_ = _fitted(model, X, as_tensor(y), any_order=self.spec is None)
         return self
 
     def partial_fit(self, X: Any, y: Any) -> Self:
@@ -147,7 +149,7 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
         first = not self.__sklearn_is_fitted__()
         columns = fit_frame(X, _num_rows(X)) if first else self.columns_
         X = checked_inputs(self, X, columns, reset=first)
-        y = _targets(np.asarray(y, dtype=np.float64))
+        y = checked_targets(np.asarray(y, dtype=np.float64))
         model = self._new_model(_num_outputs(y), self.warmup, columns) if first else self.model_
         model.observe(as_tensor(X), as_tensor(y))
         self.model_, self.columns_ = model, columns
@@ -258,7 +260,7 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
     def log_prob(self, X: Any, y: Any) -> Array:
         """Log predictive densities of targets (N,) or (N, O), of that shape, in nats; NaN where y is."""
         distribution = self._predicted(X)
-        targets = as_tensor(_targets(np.asarray(y, dtype=np.float64)))
+        targets = as_tensor(checked_targets(np.asarray(y, dtype=np.float64)))
         if targets.shape != distribution.mean.shape:
             raise ValueError(f"y must have shape {tuple(distribution.mean.shape)}, got {tuple(targets.shape)}")
         return as_array(distribution.log_prob(targets.to(distribution.mean)))
@@ -327,7 +329,7 @@ class OnlineClassifier(ClassifierMixin, _OnlineEstimator):
             check_classification_targets(y)
             self.classes_ = np.unique(y)
             model = self._new_model(self.classes_, _warm_up(self.warmup, len(y)), self.columns_)
-            self.model_ = _fitted(model, X, _codes(y, self.classes_))
+            self.model_ = _fitted(model, X, _codes(y, self.classes_), any_order=self.spec is None)
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
@@ -415,9 +417,12 @@ def _checked_rows(estimator: _OnlineEstimator, X: Any, y: Any, **checks: bool) -
     return found
 
 
-def _fitted(model: OnlineModel, X: Array, y: Tensor) -> OnlineModel:
+def _fitted(model: OnlineModel, X: Array, y: Tensor, *, any_order: bool) -> OnlineModel:
     """The model after these rows; its warm-up ends with them at the latest."""
     rows = as_tensor(X)
+    if any_order and is_sorted(rows, y, has_labels=model.config.ensemble.target.num_labels is not None):
+        order = torch.from_numpy(np.random.default_rng(0).permutation(len(y)))
+        rows, y = rows[order], y[order]
     model.observe(rows, y)
     return model if model.is_fitted else model.fit(rows, y)
 
@@ -452,31 +457,6 @@ def _seed(random_state: int | np.random.RandomState | None) -> int:
 
 def _num_outputs(y: Array) -> int | None:
     return None if y.ndim == 1 else y.shape[1]
-
-
-def _filled(y: Any) -> tuple[Any, NDArray[np.bool_] | None]:
-    """Targets with zeros in their gaps, as checks of scikit-learn know none, and where those are."""
-    found = np.asarray(y)
-    if found.ndim == 0 or found.dtype.kind not in "fOU":
-        return y, None
-    try:
-        values: Array = found.astype(np.float64)
-    except TypeError:
-        return y, None
-    except ValueError as error:
-        raise ValueError(f"y must be numbers ({error}); for classes use OnlineClassifier") from None
-    gaps = np.isnan(values)
-    return (np.where(gaps, 0.0, values), gaps) if gaps.any() else (y, None)
-
-
-def _targets(y: Array) -> Array:
-    """Targets (N,) or (N, O); a column (N, 1) becomes (N,), as a vector is what is meant."""
-    if y.ndim == 2 and y.shape[1] == 1:
-        column: Array = column_or_1d(y, warn=True)
-        return column
-    if y.ndim not in (1, 2):
-        raise ValueError(f"y must have shape (N,) or (N, O), got {y.shape}")
-    return y
 
 
 def _codes(y: Array, classes: Array) -> Tensor:

@@ -283,3 +283,19 @@ def test_several_rows_predicted_from_the_last_targets_warn():
         with pytest.warns(UserWarning, match="from the targets up to 2 rows before it"):
             predict(asked)
     assert OnlineRegressor(light, random_state=0).fit(kept, load[known]).predict(asked).shape == (len(asked),)
+
+
+@pytest.mark.slow
+def test_a_table_that_is_sorted_by_its_target_is_learned_as_any_other():
+    """Sorted rows explain new ones as well as the same rows in a random order; with a clock they stay in order."""
+    X, y = table(160)
+    y = np.round(y, 1)  # ties, too
+    names = np.where(y > 70, "many", "few")
+    for estimator, known in ((OnlineRegressor(random_state=0), y), (OnlineClassifier(random_state=0), names)):
+        order = np.argsort(known[:60], kind="stable")[::-1]
+        as_drawn = estimator.fit(X[:60], known[:60]).score(X[60:], known[60:])
+        with pytest.warns(UserWarning, match="sorted by their targets"):
+            estimator.fit(X[order], known[order])
+        assert estimator.score(X[60:], known[60:]) > as_drawn - 0.05
+    clock = np.arange(60.0).reshape(-1, 1)
+    assert abs(OnlineRegressor(random_state=0).fit(clock, 3 * clock[:, 0]).predict([[60.0]])[0] - 180) < 3
