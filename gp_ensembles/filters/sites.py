@@ -216,10 +216,10 @@ def _from_one_side(density: LatentDensity, point: Any, mean: Any, variance: Any,
     rough = float(xp.finfo(mean.dtype).eps ** 0.4)  # the error after the last step is about its square
     for number in range(_UNDAMPED):
         first, second = density.derivatives(point, y)
-        gap = point - mean - variance * first
-        point = point - gap / (1 - variance * second)
-        # The divisor is at least one: a step is no longer than its gap.
-        if number >= _UNCHECKED and bool((abs(gap) <= rough * (1 + abs(point))).all()):
+        step = (point - mean - variance * first) / (1 - variance * second)
+        point = point - step
+        # Of steps, not of their numerators: with large variances the round-off of these is no small number.
+        if number >= _UNCHECKED and bool((abs(step) <= rough * (1 + abs(point))).all()):
             return _site_at(point, mean, variance, *density.derivatives(point, y))
     return None
 

@@ -94,6 +94,19 @@ def test_modes(y, mean, variance):
             assert rising(mode) == pytest.approx(0, abs=1e-5 / variance)
 
 
+def test_modes_of_large_counts_under_priors_that_say_nothing():
+    """Where numbers of 1e12 cancel, the search ends all the same: at the logarithm of the share of the mean."""
+    made = CountLikelihood(FAMILIES[:2]).to(F64)
+    with torch.no_grad():
+        made.log_scale.fill_(math.log(1e5))
+        made.free_log_size.fill_(math.log(200))
+    y, m = torch.linspace(8e4, 13e4, 400, dtype=F64).round(), torch.linspace(-2, 8, 400, dtype=F64).expand(2, -1)
+    s = torch.full_like(m, 1.27e7)
+    with torch.no_grad():
+        site = LikelihoodRule(latent_density(made)).solve(m, s, y)
+    torch.testing.assert_close(m + s * site.gradient, (y / 1e5).log().expand(2, -1), rtol=0, atol=1e-8)
+
+
 @pytest.mark.parametrize("variance", [0.01, 0.5, 1.0])
 def test_predictions(variance):
     made, rule = likelihood(), GaussHermite(32)
