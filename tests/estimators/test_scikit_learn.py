@@ -164,6 +164,17 @@ def test_missing_inputs_are_between_the_last_value_and_the_mean():
     assert spread[0] > smaller[0]
 
 
+def test_rows_in_any_order_have_no_last_value():
+    """In a table sorted by an input, what is missing there is its mean, with its variance, not the last row's value."""
+    X, y = table(80)
+    X, y = X[X[:, 1].argsort()], y[X[:, 1].argsort()]
+    model = OnlineRegressor(random_state=0).fit(X, y)
+    row = np.array([[X[0, 0], np.nan, X[0, 2]], [X[0, 0], X[:, 1].mean(), X[0, 2]]])
+    mean, spread = model.predict(row, return_std=True)
+    np.testing.assert_allclose(mean[0], mean[1], rtol=1e-2)
+    assert spread[0] > 0.7 * 0.2 * X[:, 1].std()  # the slope times what is not known
+
+
 NUMBERS = (targets.RealTarget(), targets.UnknownNoiseTarget(), targets.OutlierTarget(), targets.CountTarget())
 
 
