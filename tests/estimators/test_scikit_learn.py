@@ -19,6 +19,7 @@ from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import e_doebe
 from gp_ensembles.estimators.scikit_learn import OnlineClassifier, OnlineRegressor
+from gp_ensembles.estimators.targets import is_sorted
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.meta_learners import FixedShare
 from gp_ensembles.streaming.columns import Standardizer
@@ -291,6 +292,21 @@ def test_several_rows_predicted_from_the_last_targets_warn():
         with pytest.warns(UserWarning, match="from the targets up to 2 rows before it"):
             predict(asked)
     assert OnlineRegressor(light, random_state=0).fit(kept, load[known]).predict(asked).shape == (len(asked),)
+
+
+@pytest.mark.filterwarnings("ignore:the 9 rows are sorted")
+def test_rows_are_sorted_by_targets_that_no_clock_explains():
+    X = torch.tensor([[3.0], [1.0], [4.0], [1.5], [9.0], [2.6], [5.0], [3.5], [8.0]], dtype=torch.float64)
+    clock, rising = torch.arange(9.0, dtype=torch.float64), torch.tensor([0.0, 0, 1, 1, 1, 4, 4, 6, 7]).double()
+    gaps, groups = rising.clone(), torch.tensor([2.0, 2, 0, 0, 0, 1, 1, 1, 1]).double()
+    gaps[[0, 5]] = torch.nan
+    for y in (rising, -rising, gaps):
+        assert is_sorted(X, y, has_labels=False)
+        assert not is_sorted(torch.cat([X, clock.unsqueeze(-1)], -1), y, has_labels=False)
+    assert is_sorted(X, groups, has_labels=True)
+    for y in (groups, X[:, 0], 0 * clock, torch.stack([rising, rising], -1)):
+        assert not is_sorted(X, y, has_labels=False)
+    assert not is_sorted(X, groups.roll(1), has_labels=True)
 
 
 @pytest.mark.slow
