@@ -25,7 +25,7 @@ from gp_ensembles.estimators.inputs import Array, Columns, as_array, as_tensor, 
 from gp_ensembles.estimators.targets import checked_targets, filled, is_sorted
 from gp_ensembles.numerics.warn_caller import warn_caller
 from gp_ensembles.streaming import OnlineModel, StreamConfig
-from gp_ensembles.streaming.config import OnBadRow
+from gp_ensembles.streaming.config import Impute, OnBadRow
 from gp_ensembles.streaming.forecasting.forecast import Forecast
 from gp_ensembles.streaming.joint import joint_covariance
 from gp_ensembles.streaming.predictions import StreamDistribution
@@ -80,7 +80,8 @@ class _OnlineEstimator(ABC, BaseEstimator):
 
     def _model_of(self, spec: EnsembleSpec, num_warmup: int, columns: Columns | None) -> OnlineModel:
         seed = _seed(self.random_state)
-        config = StreamConfig(spec, warmup=num_warmup, seed=seed, on_bad_row=self.on_bad_row)
+        impute: Impute = "mean" if self.spec is None else "found"  # in any order no value is the last one before a row
+        config = StreamConfig(spec, warmup=num_warmup, seed=seed, on_bad_row=self.on_bad_row, impute=impute)
         return OnlineModel(config, encoded_names(self, columns))
 
 
@@ -90,9 +91,9 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
     Rows are taken in the order of time; those of a ``fit`` without ``spec`` that are sorted by their target, as tables
     often are, in a random order. The first ``warmup`` rows set scales and hyperparameters; the rest, and every later
     ``partial_fit``, is learned at constant cost per row. Everything is in the units of the data. A missing input
-    (NaN) is imputed, and a column that is constant in the warm-up rows wakes up when it first moves. Frames of pandas
-    and polars may hold dates, categories and truth values, encoded as in the warm-up rows
-    (see the page "Tables"). Several targets (N, O) share features and covariance.
+    (NaN) is imputed (without ``spec`` by its mean), and a column that is constant in the warm-up rows wakes up when it
+    first moves. Frames of pandas and polars may hold dates, categories and truth values, encoded as in the warm-up
+    rows (see the page "Tables"). Several targets (N, O) share features and covariance.
 
     Args:
         spec: What the ensemble is made of; if ``None``, :func:`~gp_ensembles.ensembles.presets.auto_for` real numbers

@@ -19,6 +19,7 @@ from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import e_doebe
 from gp_ensembles.estimators.scikit_learn import OnlineClassifier, OnlineRegressor
+from gp_ensembles.estimators.targets import is_sorted
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.meta_learners import FixedShare
 from gp_ensembles.streaming.columns import Standardizer
@@ -167,6 +168,17 @@ def test_missing_inputs_are_between_the_last_value_and_the_mean():
     assert spread[0] > smaller[0]
 
 
+def test_rows_in_any_order_have_no_last_value():
+    """In a table sorted by an input, what is missing there is its mean, with its variance, not the last row's value."""
+    X, y = table(80)
+    X, y = X[X[:, 1].argsort()], y[X[:, 1].argsort()]
+    model = OnlineRegressor(random_state=0).fit(X, y)
+    row = np.array([[X[0, 0], np.nan, X[0, 2]], [X[0, 0], X[:, 1].mean(), X[0, 2]]])
+    mean, spread = model.predict(row, return_std=True)
+    np.testing.assert_allclose(mean[0], mean[1], rtol=1e-2)
+    assert spread[0] > 0.7 * 0.2 * X[:, 1].std()  # the slope times what is not known
+
+
 NUMBERS = (targets.RealTarget(), targets.UnknownNoiseTarget(), targets.OutlierTarget(), targets.CountTarget())
 
 
@@ -283,6 +295,21 @@ def test_several_rows_predicted_from_the_last_targets_warn():
         with pytest.warns(UserWarning, match="from the targets up to 2 rows before it"):
             predict(asked)
     assert OnlineRegressor(light, random_state=0).fit(kept, load[known]).predict(asked).shape == (len(asked),)
+
+
+@pytest.mark.filterwarnings("ignore:the 9 rows are sorted")
+def test_rows_are_sorted_by_targets_that_no_clock_explains():
+    X = torch.tensor([[3.0], [1.0], [4.0], [1.5], [9.0], [2.6], [5.0], [3.5], [8.0]], dtype=torch.float64)
+    clock, rising = torch.arange(9.0, dtype=torch.float64), torch.tensor([0.0, 0, 1, 1, 1, 4, 4, 6, 7]).double()
+    gaps, groups = rising.clone(), torch.tensor([2.0, 2, 0, 0, 0, 1, 1, 1, 1]).double()
+    gaps[[0, 5]] = torch.nan
+    for y in (rising, -rising, gaps):
+        assert is_sorted(X, y, has_labels=False)
+        assert not is_sorted(torch.cat([X, clock.unsqueeze(-1)], -1), y, has_labels=False)
+    assert is_sorted(X, groups, has_labels=True)
+    for y in (groups, X[:, 0], 0 * clock, torch.stack([rising, rising], -1)):
+        assert not is_sorted(X, y, has_labels=False)
+    assert not is_sorted(X, groups.roll(1), has_labels=True)
 
 
 @pytest.mark.slow
