@@ -93,7 +93,7 @@ def check_gradient(case, acquisition, X):
 
 
 def test_formulas_of_members_are_what_draws_of_the_mixture_estimate():
-    s = cases.build(cases.WEIGHTS["uneven"], num_samples=2**13, smoothing=1e-5)
+    s = cases.build(cases.WEIGHTS["uneven"], num_samples=2**11, smoothing=1e-5)
     for name, drawn in (
         ("ExpectedImprovement", "qExpectedImprovement"),
         ("ProbabilityOfImprovement", "qProbabilityOfImprovement"),
@@ -103,7 +103,7 @@ def test_formulas_of_members_are_what_draws_of_the_mixture_estimate():
         X = points(cases.CASES[name], 1)
         wanted = make(drawn, s._replace(model=s.exact))(X)
         assert float(wanted.abs().max()) > 0.05
-        torch.testing.assert_close(make(name, s)(X), wanted, rtol=0.03, atol=0.003)
+        torch.testing.assert_close(make(name, s)(X), wanted, rtol=0.03, atol=0.005)
 
 
 def test_the_knowledge_gradient_obeys_the_tower_rule(setting):
