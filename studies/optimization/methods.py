@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
@@ -104,13 +104,14 @@ class _WeightedImprovement(AcquisitionFunction):
 
     def forward(self, X: Tensor) -> Tensor:
         r"""Value at X (\*t, 1, D), shape (\*t)."""
-        posterior = self.model.posterior(X)
+        posterior: Any = self.model.posterior(X)
         log_weights, mean, variance = X.new_zeros(1), posterior.mean.unsqueeze(-3), posterior.variance.unsqueeze(-3)
         if isinstance(posterior, MixturePosterior):
             log_weights, mean, variance = posterior.log_weights, posterior.component_mean, posterior.component_variance
         spread = variance[..., 0, 0].clamp_min(1e-12).sqrt()  # as in BoTorch's
         each = _log_ei_helper((mean[..., 0, 0] - self.best) / spread) + spread.log()
-        return (each + log_weights).logsumexp(-1)
+        value: Tensor = (each + log_weights).logsumexp(-1)
+        return value
 
 
 @final

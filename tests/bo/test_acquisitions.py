@@ -92,16 +92,28 @@ def check_gradient(case, acquisition, X):
     torch.testing.assert_close(found / 1e-6, expected / 1e-6, rtol=1e-3, atol=1e-6)
 
 
-def test_entropy_searches_take_pending_points(setting):
-    """They are looked for one after another."""
-    for name in (name for name in cases.CASES if name.endswith("MaxValueEntropy")):
-        acquisition, X = make(name, setting), points(cases.CASES[name], 1)
-        before = acquisition(X)
-        acquisition.set_X_pending(X[0])
-        values = acquisition(X)
-        assert bool(torch.isfinite(values).all())
-        if "LowerBound" in name:  # no use in observing the same again
-            assert float((values - before).argmin()) == 0
+def test_formulas_of_members_are_what_draws_of_the_mixture_estimate():
+    s = cases.build(cases.WEIGHTS["uneven"], num_samples=2**11, smoothing=1e-5)
+    for name, drawn in (
+        ("ExpectedImprovement", "qExpectedImprovement"),
+        ("ProbabilityOfImprovement", "qProbabilityOfImprovement"),
+        ("LogProbabilityOfFeasibility", "qLogProbabilityOfFeasibility"),
+        ("ExpectedHypervolumeImprovement", "qExpectedHypervolumeImprovement"),
+    ):
+        X = points(cases.CASES[name], 1)
+        wanted = make(drawn, s._replace(model=s.exact))(X)
+        assert float(wanted.abs().max()) > 0.05
+        torch.testing.assert_close(make(name, s)(X), wanted, rtol=0.03, atol=0.005)
+
+
+def test_the_knowledge_gradient_obeys_the_tower_rule(setting):
+    """Where the same point is chosen whatever is observed, nothing is gained: E[E[f(x) | y]] = E[f(x)]."""
+    count, chosen = 512, setting.X[:1] / 2
+    acquisition = CLASSES["qKnowledgeGradient"](setting.model, num_fantasies=None, sampler=setting.sampler(count))
+    X = torch.cat([points(cases.CASES["qKnowledgeGradient"], 3), chosen.expand(3, count, -1)], dim=1)
+    posterior = setting.model.posterior(chosen)
+    with torch.no_grad():
+        assert float((acquisition(X) - posterior.mean).abs().max()) < 4 * float(posterior.variance.sqrt()) / count**0.5
 
 
 def test_what_takes_no_ensemble_says_so(setting):

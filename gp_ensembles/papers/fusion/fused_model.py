@@ -148,7 +148,7 @@ class FusedModel(MixtureModel):
         if not self.experts and (isinstance(noise, Tensor) or (rows is not None and rows.noise is not None)):
             raise UnsupportedError(
                 "a fusion that learns its experts has learned their noise: ask for it by observation_noise=True, and "
-                "leave noise= of rows out"
+                "leave noise= out"
             )
         if not self.experts:
             places = torch.broadcast_shapes(X.shape[:-2], self.batch_shape)
