@@ -460,7 +460,7 @@ def _filled(y: Any) -> tuple[Any, NDArray[np.bool_] | None]:
     if found.ndim == 0 or found.dtype.kind not in "fOU":
         return y, None
     try:
-        values: Array = found.astype(np.float64)
+        values: Array = (found.astype(object) if found.dtype.kind == "U" else found).astype(np.float64)
     except TypeError:
         return y, None
     except ValueError as error:
