@@ -145,6 +145,5 @@ def _scaled(X: Tensor, axes: Tensor) -> Tensor:
 def _numbers(X: Tensor, axes: Tensor) -> Tensor:
     """The numbers, with steps, next to those that :func:`_scaled` puts there."""
     low, high, step, log, _ = axes.unbind()
-    X = torch.lerp(*(part.log().where(log > 0, part) for part in (low, high)), weight=X)
-    X = X.exp().where(log > 0, X)
+    X = torch.where(log > 0, torch.lerp(low.log(), high.log(), X).exp(), torch.lerp(low, high, X))
     return (low + ((X - low) / step).round() * step).where(step > 0, X).clamp(low, high)
