@@ -138,13 +138,12 @@ def _axis(kind: Any) -> tuple[float, float, float, bool, bool]:
 
 def _scaled(X: Tensor, axes: Tensor) -> Tensor:
     """Numbers in the unit cube."""
-    X, low, high = (part.log().where(axes[3] > 0, part) for part in (X, *axes[:2]))
+    X, low, high = (part.log().where(axes[3] > 0, part) for part in (X, *axes[:2].unbind()))
     return (X - low) / (high - low)
 
 
 def _numbers(X: Tensor, axes: Tensor) -> Tensor:
     """The numbers, with steps, next to those that :func:`_scaled` puts there."""
-    low, high, step, log, _ = axes
-    X = torch.lerp(*(part.log().where(log > 0, part) for part in (low, high)), X)
-    X = X.exp().where(log > 0, X)
+    low, high, step, log, _ = axes.unbind()
+    X = torch.where(log > 0, torch.lerp(low.log(), high.log(), X).exp(), torch.lerp(low, high, X))
     return (low + ((X - low) / step).round() * step).where(step > 0, X).clamp(low, high)

@@ -131,7 +131,7 @@ def test_classes_by_name_are_told_how_to_be_run_and_have_the_bits_of_their_numbe
     assert found[1:] == expected[1:]
     assert summary_of(place / "out")["classes"] == ["no", "yes"]
     refused(stream(place, classes="no,yes,perhaps"), "--classes names 3 classes, and BinaryTarget predicts 2 classes")
-    refused(stream(place, "real", classes="no,yes"), "leave out the config, or choose one for them (e_doebe_classes, ")
+    refused(stream(place, "real", classes="no,yes"), "leave out the config, or choose one for them (die_gp_classes, ")
 
 
 def at_hand(X, y, first_row=41):

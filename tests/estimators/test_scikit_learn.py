@@ -139,7 +139,7 @@ def test_bad_input_changes_nothing():
     refused(ValueError, "at least 10", lambda: OnlineRegressor(small, warmup=60).fit(X[:6], y[:6]))
     refused(ValueError, "constant", lambda: OnlineRegressor(small, warmup=60).fit(np.ones((80, 2)), y[:80]))
     for text in (["low", "high"] * 40, np.array(["low"] * 80, dtype=object)):
-        words = "y must be numbers .*'low'.*; for classes use OnlineClassifier"
+        words = "y must be numbers .*: 'low'.*; for classes use OnlineClassifier"
         refused(ValueError, words, lambda text=text: OnlineRegressor(small).fit(X[:80], text))
     for kind, wrong in itertools.product((OnlineRegressor, OnlineClassifier), ("auto", targets.CountTarget())):
         with pytest.raises(TypeError, match="spec must be"):

@@ -66,7 +66,8 @@ def select_knots(
     Returns:
         Knots, model, history, and ``predict(X)`` for distributions of targets with the tails of the errors of rows left
         out. After an interruption from the keyboard it is the best so far, with a warning. There is one, too, where
-        :class:`AdaptiveKnots` leaves the bounds of the log evidence more than a tenth of a nat per row apart.
+        :class:`AdaptiveKnots` leaves the bounds of the log evidence more than a tenth of a nat per row apart,
+        and where a likelihood ratio test does not refuse that its targets are noise alone.
 
     Raises:
         TypeError: If the approximation is none.
