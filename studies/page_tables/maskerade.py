@@ -106,7 +106,7 @@ TABLES = (
         "| CO2 | RMSE |",
         scores("maskerade/table-5_co2.csv", set="co2"),
         ("rmse_standardized", "log_prob_joint"),
-        {**_BY_KERNELS, "-I, 600 likelihoods": "maskerade-i, 600 likelihoods"},
+        _BY_KERNELS | {f"{row}, 600 likelihoods": f"{method}, 600 likelihoods" for row, method in _BY_KERNELS.items()},
     ),
     *(
         PageTable(
