@@ -128,8 +128,7 @@ def cdf_by_pieces(mixture: Mixture | StudentTMixture, y: Tensor) -> Tensor:
     is_one_row = y.shape == (1,) and y.device.type == "cpu" and mixture.component_mean.dtype == torch.float64
     if not (is_one_row and isinstance(mixture, StudentTMixture)):
         return _cdf(mixture, y, _TARGETS, lambda part: part)
-    weights = mixture.log_weights.reshape(-1, 1).exp()
-    parts = (part.detach()[:, 0].numpy() for part in (weights, *mixture[1:]))
+    parts = (part.detach()[:, 0].numpy() for part in (mixture.log_weights.reshape(-1, 1).exp(), *mixture[1:]))
     return y.new_tensor([student_t.mixture_cdf(float(y), *parts)])
 
 
