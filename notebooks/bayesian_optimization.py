@@ -89,14 +89,14 @@ print(
 # ## Expected improvement, averaged over members
 #
 # The posterior is a mixture. An acquisition function that is an expectation is the weighted mean of the experts' own.
-# With `members=16` the model is sixteen processes of equal weight, each kernel in proportion to its own, over which
+# With `members=10` the model is ten processes of equal weight, each kernel in proportion to its own, over which
 # BoTorch averages: no mixture is mistaken for one normal distribution. Each step fits the hyperparameters again and
 # notes the weights.
 
 # %%
 weights = []
 for _ in range(12):
-    model = ExactEnsembleModel(X, Y, kernels=kernels, members=16).fit(
+    model = ExactEnsembleModel(X, Y, kernels=kernels, members=10).fit(
         None if not weights else model.hyperparameters
     )
     weights.append(model.log_weights)
