@@ -54,8 +54,7 @@ class FitSettings:
         num_samples: Experts per optimum: the optimum itself, and draws around it, from a Laplace approximation or by
             ``perturbation``.
         start_precision: Precision of a Gaussian prior around the starting values in the unconstrained space
-            (logarithms); weak, so that only what the data do not determine stays near its start. Exact processes of
-            extra experts take a fifth of it.
+            (logarithms); weak, so that only what the data do not determine stays near its start.
         prior_precision: Floor of the curvature of the Laplace approximation in the same space; directions that
             the data do not determine spread with a variance of one over it.
         perturbation: Draws by independent noise on every hyperparameter in place of the Laplace approximation, whose

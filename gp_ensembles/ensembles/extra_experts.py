@@ -41,7 +41,6 @@ from gp_ensembles.spectral import OrthogonalDraws
 _MOST_ROWS = 500  # of the exact process of wide features: O(N^3) per step of the optimizer
 _FIRST_ROWS = 300  # of first searches of exact processes
 _TOLERANCE = 5e-4  # of the last ones: a step that gains less than this share of the evidence per row, or of a nat
-_PULL = 0.2  # share of the precision of bases around their starts: scales of columns that do not matter are far off
 _SMOOTHER, _WORTH = 2.5, 0.01  # the other smoothness of a search, and the nats per row that it must be ahead
 _FOLLOWED = InnovationBank([InnovationModel(degrees_of_freedom=8, rate=0.05)])
 _NUM_FEATURES = 1000
@@ -90,7 +89,7 @@ class WarmUp(NamedTuple):
         method = self.fit.method
         if method is None:
             return best
-        options: Any = {"start_precision": _PULL * self.fit.start_precision, "progress": self.progress}
+        options: Any = {"start_precision": self.fit.start_precision, "progress": self.progress}
         half = best.kernel.base_kernel.lengthscale.detach().flatten()
         first: Any = partial(search_starts, num_rows=_FIRST_ROWS, most_steps=method.max_iterations, **options)
         found = first(best, X, y, [0.5 * len(half) ** 0.5 * half, *self.short])
