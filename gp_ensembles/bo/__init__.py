@@ -2,8 +2,7 @@
 
 ``ExactEnsembleModel(X, Y).fit()`` takes the place of ``SingleTaskGP(X, Y)``; with several kernels its posterior is a
 weighted mixture of normal distributions. ``EnsembleModel`` is for more than a thousand rows, and objectives that drift.
-Both, and the models of ``papers`` that BoTorch takes, are a ``MixtureModel``: it has what is the same for all, a model
-says how its components predict and learn. The page "Which acquisition function takes what" tells how they are used.
+The page "Which acquisition function takes what" tells how they are used.
 """
 
 from gp_ensembles.bo.exact_model import ExactEnsembleModel

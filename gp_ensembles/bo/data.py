@@ -142,9 +142,8 @@ def check_noise(Y: Tensor, Yvar: Tensor) -> None:
         )
     check_finite("train_Yvar", Yvar)
     if bool((Yvar <= 0).any()):
-        place = tuple((Yvar <= 0).nonzero()[0])
-        found = f"train_Yvar is {float(Yvar[place]):g} in row {int(place[-2])}"
-        raise InputDataError(f"{found}; variances must be positive (1e-6 or so for noise-free observations)")
+        row = int((Yvar <= 0).nonzero()[0, -2])
+        raise InputDataError(f"train_Yvar must be positive (1e-6 or so without noise); that of row {row} is not")
 
 
 def check_inputs(X: Tensor, like: Tensor, num_inputs: int | None = None) -> None:
@@ -169,8 +168,7 @@ def is_flat(Y: Tensor) -> bool:
     """Whether all observations (n,) are equal: then there is nothing to fit to, of which this warns."""
     flat = bool((Y[:1] == Y).all())
     if flat:
-        words = "there is nothing to fit to, and hyperparameters stay at the modes of their priors"
-        warn_caller(f"all {Y.shape[0]} observations are {float(Y[0]):g}: {words}", InputDataWarning)
+        warn_caller(f"all {Y.shape[0]} observations are {float(Y[0]):g}: only the priors are used", InputDataWarning)
     return flat
 
 

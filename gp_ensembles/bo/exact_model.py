@@ -111,8 +111,7 @@ class ExactEnsembleModel(MixtureModel):
         _refuse(options)
         data = check_training_data(train_X, train_Y, train_Yvar)
         if members is not None and (type(members) is not int or members < 1 or data.X.ndim > 2):
-            given = f"{members!r} for data sets {tuple(data.X.shape)}"
-            raise ValueError(f"members must be one at least, of one data set, got {given}; None is the mixture")
+            raise ValueError(f"members must be one or more, of one data set {tuple(data.X.shape)}, got {members!r}")
         if isinstance(outcome_transform, _DefaultType):
             outcome_transform = Standardize(m=train_Y.shape[-1], batch_shape=data.X.shape[:-2])
         columns = [] if cat_dims is None else [int(column) for column in cat_dims]

@@ -117,9 +117,10 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
 
     def _sizes(self) -> str:
         rows, inputs = self.data.X.shape[-2:]
-        batch = f", batch {tuple(self.data.X.shape[:-2])}" if self.data.X.ndim > 2 else ""
+        more = f", batch {tuple(self.data.X.shape[:-2])}" if self.data.X.ndim > 2 else ""
+        more += "" if self.members is None else f", {self.members} members"
         counts = (rows, "row"), (inputs, "input"), (self.num_outputs, "output"), (self.num_experts, "expert")
-        return f"{type(self).__name__} of {counted(*counts)}{batch}"
+        return f"{type(self).__name__} of {counted(*counts)}{more}"
 
     @property
     def num_outputs(self) -> int:

@@ -239,7 +239,7 @@ def test_members_are_a_fully_bayesian_model():
     with pytest.raises(UnsupportedError, match="members=None"):
         few.fantasize(at, IIDNormalSampler(Size([2])))
     for bad in (0, True, 2.5):
-        with pytest.raises(ValueError, match="members must be one at least"):
+        with pytest.raises(ValueError, match="members must be one or more"):
             exact_ensemble(X, Y, members=bad)
     with pytest.raises(ValueError, match="of one data set, got 4 for"):
         exact_ensemble(X.unsqueeze(0), Y.unsqueeze(0), members=4)
