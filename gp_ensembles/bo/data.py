@@ -168,7 +168,7 @@ def is_flat(Y: Tensor) -> bool:
     """Whether all observations (n,) are equal: then there is nothing to fit to, of which this warns."""
     flat = bool((Y[:1] == Y).all())
     if flat:
-        warn_caller(f"all {Y.shape[0]} observations are {float(Y[0]):g}: only the priors are used", InputDataWarning)
+        warn_caller(f"all {Y.shape[0]} observations are {float(Y[0]):g}: nothing to fit, priors only", InputDataWarning)
     return flat
 
 

@@ -48,7 +48,7 @@ def is_sorted(X: Tensor, y: Tensor, *, has_labels: bool) -> bool:
     if not found or bool(((clock > 0).all(0) | (clock < 0).all(0)).any()):
         return False
     warn_caller(
-        f"the {len(y)} rows are sorted by target and by no input, so they are not taken as a time series and are learned "
-        f"in random order; if this is their order in time, add the time as an input or pass spec=gpe.auto"
+        f"the {len(y)} rows are sorted by target and by no input, so they are not taken as a time series and are "
+        f"learned in random order; if this is their order in time, add the time as an input or pass spec=gpe.auto"
     )
     return True

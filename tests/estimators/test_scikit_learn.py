@@ -321,7 +321,7 @@ def test_a_table_that_is_sorted_by_its_target_is_learned_as_any_other():
     for estimator, known in ((OnlineRegressor(random_state=0), y), (OnlineClassifier(random_state=0), names)):
         order = np.argsort(known[:60], kind="stable")[::-1]
         as_drawn = estimator.fit(X[:60], known[:60]).score(X[60:], known[60:])
-        with pytest.warns(UserWarning, match="sorted by their targets"):
+        with pytest.warns(UserWarning, match="sorted by target"):
             estimator.fit(X[order], known[order])
         assert estimator.score(X[60:], known[60:]) > as_drawn - 0.05
     clock = np.arange(60.0).reshape(-1, 1)
