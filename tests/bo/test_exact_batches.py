@@ -211,5 +211,5 @@ def test_what_cannot_be_done_is_said(generator):
     assert not torch.equal(found.lengthscale[0], found.lengthscale[2])
     with pytest.raises(AttributeError, match="covar_module"):
         _ = exact_ensemble(X, Y).covar_module
-    with pytest.raises(UnsupportedError, match="take an ExactEnsembleModel"):
+    with pytest.raises(UnsupportedError, match="use ExactEnsembleModel"):
         EnsembleModel(X, Y)

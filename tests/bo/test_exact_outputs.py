@@ -101,7 +101,7 @@ def test_outputs_are_fitted_each_alone():
         close(both.log_evidence[output], one.log_evidence, 1e-6)
     flat = Y.clone()
     flat[:, 1] = 3.0
-    with pytest.warns(InputDataWarning, match="are 3: there is nothing to fit to"):
+    with pytest.warns(InputDataWarning, match="are 3: nothing to fit"):
         found = exact_ensemble(X, flat).fit()
     close(found.lengthscale[0], both.lengthscale[0], 1e-6)
     close(found.lengthscale[1], exact_ensemble(X, Y).lengthscale[1])
@@ -241,7 +241,7 @@ def test_members_are_a_fully_bayesian_model():
     for bad in (0, True, 2.5):
         with pytest.raises(ValueError, match="members must be one or more"):
             exact_ensemble(X, Y, members=bad)
-    with pytest.raises(ValueError, match="of one data set, got 4 for"):
+    with pytest.raises(ValueError, match="of one data set .*, got 4"):
         exact_ensemble(X.unsqueeze(0), Y.unsqueeze(0), members=4)
     assert torch.equal(few.covar_module.lengthscale, mixture.covar_module.lengthscale)
 

@@ -218,15 +218,15 @@ def test_bad_training_data_are_refused():
     student = Ensemble([StudentTExpert(linear())], meta.BayesianModelAveraging())
     for error, words, arguments in (
         (BotorchTensorDimensionError, r"use Y.unsqueeze\(-1\)", (X, Y.squeeze(-1))),
-        (UnsupportedError, "of one data set", (X.expand(2, -1, -1), Y.expand(2, -1, -1))),
+        (UnsupportedError, "one data set", (X.expand(2, -1, -1), Y.expand(2, -1, -1))),
         (InputDataError, "there is no observation", (X[:0], Y[:0])),
         (InputDataError, "alike", (X, Y.float())),
         (InputDataError, "must be positive", (X, Y, torch.zeros_like(Y))),
-        (UnsupportedError, "infers its noise", (X, Y, torch.ones_like(Y))),
+        (UnsupportedError, "inferred noise", (X, Y, torch.ones_like(Y))),
         (InputDataError, "train_Yvar must be a tensor", (X, Y, ensemble())),
         (TypeError, "ensemble must be an object such as", (X, Y, None, "auto")),
         (TypeError, "StudentTExpert", (X, Y, None, student)),
-        (UnsupportedError, "one data set and output, .* take an ExactEnsembleModel", both),
+        (UnsupportedError, "one data set, .* use ExactEnsembleModel", both),
         (ValueError, r"must have shape \(..., N, 2\)", (X[:, :1], Y, None, ensemble())),
     ):
         with pytest.raises(error, match=words):

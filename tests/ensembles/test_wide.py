@@ -39,7 +39,7 @@ def test_hyperparameters_are_those_of_an_exact_process_but_for_the_noise() -> No
     kernel = scaled_kernel(X[seen], record.nu, (0.5,))
     exact = WindowExpert(kernel, 3, 500)
     from_root = 0.5 * 3**0.5 * kernel.base_kernel.lengthscale.detach().flatten()
-    method, precision = LBFGS(loss_tolerance=5e-4), 0.2 * FitSettings().start_precision
+    method, precision = LBFGS(loss_tolerance=5e-4), FitSettings().start_precision
     before = search_starts(exact, X[seen], y[seen], (from_root,), start_precision=precision)
     fit_empirical_bayes(exact, X[seen], y[seen], method, start_precision=precision, before=before)
     features = expert.features
