@@ -241,7 +241,7 @@ def test_members_are_a_fully_bayesian_model():
     for bad in (0, True, 2.5):
         with pytest.raises(ValueError, match="members must be one or more"):
             exact_ensemble(X, Y, members=bad)
-    with pytest.raises(ValueError, match="of one data set .*, got 4"):
+    with pytest.raises(ValueError, match=r"of one data set .*, got 4"):
         exact_ensemble(X.unsqueeze(0), Y.unsqueeze(0), members=4)
     assert torch.equal(few.covar_module.lengthscale, mixture.covar_module.lengthscale)
 
