@@ -13,7 +13,7 @@ WINDOW = 500  # rows over which coverage is looked at
 _CALIBRATED = (0.85, 0.95)  # coverage of a window that counts as kept
 SCORES = ("log_score", "crps", "nmse", "coverage", "windows", "width")
 _REPEATS = 10  # rows for each value of a lattice, at least
-_OFF_LATTICE, _ROUND_OFF = 1e-6, 1e-12
+_OFF_LATTICE, _ROUND_OFF = 1e-3, 1e-12
 CLASS_SCORES = ("log_score", "error_rate")
 
 

@@ -63,6 +63,7 @@ def changed(task: Task, row: int) -> Task:
 def test_targets_on_a_lattice_are_scored_by_the_probabilities_of_its_cells():
     unit, y = 0.5, np.tile([-0.5, 0.0, 1.5], 20)
     assert lattice_unit(y) == lattice_unit(np.append(y, np.nan)) == unit
+    assert lattice_unit((y / 3).round(4)) == pytest.approx(unit / 3, rel=1e-3)  # as a file of rounded numbers has them
     assert lattice_unit(y + 1e-3 * np.arange(60)) is None  # no two alike
     assert lattice_unit(np.append(y, 0.3)) is None  # off the lattice
     ones = np.ones(len(y))
