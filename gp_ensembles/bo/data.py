@@ -104,7 +104,8 @@ def check_training_data(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Observatio
         if value is not None and not isinstance(value, Tensor):
             raise InputDataError(f"{name} must be a tensor, got {type(value).__name__}; see torch.as_tensor")
     if X.ndim < 2 or X.shape[-1] == 0:
-        raise BotorchTensorDimensionError(f"train_X must have shape (n, d), got {tuple(X.shape)}")
+        hint = "; use X.unsqueeze(-1)" if X.ndim == 1 else ""
+        raise BotorchTensorDimensionError(f"train_X must have shape (n, d), got {tuple(X.shape)}{hint}")
     if not X.is_floating_point():
         raise InputDataError(f"train_X is {X.dtype}; give numbers with a fraction, train_X.double()")
     given, shapes = Observations(X, Y, Yvar), [tuple(part.shape) for part in (X, Y, Yvar) if part is not None]

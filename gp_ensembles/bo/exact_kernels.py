@@ -15,7 +15,8 @@ and conditioning take a batch of data sets, *b, before the M processes of each; 
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple
+from functools import reduce
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,6 +39,7 @@ _SHAPES = {
 }
 _MAX_ITERATIONS, _GRADIENT_TOLERANCE, _LOSS_TOLERANCE = 100, 1e-5, 1e-6
 _LOG_NOISE_MEAN, _LOG_NOISE_SCALE = -4.0, 1.0
+_MOST_AT_ONCE = 2**24  # differences of pairs of points in all columns
 
 
 class Hyperparameters(NamedTuple):
@@ -143,11 +145,19 @@ def predict(
 
 def covariance_between(kernels: Kernels, hyperparameters: Hyperparameters, X: Tensor, Z: Tensor) -> Tensor:
     r"""Covariance of the functions at X (\*t, q, D) and Z (\*t, n, D), shape (\*t, M, q, n)."""
-    scales = hyperparameters.lengthscale.unsqueeze(-2)
-    offset = (X.unsqueeze(-3) / scales).unsqueeze(-2) - (Z.unsqueeze(-3) / scales).unsqueeze(-3)
-    if kernels.categorical is not None:
-        offset = torch.where(kernels.categorical, (offset != 0) / scales.unsqueeze(-2), offset)
-    square = offset.square().sum(-1)
+    scales = hyperparameters.lengthscale[..., None, None, :]
+    first, second = X[..., None, :, None, :] / scales, Z[..., None, None, :, :] / scales
+
+    def squares(some: Any) -> Tensor:  # in the columns that are indexed
+        offset = first[some] - second[some]
+        if kernels.categorical is not None:
+            offset = torch.where(kernels.categorical[some], (offset != 0) / scales[some], offset)
+        return offset.square()
+
+    if torch.broadcast_shapes(first.shape, second.shape).numel() > _MOST_AT_ONCE:
+        square = reduce(torch.add, (squares((..., column)) for column in range(X.shape[-1])))
+    else:
+        square = squares(...).sum(-1)
     distance = (square + torch.finfo(square.dtype).eps).sqrt()
     a, b, c1, c2, _, _ = kernels.shapes[..., None, None].unbind(-3)
     value = (1.0 + c1 * distance + c2 * square) * (-a * distance - b * square).exp()

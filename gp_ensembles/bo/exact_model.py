@@ -179,10 +179,7 @@ class ExactEnsembleModel(MixtureModel):
 
     @property
     def likelihood(self) -> GaussianLikelihood | FixedNoiseGaussianLikelihood:
-        r"""A likelihood with the known noise, or the processes' weighted mean noise; in transformed outcomes.
-
-        In training it has the noise of each process, as :meth:`forward` has them in its batch; of members that of each.
-        """
+        r"""A likelihood with the known noise, or the processes' weighted mean or members' own; in transformed outcomes."""
         known, noise = self._seen().noise, self.noise.to(self.data.X)
         if self.members is None:
             noise = (self.log_evidence.softmax(-1).to(noise) * noise).sum(-1)
@@ -236,7 +233,9 @@ class ExactEnsembleModel(MixtureModel):
     def processes(self) -> tuple[Kernels, Observations, Conditioned]:
         r"""Kernels, rows (\*data_sets, n, D) and (\*data_sets, n, 1), and what each process has learned from them."""
         if self._fantasies is not None or self.members is not None or self._categorical is not None:
-            raise UnsupportedError("paths are without fantasies, members and categories; draw from posterior(grid)")
+            raise UnsupportedError(
+                "paths are without fantasies, members and categories; draw by posterior(grid).rsample()"
+            )
         return (self._kernels, *self._learned())
 
     def learned(self, rows: Observations, data: Observations) -> Self:
@@ -403,6 +402,7 @@ def maximize_in_transform(transform: InputTransform, log_evidences: Callable[[],
             ForwardBackwardClosure(loss, parameters), parameters, bounds, options={"maxiter": _INPUT_ITERATIONS}
         )
         before.clear()
+    whole.zero_grad(set_to_none=True)
 
 
 def _check_kernels(model: ExactEnsembleModel, state: Mapping[str, Any], prefix: str, *_: object) -> None:

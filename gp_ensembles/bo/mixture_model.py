@@ -2,8 +2,9 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from inspect import signature
 from typing import Any, Self, cast
 
 import torch
@@ -45,6 +46,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
     selected: Callable[[list[int]], Self]  # the model of some of its outputs: models of several have it
     move_others: Callable[[Callable[[Tensor], Tensor]], None] | None = None  # moves what is no part of a module
     is_normal = False  # whether a mixture of one component is given as the normal posterior that it is
+    own_noise_only: str | None = None  # why known noise is refused, if it is
     members: int | None = None  # how many normal posteriors of equal weight stand for the mixture
     _cache: Any = None  # what is computed from the rows and the parameters
     _in_double: tuple[str, ...] = ()  # buffers of double precision, whatever that of the rows
@@ -101,6 +103,8 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
     @classmethod
     def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
         """Arguments of the constructor from a data set, as Ax asks for them; options are left out that are ``None``."""
+        if "train_X" not in signature(cls).parameters:
+            raise UnsupportedError(f"a {cls.__name__} is not built from a data set, but from what was fitted to one")
         given = {name: value for name, value in options.items() if value is not None}
         return {**Model.construct_inputs(training_data), **given}
 
@@ -287,6 +291,8 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         r"""The model after rows that differ over a batch, (\*t, n, D) and (\*y, n, O); this one stays as it is."""
         if self.members is not None:
             raise UnsupportedError("members take no fantasies: their weights could not move; build with members=None")
+        if self.own_noise_only is not None and rows.noise is not None:
+            raise UnsupportedError(self.own_noise_only)
         other = self._sibling()
         other._fantasies = rows if self._fantasies is None else self._fantasies.followed_by(rows)
         other._is_fantasy = True
@@ -357,6 +363,12 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
     def _sibling(self) -> Self:
         """A copy with hyperparameters and transforms of its own; rows, which nobody changes, are shared."""
         return copy.deepcopy(self, {id(part): part for part in (self.data, self._fantasies) if part is not None})
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, keep_transforms: bool = True, assign: bool = False
+    ) -> Any:
+        """Load hyperparameters and transforms, kept or not: the rows, as they were given, are learned with them."""
+        return super().load_state_dict(state_dict, strict, assign)
 
     def _start_anew(self, *_: object) -> None:
         """Forget what was computed from rows and parameters that change in place."""

@@ -56,7 +56,7 @@ class EnsembleModel(MixtureModel):
 
     Its posterior is a mixture, with weights learned from the same rows, in their order, at O(F²) each: for more than
     about a thousand, and for objectives that drift. Fantasies condition its joint predictions of the next step.
-    Hyperparameters are those of the ensemble: there is no ``fit``.
+    Hyperparameters are those of the ensemble.
 
     Args:
         train_X: Inputs, shape (n, D).
@@ -164,8 +164,12 @@ class EnsembleModel(MixtureModel):
         other.data, other._cache = data, self._after(rows, self._learned().state)
         return other
 
+    def fit(self) -> Self:
+        """The model as it is, for the ensemble has its hyperparameters."""
+        return self
+
     def custom_fit(self, mll: MarginalLogLikelihood, **_: Any) -> MarginalLogLikelihood:
-        """What BoTorch's ``fit_gpytorch_mll`` calls: nothing, for the ensemble has its hyperparameters."""
+        """What BoTorch's ``fit_gpytorch_mll`` calls: nothing more."""
         return mll.eval()
 
     @property

@@ -135,7 +135,10 @@ def thompson(
             f"thompson takes at least one point and finite bounds (2, D), lower ones first; got {q} and {bounds}"
         )
     if model.num_outputs > 1 or len(model.batch_shape):
-        raise UnsupportedError("the maximum is of one output and data set, without members or fantasies")
+        raise UnsupportedError(
+            "thompson takes one output and data set, without members or fantasies: build the model of the outputs' "
+            "scalarization, or draw by posterior(grid).rsample() and take the best point of each draw"
+        )
 
     def within(u: Tensor) -> Tensor:  # from the unit cube, whose points BoTorch draws also where bounds are equal
         return torch.lerp(bounds[0], bounds[1], u.to(bounds))
@@ -152,4 +155,6 @@ def thompson(
 @DrawMatheronPaths.register(MixtureModel)  # type: ignore[untyped-decorator]
 def _refuse_paths(model: MixtureModel, **_: Any) -> NoReturn:
     """What BoTorch's pathwise functions call for the other models."""
-    raise UnsupportedError(f"{type(model).__name__} has no draws in closed form; take an ExactEnsembleModel")
+    raise UnsupportedError(
+        f"{type(model).__name__} draws no paths: take an ExactEnsembleModel, or posterior(grid).rsample()"
+    )

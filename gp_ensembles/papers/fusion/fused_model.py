@@ -109,6 +109,11 @@ class FusedModel(MixtureModel):
         self._modules_of_experts = nn.ModuleDict({k: each for k, each in parts.items() if isinstance(each, nn.Module)})
         self._other_experts = {k: each for k, each in parts.items() if not isinstance(each, nn.Module)}
         self._order = tuple(parts)
+        if not experts:
+            self.own_noise_only = (
+                "a fusion that learns its experts has learned their noise: ask for it by observation_noise=True, and "
+                "leave noise= out"
+            )
         self.eval()
 
     @property
@@ -141,15 +146,12 @@ class FusedModel(MixtureModel):
         experts always include their noise.
 
         Raises:
-            UnsupportedError: If noise variances are given, or those of rows, to a model that learns its experts, or an
+            UnsupportedError: If noise variances are given to a model that learns its experts, or an
                 expert predicts one point at a time only and is asked for more.
         """
         rows = self._fantasies
-        if not self.experts and (isinstance(noise, Tensor) or (rows is not None and rows.noise is not None)):
-            raise UnsupportedError(
-                "a fusion that learns its experts has learned their noise: ask for it by observation_noise=True, and "
-                "leave noise= out"
-            )
+        if self.own_noise_only is not None and isinstance(noise, Tensor):
+            raise UnsupportedError(self.own_noise_only)
         if not self.experts:
             places = torch.broadcast_shapes(X.shape[:-2], self.batch_shape)
             return self._pooled(X.expand(*places, *X.shape[-2:]), None, self._weighed(None))
