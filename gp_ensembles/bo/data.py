@@ -187,10 +187,8 @@ def warn_of_noise(noise: Tensor, Y: Tensor, *, is_chance: bool = False) -> None:
 def check_input_transform(transform: InputTransform | None) -> None:
     """Raise an UnsupportedError if a transform has something to learn: these models fit hyperparameters only."""
     if transform is not None and any(p.requires_grad for p in transform.parameters()):
-        raise UnsupportedError(
-            f"{type(transform).__name__} has parameters to be trained, which only ExactEnsembleModel does; set them "
-            f"and call transform.requires_grad_(False) to use it as it is"
-        )
+        words = "take an ExactEnsembleModel, or call transform.requires_grad_(False) to use it as it is"
+        raise UnsupportedError(f"{type(transform).__name__} has parameters to be trained; {words}")
 
 
 def check_finite(name: str, values: Tensor, advice: str = "leave out rows that were not observed") -> None:

@@ -8,15 +8,13 @@ Process m has the covariance
 between rows, with columns d of numbers and c of categories. The one is a constant of unit prior variance; every
 category of a column has one, too. Any two categories are equally far apart: half the squared distance of their one-hot
 vectors, so that :math:`k_m` is positive definite. With
-:math:`\kappa(r) = (1 + c_1 r + c_2 r^2) \exp(-a r - b r^2)` the kernels differ in four numbers. All is written out for
-matrices of the batch, which costs a fraction of what kernels composed of lazy operators do on small data. Predictions
-and conditioning take a batch of data sets, *b, before the M processes of each; a fit is of one data set.
+:math:`\kappa(r) = (1 + c_1 r + c_2 r^2) \exp(-a r - b r^2)` the kernels differ in four numbers. Predictions and
+conditioning take a batch of data sets, *b, before the M processes of each; a fit is of one data set.
 """
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from functools import reduce
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,7 +35,6 @@ _SHAPES = {
     2.5: (_ROOT5, 0.0, _ROOT5, 5 / 3, 5 / 6, 5 * _ROOT5 / 6),
     math.inf: (0.0, 0.5, 0.0, 0.0, 0.5, 0.0),
 }
-_MAX_ITERATIONS, _GRADIENT_TOLERANCE, _LOSS_TOLERANCE = 100, 1e-5, 1e-6
 _LOG_NOISE_MEAN, _LOG_NOISE_SCALE = -4.0, 1.0
 _MOST_AT_ONCE = 2**24  # differences of pairs of points in all columns
 
@@ -72,10 +69,8 @@ def initial_hyperparameters(kernels: Kernels, num_inputs: int) -> Hyperparameter
     """The modes of the priors, and an output scale of one."""
     one = kernels.shapes.new_ones(kernels.shapes.shape[0])
     mean, scale = _lengthscale_prior(num_inputs)
-    noise = math.exp(_LOG_NOISE_MEAN - _LOG_NOISE_SCALE**2)
-    return Hyperparameters(
-        (math.exp(mean - scale**2) * one).unsqueeze(-1).expand(-1, num_inputs).contiguous(), one, noise * one
-    )
+    lengthscale = (math.exp(mean - scale**2) * one).unsqueeze(-1).expand(-1, num_inputs).contiguous()
+    return Hyperparameters(lengthscale, one, math.exp(_LOG_NOISE_MEAN - _LOG_NOISE_SCALE**2) * one)
 
 
 def fit(kernels: Kernels, rows: Observations, starts: Sequence[Hyperparameters]) -> Hyperparameters:
@@ -94,13 +89,7 @@ def fit(kernels: Kernels, rows: Observations, starts: Sequence[Hyperparameters])
         worst = int(hopeless.int().argmax())
         raise NumericalError(f"the covariance of process {worst} cannot be factorized at its starting hyperparameters")
     points, owner = points[usable], owner[usable]
-    found = minimize(
-        lambda some, numbers: loss(some, owner[numbers]),
-        points,
-        max_iterations=_MAX_ITERATIONS,
-        gradient_tolerance=_GRADIENT_TOLERANCE,
-        loss_tolerance=_LOSS_TOLERANCE,
-    )
+    found = minimize(lambda some, numbers: loss(some, owner[numbers]), points, max_iterations=100, loss_tolerance=1e-6)
     own = torch.where(owner == every.unsqueeze(-1), found.value, torch.inf)
     best = found.point[own.argmin(-1)].exp()
     noise = best[:, -1] + MIN_NOISE if rows.noise is None else starts[0].noise
@@ -147,17 +136,13 @@ def covariance_between(kernels: Kernels, hyperparameters: Hyperparameters, X: Te
     r"""Covariance of the functions at X (\*t, q, D) and Z (\*t, n, D), shape (\*t, M, q, n)."""
     scales = hyperparameters.lengthscale[..., None, None, :]
     first, second = X[..., None, :, None, :] / scales, Z[..., None, None, :, :] / scales
-
-    def squares(some: Any) -> Tensor:  # in the columns that are indexed
+    shape = torch.broadcast_shapes(first.shape, second.shape)
+    is_large, square = shape.numel() > _MOST_AT_ONCE, first.new_zeros(())
+    for some in [(..., column) for column in range(shape[-1])] if is_large else [(...,)]:
         offset = first[some] - second[some]
         if kernels.categorical is not None:
             offset = torch.where(kernels.categorical[some], (offset != 0) / scales[some], offset)
-        return offset.square()
-
-    if torch.broadcast_shapes(first.shape, second.shape).numel() > _MOST_AT_ONCE:
-        square = reduce(torch.add, (squares((..., column)) for column in range(X.shape[-1])))
-    else:
-        square = squares(...).sum(-1)
+        square = square.addcmul(offset, offset) if is_large else offset.square().sum(-1)
     distance = (square + torch.finfo(square.dtype).eps).sqrt()
     a, b, c1, c2, _, _ = kernels.shapes[..., None, None].unbind(-3)
     value = (1.0 + c1 * distance + c2 * square) * (-a * distance - b * square).exp()
@@ -178,8 +163,7 @@ def negative_log_posterior(kernels: Kernels, rows: Observations) -> Callable[[Te
     squares = offset.square().flatten(1)  # (D, n n)
     mean, scale = _lengthscale_prior(num_inputs)
     priors = [(mean, scale, MIN_LENGTHSCALE)] * num_inputs + [(0.0, 1.0, MIN_OUTPUTSCALE)]
-    if rows.noise is None:
-        priors.append((_LOG_NOISE_MEAN, _LOG_NOISE_SCALE, MIN_NOISE))
+    priors += [(_LOG_NOISE_MEAN, _LOG_NOISE_SCALE, MIN_NOISE)] if rows.noise is None else []
     location, width, bound = rows.X.new_tensor(priors).unbind(-1)  # (P,) each
 
     def loss(points: Tensor, owner: Tensor) -> tuple[Tensor, Tensor]:
@@ -227,6 +211,5 @@ def vectors(hyperparameters: Hyperparameters, with_noise: bool) -> Tensor:
     """The coordinates of fits: logs of what hyperparameters have above their bounds, shape (M, P)."""
     lengthscale, outputscale, noise = hyperparameters
     parts = [lengthscale - MIN_LENGTHSCALE, (outputscale - MIN_OUTPUTSCALE).unsqueeze(-1)]
-    if with_noise:
-        parts.append((noise - MIN_NOISE).unsqueeze(-1))
+    parts += [(noise - MIN_NOISE).unsqueeze(-1)] if with_noise else []
     return torch.cat(parts, dim=-1).log()

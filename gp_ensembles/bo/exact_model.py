@@ -179,7 +179,7 @@ class ExactEnsembleModel(MixtureModel):
 
     @property
     def likelihood(self) -> GaussianLikelihood | FixedNoiseGaussianLikelihood:
-        r"""A likelihood with the known noise, or the processes' weighted mean or members' own; in transformed outcomes."""
+        """Of the known noise, or the processes' weighted mean noise, or each member's own; in transformed outcomes."""
         known, noise = self._seen().noise, self.noise.to(self.data.X)
         if self.members is None:
             noise = (self.log_evidence.softmax(-1).to(noise) * noise).sum(-1)
@@ -189,10 +189,7 @@ class ExactEnsembleModel(MixtureModel):
 
     @property
     def covar_module(self) -> Kernel:
-        """A copy of the heaviest process' kernel but for its constant, to read length scales from, as TuRBO does.
-
-        There is none of categories, several data sets or outputs: read ``lengthscale`` instead.
-        """
+        """A copy of the heaviest process' kernel but for its constant, for TuRBO; of one output, without categories."""
         if self._aug_batch_shape or self._categorical is not None:
             raise AttributeError("covar_module")  # torch says in its own words that there is none
         heaviest = int(self.log_weights.reshape(-1, self.num_experts).mean(0).argmax())

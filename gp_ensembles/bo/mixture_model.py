@@ -30,8 +30,7 @@ from gp_ensembles.numerics.display import counted
 class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch's marginal likelihoods ask for one
     """A BoTorch model whose posterior is a weighted mixture of normal distributions, perhaps of one.
 
-    The base does what is the same for all: checks, transforms, known noise, conditioning on data or on batches of
-    fantasies, outputs. A model says how its components predict, and how they learn, in transformed inputs and outcomes.
+    A model says how its components predict, and how they learn, in transformed inputs and outcomes; all else is here.
     Rows are kept as they were given, and no ``state_dict`` has them (nor have those of BoTorch's models).
 
     Args:
@@ -105,8 +104,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         """Arguments of the constructor from a data set, as Ax asks for them; options are left out that are ``None``."""
         if "train_X" not in signature(cls).parameters:
             raise UnsupportedError(f"a {cls.__name__} is not built from a data set, but from what was fitted to one")
-        given = {name: value for name, value in options.items() if value is not None}
-        return {**Model.construct_inputs(training_data), **given}
+        return Model.construct_inputs(training_data) | {k: value for k, value in options.items() if value is not None}
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -185,8 +183,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         """
         self._enter_evaluation()
         if output_indices is not None:
-            some = self.subset_output(output_indices)
-            return some.posterior(X, None, observation_noise, posterior_transform)
+            return self.subset_output(output_indices).posterior(X, None, observation_noise, posterior_transform)
         inputs = self.inputs_at(X)
         known = self._mean_noise() if observation_noise is True else None
         posterior: Posterior = self._standing(self.predict(inputs, observation_noise if known is None else known))
@@ -261,10 +258,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         if not is_lasting:
             return self.fantasies(rows)
         if noise is not None and self.data.noise is None:  # it would be lost when the rows are learned again
-            raise InputDataError(
-                "the model infers its noise; build it with that of all rows, or leave noise= out (fantasies, with a "
-                "batch dimension, may have some)"
-            )
+            raise InputDataError("the model infers its noise; leave noise= out, or build it with that of all rows")
         outcomes = self._outcome_transform
         if noise is not None and outcomes is not None:
             noise = outcomes.untransform(rows.Y, noise)[1]

@@ -56,7 +56,6 @@ class EnsembleModel(MixtureModel):
 
     Its posterior is a mixture, with weights learned from the same rows, in their order, at O(F²) each: for more than
     about a thousand, and for objectives that drift. Fantasies condition its joint predictions of the next step.
-    Hyperparameters are those of the ensemble.
 
     Args:
         train_X: Inputs, shape (n, D).

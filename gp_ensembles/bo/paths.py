@@ -135,10 +135,8 @@ def thompson(
             f"thompson takes at least one point and finite bounds (2, D), lower ones first; got {q} and {bounds}"
         )
     if model.num_outputs > 1 or len(model.batch_shape):
-        raise UnsupportedError(
-            "thompson takes one output and data set, without members or fantasies: build the model of the outputs' "
-            "scalarization, or draw by posterior(grid).rsample() and take the best point of each draw"
-        )
+        words = "scalarize the outputs before, or draw by posterior(grid).rsample()"
+        raise UnsupportedError(f"thompson takes one output and data set, no members or fantasies: {words}")
 
     def within(u: Tensor) -> Tensor:  # from the unit cube, whose points BoTorch draws also where bounds are equal
         return torch.lerp(bounds[0], bounds[1], u.to(bounds))

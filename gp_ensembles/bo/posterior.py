@@ -36,10 +36,7 @@ def selected(log_weights: Tensor, uniform: Tensor) -> Tensor:
 
 
 def resampled(log_weights: Tensor, count: int) -> Tensor:
-    """Places of so many members for each output (..., O, M), (..., O, count): systematic resampling at the midpoints.
-
-    Outputs choose in another order each.
-    """
+    """Places (..., O, count) of members by weights (..., O, M): systematic resampling, in another order per output."""
     index = selected(log_weights, torch.arange(0.5, count, dtype=log_weights.dtype, device=log_weights.device) / count)
     order = [torch.arange(count, device="cpu")]
     for output in range(1, index.shape[-2]):
