@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from botorch.models import SingleTaskGP
 from botorch.models.transforms.input import InputTransform
@@ -86,6 +87,17 @@ def rows(num: int = NUM_ROWS, seed: int = 0, dtype: torch.dtype = torch.float64)
     X = torch.rand(num, NUM_INPUTS, generator=source, dtype=torch.float64)
     noise = 0.1 * torch.randn(num, 1, generator=source, dtype=torch.float64)
     return X.to(dtype), ((5 * X.sum(-1, keepdim=True)).sin() + noise).to(dtype)
+
+
+def numpy_draws(p, num, seed=0):
+    """Draws of all points of a posterior without batch, (num, Q, O): output by output, expert by expert."""
+    rng, outputs = np.random.default_rng(seed), []
+    for o, weights in enumerate(p.own_log_weights.exp().double().numpy()):
+        counts = rng.multinomial(num, weights / weights.sum())
+        moments = p.component_mean[..., o].double().numpy(), p.component_covariance[:, o].double().numpy()
+        parts = [rng.multivariate_normal(*moment, count) for *moment, count in zip(*moments, counts, strict=True)]
+        outputs.append(rng.permutation(np.concatenate(parts)))
+    return np.stack(outputs, axis=-1)
 
 
 def points(*shape: int, seed: int = 5) -> Tensor:

@@ -1,5 +1,6 @@
 """Every acquisition function that BoTorch exports is made from an ensemble, as the table says."""
 
+import math
 import re
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from tests.bo import acquisition_cases as cases
+from tests.bo.contract_cases import numpy_draws
 
 CLASSES = cases.exported()
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how_to" / "acquisition_functions.md"
@@ -104,6 +106,38 @@ def test_formulas_of_members_are_what_draws_of_the_mixture_estimate():
         wanted = make(drawn, s._replace(model=s.exact))(X)
         assert float(wanted.abs().max()) > 0.05
         torch.testing.assert_close(make(name, s)(X), wanted, rtol=0.03, atol=0.005)
+
+
+def test_values_are_expectations_over_the_weighted_mixture():
+    """NumPy draws an expert by its weight, then candidates and baseline jointly: within four standard errors."""
+    s = cases.build(cases.WEIGHTS["uneven"], num_samples=2**13, smoothing=1e-5)
+    distance = math.sqrt(cases.BETA * math.pi / 2)
+    X = points(cases.CASES["qExpectedImprovement"], 3)[:1]
+    posterior = s.model.posterior(torch.cat([X[0], s.baseline]))
+    drawn, mean = numpy_draws(posterior, 50_000)[..., 0], posterior.mean[:3, 0].numpy()
+    best = drawn[:, :3].max(-1)
+    wanted = {
+        "ExpectedImprovement": (best - cases.BEST).clip(0),
+        "NoisyExpectedImprovement": (best - drawn[:, 3:].max(-1)).clip(0),
+        "UpperConfidenceBound": (mean + distance * abs(drawn[:, :3] - mean)).max(-1),
+    }
+    for name in (
+        "ExpectedImprovement",
+        "LogExpectedImprovement",
+        "LogNoisyExpectedImprovement",
+        "UpperConfidenceBound",
+    ):
+        found, utility = float(make(f"q{name}", s)(X)), wanted[name.removeprefix("Log")]
+        error = utility.std() * math.sqrt(1 / len(drawn) + 1 / s.num_samples)
+        assert abs((math.exp(found) if "Log" in name else found) - utility.mean()) < 4 * error + 1e-4, name
+
+
+def test_pending_points_are_joint_candidates(setting):
+    X = points(cases.CASES["qExpectedImprovement"], 3)
+    for name in ("qLogExpectedImprovement", "qExpectedImprovement", "qUpperConfidenceBound"):
+        together, pending = make(name, setting)(X[:1]), make(name, setting)
+        pending.set_X_pending(X[0, 1:])
+        torch.testing.assert_close(pending(X[:1, :1]), together)
 
 
 def test_the_knowledge_gradient_obeys_the_tower_rule(setting):

@@ -14,6 +14,7 @@ from torch.testing import assert_close
 
 from gp_ensembles.bo import MixturePosterior
 from gp_ensembles.bo.posterior import covariance_factors
+from tests.bo.contract_cases import numpy_draws
 
 F64 = torch.float64
 M, Q = 4, 3
@@ -28,17 +29,6 @@ def posterior(weights=WEIGHTS["even"], batch=(), num_outputs=1, seed=0, dtype=F6
     own = torch.tensor(weights, dtype=F64).log()
     log_weights = own if num_outputs == 1 else torch.stack([own.roll(o) for o in range(num_outputs)])
     return MixturePosterior(log_weights.to(dtype), mean.to(dtype), covariance.to(dtype))
-
-
-def numpy_draws(p, num, seed=0):
-    """Draws of all points of a posterior without batch, (num, Q, O): output by output, expert by expert."""
-    rng, outputs = np.random.default_rng(seed), []
-    for o, weights in enumerate(p.own_log_weights.exp().double().numpy()):
-        counts = rng.multinomial(num, weights / weights.sum())
-        moments = p.component_mean[..., o].double().numpy(), p.component_covariance[:, o].double().numpy()
-        parts = [rng.multivariate_normal(*moment, count) for *moment, count in zip(*moments, counts, strict=True)]
-        outputs.append(rng.permutation(np.concatenate(parts)))
-    return np.stack(outputs, axis=-1)
 
 
 @pytest.mark.parametrize(("weights", "num_outputs"), [("even", 2), ("one", 1), ("dead", 2)])
