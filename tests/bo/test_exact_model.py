@@ -314,6 +314,7 @@ def test_input_transforms_with_parameters_are_learned(generator):
     learned = warped.input_transform
     assert_close(log_evidences(warped).detach(), warped.log_evidence, rtol=1e-8, atol=1e-8)
     maximize_in_transform(learned, partial(log_evidences, warped))
+    assert learned.concentration0.grad is None
     value = log_evidences(warped).logsumexp(0)
     for name, prior in priors.items():
         value = value + prior.log_prob(getattr(learned, name.removesuffix("_prior"))).sum()
@@ -352,3 +353,10 @@ def test_transforms_that_lead_far_from_the_unit_cube_are_warned_of(generator):
         ExactEnsembleModel(X, Y, input_transform=Normalize(2, bounds=torch.stack([0.0 * X[0], 0.0 * X[0] + 1e-4])))
     ExactEnsembleModel(1e4 * X, Y)  # warnings are errors
     ExactEnsembleModel(1e4 * X, Y, input_transform=Normalize(2))
+
+
+def test_many_points_are_those_of_their_parts(generator):
+    X = torch.rand(9000, 1, 20, generator=generator, dtype=torch.float64).round(decimals=1)
+    model = ExactEnsembleModel(X[:100, 0], X[:100, 0, :2].sum(-1, keepdim=True), cat_dims=[3])
+    parts = [model.posterior(part).mean for part in X.split(1000)]
+    assert_close(model.posterior(X).mean, torch.cat(parts), rtol=1e-12, atol=1e-12)

@@ -203,7 +203,7 @@ def test_presets_and_data_sets_make_models():
     by_preset = EnsembleModel(X, Y, ensemble=replace(oebe, bases=(LinearBasis(),)))
     assert by_preset.ensemble.num_experts == 3
     data = SupervisedDataset(X, Y, feature_names=["a", "b"], outcome_names=["y"])
-    built = EnsembleModel(**EnsembleModel.construct_inputs(data, ensemble=by_preset.ensemble))
+    built = EnsembleModel(**EnsembleModel.construct_inputs(data, ensemble=by_preset.ensemble)).fit()
     same(built, by_preset, X[:3])
     assert EnsembleModel.construct_inputs(data).keys() == {"train_X", "train_Y"}
     assert (built.train_inputs[0].shape, built.train_targets.shape) == ((30, NUM_INPUTS), (30,))
