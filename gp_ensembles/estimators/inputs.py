@@ -1,9 +1,11 @@
 """Inputs of an estimator as tensors: arrays, and frames with dates and categories, encoded as in the command line."""
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
@@ -27,11 +29,27 @@ def as_array(values: Tensor) -> Array:
     return result
 
 
-def fit_frame(X: Any, num_rows: int) -> Columns | None:
-    """What is to be made of the columns of a frame; ``None`` where X is none, or has numbers only."""
-    if not is_frame(X) or has_numbers_only(X):
+def is_mixed(X: Any) -> bool:
+    """Whether X is a frame with columns that are no numbers."""
+    return is_frame(X) and not has_numbers_only(X)
+
+
+def all_numbers(X: Any) -> Array:
+    """Numbers in X, shape (N, D): of a mixed frame, what each of its columns is taken for, without those of any text."""
+    if not is_mixed(X):
+        return np.asarray(X, dtype=np.float64)
+    parts, kinds = [np.empty((X.shape[0], 0))], frame_source(X).kinds
+    for name, cells in _raw(X).columns.items():
+        with suppress(CellError):
+            parts.append(fit_column(name, cells, ".", kinds.get(name)).encode(cells, "."))
+    return np.concatenate(parts, axis=1)
+
+
+def fit_frame(X: Any, rows: NDArray[np.int64]) -> Columns | None:
+    """What is to be made of the columns of a mixed frame by some of its rows; ``None`` where X is none."""
+    if not is_mixed(X):
         return None
-    raw, kinds = _raw(X).part(slice(0, num_rows)), frame_source(X).kinds
+    raw, kinds = _raw(X).part(rows), frame_source(X).kinds
     columns = []
     for name, cells in raw.columns.items():
         try:
@@ -40,7 +58,9 @@ def fit_frame(X: Any, num_rows: int) -> Columns | None:
                 refuse_text(name, cells)
         except CellError as error:
             problem = error.problem.partition(";")[0]
-            raise ValueError(f"column {name} of X, row {error.place + 1}: {problem}; fix it, or leave it out") from None
+            raise ValueError(
+                f"column {name} of X, row {rows[error.place] + 1}: {problem}; fix it, or leave it out"
+            ) from None
         columns.append(column)
     return tuple(columns)
 

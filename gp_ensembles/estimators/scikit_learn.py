@@ -1,9 +1,10 @@
 """Online ensembles with scikit-learn's interface: a regressor and a classifier."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from numbers import Integral
 from typing import Any, Self
 
@@ -21,10 +22,20 @@ from gp_ensembles.engine.input_checks import check_made
 from gp_ensembles.ensembles.presets import auto, auto_for
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget, LevelTarget, RealTarget, Target
-from gp_ensembles.estimators.inputs import Array, Columns, as_array, as_tensor, checked_inputs, encoded_names, fit_frame
+from gp_ensembles.estimators.inputs import (
+    Array,
+    Columns,
+    as_array,
+    as_tensor,
+    checked_inputs,
+    encoded_names,
+    fit_frame,
+    is_mixed,
+)
 from gp_ensembles.estimators.targets import checked_targets, filled, is_sorted
 from gp_ensembles.numerics.warn_caller import warn_caller
 from gp_ensembles.streaming import OnlineModel, StreamConfig
+from gp_ensembles.streaming.checks import IllegalRowError
 from gp_ensembles.streaming.config import Impute, OnBadRow
 from gp_ensembles.streaming.forecasting.forecast import Forecast
 from gp_ensembles.streaming.joint import joint_covariance
@@ -78,6 +89,17 @@ class _OnlineEstimator(ABC, BaseEstimator):
         rows = self._any_rows(X)  # first: it refuses an estimator without a model
         return self.model_.predict(rows)
 
+    def _learn_all(
+        self, X: Any, y: Tensor, new_model: Callable[[int, Columns | None], OnlineModel], *, has_labels: bool
+    ) -> None:
+        """Learn rows, in a random order where they are sorted; its first rows say what is made of a frame."""
+        order, num_warmup = np.arange(len(y)), _warm_up(self.warmup, len(y))
+        if self.spec is None and is_sorted(X, y, has_labels=has_labels):
+            order = check_random_state(self.random_state).permutation(len(y))
+        self.columns_ = columns = fit_frame(X, order[:num_warmup])
+        rows = X if columns is None else checked_inputs(self, X, columns, reset=True)
+        self.model_ = _fitted(new_model(num_warmup, columns), as_tensor(rows), y, order)
+
     def _model_of(self, spec: EnsembleSpec, num_warmup: int, columns: Columns | None) -> OnlineModel:
         seed = _seed(self.random_state)
         impute: Impute = "mean" if self.spec is None else "found"  # in any order no value is the last one before a row
@@ -89,7 +111,7 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
     """Online ensemble of Bayesian basis expansions with scikit-learn's interface.
 
     Rows are taken in the order of time; those of a ``fit`` without ``spec`` that are sorted by their target, as tables
-    often are, in a random order. The first ``warmup`` rows set scales and hyperparameters; the rest, and every later
+    often are, in a random order (one target only). The first ``warmup`` rows set scales and hyperparameters; the rest, and every later
     ``partial_fit``, is learned at constant cost per row. Everything is in the units of the data. A missing input
     (NaN) is imputed (without ``spec`` by its mean), and a column that is constant in the warm-up rows wakes up when it
     first moves. Frames of pandas and polars may hold dates, categories and truth values, encoded as in the warm-up
@@ -103,7 +125,7 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
             :class:`OnlineClassifier`.
         warmup: Rows for scales and hyperparameters. With ``partial_fit`` alone, rows are kept until that many have
             come, and meanwhile predictions are the running mean and variance of the targets.
-        random_state: Seed, random state or ``None``, as in scikit-learn.
+        random_state: Seed, random state or ``None``, as in scikit-learn; also of the order of sorted rows.
         on_bad_row: What becomes of a number that cannot be learned, such as an overflow code, as in
             :class:`~gp_ensembles.streaming.StreamConfig`; ``model_.anomaly_counts`` says how many there were.
 
@@ -133,8 +155,7 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
             y, gaps = filled(y)
             X, y = _checked_rows(self, X, y, y_numeric=True, multi_output=True)
             y = checked_targets(np.where(gaps, np.nan, y) if gaps is not None else y)
-            model = self._new_model(_num_outputs(y), _warm_up(self.warmup, len(y)), self.columns_)
-            self.model_ = _fitted(model, X, as_tensor(y), any_order=self.spec is None)
+            self._learn_all(X, as_tensor(y), partial(self._new_model, _num_outputs(y)), has_labels=False)
         return self
 
     def partial_fit(self, X: Any, y: Any) -> Self:
@@ -148,9 +169,9 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
             ValueError: If the data are malformed; nothing is learned then.
         """
         first = not self.__sklearn_is_fitted__()
-        columns = fit_frame(X, _num_rows(X)) if first else self.columns_
+        columns = fit_frame(X, np.arange(_num_rows(X))) if first else self.columns_
         X = checked_inputs(self, X, columns, reset=first)
-        y = checked_targets(np.asarray(y, dtype=np.float64))
+        y = checked_targets(y)
         model = self._new_model(_num_outputs(y), self.warmup, columns) if first else self.model_
         model.observe(as_tensor(X), as_tensor(y))
         self.model_, self.columns_ = model, columns
@@ -261,7 +282,7 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
     def log_prob(self, X: Any, y: Any) -> Array:
         """Log predictive densities of targets (N,) or (N, O), of that shape, in nats; NaN where y is."""
         distribution = self._predicted(X)
-        targets = as_tensor(checked_targets(np.asarray(y, dtype=np.float64)))
+        targets = as_tensor(checked_targets(y))
         if targets.shape != distribution.mean.shape:
             raise ValueError(f"y must have shape {tuple(distribution.mean.shape)}, got {tuple(targets.shape)}")
         return as_array(distribution.log_prob(targets.to(distribution.mean)))
@@ -329,8 +350,7 @@ class OnlineClassifier(ClassifierMixin, _OnlineEstimator):
             X, y = _checked_rows(self, X, y)
             check_classification_targets(y)
             self.classes_ = np.unique(y)
-            model = self._new_model(self.classes_, _warm_up(self.warmup, len(y)), self.columns_)
-            self.model_ = _fitted(model, X, _codes(y, self.classes_), any_order=self.spec is None)
+            self._learn_all(X, _codes(y, self.classes_), partial(self._new_model, self.classes_), has_labels=True)
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
@@ -351,7 +371,7 @@ class OnlineClassifier(ClassifierMixin, _OnlineEstimator):
         labels = np.unique(column_or_1d(classes)) if first else self.classes_
         if classes is not None and not np.array_equal(np.unique(column_or_1d(classes)), labels):
             raise ValueError(f"classes were {labels.tolist()} in the first call to partial_fit, now they are others")
-        columns = fit_frame(X, _num_rows(X)) if first else self.columns_
+        columns = fit_frame(X, np.arange(_num_rows(X))) if first else self.columns_
         X, y = check_X_y(checked_inputs(self, X, columns, reset=first), y, ensure_all_finite=_ANY)
         check_classification_targets(y)
         codes = _codes(y, labels)
@@ -406,26 +426,31 @@ def _unchanged_by_errors(estimator: _OnlineEstimator) -> Iterator[None]:
         raise
 
 
-def _checked_rows(estimator: _OnlineEstimator, X: Any, y: Any, **checks: bool) -> tuple[Array, Array]:
-    """Rows of a first fit with scikit-learn's checks; what is made of the columns of a frame is kept."""
-    estimator.columns_ = columns = fit_frame(X, _warm_up(estimator.warmup, _num_rows(X)))
+def _checked_rows(estimator: _OnlineEstimator, X: Any, y: Any, **checks: bool) -> tuple[Any, Array]:
+    """Rows of a first fit with scikit-learn's checks; a mixed frame is encoded, and checked, later."""
+    if is_mixed(X):
+        return X, check_X_y(np.zeros((_num_rows(X), 1)), y, ensure_all_finite=_ANY, **checks)[1]
     found: tuple[Array, Array]
-    if columns is None:
-        found = validate_data(estimator, X, y, dtype=np.float64, ensure_min_samples=2, ensure_all_finite=_ANY, **checks)
-    else:
-        X = checked_inputs(estimator, X, columns, reset=True)
-        found = check_X_y(X, y, ensure_all_finite=_ANY, **checks)
+    found = validate_data(estimator, X, y, dtype=np.float64, ensure_min_samples=2, ensure_all_finite=_ANY, **checks)
     return found
 
 
-def _fitted(model: OnlineModel, X: Array, y: Tensor, *, any_order: bool) -> OnlineModel:
-    """The model after these rows; its warm-up ends with them at the latest."""
-    rows = as_tensor(X)
-    if any_order and is_sorted(rows, y, has_labels=model.config.ensemble.target.num_labels is not None):
-        order = torch.from_numpy(np.random.default_rng(0).permutation(len(y)))
-        rows, y = rows[order], y[order]
-    model.observe(rows, y)
-    return model if model.is_fitted else model.fit(rows, y)
+def _fitted(model: OnlineModel, X: Tensor, y: Tensor, order: NDArray[np.int64]) -> OnlineModel:
+    """The model after the user's rows in an order; its warm-up ends with them at the latest."""
+
+    def named(text: str, number: int) -> str:
+        return f"row {order[number - 1] + 1}".join(text.rsplit(f"row {number}", 1))
+
+    try:
+        model.observe(X[order], y[order])
+        model = model if model.is_fitted else model.fit(X[order], y[order])
+    except IllegalRowError as error:
+        raise ValueError(named(str(error), error.number)) from None
+    counts = model.anomaly_counts
+    if number := counts.first_bad_row_number:
+        text, number = named(counts.first_bad_row, number), int(order[number - 1]) + 1
+        model.anomaly_counts = counts._replace(first_bad_row=text, first_bad_row_number=number)
+    return model
 
 
 def _warn_of_past_targets(model: OnlineModel, num_rows: int) -> None:
