@@ -135,7 +135,8 @@ def check_kind(rows: RowStream, target: Target) -> None:
         known = ", ".join(name for name in config_titles() if name.endswith("_classes"))
         advice = f", or choose one for them ({known} are for two)" if len(rows.classes) == 2 else ""
         raise ValueError(
-            f"{where}: --classes names {len(rows.classes)} classes, and {kind} predicts {what}; leave out the config{advice}"
+            f"{where}: --classes names {len(rows.classes)} classes, and {kind} predicts {what}; "
+            f"leave out the config{advice}"
         )
 
 

@@ -1,6 +1,5 @@
 """Inputs of an estimator as tensors: arrays, and frames with dates and categories, encoded as in the command line."""
 
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -29,25 +28,9 @@ def as_array(values: Tensor) -> Array:
     return result
 
 
-def is_mixed(X: Any) -> bool:
-    """Whether X is a frame with columns that are no numbers."""
-    return is_frame(X) and not has_numbers_only(X)
-
-
-def all_numbers(X: Any) -> Array:
-    """Numbers in X, shape (N, D): of a mixed frame, what each of its columns is taken for, without those of any text."""
-    if not is_mixed(X):
-        return np.asarray(X, dtype=np.float64)
-    parts, kinds = [np.empty((X.shape[0], 0))], frame_source(X).kinds
-    for name, cells in _raw(X).columns.items():
-        with suppress(CellError):
-            parts.append(fit_column(name, cells, ".", kinds.get(name)).encode(cells, "."))
-    return np.concatenate(parts, axis=1)
-
-
 def fit_frame(X: Any, rows: NDArray[np.int64]) -> Columns | None:
-    """What is to be made of the columns of a mixed frame by some of its rows; ``None`` where X is none."""
-    if not is_mixed(X):
+    """What is to be made of the columns of a frame by some rows; ``None`` where X is none, or has numbers only."""
+    if not is_frame(X) or has_numbers_only(X):
         return None
     raw, kinds = _raw(X).part(rows), frame_source(X).kinds
     columns = []
@@ -57,10 +40,8 @@ def fit_frame(X: Any, rows: NDArray[np.int64]) -> Columns | None:
             if name not in kinds and column.kind in ("category", "hashed"):
                 refuse_text(name, cells)
         except CellError as error:
-            problem = error.problem.partition(";")[0]
-            raise ValueError(
-                f"column {name} of X, row {rows[error.place] + 1}: {problem}; fix it, or leave it out"
-            ) from None
+            problem, row = error.problem.partition(";")[0], rows[error.place] + 1
+            raise ValueError(f"column {name} of X, row {row}: {problem}; fix it, or leave it out") from None
         columns.append(column)
     return tuple(columns)
 

@@ -1,10 +1,9 @@
 """Online ensembles with scikit-learn's interface: a regressor and a classifier."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from numbers import Integral
 from typing import Any, Self
 
@@ -22,16 +21,7 @@ from gp_ensembles.engine.input_checks import check_made
 from gp_ensembles.ensembles.presets import auto, auto_for
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget, LevelTarget, RealTarget, Target
-from gp_ensembles.estimators.inputs import (
-    Array,
-    Columns,
-    as_array,
-    as_tensor,
-    checked_inputs,
-    encoded_names,
-    fit_frame,
-    is_mixed,
-)
+from gp_ensembles.estimators.inputs import Array, Columns, as_array, as_tensor, checked_inputs, encoded_names, fit_frame
 from gp_ensembles.estimators.targets import checked_targets, filled, is_sorted
 from gp_ensembles.numerics.warn_caller import warn_caller
 from gp_ensembles.streaming import OnlineModel, StreamConfig
@@ -89,17 +79,6 @@ class _OnlineEstimator(ABC, BaseEstimator):
         rows = self._any_rows(X)  # first: it refuses an estimator without a model
         return self.model_.predict(rows)
 
-    def _learn_all(
-        self, X: Any, y: Tensor, new_model: Callable[[int, Columns | None], OnlineModel], *, has_labels: bool
-    ) -> None:
-        """Learn rows, in a random order where they are sorted; its first rows say what is made of a frame."""
-        order, num_warmup = np.arange(len(y)), _warm_up(self.warmup, len(y))
-        if self.spec is None and is_sorted(X, y, has_labels=has_labels):
-            order = check_random_state(self.random_state).permutation(len(y))
-        self.columns_ = columns = fit_frame(X, order[:num_warmup])
-        rows = X if columns is None else checked_inputs(self, X, columns, reset=True)
-        self.model_ = _fitted(new_model(num_warmup, columns), as_tensor(rows), y, order)
-
     def _model_of(self, spec: EnsembleSpec, num_warmup: int, columns: Columns | None) -> OnlineModel:
         seed = _seed(self.random_state)
         impute: Impute = "mean" if self.spec is None else "found"  # in any order no value is the last one before a row
@@ -110,9 +89,9 @@ class _OnlineEstimator(ABC, BaseEstimator):
 class OnlineRegressor(RegressorMixin, _OnlineEstimator):
     """Online ensemble of Bayesian basis expansions with scikit-learn's interface.
 
-    Rows are taken in the order of time; those of a ``fit`` without ``spec`` that are sorted by their target, as tables
-    often are, in a random order (one target only). The first ``warmup`` rows set scales and hyperparameters; the rest, and every later
-    ``partial_fit``, is learned at constant cost per row. Everything is in the units of the data. A missing input
+    Rows are taken in the order of time; those of a ``fit`` without ``spec`` that are sorted by their one target, as
+    tables often are, in a random order. The first ``warmup`` rows set scales and hyperparameters; the rest, and every
+    later ``partial_fit``, is learned at constant cost per row. Everything is in the units of the data. A missing input
     (NaN) is imputed (without ``spec`` by its mean), and a column that is constant in the warm-up rows wakes up when it
     first moves. Frames of pandas and polars may hold dates, categories and truth values, encoded as in the warm-up
     rows (see the page "Tables"). Several targets (N, O) share features and covariance.
@@ -153,9 +132,11 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
         """
         with _unchanged_by_errors(self):
             y, gaps = filled(y)
-            X, y = _checked_rows(self, X, y, y_numeric=True, multi_output=True)
+            rows, y = _checked_rows(self, X, y, y_numeric=True, multi_output=True)
             y = checked_targets(np.where(gaps, np.nan, y) if gaps is not None else y)
-            self._learn_all(X, as_tensor(y), partial(self._new_model, _num_outputs(y)), has_labels=False)
+            rows, order = _ordered(self, X, rows, as_tensor(y), has_labels=False)
+            model = self._new_model(_num_outputs(y), _warm_up(self.warmup, len(y)), self.columns_)
+            self.model_ = _fitted(model, as_tensor(rows), as_tensor(y), order)
         return self
 
     def partial_fit(self, X: Any, y: Any) -> Self:
@@ -347,10 +328,13 @@ class OnlineClassifier(ClassifierMixin, _OnlineEstimator):
             ValueError: If the data are malformed, fewer than ten rows, or of one class only.
         """
         with _unchanged_by_errors(self):
-            X, y = _checked_rows(self, X, y)
+            rows, y = _checked_rows(self, X, y)
             check_classification_targets(y)
             self.classes_ = np.unique(y)
-            self._learn_all(X, _codes(y, self.classes_), partial(self._new_model, self.classes_), has_labels=True)
+            codes = _codes(y, self.classes_)
+            rows, order = _ordered(self, X, rows, codes, has_labels=True)
+            model = self._new_model(self.classes_, _warm_up(self.warmup, len(y)), self.columns_)
+            self.model_ = _fitted(model, as_tensor(rows), codes, order)
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
@@ -426,31 +410,37 @@ def _unchanged_by_errors(estimator: _OnlineEstimator) -> Iterator[None]:
         raise
 
 
-def _checked_rows(estimator: _OnlineEstimator, X: Any, y: Any, **checks: bool) -> tuple[Any, Array]:
-    """Rows of a first fit with scikit-learn's checks; a mixed frame is encoded, and checked, later."""
-    if is_mixed(X):
-        return X, check_X_y(np.zeros((_num_rows(X), 1)), y, ensure_all_finite=_ANY, **checks)[1]
+def _checked_rows(estimator: _OnlineEstimator, X: Any, y: Any, **checks: bool) -> tuple[Array, Array]:
+    """Rows of a first fit with scikit-learn's checks; what is made of the columns of a frame is kept."""
+    estimator.columns_ = columns = fit_frame(X, np.arange(_warm_up(estimator.warmup, _num_rows(X))))
     found: tuple[Array, Array]
-    found = validate_data(estimator, X, y, dtype=np.float64, ensure_min_samples=2, ensure_all_finite=_ANY, **checks)
+    if columns is None:
+        found = validate_data(estimator, X, y, dtype=np.float64, ensure_min_samples=2, ensure_all_finite=_ANY, **checks)
+    else:
+        X = checked_inputs(estimator, X, columns, reset=True)
+        found = check_X_y(X, y, ensure_all_finite=_ANY, **checks)
     return found
 
 
+def _ordered(
+    estimator: _OnlineEstimator, X: Any, rows: Array, y: Tensor, *, has_labels: bool
+) -> tuple[Array, NDArray[np.int64]]:
+    """The order in which rows are learned, random for sorted ones, and the rows, a frame's encoded as its first are."""
+    if estimator.spec is not None or not is_sorted(as_tensor(rows), y, has_labels=has_labels):
+        return rows, np.arange(len(y))
+    order = check_random_state(estimator.random_state).permutation(len(y))
+    estimator.columns_ = columns = fit_frame(X, order[: _warm_up(estimator.warmup, len(y))])
+    return rows if columns is None else checked_inputs(estimator, X, columns, reset=True), order
+
+
 def _fitted(model: OnlineModel, X: Tensor, y: Tensor, order: NDArray[np.int64]) -> OnlineModel:
-    """The model after the user's rows in an order; its warm-up ends with them at the latest."""
-
-    def named(text: str, number: int) -> str:
-        return f"row {order[number - 1] + 1}".join(text.rsplit(f"row {number}", 1))
-
+    """The model after rows in an order; its warm-up ends with them at the latest. Errors name rows as given."""
     try:
         model.observe(X[order], y[order])
-        model = model if model.is_fitted else model.fit(X[order], y[order])
+        return model if model.is_fitted else model.fit(X[order], y[order])
     except IllegalRowError as error:
-        raise ValueError(named(str(error), error.number)) from None
-    counts = model.anomaly_counts
-    if number := counts.first_bad_row_number:
-        text, number = named(counts.first_bad_row, number), int(order[number - 1]) + 1
-        model.anomaly_counts = counts._replace(first_bad_row=text, first_bad_row_number=number)
-    return model
+        text, number = error.args
+        raise ValueError(f"row {order[number - 1] + 1}".join(text.rsplit(f"row {number}", 1))) from None
 
 
 def _warn_of_past_targets(model: OnlineModel, num_rows: int) -> None:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from sklearn.utils import column_or_1d
 from torch import Tensor
 
-from gp_ensembles.estimators.inputs import Array, all_numbers
+from gp_ensembles.estimators.inputs import Array
 from gp_ensembles.numerics.warn_caller import warn_caller
 
 
@@ -35,17 +35,16 @@ def checked_targets(y: Any) -> Array:
     return y
 
 
-def is_sorted(X: Any, y: Tensor, *, has_labels: bool) -> bool:
-    """Whether rows are sorted by targets y (N,), or grouped by labels, and no column of X is a clock; warns then.
+def is_sorted(X: Tensor, y: Tensor, *, has_labels: bool) -> bool:
+    """Whether rows are sorted by one target y (N,), or grouped by labels, and no column of X (N, D) is a clock; warns.
 
-    Such an order is not that of time: learned in it, each row would be new to all experts. X is an array (N, D) or a
-    mixed frame; several targets (N, O) never count as sorted.
+    Such an order is not that of time: learned in it, each row would be new to all experts.
     """
     seen = y[~y.isnan()] if y.ndim == 1 else y[:0]
     steps = seen.diff()
     is_grouped = int((steps != 0).sum()) == len(seen.unique()) - 1 > 0
     found = is_grouped and (has_labels or bool((steps >= 0).all() | (steps <= 0).all()))
-    if not found or any(map(_is_clock, all_numbers(X).T)):
+    if not found or any(map(_is_clock, X.T)):
         return False
     warn_caller(
         f"the {len(y)} rows are sorted by target and by no input, so they are not taken as a time series and are "
@@ -54,12 +53,10 @@ def is_sorted(X: Any, y: Tensor, *, has_labels: bool) -> bool:
     return True
 
 
-def _is_clock(column: Array) -> bool:
-    """Whether a column (N,) only rises or only falls, gaps aside, through N / 2 values or more: a category has fewer."""
-    seen = column[~np.isnan(column)]
-    before, after = seen[:-1], seen[1:]
-    is_monotone = (after >= before).all() or (after <= before).all()
-    return bool(is_monotone) and 2 * (1 + int((after != before).sum())) >= len(column)
+def _is_clock(column: Tensor) -> bool:
+    """Whether a column (N,) only rises or falls, gaps aside, through N / 2 values or more: categories have fewer."""
+    steps = column[~column.isnan()].diff()
+    return bool((steps >= 0).all() | (steps <= 0).all()) and 2 * (1 + int((steps != 0).sum())) >= len(column)
 
 
 def _numbers(y: Array) -> Array:

@@ -36,15 +36,7 @@ class IllegalRow(NamedTuple):
 
 
 class IllegalRowError(ValueError):
-    """A row that cannot be learned is refused.
-
-    Attributes:
-        number: The number of the row in the message.
-    """
-
-    def __init__(self, message: str, number: int) -> None:
-        super().__init__(message, number)
-        self.number = number
+    """A row that cannot be learned is refused: in its arguments the message, and the number of the row there."""
 
     def __str__(self) -> str:
         return str(self.args[0])
