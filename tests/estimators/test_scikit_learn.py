@@ -3,6 +3,7 @@
 import itertools
 import pickle
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -324,14 +325,14 @@ def test_a_refused_row_of_a_sorted_table_is_named_as_it_was_given():
         spoiled[row, 1] = code
         for warmup in (20, 1000):
             model = OnlineRegressor(warmup=warmup, random_state=0, on_bad_row="refuse")
-            refused(ValueError, rf"'column 1' is .* row {row + 1}\b", lambda: model.fit(spoiled, y))
+            refused(ValueError, rf"'column 1' is .*\brow {row + 1}\b", partial(model.fit, spoiled, y))
 
 
 def test_text_is_no_target_of_a_regressor():
     X, y = table(40)
     model, text = OnlineRegressor(light, warmup=30, random_state=0).fit(X, y), ["a"] * 40
     for method in (model.fit, model.partial_fit, OnlineRegressor(light).partial_fit, model.log_prob):
-        refused(ValueError, "y must be numbers .*'a'.*; for classes use OnlineClassifier", lambda: method(X, text))
+        refused(ValueError, "y must be numbers .*'a'.*; for classes use OnlineClassifier", partial(method, X, text))
 
 
 @pytest.mark.slow
