@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
@@ -28,7 +27,7 @@ def as_array(values: Tensor) -> Array:
     return result
 
 
-def fit_frame(X: Any, rows: NDArray[np.int64]) -> Columns | None:
+def fit_frame(X: Any, rows: Array) -> Columns | None:
     """What is to be made of the columns of a frame by some rows; ``None`` where X is none, or has numbers only."""
     if not is_frame(X) or has_numbers_only(X):
         return None

@@ -422,18 +422,16 @@ def _checked_rows(estimator: _OnlineEstimator, X: Any, y: Any, **checks: bool) -
     return found
 
 
-def _ordered(
-    estimator: _OnlineEstimator, X: Any, rows: Array, y: Tensor, *, has_labels: bool
-) -> tuple[Array, NDArray[np.int64]]:
+def _ordered(est: _OnlineEstimator, X: Any, rows: Array, y: Tensor, *, has_labels: bool) -> tuple[Array, Array]:
     """The order in which rows are learned, random for sorted ones, and the rows, a frame's encoded as its first are."""
-    if estimator.spec is not None or not is_sorted(as_tensor(rows), y, has_labels=has_labels):
+    if est.spec is not None or not is_sorted(as_tensor(rows), y, has_labels=has_labels):
         return rows, np.arange(len(y))
-    order = check_random_state(estimator.random_state).permutation(len(y))
-    estimator.columns_ = columns = fit_frame(X, order[: _warm_up(estimator.warmup, len(y))])
-    return rows if columns is None else checked_inputs(estimator, X, columns, reset=True), order
+    order = check_random_state(est.random_state).permutation(len(y))
+    est.columns_ = columns = fit_frame(X, order[: _warm_up(est.warmup, len(y))])
+    return rows if columns is None else checked_inputs(est, X, columns, reset=True), order
 
 
-def _fitted(model: OnlineModel, X: Tensor, y: Tensor, order: NDArray[np.int64]) -> OnlineModel:
+def _fitted(model: OnlineModel, X: Tensor, y: Tensor, order: Array) -> OnlineModel:
     """The model after rows in an order; its warm-up ends with them at the latest. Errors name rows as given."""
     try:
         model.observe(X[order], y[order])

@@ -62,6 +62,7 @@ def _is_clock(column: Tensor) -> bool:
 def _numbers(y: Array) -> Array:
     """Targets as float64; a ``ValueError`` where they are text."""
     try:
-        return (y.astype(object) if y.dtype.kind == "U" else y).astype(np.float64)
+        values: Array = (y.astype(object) if y.dtype.kind == "U" else y).astype(np.float64)
     except ValueError as error:
         raise ValueError(f"y must be numbers ({error}); for classes use OnlineClassifier") from None
+    return values
