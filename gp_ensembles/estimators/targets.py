@@ -26,13 +26,13 @@ def filled(y: Any) -> tuple[Any, NDArray[np.bool_] | None]:
 
 def checked_targets(y: Any) -> Array:
     """Targets (N,) or (N, O) as numbers; a column (N, 1) becomes (N,), as a vector is what is meant."""
-    y = _numbers(np.asarray(y))
-    if y.ndim == 2 and y.shape[1] == 1:
-        column: Array = column_or_1d(y, warn=True)
+    values = _numbers(np.asarray(y))
+    if values.ndim == 2 and values.shape[1] == 1:
+        column: Array = column_or_1d(values, warn=True)
         return column
-    if y.ndim not in (1, 2):
-        raise ValueError(f"y must have shape (N,) or (N, O), got {y.shape}")
-    return y
+    if values.ndim not in (1, 2):
+        raise ValueError(f"y must have shape (N,) or (N, O), got {values.shape}")
+    return values
 
 
 def is_sorted(X: Tensor, y: Tensor, *, has_labels: bool) -> bool:
