@@ -133,9 +133,10 @@ def check_kind(rows: RowStream, target: Target) -> None:
     if rows.classes is not None and target.num_labels != len(rows.classes):
         what = "numbers" if target.num_labels is None else f"{target.num_labels} classes"
         known = ", ".join(name for name in config_titles() if name.endswith("_classes"))
+        advice = f", or choose one for them ({known} are for two)" if len(rows.classes) == 2 else ""
         raise ValueError(
-            f"{where}: --classes names {len(rows.classes)} classes, and {kind} predicts {what}; leave out the config, "
-            f"or choose one for them ({known} are for two)"
+            f"{where}: --classes names {len(rows.classes)} classes, and {kind} predicts {what}; "
+            f"leave out the config{advice}"
         )
 
 

@@ -27,11 +27,11 @@ def as_array(values: Tensor) -> Array:
     return result
 
 
-def fit_frame(X: Any, num_rows: int) -> Columns | None:
-    """What is to be made of the columns of a frame; ``None`` where X is none, or has numbers only."""
+def fit_frame(X: Any, rows: Array) -> Columns | None:
+    """What is to be made of the columns of a frame by some rows; ``None`` where X is none, or has numbers only."""
     if not is_frame(X) or has_numbers_only(X):
         return None
-    raw, kinds = _raw(X).part(slice(0, num_rows)), frame_source(X).kinds
+    raw, kinds = _raw(X).part(rows), frame_source(X).kinds
     columns = []
     for name, cells in raw.columns.items():
         try:
@@ -39,8 +39,8 @@ def fit_frame(X: Any, num_rows: int) -> Columns | None:
             if name not in kinds and column.kind in ("category", "hashed"):
                 refuse_text(name, cells)
         except CellError as error:
-            problem = error.problem.partition(";")[0]
-            raise ValueError(f"column {name} of X, row {error.place + 1}: {problem}; fix it, or leave it out") from None
+            problem, row = error.problem.partition(";")[0], rows[error.place] + 1
+            raise ValueError(f"column {name} of X, row {row}: {problem}; fix it, or leave it out") from None
         columns.append(column)
     return tuple(columns)
 

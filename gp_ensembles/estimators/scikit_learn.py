@@ -25,6 +25,7 @@ from gp_ensembles.estimators.inputs import Array, Columns, as_array, as_tensor, 
 from gp_ensembles.estimators.targets import checked_targets, filled, is_sorted
 from gp_ensembles.numerics.warn_caller import warn_caller
 from gp_ensembles.streaming import OnlineModel, StreamConfig
+from gp_ensembles.streaming.checks import IllegalRowError
 from gp_ensembles.streaming.config import Impute, OnBadRow
 from gp_ensembles.streaming.forecasting.forecast import Forecast
 from gp_ensembles.streaming.joint import joint_covariance
@@ -88,9 +89,9 @@ class _OnlineEstimator(ABC, BaseEstimator):
 class OnlineRegressor(RegressorMixin, _OnlineEstimator):
     """Online ensemble of Bayesian basis expansions with scikit-learn's interface.
 
-    Rows are taken in the order of time; those of a ``fit`` without ``spec`` that are sorted by their target, as tables
-    often are, in a random order. The first ``warmup`` rows set scales and hyperparameters; the rest, and every later
-    ``partial_fit``, is learned at constant cost per row. Everything is in the units of the data. A missing input
+    Rows are taken in the order of time; those of a ``fit`` without ``spec`` that are sorted by their one target, as
+    tables often are, in a random order. The first ``warmup`` rows set scales and hyperparameters; the rest, and every
+    later ``partial_fit``, is learned at constant cost per row. Everything is in the units of the data. A missing input
     (NaN) is imputed (without ``spec`` by its mean), and a column that is constant in the warm-up rows wakes up when it
     first moves. Frames of pandas and polars may hold dates, categories and truth values, encoded as in the warm-up
     rows (see the page "Tables"). Several targets (N, O) share features and covariance.
@@ -103,7 +104,7 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
             :class:`OnlineClassifier`.
         warmup: Rows for scales and hyperparameters. With ``partial_fit`` alone, rows are kept until that many have
             come, and meanwhile predictions are the running mean and variance of the targets.
-        random_state: Seed, random state or ``None``, as in scikit-learn.
+        random_state: Seed, random state or ``None``, as in scikit-learn; also of the order of sorted rows.
         on_bad_row: What becomes of a number that cannot be learned, such as an overflow code, as in
             :class:`~gp_ensembles.streaming.StreamConfig`; ``model_.anomaly_counts`` says how many there were.
 
@@ -131,10 +132,11 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
         """
         with _unchanged_by_errors(self):
             y, gaps = filled(y)
-            X, y = _checked_rows(self, X, y, y_numeric=True, multi_output=True)
+            rows, y = _checked_rows(self, X, y, y_numeric=True, multi_output=True)
             y = checked_targets(np.where(gaps, np.nan, y) if gaps is not None else y)
+            rows, order = _ordered(self, X, rows, as_tensor(y), has_labels=False)
             model = self._new_model(_num_outputs(y), _warm_up(self.warmup, len(y)), self.columns_)
-            self.model_ = _fitted(model, X, as_tensor(y), any_order=self.spec is None)
+            self.model_ = _fitted(model, as_tensor(rows), as_tensor(y), order)
         return self
 
     def partial_fit(self, X: Any, y: Any) -> Self:
@@ -148,9 +150,9 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
             ValueError: If the data are malformed; nothing is learned then.
         """
         first = not self.__sklearn_is_fitted__()
-        columns = fit_frame(X, _num_rows(X)) if first else self.columns_
+        columns = fit_frame(X, np.arange(_num_rows(X))) if first else self.columns_
         X = checked_inputs(self, X, columns, reset=first)
-        y = checked_targets(np.asarray(y, dtype=np.float64))
+        y = checked_targets(y)
         model = self._new_model(_num_outputs(y), self.warmup, columns) if first else self.model_
         model.observe(as_tensor(X), as_tensor(y))
         self.model_, self.columns_ = model, columns
@@ -261,7 +263,7 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
     def log_prob(self, X: Any, y: Any) -> Array:
         """Log predictive densities of targets (N,) or (N, O), of that shape, in nats; NaN where y is."""
         distribution = self._predicted(X)
-        targets = as_tensor(checked_targets(np.asarray(y, dtype=np.float64)))
+        targets = as_tensor(checked_targets(y))
         if targets.shape != distribution.mean.shape:
             raise ValueError(f"y must have shape {tuple(distribution.mean.shape)}, got {tuple(targets.shape)}")
         return as_array(distribution.log_prob(targets.to(distribution.mean)))
@@ -326,11 +328,13 @@ class OnlineClassifier(ClassifierMixin, _OnlineEstimator):
             ValueError: If the data are malformed, fewer than ten rows, or of one class only.
         """
         with _unchanged_by_errors(self):
-            X, y = _checked_rows(self, X, y)
+            rows, y = _checked_rows(self, X, y)
             check_classification_targets(y)
             self.classes_ = np.unique(y)
+            codes = _codes(y, self.classes_)
+            rows, order = _ordered(self, X, rows, codes, has_labels=True)
             model = self._new_model(self.classes_, _warm_up(self.warmup, len(y)), self.columns_)
-            self.model_ = _fitted(model, X, _codes(y, self.classes_), any_order=self.spec is None)
+            self.model_ = _fitted(model, as_tensor(rows), codes, order)
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
@@ -351,7 +355,7 @@ class OnlineClassifier(ClassifierMixin, _OnlineEstimator):
         labels = np.unique(column_or_1d(classes)) if first else self.classes_
         if classes is not None and not np.array_equal(np.unique(column_or_1d(classes)), labels):
             raise ValueError(f"classes were {labels.tolist()} in the first call to partial_fit, now they are others")
-        columns = fit_frame(X, _num_rows(X)) if first else self.columns_
+        columns = fit_frame(X, np.arange(_num_rows(X))) if first else self.columns_
         X, y = check_X_y(checked_inputs(self, X, columns, reset=first), y, ensure_all_finite=_ANY)
         check_classification_targets(y)
         codes = _codes(y, labels)
@@ -408,7 +412,7 @@ def _unchanged_by_errors(estimator: _OnlineEstimator) -> Iterator[None]:
 
 def _checked_rows(estimator: _OnlineEstimator, X: Any, y: Any, **checks: bool) -> tuple[Array, Array]:
     """Rows of a first fit with scikit-learn's checks; what is made of the columns of a frame is kept."""
-    estimator.columns_ = columns = fit_frame(X, _warm_up(estimator.warmup, _num_rows(X)))
+    estimator.columns_ = columns = fit_frame(X, np.arange(_warm_up(estimator.warmup, _num_rows(X))))
     found: tuple[Array, Array]
     if columns is None:
         found = validate_data(estimator, X, y, dtype=np.float64, ensure_min_samples=2, ensure_all_finite=_ANY, **checks)
@@ -418,14 +422,23 @@ def _checked_rows(estimator: _OnlineEstimator, X: Any, y: Any, **checks: bool) -
     return found
 
 
-def _fitted(model: OnlineModel, X: Array, y: Tensor, *, any_order: bool) -> OnlineModel:
-    """The model after these rows; its warm-up ends with them at the latest."""
-    rows = as_tensor(X)
-    if any_order and is_sorted(rows, y, has_labels=model.config.ensemble.target.num_labels is not None):
-        order = torch.from_numpy(np.random.default_rng(0).permutation(len(y)))
-        rows, y = rows[order], y[order]
-    model.observe(rows, y)
-    return model if model.is_fitted else model.fit(rows, y)
+def _ordered(est: _OnlineEstimator, X: Any, rows: Array, y: Tensor, *, has_labels: bool) -> tuple[Array, Array]:
+    """The order in which rows are learned, random for sorted ones, and the rows, a frame's encoded as its first are."""
+    if est.spec is not None or not is_sorted(as_tensor(rows), y, has_labels=has_labels):
+        return rows, np.arange(len(y))
+    order = check_random_state(est.random_state).permutation(len(y))
+    est.columns_ = columns = fit_frame(X, order[: _warm_up(est.warmup, len(y))])
+    return rows if columns is None else checked_inputs(est, X, columns, reset=True), order
+
+
+def _fitted(model: OnlineModel, X: Tensor, y: Tensor, order: Array) -> OnlineModel:
+    """The model after rows in an order; its warm-up ends with them at the latest. Errors name rows as given."""
+    try:
+        model.observe(X[order], y[order])
+        return model if model.is_fitted else model.fit(X[order], y[order])
+    except IllegalRowError as error:
+        text, number = error.args
+        raise ValueError(f"row {order[number - 1] + 1}".join(text.rsplit(f"row {number}", 1))) from None
 
 
 def _warn_of_past_targets(model: OnlineModel, num_rows: int) -> None:

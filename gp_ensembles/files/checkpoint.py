@@ -55,6 +55,8 @@ def write_checkpoint(path: Path, kind: Kind, content: dict[str, Any]) -> None:
 
 def read_checkpoint(path: Path, kind: Kind) -> dict[str, Any]:
     """The content that :func:`write_checkpoint` has written."""
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist; {kind.advice}")
     if path.is_dir():
         raise ValueError(f"{path} is a folder; {kind.advice}")
     with path.open("rb") as file:

@@ -35,10 +35,17 @@ class IllegalRow(NamedTuple):
         return f"{name!r} is {self.problem.format(row=number)}"
 
 
+class IllegalRowError(ValueError):
+    """A row that cannot be learned is refused: in its arguments the message, and the number of the row there."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 def refuse(wrong: IllegalRow | None, first_row: int, feature_names: Sequence[str] | None) -> None:
     """Raise a ``ValueError`` if there is a row that cannot be learned."""
     if wrong is not None:
-        raise ValueError(wrong.message(first_row, feature_names))
+        raise IllegalRowError(wrong.message(first_row, feature_names), first_row + wrong.row)
 
 
 class Arrived(NamedTuple):

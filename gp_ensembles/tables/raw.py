@@ -42,7 +42,7 @@ class RawRows(NamedTuple):
         """Number of rows B."""
         return len(next(iter(self.columns.values()))) if self.columns else 0
 
-    def part(self, rows: slice) -> "RawRows":
+    def part(self, rows: slice | NDArray[np.int64]) -> "RawRows":
         """Some of the rows."""
         columns = {name: cells[rows] for name, cells in self.columns.items()}
         return RawRows(columns, None if self.lines is None else self.lines[rows])

@@ -130,7 +130,8 @@ def test_classes_by_name_are_told_how_to_be_run_and_have_the_bits_of_their_numbe
     assert found[0] == expected[0].replace("p0,p1", "p_no,p_yes")
     assert found[1:] == expected[1:]
     assert summary_of(place / "out")["classes"] == ["no", "yes"]
-    refused(stream(place, classes="no,yes,perhaps"), "--classes names 3 classes, and BinaryTarget predicts 2 classes")
+    three = "--classes names 3 classes, and BinaryTarget predicts 2 classes; leave out the config\n"
+    refused(stream(place, classes="no,yes,perhaps"), three)
     refused(stream(place, "real", classes="no,yes"), "leave out the config, or choose one for them (die_gp_classes, ")
 
 

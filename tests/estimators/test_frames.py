@@ -49,6 +49,17 @@ def test_a_frame_is_predicted_as_the_numbers_made_by_hand(library):
     assert clone(ours).fit(given[:80], y[:80]).n_features_in_ == 4
 
 
+@pytest.mark.slow
+def test_categories_of_a_table_sorted_by_them_are_all_known():
+    """The first rows of a sorted table hold one level only: an encoder made of them would not tell the others apart."""
+    site, row = np.repeat([f"g{level}" for level in range(6)], 20), np.arange(120)
+    X = pd.DataFrame({"site": site, "wind": np.random.default_rng(0).normal(size=120)})
+    with pytest.warns(UserWarning, match="sorted by target"):
+        model = OnlineRegressor(warmup=40, random_state=0).fit(X, row // 20 + 1e-6 * row)
+    asked = pd.DataFrame({"site": np.unique(site), "wind": np.zeros(6)})
+    np.testing.assert_allclose(model.predict(asked), np.arange(6), atol=0.2)
+
+
 def test_what_is_wrong_is_named():
     X, y = frame()
     notes = X.assign(note=[f"note {row}" for row in range(NUM)])

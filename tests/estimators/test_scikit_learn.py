@@ -3,6 +3,7 @@
 import itertools
 import pickle
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -305,11 +306,33 @@ def test_rows_are_sorted_by_targets_that_no_clock_explains():
     gaps[[0, 5]] = torch.nan
     for y in (rising, -rising, gaps):
         assert is_sorted(X, y, has_labels=False)
-        assert not is_sorted(torch.cat([X, clock.unsqueeze(-1)], -1), y, has_labels=False)
+        for time in (clock, -clock, clock.div(2).floor(), torch.where(clock == 3, torch.nan, clock)):  # ties, a gap
+            assert not is_sorted(torch.cat([X, time.unsqueeze(-1)], -1), y, has_labels=False)
+        for cause in (clock > 4, clock.div(3).floor(), torch.where(clock > 3, torch.nan, clock)):  # none is a clock
+            assert is_sorted(torch.cat([X, cause.double().unsqueeze(-1)], -1), y, has_labels=False)
     assert is_sorted(X, groups, has_labels=True)
     for y in (groups, X[:, 0], 0 * clock, torch.stack([rising, rising], -1)):
         assert not is_sorted(X, y, has_labels=False)
     assert not is_sorted(X, groups.roll(1), has_labels=True)
+
+
+@pytest.mark.filterwarnings("ignore:the 40 rows are sorted")
+def test_a_refused_row_of_a_sorted_table_is_named_as_it_was_given():
+    X, y = table(40)
+    X, y = X[y.argsort()], np.sort(y)
+    for row, code in ((7, 1e200), (30, np.inf)):
+        spoiled = X.copy()
+        spoiled[row, 1] = code
+        for warmup in (20, 1000):
+            model = OnlineRegressor(warmup=warmup, random_state=0, on_bad_row="refuse")
+            refused(ValueError, rf"'column 1' is .*\brow {row + 1}\b", partial(model.fit, spoiled, y))
+
+
+def test_text_is_no_target_of_a_regressor():
+    X, y = table(40)
+    model, text = OnlineRegressor(light, warmup=30, random_state=0).fit(X, y), ["a"] * 40
+    for method in (model.fit, model.partial_fit, OnlineRegressor(light).partial_fit, model.log_prob):
+        refused(ValueError, "y must be numbers .*'a'.*; for classes use OnlineClassifier", partial(method, X, text))
 
 
 @pytest.mark.slow

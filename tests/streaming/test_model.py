@@ -386,6 +386,8 @@ def test_copies_pickles_and_damaged_files(tmp_path):
     (tmp_path / "text.pt").write_text("hello")
     refused(ValueError, "not a readable checkpoint", lambda: OnlineModel.load(tmp_path / "text.pt"))
     refused(ValueError, "is a folder; give what OnlineModel", lambda: OnlineModel.load(tmp_path))
+    missing = tmp_path / "nothing.pt"
+    refused(FileNotFoundError, "nothing.pt does not exist; give what OnlineModel", lambda: OnlineModel.load(missing))
     content = model.content()
     content["objects"] = content["objects"].replace("GaussianExpert", "Stranger")
     write_checkpoint(tmp_path / "other.pt", Kind("gp_ensembles model", KIND.version, "a model", ""), content)
