@@ -358,7 +358,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         """A copy with hyperparameters and transforms of its own; rows, which nobody changes, are shared."""
         return copy.deepcopy(self, {id(part): part for part in (self.data, self._fantasies) if part is not None})
 
-    def load_state_dict(
+    def load_state_dict(  # type: ignore[override]  # BoTorch's order
         self, state_dict: Mapping[str, Any], strict: bool = True, keep_transforms: bool = True, assign: bool = False
     ) -> Any:
         """Load hyperparameters and transforms, kept or not: the rows, as they were given, are learned with them."""

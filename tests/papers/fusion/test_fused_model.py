@@ -256,7 +256,9 @@ def test_models_that_learn_their_experts_weigh_their_draws(data, kind):
     single = copy.deepcopy(ours).float().posterior(at.float())
     torch.testing.assert_close(single.mean.double(), ours.posterior(at).mean, rtol=1e-3, atol=1e-3)
     with pytest.raises(UnsupportedError, match="leave noise= out"):
-        ours.condition_on_observations(new_X.unsqueeze(0), new_y[:1], noise=torch.ones_like(new_y[0])).posterior(X)
+        ours.condition_on_observations(new_X.unsqueeze(0), new_y[:1], noise=torch.ones_like(new_y[0]))
+    with pytest.raises(UnsupportedError, match="not built from a data set"):
+        FusedModel.construct_inputs(None)
     with pytest.raises(UnsupportedError, match="observation_noise=True"):
         ours.posterior(at, observation_noise=torch.ones_like(at))
 
