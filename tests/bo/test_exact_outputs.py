@@ -323,5 +323,5 @@ def test_thompson_sampling_goes_to_the_maximum():
         with pytest.raises(ValueError, match="finite bounds"):
             thompson(model, bad)
     for several in (make(2), exact_ensemble(X.expand(2, -1, -1), Y.expand(2, -1, -1))):
-        with pytest.raises(UnsupportedError, match="of one output and data set"):
+        with pytest.raises(UnsupportedError, match="takes one output and data set"):
             thompson(several, UNIT)

@@ -55,11 +55,14 @@ def test_what_other_pages_claim_stands_in_the_scores():
     assert min(found.ahead.values()) > -0.02
     assert "best log score on most" in index
     assert sum(ahead > 0 for ahead in found.ahead.values()) > len(sets) / 2
-    deep = beside_rivals(results, "deep")
-    assert "`deep` level with the best rival or ahead on each of them, best of all methods on 31" in index
-    assert min(deep.ahead.values()) > -0.001
+    deep = [ahead for ahead in beside_rivals(results, "deep").ahead.values() if not math.isnan(ahead)]
+    assert (
+        "`deep` level with the best rival or ahead on each of the 28 it was run on, best of all methods on 22" in index
+    )
+    assert len(deep) == 28
+    assert min(deep) > -0.001
     best = [name for name in sets if max(methods, key=lambda method: results.mean("log_score", name, method)) == "deep"]
-    assert len(best) == 31
+    assert len(best) == 22
     (least, most) = re.findall(r"intervals of 90 % cover ([\d.]+) to ([\d.]+) %", index)[0]
     assert f"{100 * min(found.coverage.values()):.1f}" == least
     assert f"{100 * max(found.coverage.values()):.1f}" == most
