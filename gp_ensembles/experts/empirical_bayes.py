@@ -204,8 +204,7 @@ def search_starts(
     first = _FIRST_SEARCH._replace(max_iterations=min(most_steps, _FIRST_SEARCH.max_iterations))
     start, missing = get_vectors(expert), torch.nan * X.new_empty(X.shape[1])
     rows = slice(None) if num_rows is None or len(y) <= num_rows else _consecutive(y, num_rows)
-    pull = start_precision * len(y[rows]) / len(y)  # as heavy against these rows as against all
-    best, found = start, None
+    best, found, pull = start, None, start_precision * len(y[rows]) / len(y)  # as heavy as against all rows
     something = len(y) * (_WORTH - 0.5 - 0.5 * (2 * torch.pi * y.square().mean()).log())  # more than if all were noise
     shorter = [scales / share for share in _SHORTER for scales in length_scales] if expert.traits.is_real else []
     for number, scales in enumerate((missing, *length_scales, *shorter)):
