@@ -197,13 +197,14 @@ def _resume(values: Namespace) -> int:
         print(resume_series(request(values), values.checkpoint, output, values.device, values.skip_seen))
         return 0
     check_started(values.checkpoint)
+    # Its tables, and perhaps its checkpoint, were about to be put in their places when it was killed.
+    is_completed = values.format == "table" and complete(values.out)
     values.checkpoint = checkpoint_of(values.checkpoint)
     if values.format != "table":
         session = LineSession.load(values.checkpoint)
         if values.window is not None:
             session.set_window(values.window)
         return answer_lines(session, request(values), values)
-    is_completed = complete(values.out)  # its tables were about to be put in their places when it was killed
     stopped = load_checkpoint(values.checkpoint, device=values.device)
     rows = request(values).reopen(stopped.encoder)
     if not rows.has_target:
