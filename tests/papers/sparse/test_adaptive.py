@@ -145,6 +145,7 @@ def test_the_kernel_mean_and_likelihood_may_be_given() -> None:
     assert torch.equal(found.model.covar_module.base_kernel.lengthscale, held[0].base_kernel.lengthscale)
 
 
+@pytest.mark.filterwarnings("ignore:the fit explains")  # of few rows, rightly
 def test_few_rows_have_a_constant_mean() -> None:
     X, y = make_data(20)
     found = choose(X, y)
