@@ -17,7 +17,6 @@ from torch import Tensor
 from gp_ensembles.numerics.warn_caller import warn_caller
 
 _EXPLAINED = 0.03  # of the targets' variance, which noise hardly leaves to a function by chance
-_FEW = 300  # rows: of more, chance explains next to nothing, and bounds of searches that ended early say too little
 _FILLED = 0.1  # of the unit interval, by columns of inputs that are taken as they are
 
 
@@ -177,7 +176,6 @@ def is_flat(Y: Tensor) -> bool:
 def warn_of_noise(noise: Tensor, Y: Tensor, *, is_chance: bool = False) -> None:
     r"""Warn of a fit whose noise variances are next to all of that of targets (\*b, n), shape (\*b), or of chance."""
     share = float((1 - noise.detach() / Y.var(-1)).min())
-    is_chance = is_chance and Y.shape[-1] <= _FEW
     if share < _EXPLAINED or is_chance:
         as_much = ", no more than chance may," if is_chance else ","
         warn_caller(

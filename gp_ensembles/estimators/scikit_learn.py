@@ -437,8 +437,8 @@ def _fitted(model: OnlineModel, X: Tensor, y: Tensor, order: Array) -> OnlineMod
         model.observe(X[order], y[order])
         return model if model.is_fitted else model.fit(X[order], y[order])
     except IllegalRowError as error:
-        text, number = error.args
-        raise ValueError(f"row {order[number - 1] + 1}".join(text.rsplit(f"row {number}", 1))) from None
+        wrong, first_row, names = error.args
+        raise IllegalRowError(wrong._replace(row=int(order[first_row + wrong.row - 1])), 1, names) from None
 
 
 def _warn_of_past_targets(model: OnlineModel, num_rows: int) -> None:

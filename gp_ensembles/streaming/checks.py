@@ -36,16 +36,16 @@ class IllegalRow(NamedTuple):
 
 
 class IllegalRowError(ValueError):
-    """A row that cannot be learned is refused: in its arguments the message, and the number of the row there."""
+    """A row that cannot be learned is refused; its arguments are those of :meth:`IllegalRow.message`."""
 
     def __str__(self) -> str:
-        return str(self.args[0])
+        return IllegalRow.message(*self.args)
 
 
 def refuse(wrong: IllegalRow | None, first_row: int, feature_names: Sequence[str] | None) -> None:
     """Raise a ``ValueError`` if there is a row that cannot be learned."""
     if wrong is not None:
-        raise IllegalRowError(wrong.message(first_row, feature_names), first_row + wrong.row)
+        raise IllegalRowError(wrong, first_row, feature_names)
 
 
 class Arrived(NamedTuple):

@@ -156,11 +156,11 @@ def _warn_of_gap(model: SparseModel) -> None:
 
 @torch.no_grad()
 def _is_chance(model: SparseModel) -> bool:
-    """Whether pure noise is not refused: a likelihood ratio test with all hyperparameters (Wilks, 1938)."""
+    """Whether a likelihood ratio test (Wilks, 1938) with all hyperparameters, by the upper bound, keeps pure noise."""
     y = model.train_y
     plain = -0.5 * len(y) * (2 * math.pi * math.e * y.var(unbiased=False)).log()
     free = sum(p.numel() for name, p in model.named_parameters() if p.requires_grad and name != "knots")
-    gain = model.objective() - model.log_priors() - plain  # pure noise has a mean and a variance, too
+    gain = model.upper_bound() - plain  # pure noise has a mean and a variance, too
     return float(chi2.sf(2 * float(gain), max(free - 2, 1))) > _LEVEL
 
 
