@@ -169,7 +169,8 @@ def is_flat(Y: Tensor) -> bool:
     """Whether all observations (n,) are equal: then there is nothing to fit to, of which this warns."""
     flat = bool((Y[:1] == Y).all())
     if flat:
-        warn_caller(f"all {Y.shape[0]} observations are {float(Y[0]):g}: nothing to fit, priors only", InputDataWarning)
+        words = "there is nothing to fit to, and hyperparameters stay at the modes of their priors"
+        warn_caller(f"all {Y.shape[0]} observations are {float(Y[0]):g}: {words}", InputDataWarning)
     return flat
 
 
@@ -177,7 +178,7 @@ def warn_of_noise(noise: Tensor, Y: Tensor, *, is_chance: bool = False) -> None:
     r"""Warn of a fit whose noise variances are next to all of that of targets (\*b, n), shape (\*b), or of chance."""
     share = float((1 - noise.detach() / Y.var(-1)).min())
     if share < _EXPLAINED or is_chance:
-        as_much = ", no more than chance may," if is_chance else ","
+        as_much = ", no more than chance could;" if is_chance else ","
         warn_caller(
             f"the fit explains {max(share, 0.0):.1%} of the variance of the targets{as_much} the rest is noise to it: "
             f"if there is a function of these inputs, it needs more rows, or a kernel or a start of your own"

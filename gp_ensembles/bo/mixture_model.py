@@ -45,7 +45,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
     selected: Callable[[list[int]], Self]  # the model of some of its outputs: models of several have it
     move_others: Callable[[Callable[[Tensor], Tensor]], None] | None = None  # moves what is no part of a module
     is_normal = False  # whether a mixture of one component is given as the normal posterior that it is
-    own_noise_only: str | None = None  # why known noise is refused, if it is
+    why_no_known_noise: str | None = None  # what is said where known noise is refused
     members: int | None = None  # how many normal posteriors of equal weight stand for the mixture
     _cache: Any = None  # what is computed from the rows and the parameters
     _in_double: tuple[str, ...] = ()  # buffers of double precision, whatever that of the rows
@@ -285,8 +285,8 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         r"""The model after rows that differ over a batch, (\*t, n, D) and (\*y, n, O); this one stays as it is."""
         if self.members is not None:
             raise UnsupportedError("members take no fantasies: their weights could not move; build with members=None")
-        if self.own_noise_only is not None and rows.noise is not None:
-            raise UnsupportedError(self.own_noise_only)
+        if self.why_no_known_noise is not None and rows.noise is not None:
+            raise UnsupportedError(self.why_no_known_noise)
         other = self._sibling()
         other._fantasies = rows if self._fantasies is None else self._fantasies.followed_by(rows)
         other._is_fantasy = True

@@ -97,7 +97,7 @@ class EnsembleModel(MixtureModel):
     ) -> None:
         data = check_training_data(train_X, train_Y, train_Yvar)
         if data.X.ndim > 2 or data.Y.shape[-1] > 1 or train_Yvar is not None:
-            raise UnsupportedError("it has one data set, one output and inferred noise; use ExactEnsembleModel")
+            raise UnsupportedError("EnsembleModel has one data set, one output, no train_Yvar; use ExactEnsembleModel")
         check_input_transform(input_transform)
         outcomes = Standardize(m=1) if isinstance(outcome_transform, _DefaultType) else outcome_transform
         ensemble = _RANDOM_FEATURES if ensemble is None else ensemble

@@ -16,7 +16,9 @@ from gp_ensembles.streaming.config import OnBadRow, StreamConfig
 
 FARTHEST = 1e6  # warm-up deviations beyond which a number is taken for a mistake
 LARGEST = 1e150  # larger numbers cannot be squared
-_TENSOR = "{0} must be a floating point tensor; use torch.as_tensor({0}, dtype=torch.float64), frames by {0}.to_numpy()"
+_TENSOR = (
+    "{0} must be a floating point tensor; use torch.as_tensor({0}, dtype=torch.float64), of a frame {0}.to_numpy()"
+)
 
 
 class IllegalRow(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, final
 
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
-from botorch.acquisition.analytic import _log_ei_helper
+from botorch.acquisition.analytic import _log_ei_helper  # private, as of BoTorch 0.18
 from botorch.models.fully_bayesian import FullyBayesianSingleTaskGP, SaasFullyBayesianSingleTaskGP
 from botorch.utils.sampling import draw_sobol_samples
 from torch import Tensor

@@ -222,7 +222,7 @@ def test_bad_training_data_are_refused():
         (InputDataError, "there is no observation", (X[:0], Y[:0])),
         (InputDataError, "alike", (X, Y.float())),
         (InputDataError, "must be positive", (X, Y, torch.zeros_like(Y))),
-        (UnsupportedError, "inferred noise", (X, Y, torch.ones_like(Y))),
+        (UnsupportedError, "no train_Yvar", (X, Y, torch.ones_like(Y))),
         (InputDataError, "train_Yvar must be a tensor", (X, Y, ensemble())),
         (TypeError, "ensemble must be an object such as", (X, Y, None, "auto")),
         (TypeError, "StudentTExpert", (X, Y, None, student)),

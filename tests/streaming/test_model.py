@@ -362,7 +362,7 @@ def test_inputs_that_are_all_constant_are_refused():
     ("X", "y", "error", "message"),
     [
         ([[1.0]], torch.zeros(1), TypeError, "X must be a floating point tensor"),
-        (torch.zeros(2, 2), [0.0, 0.0], TypeError, r"y must be .* tensor; .* frames by y.to_numpy"),
+        (torch.zeros(2, 2), [0.0, 0.0], TypeError, r"y must be .* tensor; .* of a frame y.to_numpy"),
         (torch.zeros(2, 3), torch.zeros(2), ValueError, r"X must have shape \(N, 2\), got \(2, 3\)"),
         (torch.zeros(2), torch.zeros(2), ValueError, r"\(N, 2\), got \(2,\); use X.unsqueeze\(0\) for one row"),
         (torch.zeros(3), torch.zeros(3), ValueError, r"\(N, 2\), got \(3,\); use X.unsqueeze\(-1\) for N rows of one"),

@@ -110,7 +110,7 @@ class FusedModel(MixtureModel):
         self._other_experts = {k: each for k, each in parts.items() if not isinstance(each, nn.Module)}
         self._order = tuple(parts)
         if not experts:
-            self.own_noise_only = (
+            self.why_no_known_noise = (
                 "a fusion that learns its experts has learned their noise: ask for it by observation_noise=True, and "
                 "leave noise= out"
             )
@@ -150,8 +150,8 @@ class FusedModel(MixtureModel):
                 expert predicts one point at a time only and is asked for more.
         """
         rows = self._fantasies
-        if self.own_noise_only is not None and isinstance(noise, Tensor):
-            raise UnsupportedError(self.own_noise_only)
+        if self.why_no_known_noise is not None and isinstance(noise, Tensor):
+            raise UnsupportedError(self.why_no_known_noise)
         if not self.experts:
             places = torch.broadcast_shapes(X.shape[:-2], self.batch_shape)
             return self._pooled(X.expand(*places, *X.shape[-2:]), None, self._weighed(None))

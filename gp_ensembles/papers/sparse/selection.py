@@ -67,7 +67,7 @@ def select_knots(
         Knots, model, history, and ``predict(X)`` for distributions of targets with the tails of the errors of rows left
         out. After an interruption from the keyboard it is the best so far, with a warning. There is one, too, where
         :class:`AdaptiveKnots` leaves the bounds of the log evidence more than a tenth of a nat per row apart,
-        and where a likelihood ratio test does not refuse that its targets are noise alone.
+        and where a likelihood ratio test does not reject pure noise.
 
     Raises:
         TypeError: If the approximation is none.
@@ -156,7 +156,7 @@ def _warn_of_gap(model: SparseModel) -> None:
 
 @torch.no_grad()
 def _is_chance(model: SparseModel) -> bool:
-    """Whether a likelihood ratio test (Wilks, 1938) with all hyperparameters, by the upper bound, keeps pure noise."""
+    """Whether a likelihood ratio test (Wilks, 1938) by the upper bound of the evidence does not reject pure noise."""
     y = model.train_y
     plain = -0.5 * len(y) * (2 * math.pi * math.e * y.var(unbiased=False)).log()
     free = sum(p.numel() for name, p in model.named_parameters() if p.requires_grad and name != "knots")
