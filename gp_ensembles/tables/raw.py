@@ -33,7 +33,7 @@ class RawRows(NamedTuple):
     """Consecutive rows."""
 
     # Cells of each column, shape (B,): text as objects (missing is empty), numbers as float64 (NaN), or dates as
-    # datetime64[ns] (NaT)
+    # datetime64[us] (NaT)
     columns: dict[str, Cells]
     lines: NDArray[np.int64] | None  # The line of each row in the file, shape (B,); ``None`` without a file
 
