@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gp_ensembles.extras import needs_cli
 from gp_ensembles.tables.columns import ColumnEncoder, DateColumn, NumberColumn, to_numbers
 from gp_ensembles.tables.dates import moments_of, parse, seconds_of, to_utc, to_wall
-from gp_ensembles.tables.raw import CellError, Cells
+from gp_ensembles.tables.raw import CellError, Cells, as_option
 
 Times = NDArray[np.float64]
 _STILL = "all its times in the first rows are equal; choose another time column"
@@ -300,7 +300,7 @@ def refuse_newest_first(column: ColumnEncoder, cells: Cells) -> None:
     if isinstance(column, DateColumn) and column.has_elapsed:
         moves = np.diff(column.parse(cells).seconds)
         if len(moves) > 1 and (moves <= 0).all() and (moves < 0).any():
-            raise CellError(0, f"{_NEWEST_FIRST}, or leave the times out (--kinds {column.name}=drop)")
+            raise CellError(0, f"{_NEWEST_FIRST}, or leave the times out (--kinds {as_option(f'{column.name}=drop')})")
 
 
 def clock_of(

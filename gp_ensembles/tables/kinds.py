@@ -20,7 +20,7 @@ from gp_ensembles.tables.columns import (
 )
 from gp_ensembles.tables.dates import ISO, UNIX, Dates, find_digits, find_format, find_zone, is_ambiguous, parse, to_utc
 from gp_ensembles.tables.numbers import is_missing, may_be_decimal, number_in, numbers_in
-from gp_ensembles.tables.raw import CellError, Cells, texts_of
+from gp_ensembles.tables.raw import CellError, Cells, as_option, texts_of
 
 MAX_LEVELS = 20  # of a category with an indicator for each
 _DAY = 86400.0
@@ -79,7 +79,7 @@ def _category(name: str, cells: Cells) -> ColumnEncoder:
     return HashedColumn(name)
 
 
-def refuse_text(name: str, cells: Cells, decimal: str) -> None:
+def refuse_text(name: str, cells: Cells, decimal: str = ".") -> None:
     """Raise if a detected category has nearly as many values as rows, so that nothing can be learned from it."""
     given = [text for text in texts_of(cells) if not is_missing(text)]
     levels = set(given)
@@ -87,6 +87,7 @@ def refuse_text(name: str, cells: Cells, decimal: str) -> None:
     if len(units) == len(levels) > MAX_LEVELS and len(set(units)) <= _FEW_UNITS:
         raise CellError(0, f"its cells are numbers with a unit ({', '.join(sorted(set(units)))}); write numbers only")
     if len(levels) > max(MAX_LEVELS, len(cells) / 2) or len(levels) == len(cells) >= _ALL_DIFFERENT:
+        drop = as_option(f"{name}=drop")
         if word := _word_among_numbers(given, decimal):
             place = texts_of(cells).index(word)
             raise CellError(place, f"it holds numbers, and text such as {word!r}; fix it, {_means(word)}")
@@ -95,12 +96,12 @@ def refuse_text(name: str, cells: Cells, decimal: str) -> None:
             raise CellError(
                 texts_of(cells).index(given[place]),
                 f"{given[place]!r} looks like a date, of a format that is not known; write its cells as 2024-01-31 "
-                f"13:00, or drop it (--kinds {name}=drop)",
+                f"13:00, or drop it (--kinds {drop})",
             )
         raise CellError(
             0,
-            f"text with {len(levels)} different values in {len(cells)} rows; drop it (--kinds {name}=drop), or "
-            f"declare it a category (--kinds {name}=category)",
+            f"text with {len(levels)} different values in {len(cells)} rows; drop it (--kinds {drop}), or "
+            f"declare it a category (--kinds {as_option(f'{name}=category')})",
         )
 
 
@@ -131,7 +132,7 @@ def _advice(wrong: int, texts: list[str]) -> str:
 
 
 def _means(word: str) -> str:
-    return f"leave the cell empty, or give --missing {word} if that means a missing value"
+    return f"leave the cell empty, or give --missing {as_option(word)} if that means a missing value"
 
 
 def _word_among_numbers(found: list[str], decimal: str) -> str:
@@ -169,7 +170,7 @@ def notes_of(columns: Sequence[ColumnEncoder], cells: Mapping[str, Cells], decim
             if word := _word_among_numbers(found, decimal):
                 marked.append(
                     f"{column.name} holds numbers, and text such as {word!r}, and is taken for a category; if that "
-                    f"means missing, give --missing {word}"
+                    f"means missing, give --missing {as_option(word)}"
                 )
         if not isinstance(column, NumberColumn):
             continue
@@ -183,8 +184,8 @@ def notes_of(columns: Sequence[ColumnEncoder], cells: Mapping[str, Cells], decim
     if few:
         verb = "hold" if len(few) > 1 else "holds"
         marked.append(
-            f"{', '.join(few)} {verb} few whole numbers, which are treated as quantities; --kinds {few[0]}=category "
-            f"makes a category of {few[0]}"
+            f"{', '.join(few)} {verb} few whole numbers, which are treated as quantities; --kinds "
+            f"{as_option(f'{few[0]}=category')} makes a category of {few[0]}"
         )
     return tuple(marked)
 
