@@ -1,5 +1,6 @@
 """Rows of a run from a file, a pipe, a folder or a package, and checks that a config can run on them."""
 
+import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -89,8 +90,11 @@ def source_of(table: Table) -> RawSource:
 
 
 def split_names(names: str | None) -> tuple[str, ...] | None:
-    """Names that are separated by commas."""
-    return None if names is None else tuple(name for part in names.split(",") if (name := part.strip()))
+    """Names that are separated by commas; those with commas are in double quotes."""
+    if names is None:
+        return None
+    parts = next(csv.reader([names], skipinitialspace=True))
+    return tuple(name for part in parts if (name := part.strip()))
 
 
 def split_kinds(kinds: str | None) -> dict[str, str]:

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from gp_ensembles.extras import needs_cli
 from gp_ensembles.tables.columns import ColumnEncoder, DateColumn, NumberColumn, to_numbers
-from gp_ensembles.tables.dates import parse, to_utc, to_wall
-from gp_ensembles.tables.raw import CellError, Cells
+from gp_ensembles.tables.dates import moments_of, parse, seconds_of, to_utc, to_wall
+from gp_ensembles.tables.raw import CellError, Cells, as_option
 
 Times = NDArray[np.float64]
 _STILL = "all its times in the first rows are equal; choose another time column"
@@ -109,11 +109,11 @@ class Clock:
         if not self.is_date:
             return {self.name: times}
         times = to_wall(times, self.timezone)
-        dates: Cells = (times * 1e9).round().astype("datetime64[ns]")
+        dates = moments_of(times)
         if self.hour is None:
             return {self.name: dates}
         of_day: Cells = dates if self.hour_style is not None else (times % _DAY) // _HOUR
-        return {self.name: dates.astype("datetime64[D]").astype("datetime64[ns]"), self.hour: of_day}
+        return {self.name: dates.astype("datetime64[D]").astype(dates.dtype), self.hour: of_day}
 
     def after(
         self, times: Times, *, skips: bool = False, following: Times | None = None
@@ -194,11 +194,10 @@ class Clock:
             with needs_cli("a calendar"):
                 import pandas as pd
 
-            start = pd.Timestamp(float(to_wall(np.array([self.last]), self.timezone)[0]), unit="s")
+            start = pd.Timestamp(moments_of(to_wall(np.array([self.last]), self.timezone))[0])
             dates = pd.date_range(start, periods=num_steps + 1, freq=self.frequency)
             if dates[0] == start:
-                moments: Times = dates[1:].to_numpy().astype("datetime64[ns]").astype(np.int64) / 1e9
-                return to_utc(moments, self.timezone)
+                return to_utc(seconds_of(dates[1:].to_numpy()), self.timezone)
         moments = self.last + self.step * np.arange(1.0, num_steps + 1.0, dtype=np.float64)
         if self.timezone is None or self.step % _DAY:
             return moments
@@ -301,7 +300,7 @@ def refuse_newest_first(column: ColumnEncoder, cells: Cells) -> None:
     if isinstance(column, DateColumn) and column.has_elapsed:
         moves = np.diff(column.parse(cells).seconds)
         if len(moves) > 1 and (moves <= 0).all() and (moves < 0).any():
-            raise CellError(0, f"{_NEWEST_FIRST}, or leave the times out (--kinds {column.name}=drop)")
+            raise CellError(0, f"{_NEWEST_FIRST}, or leave the times out (--kinds {as_option(f'{column.name}=drop')})")
 
 
 def clock_of(
@@ -349,7 +348,7 @@ def _frequency(times: Times) -> str | None:
     with needs_cli("a column of dates"):
         import pandas as pd
 
-    dates = pd.DatetimeIndex((times * 1e9).astype("datetime64[ns]")).unique()
+    dates = pd.DatetimeIndex(moments_of(times)).unique()
     if len(dates) < 3 or len(set(np.diff(times).round(3))) == 1:
         return None
     found = pd.infer_freq(dates[:1000])

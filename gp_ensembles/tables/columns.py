@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gp_ensembles.tables.dates import Dates, parse
 from gp_ensembles.tables.numbers import is_missing, numbers_in
-from gp_ensembles.tables.raw import CellError, Cells, texts_of
+from gp_ensembles.tables.raw import CellError, Cells, as_option, texts_of
 
 Encoded = NDArray[np.float64]
 NUM_HASHES = 16
@@ -264,8 +264,8 @@ class TargetColumn:
             raise CellError(
                 wrong,
                 f"the target is text with {len(found)} values in the first {len(texts)} rows ({', '.join(levels)}): "
-                f"for classification, give --classes {','.join(levels)} and any later labels (numbered from 0 in this "
-                f"order)",
+                f"for classification, give --classes {as_option(*levels)} and any later labels (numbered from 0 in "
+                f"this order)",
             )
         raise CellError(wrong, f"the target {texts[wrong]!r} is not a number; fix it, or choose another target")
 

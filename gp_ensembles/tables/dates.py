@@ -21,8 +21,8 @@ _HOUR = 3600.0
 _CLOCKS = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p", " %H.%M", " %H.%M.%S", " %H")
 _DAY_FIRST = tuple(f"%d{mark}%m{mark}{year}" for mark in "./-" for year in ("%Y", "%y"))
 _MONTH_FIRST = tuple(f"%m{mark}%d{mark}{year}" for mark in "/.-" for year in ("%Y", "%y"))
-_OTHERS = ("%Y/%m/%d", "%Y.%m.%d", "%d %b %Y", "%d %B %Y", "%b %d %Y", "%b %d, %Y", "%B %d, %Y", "%d-%b-%Y", "%d-%b-%y",
-           "%b %Y", "%B %Y", "%b-%y", "%m/%Y", "%Y/%m")  # fmt: skip
+_OTHERS = ("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%d %b %Y", "%d %B %Y", "%b %d %Y", "%b %d, %Y", "%B %d, %Y",
+           "%d-%b-%Y", "%d-%b-%y", "%b %Y", "%B %Y", "%b-%y", "%m/%Y", "%Y/%m")  # fmt: skip
 _DIGITS = {4: "%Y", 6: "%Y%m", 8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
 _TIMES = ("%H:%M", "%H:%M:%S", "%H.%M.%S", "%I:%M %p", "%I:%M:%S %p")
 
@@ -91,7 +91,7 @@ def parse(
 ) -> Dates:
     """Cells as dates in a format, those without an offset of a time zone; NaN for what is no date where that may be."""
     if cells.dtype.kind == "M":
-        seconds = _seconds(cells)
+        seconds = seconds_of(cells)
         return Dates(to_utc(seconds, timezone), seconds + min(zone, default=0.0))
     texts = texts_of(cells)
     places = [place for place, text in enumerate(texts) if not is_missing(text)]
@@ -118,10 +118,10 @@ def to_utc(wall: NDArray[np.float64], timezone: str | None, *, is_second: bool =
         import pandas as pd
 
     found, known = wall.copy(), ~np.isnan(wall)
-    moments = pd.DatetimeIndex((wall[known] * 1e9).round().astype("datetime64[ns]"))
+    moments = pd.DatetimeIndex(moments_of(wall[known]))
     is_summer = np.full(len(moments), not is_second)
     local = moments.tz_localize(timezone, ambiguous=is_summer, nonexistent="shift_forward")
-    found[known] = _seconds(local.tz_convert("UTC").tz_localize(None).to_numpy())
+    found[known] = seconds_of(local.tz_convert("UTC").tz_localize(None).to_numpy())
     return found
 
 
@@ -132,8 +132,21 @@ def to_wall(seconds: NDArray[np.float64], timezone: str | None) -> NDArray[np.fl
     with needs_cli("a time zone"):
         import pandas as pd
 
-    moments = pd.DatetimeIndex((seconds * 1e9).round().astype("datetime64[ns]"), tz="UTC")
-    return _seconds(moments.tz_convert(timezone).tz_localize(None).to_numpy())
+    moments = pd.DatetimeIndex(moments_of(seconds), tz="UTC")
+    return seconds_of(moments.tz_convert(timezone).tz_localize(None).to_numpy())
+
+
+def seconds_of(dates: Cells) -> NDArray[np.float64]:
+    """Dates (N,) as seconds since 1970; NaN for NaT."""
+    whole = dates.astype("datetime64[us]")  # nanoseconds end in 1677 and 2262
+    seconds: NDArray[np.float64] = np.where(np.isnat(whole), np.nan, whole.astype(np.int64) / 1e6)
+    return seconds
+
+
+def moments_of(seconds: NDArray[np.float64]) -> NDArray[np.datetime64]:
+    """Seconds since 1970 (N,) as dates."""
+    moments: NDArray[np.datetime64] = (seconds * 1e6).round().astype("datetime64[us]")
+    return moments
 
 
 def _check_zone(offsets: Sequence[float | None], places: Sequence[int], zone: tuple[float, ...]) -> None:
@@ -177,7 +190,7 @@ def _walls(texts: Sequence[str], style: str) -> tuple[NDArray[np.float64], int |
     plain[:] = [text if (found := _offset_of(text)) is None else text[: found.start()] for text in texts]
     parsed = pd.to_datetime(plain, format=style, errors="coerce", utc=True).tz_localize(None)
     lost = parsed.isna()
-    return _seconds(parsed.to_numpy()), int(lost.argmax()) if lost.any() else None
+    return seconds_of(parsed.to_numpy()), int(lost.argmax()) if lost.any() else None
 
 
 def _parses(cells: Sequence[str], style: str) -> bool:
@@ -190,9 +203,3 @@ def _unevenness(cells: Sequence[str], style: str) -> tuple[bool, float]:
     forward = moves[moves > 0]
     longest = float(forward.max() / np.median(forward)) if len(forward) else 0.0
     return bool((moves < 0).any()), round(longest, 3)
-
-
-def _seconds(dates: Cells) -> NDArray[np.float64]:
-    whole = dates.astype("datetime64[ns]")
-    seconds: NDArray[np.float64] = np.where(np.isnat(whole), np.nan, whole.astype(np.int64) / 1e9)
-    return seconds

@@ -77,7 +77,7 @@ class TableEncoder:
                 with _named(path, name, raw):
                     column = fit_column(name, raw.columns[name], decimal, given, options.timezone)
                     if given is None and column.kind in ("category", "hashed"):
-                        refuse_text(name, raw.columns[name])
+                        refuse_text(name, raw.columns[name], decimal)
                     missing[name] = _share_missing(column, raw, decimal)
             except TableError as error:
                 refused[name] = error

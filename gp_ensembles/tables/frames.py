@@ -130,9 +130,11 @@ def _cells(series: Any) -> Cells:
         return seconds
     if isinstance(kind, nw.Datetime) and kind.time_zone is not None:
         # Text with offsets: local time and UTC are both read from it.
-        return _of_values([None if value is None else value.isoformat() for value in series.to_list()])
+        return _of_values(
+            [None if value is None or value != value else value.isoformat() for value in series.to_list()]
+        )
     if isinstance(kind, nw.Datetime | nw.Date):
-        dates: NDArray[np.datetime64] = series.to_numpy().astype("datetime64[ns]")
+        dates: NDArray[np.datetime64] = series.to_numpy().astype("datetime64[us]")
         return dates
     return _of_values(series.to_list())
 
@@ -151,4 +153,6 @@ def _text(value: Any) -> str:
         return ""
     if isinstance(value, bool | np.bool_):
         return str(bool(value)).lower()
+    if type(value).__name__ == "Period":  # of pandas
+        value = value.start_time
     return str(value).strip()

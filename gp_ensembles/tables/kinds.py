@@ -1,6 +1,7 @@
 """Detection of column types from the cells of the warm-up rows, and notes for users on suspicious numbers there."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -18,13 +19,16 @@ from gp_ensembles.tables.columns import (
     to_numbers,
 )
 from gp_ensembles.tables.dates import ISO, UNIX, Dates, find_digits, find_format, find_zone, is_ambiguous, parse, to_utc
-from gp_ensembles.tables.numbers import is_missing, may_be_decimal, numbers_in
-from gp_ensembles.tables.raw import CellError, Cells, texts_of
+from gp_ensembles.tables.numbers import is_missing, may_be_decimal, number_in, numbers_in
+from gp_ensembles.tables.raw import CellError, Cells, as_option, texts_of
 
 MAX_LEVELS = 20  # of a category with an indicator for each
 _DAY = 86400.0
+_DAYS_OF_TIMES = (-25567.0, 0.0)  # 1900-01-01 and 1970-01-01, where times without a date are
 _WITH_UNIT = re.compile(r"[+-]?\d+(?:[.,]\d+)?\s*([A-Za-z°µμΩ%/²³]{1,8})")
 _FEW_UNITS = 3
+_ALL_DIFFERENT = 10  # cells without a level that comes twice
+_LIKE_A_DATE = re.compile(r"\d[-/.]\d+[-/.]\d|\d:\d\d|\d{4}\W?[QW]\d|\b[QW]\d\W?\d{4}")
 _FEW = range(3, 13)  # distinct whole values of a possible category
 _ENOUGH = 100  # rows needed for a note on few values
 _MARKS = (-200.0, *(sign * (10.0**digits - 1) for sign in (-1, 1) for digits in range(2, 7)))  # -99, ..., 999999
@@ -75,17 +79,29 @@ def _category(name: str, cells: Cells) -> ColumnEncoder:
     return HashedColumn(name)
 
 
-def refuse_text(name: str, cells: Cells) -> None:
+def refuse_text(name: str, cells: Cells, decimal: str = ".") -> None:
     """Raise if a detected category has nearly as many values as rows, so that nothing can be learned from it."""
-    levels = {str(cell) for cell in cells if not is_missing(str(cell))}
+    given = [text for text in texts_of(cells) if not is_missing(text)]
+    levels = set(given)
     units = [found[1] for level in levels if (found := _WITH_UNIT.fullmatch(level.strip())) is not None]
     if len(units) == len(levels) > MAX_LEVELS and len(set(units)) <= _FEW_UNITS:
         raise CellError(0, f"its cells are numbers with a unit ({', '.join(sorted(set(units)))}); write numbers only")
-    if len(levels) > max(MAX_LEVELS, len(cells) / 2):
+    if len(levels) > max(MAX_LEVELS, len(cells) / 2) or len(levels) == len(cells) >= _ALL_DIFFERENT:
+        drop = as_option(f"{name}=drop")
+        if word := _word_among_numbers(given, decimal):
+            place = texts_of(cells).index(word)
+            raise CellError(place, f"it holds numbers, and text such as {word!r}; fix it, {_means(word)}")
+        if all(_LIKE_A_DATE.search(level) for level in levels):
+            place = _first_odd(given)
+            raise CellError(
+                texts_of(cells).index(given[place]),
+                f"{given[place]!r} looks like a date, of a format that is not known; write its cells as 2024-01-31 "
+                f"13:00, or drop it (--kinds {drop})",
+            )
         raise CellError(
             0,
-            f"text with {len(levels)} different values in {len(cells)} rows; drop it (--kinds {name}=drop), or "
-            f"declare it a category (--kinds {name}=category)",
+            f"text with {len(levels)} different values in {len(cells)} rows; drop it (--kinds {drop}), or "
+            f"declare it a category (--kinds {as_option(f'{name}=category')})",
         )
 
 
@@ -96,7 +112,7 @@ def _dates(name: str, dates: Dates, style: str, zone: tuple[float, ...], timezon
         return DateColumn(name, style, 0.0, (), True)
     within_day = np.unique(wall % _DAY)
     days = np.unique(wall // _DAY)
-    has_days = wall.max() >= 366 * _DAY or wall.min() >= 366 * _DAY  # times without dates are in 1900 or 1970
+    has_days = not np.isin(days, _DAYS_OF_TIMES).all()
     periods = ["day"] if len(within_day) > 1 else []
     if has_days and len(np.unique(days % 7)) > 1 and len(days) >= 7 and np.median(np.diff(days)) < 7:
         periods.append("week")
@@ -105,14 +121,25 @@ def _dates(name: str, dates: Dates, style: str, zone: tuple[float, ...], timezon
     timezone = timezone if has_days else None
     seconds = to_utc(dates.seconds, timezone)
     origin = float(np.nanmin(seconds) if np.isnan(seconds[0]) else seconds[0])
-    return DateColumn(name, style, origin, tuple(periods), bool(has_days), zone, timezone)
+    return DateColumn(name, style, origin, tuple(periods), has_days, zone, timezone)
 
 
 def _advice(wrong: int, texts: list[str]) -> str:
     """Advice on the first cell that is no number."""
     if wrong == 0:
         return "remove the row if it holds units, or leave the cell empty"
-    return f"fix it, leave the cell empty, or give --missing {texts[wrong].strip()} if that means a missing value"
+    return f"fix it, {_means(texts[wrong].strip())}"
+
+
+def _means(word: str) -> str:
+    return f"leave the cell empty, or give --missing {as_option(word)} if that means a missing value"
+
+
+def _word_among_numbers(found: list[str], decimal: str) -> str:
+    """The commonest text among cells that are mostly numbers; empty where they are not."""
+    if not _is_numeric(found, decimal):
+        return ""
+    return Counter(text for text in found if number_in(text, decimal) is None).most_common(1)[0][0]
 
 
 def _is_numeric(found: list[str], decimal: str, share: float = 0.5) -> bool:
@@ -138,6 +165,13 @@ def notes_of(columns: Sequence[ColumnEncoder], cells: Mapping[str, Cells], decim
                 f"dates of {column.name} are read with the day first, and the first rows may as well have the month "
                 f"first; inspect more of them (--warmup), or write dates as 2024-11-30"
             )
+        if isinstance(column, HashedColumn):
+            found = [text for text in texts_of(cells[column.name]) if not is_missing(text)]
+            if word := _word_among_numbers(found, decimal):
+                marked.append(
+                    f"{column.name} holds numbers, and text such as {word!r}, and is taken for a category; if that "
+                    f"means missing, give --missing {as_option(word)}"
+                )
         if not isinstance(column, NumberColumn):
             continue
         marked += _thousands(column.name, cells[column.name], decimal)
@@ -150,8 +184,8 @@ def notes_of(columns: Sequence[ColumnEncoder], cells: Mapping[str, Cells], decim
     if few:
         verb = "hold" if len(few) > 1 else "holds"
         marked.append(
-            f"{', '.join(few)} {verb} few whole numbers, which are treated as quantities; --kinds {few[0]}=category "
-            f"makes a category of {few[0]}"
+            f"{', '.join(few)} {verb} few whole numbers, which are treated as quantities; --kinds "
+            f"{as_option(f'{few[0]}=category')} makes a category of {few[0]}"
         )
     return tuple(marked)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "none", "nil", "-", "--", "?", "missing"})
+MISSING = frozenset({"", "na", "<na>", "n/a", "#n/a", "nan", "null", "none", "nil", "-", "--", "?", "missing"})
 _MARKS = {".": ",'\u00a0\u202f ", ",": ".'\u00a0\u202f "}  # between thousands, by the decimal mark
 _GROUPS = {
     decimal: re.compile(rf"[+-]?\d{{1,3}}(?:[{marks}]\d{{3}})+(?:[{decimal}]\d+)?$")

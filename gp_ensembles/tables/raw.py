@@ -1,6 +1,9 @@
 """Rows of a table as written, by column: the common form of all sources before encoding."""
 
+import csv
+import io
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -33,7 +36,7 @@ class RawRows(NamedTuple):
     """Consecutive rows."""
 
     # Cells of each column, shape (B,): text as objects (missing is empty), numbers as float64 (NaN), or dates as
-    # datetime64[ns] (NaT)
+    # datetime64[us] (NaT)
     columns: dict[str, Cells]
     lines: NDArray[np.int64] | None  # The line of each row in the file, shape (B,); ``None`` without a file
 
@@ -96,6 +99,13 @@ def texts_of(cells: Cells) -> list[str]:
         numbers: Sequence[float] = cells.tolist()
         return ["" if value != value else f"{value:.17g}" for value in numbers]
     return [str(cell) for cell in cells]
+
+
+def as_option(*values: str) -> str:
+    """Values as an option of the command line, for a shell; those with commas in double quotes."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(values)
+    return shlex.quote(line.getvalue())
 
 
 def join(parts: Sequence[RawRows]) -> RawRows:

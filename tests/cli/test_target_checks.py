@@ -1,6 +1,7 @@
 """Targets of the wrong kind: found before anything runs, and told as the cell of the file and the classes there are."""
 
 import math
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gp_ensembles.cli import scored_stream
+from gp_ensembles.cli.__main__ import main
 from gp_ensembles.cli.scored_stream import ScoredStream, load_checkpoint
 from gp_ensembles.data import Table
 from gp_ensembles.ensembles.bases import LinearBasis
@@ -133,6 +135,19 @@ def test_classes_by_name_are_told_how_to_be_run_and_have_the_bits_of_their_numbe
     three = "--classes names 3 classes, and BinaryTarget predicts 2 classes; leave out the config\n"
     refused(stream(place, classes="no,yes,perhaps"), three)
     refused(stream(place, "real", classes="no,yes"), "leave out the config, or choose one for them (die_gp_classes, ")
+
+
+def test_options_with_commas_and_blanks_are_told_as_a_shell_takes_them(tmp_path, capsys):
+    labels = ("on, or so", "it's off", "it's off")
+    lines = [f'{k},"{labels[k % 3]}",Room {k}\n' for k in range(60)]
+    (tmp_path / "data.csv").write_text('x,y,"room, floor"\n' + "".join(lines), encoding="utf-8")
+    words = ["stream", str(tmp_path / "data.csv"), "--target=y", "--explain"]
+    for option, start, end in (("--kinds", "drop it (--kinds ", "), or"), ("--classes", "give --classes ", " and any")):
+        assert main(words) == 2
+        value = capsys.readouterr().err.split(start)[1].partition(end)[0]
+        words += [option, *shlex.split(value)]
+    assert main(words) == 0
+    assert "classes 0 to 1: it's off, on, or so" in capsys.readouterr().out
 
 
 def at_hand(X, y, first_row=41):

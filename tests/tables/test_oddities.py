@@ -251,9 +251,9 @@ def test_a_pipe_is_read_as_far_as_it_goes(monkeypatch):
     assert torch.equal(torch.cat([batch.y for batch in rows]), 2 * torch.arange(50_000.0, dtype=torch.float64))
 
 
-def read_text(path, text, target="y", **options):
+def read_text(path, text, target="y", num=40, **options):
     path.write_text(text, encoding="utf-8")
-    return open_rows(path, target, TableOptions(**options), num_warm_up=40)
+    return open_rows(path, target, TableOptions(**options), num_warm_up=num)
 
 
 def test_the_newest_row_on_top_is_refused(tmp_path):
@@ -282,6 +282,19 @@ def test_units_are_named_for_what_they_are(tmp_path):
         read_text(tmp_path / "cells.csv", "a,y\n" + cells)
     sizes = "".join(f"{10 * (k % 4)} mm,{k}\n" for k in range(60))  # a few of them are a category as ever
     assert read_text(tmp_path / "sizes.csv", "a,y\n" + sizes).columns[0].kind == "category"
+
+
+def test_text_among_numbers_is_named(tmp_path):
+    cells = [("off" if k % 5 == 1 else f"{k % 60}.5") for k in range(200)]
+    text = "x,y\n" + "".join(f"{x},{k}\n" for k, x in enumerate(cells))
+    note = "x holds numbers, and text such as 'off', and is taken for a category; if that means missing, give"
+    rows = read_text(tmp_path / "notes.csv", text, num=150)
+    assert sum(line.startswith(note) for line in rows.encoder.notes) == 1
+    with pytest.raises(ValueError, match=r"data row 2 .*it holds numbers, and text such as 'off'; fix it, leave"):
+        read_text(tmp_path / "short.csv", text, num=30)
+    names = "who,y\n" + "".join(f"name {k},{k}\n" for k in range(12))
+    with pytest.raises(ValueError, match="text with 12 different values in 12 rows"):
+        read_text(tmp_path / "names.csv", names)
 
 
 def test_a_clock_that_is_set_back_is_named():

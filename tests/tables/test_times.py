@@ -5,6 +5,7 @@ from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -155,3 +156,47 @@ def test_dates_that_do_not_tell_day_from_month_are_noted():
     for texts, is_open in ((minutes, True), ([*minutes, "11/13/2024 00:00"], False), (days[:12], True), (days, False)):
         notes = open_rows(records(texts), "y", num_warm_up=len(texts)).encoder.notes
         assert any("may as well have the month first" in note for note in notes) == is_open
+
+
+@pytest.mark.parametrize("year", [1649, 1869, 1949, 1968, 2300])
+def test_dates_of_any_century_order_the_rows(year):
+    months = [datetime(year + k // 12, k % 12 + 1, 1, tzinfo=UTC) for k in range(60)]
+    times = [time.timestamp() for time in months]
+    whole = np.array([f"{time:%Y-%m-%d}" for time in months], dtype="datetime64[us]")
+    for cells in (
+        records([f"{time:%Y-%m-%d}" for time in months]),
+        pd.DataFrame({"when": whole, "y": np.arange(60.0)}),
+    ):
+        rows = open_rows(cells, "y", num_warm_up=40)
+        found = rows.take(57)
+        assert found.time.tolist() == times[:57]
+        np.testing.assert_allclose(found.X[:, 0], (np.array(times[:57]) - times[0]) / 86400, rtol=1e-12)
+        assert rows.encoder.clock.ahead(3).tolist() == times[57:]
+        assert "when: sine of year" in rows.feature_names
+
+
+def test_a_format_of_dates_that_is_not_known_is_named():
+    twelve = [f"2024-01-31 {k % 12 or 12:02d}:30 {'AM' if k < 12 else 'PM'}" for k in range(24)]
+    assert open_rows(records(twelve), "y", num_warm_up=20).take(24).steps.tolist() == [1.0] * 24
+    for text, first in (("2024-01-{0:02d} 24:00", 1), ("{0} Q{1}", 1), ("{0:02d}.03.2024 14 Uhr", 1)):
+        cells = [text.format(k if "24" in text else 2000 + k // 4, k % 4 + 1) for k in range(1, 21)]
+        with pytest.raises(ValueError, match=f"data row {first}, .*looks like a date, of a format that is not known"):
+            open_rows(records(cells), "y", num_warm_up=20)
+    late = [f"2024-01-{1 + k // 24:02d} {k % 24 + 1:02d}:00" for k in range(12, 36)]
+    with pytest.raises(ValueError, match=r"data row 12, .*'2024-01-01 24:00' looks like a date"):
+        open_rows(records(late), "y", num_warm_up=20)
+
+
+def test_missing_times_and_periods_in_frames():
+    hours = pd.date_range("2024-10-26", periods=60, freq="h", tz="Europe/Paris").to_series().reset_index(drop=True)
+    hours.iloc[55] = pd.NaT
+    rows = open_rows(pd.DataFrame({"when": hours, "y": np.arange(60.0)}), "y", num_warm_up=40)
+    assert rows.take(60).steps.tolist() == [1.0] * 55 + [0.0, 2.0] + [1.0] * 3
+    for freq in ("Q", "W", "M"):
+        periods = pd.period_range("1960-01-01", periods=60, freq=freq)
+        for frame in (
+            pd.DataFrame({"y": np.arange(60.0)}, periods),
+            pd.DataFrame({"at": periods, "y": np.arange(60.0)}),
+        ):
+            found = open_rows(frame, "y", num_warm_up=40).take(60)
+            assert found.time.tolist() == [time.timestamp() for time in periods.to_timestamp()]
