@@ -17,7 +17,7 @@ from gp_ensembles.engine.regret import Regret
 from gp_ensembles.ensembles.build import one_class_message, only_label
 from gp_ensembles.streaming.health import Finding, failures, health
 from gp_ensembles.streaming.warm_up_rows import warm_up_outlier_lines
-from gp_ensembles.tables.explain import ColumnSummary
+from gp_ensembles.tables.encoder import ColumnSummary
 
 Summary = Mapping[str, Any]
 _MOST_SKIPPED = 0.05  # largest share of rows that may be skipped because of their times without a warning
