@@ -17,19 +17,15 @@ from gp_ensembles.tables.rows import Rows
 
 
 class TableError(ValueError):
-    """A malformed cell, or columns that cannot be encoded; the message names the file, the line and the column.
-
-    Attributes:
-        row: The number of the data row, counted from 1; ``None`` where it is not about a cell.
-        is_odd: Whether the column is valid without that row.
-        names: The columns that cannot be encoded.
-    """
+    """A malformed cell, or columns that cannot be encoded; the message names the file, the line and the column."""
 
     def __init__(
         self, message: str, row: int | None = None, *, is_odd: bool = False, names: tuple[str, ...] = ()
     ) -> None:
         super().__init__(message)
-        self.row, self.is_odd, self.names = row, is_odd, names
+        self.row = row  # number of the data row, counted from 1; ``None`` where it is not about a cell
+        self.is_odd = is_odd  # whether the column is valid without that row
+        self.names = names  # of the columns that cannot be encoded
 
     @classmethod
     def of_columns(cls, refused: Mapping[str, "TableError"]) -> "TableError":

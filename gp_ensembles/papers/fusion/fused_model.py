@@ -356,11 +356,8 @@ def _linear_pool(draw_log_weights: Tensor, log_weights: Tensor, mean: Tensor, co
     .. math:: s \sim v, \qquad z_i \sim w_s(x_i) \text{ independently}, \qquad f(x_i) = f_{s, z_i}(x_i), \qquad
               f_{s,k} \sim N(\mu_{s,k}, K_{s,k})
 
-    Args:
-        draw_log_weights: Log weights of the draws, shape (\*batch, S).
-        log_weights: Of the experts at each point, shape (\*batch, S, K, q).
-        mean: Shape (\*batch, S or 1, K, q).
-        covariance: Shape (\*batch, S or 1, K, q, q).
+    Shapes: ``draw_log_weights`` (\*batch, S), ``log_weights`` (\*batch, S, K, q), ``mean`` (\*batch, S or 1, K, q),
+    ``covariance`` (\*batch, S or 1, K, q, q).
     """
     draws, weights = draw_log_weights.softmax(-1).unsqueeze(-1), log_weights.exp()
     pooled = (weights * mean).sum(-2)  # under every draw, (*batch, S, q)
