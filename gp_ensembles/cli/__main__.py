@@ -15,7 +15,7 @@ from gp_ensembles.cli.out_folder import run_folder
 from gp_ensembles.cli.running import THREADS, exit_code, read_arguments, threads
 
 _OUT = "output folder; earlier results in it stay until this run is complete"
-_STREAM = "gp_ensembles.cli.stream_commands"
+_STREAM = "gp_ensembles.cli.commands"
 _HELP = {
     "stream": "Predict each row of a table before its target is revealed, then learn from it.",
     "resume": "Continue a stream from its checkpoint, exactly as if it had never stopped.",

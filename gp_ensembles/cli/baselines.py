@@ -16,6 +16,7 @@ from gp_ensembles.features.linear import LinearFeatures
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.innovations.bank import InnovationBank, InnovationState
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
+from gp_ensembles.numerics.lag_selection import carried_forward
 from gp_ensembles.streaming.columns import Standardizer
 
 NAMES = ("previous value", "warm-up mean", "recursive linear regression")
@@ -43,7 +44,7 @@ class Baselines:
     def observe(self, X: Tensor, y: Tensor, targets: Tensor, scales: Standardizer) -> dict[str, PredictedRows]:
         """Predict each target of rows ``X`` (B, D), ``y`` (B,), then learn it; ``targets`` are y in their units."""
         linear = self.linear.observe(X, y)
-        previous = fill_forward(torch.cat([self._last.unsqueeze(0), y]))
+        previous = carried_forward(torch.cat([self._last.unsqueeze(0), y]))
         self._last = previous[-1]
         mean = torch.stack([previous[:-1], self._center.expand(y.shape), linear.mean])
         variance = torch.stack([self._step.expand(y.shape), self._spread.expand(y.shape), linear.variance])
@@ -63,12 +64,6 @@ def _linear(expert: Expert, X: Tensor, y: Tensor) -> OnlineEnsemble:
     linear = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
     linear.observe(X, y)
     return linear
-
-
-def fill_forward(values: Tensor) -> Tensor:
-    """Replace each NaN by the last number before it; values (N,), the first of which is a number."""
-    places = torch.arange(values.shape[0], device=values.device)
-    return values[torch.where(torch.isnan(values), 0, places).cummax(0).values]
 
 
 class DiscreteBaselines:
@@ -95,7 +90,7 @@ class DiscreteBaselines:
         """As :meth:`Baselines.observe`; discrete targets have no units."""
         linear = self.linear.observe(X, y).mixture
         assert isinstance(linear, LatentMixture)
-        previous = fill_forward(torch.cat([self._last.unsqueeze(0), y]))
+        previous = carried_forward(torch.cat([self._last.unsqueeze(0), y]))
         self._last = previous[-1]
         if self.num_classes is None:
             rates = previous[:-1] + 0.5, self._frequencies.expand(y.shape)

@@ -2,11 +2,22 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from gp_ensembles.files import operations
 from gp_ensembles.files.lock import FolderInUseError, owned
 from gp_ensembles.files.replacing import complete
+
+
+@dataclass(frozen=True)
+class Output:
+    """Output settings of a run."""
+
+    out: Path  # folder of the results
+    progress: bool = True  # show a progress bar with the running score
+    checkpoint_seconds: float = 30.0  # seconds between checkpoints while the stream is read
+    report: bool = True  # write ``report.html``
 
 
 @contextmanager

@@ -31,40 +31,6 @@ NumberDistribution = Mixture | StudentTMixture | Recalibrated | WithPointMass
 _CRPS_TOLERANCE = 1e-6  # per row, in standard deviations of the warm-up targets
 
 
-class Chunk(NamedTuple):
-    """Predictions of consecutive rows, each made before its target; float64, on the host, in the target's units."""
-
-    first_row: int  # number of the first row, counting the data rows of the stream from one
-    y: Tensor  # targets, shape (B,); NaN where missing
-    mean: Tensor  # shape (B,)
-    variance: Tensor  # shape (B,)
-    lower: Tensor  # lower ends of 90 % intervals, shape (B,); 5 % quantiles where intervals are not adaptive
-    upper: Tensor  # upper ends, shape (B,); 95 % quantiles
-    log_prob: Tensor  # log densities of the targets under the mixture, shape (B,); NaN where missing
-    pit: Tensor  # probability integral transforms, shape (B,); NaN where missing
-    log_weights: Tensor  # before each target, shape (M, B)
-    baselines: dict[str, Tensor]  # log densities of the targets under each baseline, by name, each (B,)
-    probabilities: Tensor | None = None  # of the classes, shape (B, C); None for real targets and counts
-    # Ends of adaptive intervals of other coverages, by name of their column, each (B,).
-    interval_ends: dict[str, Tensor] = {}  # noqa: RUF012 (never written to)
-    # Whether each target lies in its 90 % interval, 0 or 1, shape (B,); NaN where missing, None for classes.
-    inside: Tensor | None = None
-    time: Tensor | None = None  # of each row, shape (B,): seconds since 1970 (UTC) or numbers
-
-    def tail(self, num_skipped: int) -> "Chunk":
-        """The chunk without its first rows."""
-        if num_skipped == 0:
-            return self
-        kept = slice(num_skipped, None)
-        rows = {name: part[..., kept] for name, part in self._asdict().items() if isinstance(part, Tensor)}
-        if self.probabilities is not None:
-            rows["probabilities"] = self.probabilities[kept]
-        baselines = {name: part[kept] for name, part in self.baselines.items()}
-        ends = {name: part[kept] for name, part in self.interval_ends.items()}
-        first_row = self.first_row + num_skipped
-        return self._replace(first_row=first_row, baselines=baselines, interval_ends=ends, **rows)
-
-
 class PredictedRows(NamedTuple):
     """Predictions of a block and their scores, each made before its target; float64, on the host.
 
@@ -75,13 +41,38 @@ class PredictedRows(NamedTuple):
 
     mean: Tensor
     variance: Tensor
-    log_prob: Tensor
+    log_prob: Tensor  # log densities of the targets
     crps: Tensor
-    inside: Tensor
-    lower: Tensor
+    inside: Tensor  # whether each target lies in its 90 % interval, 0 or 1
+    lower: Tensor  # lower ends of 90 % intervals, 5 % quantiles where they are not adaptive
     upper: Tensor
-    probabilities: Tensor
+    probabilities: Tensor  # of the classes, (B, C)
     pit: Tensor
+
+
+class Chunk(NamedTuple):
+    """Predictions of consecutive rows of a stream, in the target's units."""
+
+    first_row: int  # number of the first row, counting the data rows of the stream from one
+    y: Tensor  # targets, shape (B,); NaN where missing
+    rows: PredictedRows  # of the model; ``inside`` is NaN where targets are missing or classes
+    log_weights: Tensor  # before each target, shape (M, B)
+    baselines: dict[str, Tensor]  # log densities of the targets under each baseline, by name, each (B,)
+    # Ends of adaptive intervals of other coverages, by name of their column, each (B,).
+    interval_ends: dict[str, Tensor] = {}  # noqa: RUF012 (never written to)
+    time: Tensor | None = None  # of each row, shape (B,): seconds since 1970 (UTC) or numbers
+
+    def tail(self, num_skipped: int) -> "Chunk":
+        """The chunk without its first rows."""
+        return Chunk(
+            self.first_row + num_skipped,
+            self.y[num_skipped:],
+            PredictedRows(*(part[num_skipped:] for part in self.rows)),
+            self.log_weights[:, num_skipped:],
+            {name: part[num_skipped:] for name, part in self.baselines.items()},
+            {name: part[num_skipped:] for name, part in self.interval_ends.items()},
+            None if self.time is None else self.time[num_skipped:],
+        )
 
 
 def rows_of_classes(probabilities: Tensor, log_prob: Tensor, y: Tensor, *, is_ordered: bool) -> PredictedRows:
@@ -182,22 +173,10 @@ def score_block(
     rows, interval_ends = rows_of_model(predictions, y, scale, block_size)
     after = {name: _counted(scores[name], y, found) for name, found in {MODEL: rows, **baselines}.items()}
     log_weights = predictions.log_weights.double().cpu()
-    is_class = isinstance(after[MODEL], ClassScores)
-    return after, Chunk(
-        first_row=first_row,
-        y=y,
-        mean=rows.mean,
-        variance=rows.variance,
-        lower=rows.lower,
-        upper=rows.upper,
-        log_prob=rows.log_prob,
-        pit=rows.pit,
-        log_weights=log_weights - logsumexp_over_experts(log_weights),
-        baselines={name: found.log_prob for name, found in baselines.items()},
-        probabilities=rows.probabilities if rows.probabilities.shape[1] else None,
-        interval_ends=interval_ends,
-        inside=None if is_class else torch.where(torch.isnan(y), torch.nan, rows.inside.double()),
-    )
+    is_unknown = torch.isnan(y) | isinstance(after[MODEL], ClassScores)
+    rows = rows._replace(inside=torch.where(is_unknown, torch.nan, rows.inside.double()))
+    densities = {name: found.log_prob for name, found in baselines.items()}
+    return after, Chunk(first_row, y, rows, log_weights - logsumexp_over_experts(log_weights), densities, interval_ends)
 
 
 def interval_columns(coverage: float) -> tuple[str, str]:
@@ -214,8 +193,8 @@ def count_intervals(state: Coverages, chunk: Chunk, predictions: OnlinePredictio
         return state
     after = {}
     for place, coverage in enumerate(intervals.coverages):
-        names = interval_columns(coverage)
-        lower, upper = (chunk.lower, chunk.upper) if coverage == 0.9 else (chunk.interval_ends[name] for name in names)
+        names, rows = interval_columns(coverage), chunk.rows
+        lower, upper = (rows.lower, rows.upper) if coverage == 0.9 else (chunk.interval_ends[name] for name in names)
         hits = intervals.covered[place].cpu()
         after[coverage] = count_coverage(state[coverage], hits, upper - lower, coverage)
     return after

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple, Self
 
 import torch
 
-from gp_ensembles.cli.commands import Output
-from gp_ensembles.cli.out_folder import make_writable
+from gp_ensembles.cli.out_folder import Output, make_writable
 from gp_ensembles.cli.running import progress_bar
 from gp_ensembles.cli.seen_rows import NUM_FIRST, as_cells, skip_rows, starts_with
 from gp_ensembles.cli.summary import device_name

@@ -17,7 +17,7 @@ from gp_ensembles.engine.regret import Regret
 from gp_ensembles.ensembles.build import one_class_message, only_label
 from gp_ensembles.streaming.health import Finding, failures, health
 from gp_ensembles.streaming.warm_up_rows import warm_up_outlier_lines
-from gp_ensembles.tables.explain import ColumnSummary
+from gp_ensembles.tables.encoder import ColumnSummary
 
 Summary = Mapping[str, Any]
 _MOST_SKIPPED = 0.05  # largest share of rows that may be skipped because of their times without a warning
@@ -111,8 +111,8 @@ def summary_table(summary: Summary) -> str:
     if (point := summary.get("point_mass")) is not None:
         notes.append(f"many targets equal {point:g}: predictions give this value a probability of its own")
     notes += warm_up_outlier_lines(*(summary.get(f"{kind}_targets_in_warmup") or 0 for kind in ("outlier", "far")))
-    lines = [*interval_lines(summary), *external_lines(summary), *failure_lines(summary), *bad_row_lines(summary)]
-    return "\n".join([table, *lines, *notes, *graph_lines(summary), *health_lines(summary)])
+    lines = [*interval_lines(summary), *external_lines(summary), *event_lines(summary)]
+    return "\n".join([table, *lines, *notes, *health_lines(summary)])
 
 
 def look_after(stream: ScoredStream) -> tuple[Finding, ...]:
@@ -132,17 +132,6 @@ def health_lines(summary: Summary) -> list[str]:
     return [f"warning: {check['meaning']} (limit {check['limit']:.3g})" for check in checks if not check["ok"]]
 
 
-def graph_lines(summary: Summary) -> list[str]:
-    """The reason why no CUDA graph was recorded, if there is one."""
-    reason = summary.get("not_recorded")
-    return [] if reason is None else [f"no CUDA graph was recorded: {reason}"]
-
-
-def failure_lines(summary: Summary) -> list[str]:
-    """A line on each expert that has failed."""
-    return [str(QuarantineReport(**failure)) for failure in summary.get("failures") or []]
-
-
 def external_entry(report: ExternalReport) -> dict[str, object]:
     """The entry of an external model in ``summary.json``."""
     entry: dict[str, object] = report._asdict()
@@ -160,9 +149,10 @@ def external_lines(summary: Summary) -> list[str]:
     return lines
 
 
-def bad_row_lines(summary: Summary) -> list[str]:
-    """Lines on implausible numbers, clipped inputs and down-weighted targets."""
-    bad, lines = summary.get("bad_rows"), []
+def event_lines(summary: Summary) -> list[str]:
+    """Lines on failed experts, implausible numbers, clipped inputs, down-weighted targets, and a missing CUDA graph."""
+    lines = [str(QuarantineReport(**failure)) for failure in summary.get("failures") or []]
+    bad = summary.get("bad_rows")
     if isinstance(bad, dict) and bad["num_rows"]:
         rows = "1 row" if bad["num_rows"] == 1 else f"{bad['num_rows']} rows"
         taken = {"missing": "treated as missing", "limit": "limited"}.get(bad["policy"], "skipped")
@@ -172,6 +162,8 @@ def bad_row_lines(summary: Summary) -> list[str]:
         lines.append(f"{summary['inputs_moved']} inputs far outside the range seen before were moved into it")
     if summary.get("targets_discounted"):
         lines.append(f"{summary['targets_discounted']} targets far outside all predictions were down-weighted")
+    if (reason := summary.get("not_recorded")) is not None:
+        lines.append(f"no CUDA graph was recorded: {reason}")
     return lines
 
 

@@ -85,10 +85,9 @@ class OutputFolder:
         if clock is not None and chunk.time is not None:
             times = clock.format(chunk.time.tolist())
             starts = [f"{start}{quoted(time)}," for start, time in zip(starts, times, strict=True)]
-        columns = [chunk.mean, chunk.variance.sqrt(), chunk.lower, chunk.upper, chunk.log_prob, chunk.y]
-        if chunk.probabilities is not None:
-            columns += chunk.probabilities.unbind(-1)
-        columns += chunk.interval_ends.values()
+        found = chunk.rows
+        columns = [found.mean, found.variance.sqrt(), found.lower, found.upper, found.log_prob, chunk.y]
+        columns += [*found.probabilities.unbind(-1), *chunk.interval_ends.values()]
         lists = [column.tolist() for column in columns]
         form = ",".join(["%.9g"] * chunk.log_weights.shape[0]) + "\n"
         texts = (

@@ -151,10 +151,7 @@ class LogRateCounts(CountDistributions):
 class TabulatedCounts(CountDistributions):
     """Distributions of counts that are only known by their probabilities, which are summed from zero.
 
-    Args:
-        log_prob: Log probabilities of counts (P,) in rows (P,), shape (P,).
-        mean: Mean of the target, shape (N,).
-        stddev: Its standard deviation, shape (N,).
+    Shapes: ``log_prob`` of counts (P,) in rows (P,) is (P,); ``mean`` (N,), ``stddev`` (N,).
 
     Raises:
         ValueError: If a row spreads over more than a million counts.

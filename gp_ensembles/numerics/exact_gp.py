@@ -29,17 +29,11 @@ COMPUTED_AT_ONCE = 60_000  # covariances, half a megabyte: a kernel makes severa
 
 
 class Stationary(NamedTuple):
-    r"""A Matern or RBF covariance, which depends on the distance of two rows in length scales.
+    """A Matern or RBF covariance, which depends on the distance of two rows in length scales."""
 
-    Attributes:
-        inverse: Reciprocals of the length scales, shape (\*batch, 1, D) or (\*batch, 1, 1).
-        nu: Smoothness 0.5, 1.5 or 2.5 of a Matern kernel, infinity for the RBF kernel.
-        scale: Its variance, shape (\*batch) or one number.
-    """
-
-    inverse: Tensor
-    nu: float
-    scale: Tensor
+    inverse: Tensor  # Reciprocals of the length scales, shape (*batch, 1, D) or (*batch, 1, 1)
+    nu: float  # Smoothness 0.5, 1.5 or 2.5 of a Matern kernel, infinity for the RBF kernel
+    scale: Tensor  # Its variance, shape (*batch) or one number
 
 
 class Covariance(NamedTuple):

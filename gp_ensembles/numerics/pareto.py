@@ -13,13 +13,11 @@ _PRIOR_COUNT, _PRIOR_SHAPE = 10.0, 0.5
 _FEW, _BLOCK = 4, 10_000_000
 
 
-def smooth_weights(log_ratios: Tensor, *, efficiency: float = 1.0) -> tuple[Tensor, Tensor]:
+def smooth_weights(log_ratios: Tensor) -> tuple[Tensor, Tensor]:
     """Pareto-smoothed importance weights (Vehtari, Simpson, Gelman, Yao and Gabry, 2024, section 2).
 
     Shapes: ``log_ratios`` (..., S, N). Returns: normalized log weights (..., S, N), and Pareto shapes (..., N).
     """
-    if not efficiency > 0.0:
-        raise ValueError(f"the efficiency of draws must be positive, got {efficiency}")
     if log_ratios.ndim < 2 or log_ratios.shape[-2] == 0:
         raise ValueError(f"log ratios have shape (..., draws, targets), got {tuple(log_ratios.shape)}")
     if bool((log_ratios.isnan() | (log_ratios == torch.inf)).any()):
@@ -29,7 +27,7 @@ def smooth_weights(log_ratios: Tensor, *, efficiency: float = 1.0) -> tuple[Tens
         raise ValueError("every draw of a target has an importance ratio of zero; draw from another proposal")
     rows = (log_ratios - largest).mT
     num_draws = rows.shape[-1]
-    tail = math.ceil(min(num_draws / 5, 3.0 * math.sqrt(num_draws / efficiency)))
+    tail = math.ceil(min(num_draws / 5, 3.0 * math.sqrt(num_draws)))
     flat = rows.reshape(-1, num_draws)
     block = max(_BLOCK // ((_FEWEST_POINTS + math.isqrt(tail)) * tail), 1)
     done = [_smooth_rows(part, tail) for part in flat.split(block)]

@@ -1,8 +1,9 @@
-"""Encoder of a table: all columns together, fitted on its warm-up rows."""
+"""Encoder of a table: all columns together, fitted on its warm-up rows; summaries of what it makes of each."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,19 +17,15 @@ from gp_ensembles.tables.rows import Rows
 
 
 class TableError(ValueError):
-    """A malformed cell, or columns that cannot be encoded; the message names the file, the line and the column.
-
-    Attributes:
-        row: The number of the data row, counted from 1; ``None`` where it is not about a cell.
-        is_odd: Whether the column is valid without that row.
-        names: The columns that cannot be encoded.
-    """
+    """A malformed cell, or columns that cannot be encoded; the message names the file, the line and the column."""
 
     def __init__(
         self, message: str, row: int | None = None, *, is_odd: bool = False, names: tuple[str, ...] = ()
     ) -> None:
         super().__init__(message)
-        self.row, self.is_odd, self.names = row, is_odd, names
+        self.row = row  # number of the data row, counted from 1; ``None`` where it is not about a cell
+        self.is_odd = is_odd  # whether the column is valid without that row
+        self.names = names  # of the columns that cannot be encoded
 
     @classmethod
     def of_columns(cls, refused: Mapping[str, "TableError"]) -> "TableError":
@@ -200,3 +197,61 @@ def _series_of(column: str | None, raw: RawRows, path: str, first_row: int) -> t
                 names.index(""), "the series of the row is missing; fill it in, or remove the row", is_odd=True
             )
     return names
+
+
+class ColumnSummary(NamedTuple):
+    """The encoding of a column."""
+
+    name: str
+    role: str  # ``input``, ``target``, ``time`` or ``time and input``
+    kind: str
+    made: str  # the encoding in words
+    num_inputs: int
+    missing: float  # share of the warm-up cells
+
+
+def column_summaries(encoder: TableEncoder, header: Sequence[str], notes: Sequence[str]) -> tuple[ColumnSummary, ...]:
+    """Summaries of all columns of a table that are read, in its order."""
+    found, clock, target = dict[str, ColumnSummary](), encoder.clock, encoder.target
+    if clock is not None:
+        kind = "date" if clock.is_date else "number"
+        found[clock.name] = ColumnSummary(clock.name, "time", kind, "orders the rows", 0, 0.0)
+    for column in encoder.columns:
+        role, missing = "time and input" if column.name in found else "input", encoder.missing.get(column.name, 0.0)
+        made = column.describe()
+        found[column.name] = ColumnSummary(column.name, role, column.kind, made, len(column.names), missing)
+    kind, made = "number", "as it is"
+    if target.classes:
+        kind, made = "classes", f"classes 0 to {len(target.classes) - 1}: {', '.join(target.classes)}"
+    found[target.name] = ColumnSummary(target.name, "target", kind, made, 0, 0.0)
+    reports = []
+    for name in header:
+        if name in found:
+            renamed = [note for note in notes if note.endswith(f" is {name}")]
+            reports.append(found[name]._replace(made="; ".join([found[name].made, *renamed])))
+    return tuple(reports)
+
+
+def explain(encoder: TableEncoder, reports: Sequence[ColumnSummary]) -> str:
+    """The summaries as an aligned table, with a line on the time.
+
+    Args:
+        encoder: What is made of the columns.
+        reports: The summaries.
+
+    Example:
+        >>> from gp_ensembles.tables import open_rows
+        >>> rows = open_rows([{"on": "yes", "load": 1.5}, {"on": "no", "load": 2.5}], "load", num_warm_up=2)
+        >>> print(explain(rows.encoder, rows.columns))
+        column   role     kind      inputs   missing   what was made of it
+        on       input    boolean   1        -         1 for true, 0 for false
+        load     target   number    -        -         as it is
+    """
+    lines = [("column", "role", "kind", "inputs", "missing", "what was made of it")]
+    for report in reports:
+        missing = f"{100 * report.missing:.3g} %" if report.missing else "-"
+        lines.append((report.name, report.role, report.kind, str(report.num_inputs or "-"), missing, report.made))
+    widths = [max(len(line[place]) for line in lines) for place in range(5)]
+    table = ["   ".join([*(cell.ljust(w) for cell, w in zip(line, widths, strict=False)), line[5]]) for line in lines]
+    notes = [*([] if encoder.clock is None else [encoder.clock.describe()]), *encoder.notes]
+    return "\n".join([*table, *([""] if notes else []), *notes])

@@ -17,19 +17,13 @@ Cells = NDArray[np.object_] | NDArray[np.float64] | NDArray[np.datetime64]  # te
 
 
 class CellError(ValueError):
-    """A cell that does not fit its column.
-
-    Attributes:
-        place: Its row, counted from 0 in the batch.
-        problem: The problem, to follow the name of the column.
-        is_odd: Whether the column is valid without this cell.
-    """
+    """A cell that does not fit its column."""
 
     def __init__(self, place: int, problem: str, *, is_odd: bool = False) -> None:
         super().__init__(problem)
-        self.place = place
-        self.problem = problem
-        self.is_odd = is_odd
+        self.place = place  # its row, counted from 0 in the batch
+        self.problem = problem  # to follow the name of the column
+        self.is_odd = is_odd  # whether the column is valid without this cell
 
 
 class RawRows(NamedTuple):

@@ -44,11 +44,9 @@ class Rows(NamedTuple):
 
     def part(self, rows: slice) -> "Rows":
         """A part of the rows."""
-        start = rows.indices(self.num_rows)[0]
-        parts = (self.time, self.steps, self.lines, self.is_skipped)
-        times, steps, lines, skipped = (None if part is None else part[rows] for part in parts)
-        series = None if self.series is None else self.series[rows]
-        return Rows(self.X[rows], self.y[rows], times, steps, self.first_row + start, lines, series, skipped)
+        first_row = self.first_row + rows.indices(self.num_rows)[0]
+        kept = {name: part[rows] for name, part in self._asdict().items() if name != "first_row" and part is not None}
+        return self._replace(first_row=first_row, **kept)
 
     @classmethod
     def join(cls, parts: Sequence["Rows"]) -> "Rows":

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from gp_ensembles.tables.clock import MOST_KNOWN, Times
-from gp_ensembles.tables.encoder import TableEncoder, TableError
-from gp_ensembles.tables.explain import ColumnSummary, column_summaries
+from gp_ensembles.tables.encoder import ColumnSummary, TableEncoder, TableError, column_summaries
 from gp_ensembles.tables.frames import (
     array_source,
     cells_of_records,

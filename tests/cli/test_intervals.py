@@ -46,7 +46,7 @@ def test_what_is_counted_is_what_is_written():
     seen = ~y.isnan()
     found = interval_table(stream.coverages)
     for name, lower, upper in (
-        ("0.9", [chunk.lower for chunk in chunks], [chunk.upper for chunk in chunks]),
+        ("0.9", [chunk.rows.lower for chunk in chunks], [chunk.rows.upper for chunk in chunks]),
         ("0.5", [chunk.interval_ends["q25"] for chunk in chunks], [chunk.interval_ends["q75"] for chunk in chunks]),
     ):
         low, high = torch.cat(lower), torch.cat(upper)

@@ -35,16 +35,16 @@ def test_student_t_mixtures_have_their_own_quantiles_and_densities():
         return weights[:, row] @ parts.cdf(x)[:, row]
 
     for row in range(5):
-        for level, got in ((0.05, chunk.lower), (0.95, chunk.upper)):
+        for level, got in ((0.05, chunk.rows.lower), (0.95, chunk.rows.upper)):
             want = optimize.brentq(lambda x, row=row, level=level: cdf(x, row) - level, -1e4, 1e4, xtol=1e-11)
             np.testing.assert_allclose(float(got[row]), want, rtol=1e-9)
     np.testing.assert_allclose(chunk.log_weights, log_weights, rtol=1e-12)  # one for each expert
     seen = [0, 1, 2, 4]
     density = np.log((weights * parts.pdf(y.numpy())).sum(0))
-    np.testing.assert_allclose(chunk.log_prob[seen], density[seen], rtol=1e-10)
-    np.testing.assert_allclose(chunk.pit[seen], [cdf(float(y[row]), row) for row in seen], rtol=1e-10)
-    assert bool(chunk.log_prob[3].isnan())
-    assert bool(chunk.pit[3].isnan())
+    np.testing.assert_allclose(chunk.rows.log_prob[seen], density[seen], rtol=1e-10)
+    np.testing.assert_allclose(chunk.rows.pit[seen], [cdf(float(y[row]), row) for row in seen], rtol=1e-10)
+    assert bool(chunk.rows.log_prob[3].isnan())
+    assert bool(chunk.rows.pit[3].isnan())
 
     assert abs(float(chunk.baselines["flat"][0]) - stats.t(4, 2, 5).logpdf(0.0)) < 1e-12
     table = score_table(scores, 5.0)[MODEL]

@@ -165,8 +165,8 @@ def test_rows_given_to_a_stream_are_counted_from_the_first_of_the_stream():
     # what came before the row is learned and handed out, and the stream goes on after it
     assert scored.num_read == 370
     expected = next(whole.chunks(at_hand(X[:330], y[:330])))
-    torch.testing.assert_close(got[0].mean, expected.mean, rtol=0, atol=0)
-    assert sum(chunk.mean.shape[0] for chunk in got) == 330
+    torch.testing.assert_close(got[0].rows.mean, expected.rows.mean, rtol=0, atol=0)
+    assert sum(chunk.y.shape[0] for chunk in got) == 330
     assert next(scored.chunks(at_hand(X[331:], y[331:], 372))).first_row == 371
 
 

@@ -166,11 +166,13 @@ class RunHistory:
         """A chunk's ``ROW_COLUMNS``."""
         rows = {name: np.full(chunk.y.shape[0], np.nan) for name in ROW_COLUMNS}
         rows["row"] = chunk.first_row + np.arange(chunk.y.shape[0], dtype=np.float64)
-        for name in (*_COUNTED[1:], "log_prob"):
-            if (values := getattr(chunk, name)) is not None:
-                rows[name] = _array(values)
-        if chunk.probabilities is not None:
-            confidence, best = chunk.probabilities.max(-1)
+        if chunk.time is not None:
+            rows["time"] = _array(chunk.time)
+        rows["y"] = _array(chunk.y)
+        for name in ("mean", "lower", "upper", "inside", "log_prob"):
+            rows[name] = _array(getattr(chunk.rows, name))
+        if chunk.rows.probabilities.shape[1]:
+            confidence, best = chunk.rows.probabilities.max(-1)
             scores, self.is_class = torch.stack([confidence, (best == chunk.y).to(confidence)]), True
             rows["confidence"], rows["hit"] = _array(scores.masked_fill(chunk.y.isnan(), torch.nan))
         return rows
@@ -187,11 +189,9 @@ class RunHistory:
         self.window_bins.add({"first": windows["row"][:, 0], "last": windows["row"][:, -1], **means})
 
     def _count_calibration(self, chunk: Chunk, seen: NDArray[np.bool_]) -> None:
-        pit = _array(chunk.pit)[seen]
+        pit = _array(chunk.rows.pit)[seen]
         self.pit_counts += np.histogram(pit[np.isfinite(pit)].clip(0.0, 1.0), bins=PIT_BINS, range=(0.0, 1.0))[0]
-        if chunk.probabilities is None:
-            return
-        shares, labels = _array(chunk.probabilities)[seen], _array(chunk.y)[seen]
+        shares, labels = _array(chunk.rows.probabilities)[seen], _array(chunk.y)[seen]
         hits = labels[:, None] == np.arange(shares.shape[1])
         number = np.clip((shares * RELIABILITY_BINS).astype(int), 0, RELIABILITY_BINS - 1)
         for place, values in enumerate((np.ones_like(shares), shares, hits.astype(float))):

@@ -18,7 +18,7 @@ from gp_ensembles.calibration.levels import WINDOW
 from gp_ensembles.cli.report import figures
 from gp_ensembles.cli.report.figures import LIMITS, Axis
 from gp_ensembles.cli.report.history import RECENT, RunHistory
-from gp_ensembles.cli.summary import Summary, bad_row_lines, external_lines, failure_lines, graph_lines
+from gp_ensembles.cli.summary import Summary, event_lines, external_lines
 from gp_ensembles.files.replacing import finite
 
 _NEUTRAL = ("coverage_90", "mean_squared_z")  # neither more nor less is better
@@ -161,11 +161,10 @@ def sections(summary: Summary, history: RunHistory, axis: Axis) -> Iterator[Sect
         yield Section("events", "Events", "; ".join(totals), "", {"events": figures.events(history, axis)})
     if checks := summary.get("health"):
         wrong = "; ".join(check["meaning"] for check in checks if not check["ok"])
-        lines = [*failure_lines(summary), *bad_row_lines(summary), *graph_lines(summary)]
         heading = wrong or f"All {len(checks)} checks are within their limits"
         names = {"finding": "meaning", "value": "value", "limit": "limit", "within it": "ok"}
         body = table("Checks at the end", [{name: check[key] for name, key in names.items()} for check in checks])
-        yield Section("health", "Health", heading, _notes(*lines) + body)
+        yield Section("health", "Health", heading, _notes(*event_lines(summary)) + body)
     yield _columns(summary)
     groups = {"Configuration": summary["config"], "All of summary.json": summary}
     texts = {name: yaml.safe_dump(group, sort_keys=False, allow_unicode=True) for name, group in groups.items()}

@@ -67,12 +67,8 @@ def init_length(length: float) -> LengthState:
 
 def van_der_corput(index: int) -> float:
     """Number ``index`` (from 1) of Halton's sequence in base two, in (0, 1)."""
-    value, part = 0.0, 0.5
-    while index:
-        value += part * (index & 1)
-        index >>= 1
-        part *= 0.5
-    return value
+    bits = f"{index:b}"
+    return int(bits[::-1], 2) / (1 << len(bits))
 
 
 def chees_gradient(before: Tensor, after: Tensor, momentum: Tensor, acceptance: Tensor, time: float) -> float:

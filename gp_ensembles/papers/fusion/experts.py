@@ -114,15 +114,15 @@ def _(expert: OnlineEnsemble, X: Tensor) -> ExpertPredictions:
 
 @predict_expert.register
 def _(expert: Model, X: Tensor) -> ExpertPredictions:
-    mean, variance = _moments(expert.posterior(X))
-    _, target_variance = _moments(expert.posterior(X, observation_noise=True))
-    shape = (X.shape[0], 1)
+    of_function: Any = expert.posterior(X)  # BoTorch's base class of posteriors declares no moments
+    of_target: Any = expert.posterior(X, observation_noise=True)
+    mean, shape = of_function.mean, (X.shape[0], 1)
     if mean.shape != shape:
         raise ValueError(
             f"an expert must predict one output, and its posterior has mean {tuple(mean.shape)}, not {shape}; give "
             "each output's model by itself"
         )
-    return _predictions(mean.mT, variance.mT, target_variance.mT)
+    return _predictions(mean.mT, of_function.variance.mT, of_target.variance.mT)
 
 
 @predict_expert.register
@@ -222,11 +222,6 @@ def _gpytorch_predictions(model: ExactGP | ApproximateGP, likelihood: Likelihood
         )
     target = likelihood(latent, [X])
     return _predictions(latent.mean.unsqueeze(0), latent.variance.unsqueeze(0), target.variance.unsqueeze(0))
-
-
-def _moments(posterior: Any) -> tuple[Tensor, Tensor]:
-    """Mean and variance, which BoTorch's base class of posteriors does not declare."""
-    return posterior.mean, posterior.variance
 
 
 def _predictions(mean: Tensor, variance: Tensor, target_variance: Tensor) -> ExpertPredictions:

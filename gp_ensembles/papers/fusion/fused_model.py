@@ -26,7 +26,6 @@ from gp_ensembles.papers.fusion.experts import ExpertPredictions, PredictiveExpe
 from gp_ensembles.papers.fusion.fitted import FittedFusion
 from gp_ensembles.papers.fusion.function_priors import FourierPrior
 from gp_ensembles.papers.fusion.models import BHS, PBHS, MoGPE
-from gp_ensembles.papers.fusion.pointwise import joint_moments
 
 _FLOOR = 1e-10  # least variance of a component without noise, in variances of the targets
 _DRAWS = 64  # draws whose bases are held in memory at once
@@ -266,7 +265,7 @@ class FusedModel(MixtureModel):
             own = torch.diag_embed(variance)
             if found is not None:
                 own = (found.covariance + torch.diag_embed(found.noise)).unsqueeze(-4)
-            return joint_moments(draws, weights, mean, own)
+            return _linear_pool(draws, weights, mean, own)
         joint_weights = draws.unsqueeze(-1) + weights.squeeze(-1)  # (*batch, S, K)
         if mean.shape[-3] < num_draws or num_draws == 1:  # draws share the components
             joint_weights, mean, variance = joint_weights.logsumexp(-2), mean.squeeze(-3), variance.squeeze(-3)
@@ -349,6 +348,27 @@ def _pool_covariance(shares: Tensor, covariance: Tensor, variance: Tensor) -> Te
     ratio = (variance / own).sqrt()
     pooled = ratio.unsqueeze(-1) * ratio.unsqueeze(-2) * average
     return pooled + torch.diag_embed(variance - pooled.diagonal(dim1=-2, dim2=-1))
+
+
+def _linear_pool(draw_log_weights: Tensor, log_weights: Tensor, mean: Tensor, covariance: Tensor) -> MixturePosterior:
+    r"""The normal distribution with the mean and covariance of q points of a pool, each of which takes its own expert.
+
+    .. math:: s \sim v, \qquad z_i \sim w_s(x_i) \text{ independently}, \qquad f(x_i) = f_{s, z_i}(x_i), \qquad
+              f_{s,k} \sim N(\mu_{s,k}, K_{s,k})
+
+    Shapes: ``draw_log_weights`` (\*batch, S), ``log_weights`` (\*batch, S, K, q), ``mean`` (\*batch, S or 1, K, q),
+    ``covariance`` (\*batch, S or 1, K, q, q).
+    """
+    draws, weights = draw_log_weights.softmax(-1).unsqueeze(-1), log_weights.exp()
+    pooled = (weights * mean).sum(-2)  # under every draw, (*batch, S, q)
+    center = (draws * pooled).sum(-2, keepdim=True)  # (*batch, 1, q)
+    own = covariance.diagonal(dim1=-2, dim2=-1) + (mean - center.unsqueeze(-2)).square()
+    variance = (draws * (weights * own).sum(-2)).sum(-2)
+    shared = (weights.unsqueeze(-1) * weights.unsqueeze(-2) * covariance).sum(-3)  # both choose one expert
+    deviation = pooled - center
+    joint = (draws.unsqueeze(-1) * shared).sum(-3) + (draws * deviation).mT @ deviation
+    joint = torch.diagonal_scatter(joint, variance, dim1=-2, dim2=-1)
+    return MixturePosterior(joint.new_zeros(1), center.unsqueeze(-1), joint[..., None, None, :, :])
 
 
 def _flat(parts: Sequence[Tensor], shape: Sequence[int]) -> ExpertPredictions:

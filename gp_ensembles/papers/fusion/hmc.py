@@ -34,6 +34,7 @@ _DRAWS = 256
 _GAP = 1e-7
 # Nats within which the ends of all searches count as one mode, and most parameters of a dense metric.
 _ONE_MODE, _MOST_PARAMETERS = 1.0, 1000
+_DIAGNOSED_ROWS = 64  # at most about so many, evenly spread
 
 
 def equal_chains(loo: Tensor) -> Tensor:
@@ -41,28 +42,28 @@ def equal_chains(loo: Tensor) -> Tensor:
     return torch.full_like(loo[:, 0], 1.0 / len(loo))
 
 
-def stacked_chains(loo: Tensor, prior_count: int = 1) -> Tensor:
+def stacked_chains(loo: Tensor) -> Tensor:
     r"""Stacking weights: the mixture of the chains predicts left-out rows best (Yao, Vehtari and Gelman, 2022).
 
-    .. math:: \max_w \sum_n \log \sum_c w_c\, p_c(y_n \mid y_{-n}) + a \sum_c \log w_c
+    .. math:: \max_w \sum_n \log \sum_c w_c\, p_c(y_n \mid y_{-n}) + \sum_c \log w_c
 
     Shapes: ``loo`` (C, N), leave-one-out log densities of the training rows; returns (C,).
     """
     if len(loo) == 1:
         return torch.ones_like(loo[:, 0])
     own = loo.new_full((len(loo), len(loo)), -torch.inf).fill_diagonal_(0.0)
-    rows = torch.cat([loo, own.repeat(1, prior_count)], -1)
+    rows = torch.cat([loo, own], -1)
     return best_fixed_mixture(rows, tolerance=_GAP).weights
 
 
 def chain_diagnostics(
-    draws: Chains, log_likelihood: Tensor, loo: Tensor, pareto_k: Tensor, weights: Tensor, *, num_rows: int = 64
+    draws: Chains, log_likelihood: Tensor, loo: Tensor, pareto_k: Tensor, weights: Tensor
 ) -> ChainDiagnostics:
     """Diagnostics of chains.
 
     Shapes: ``log_likelihood`` (C, S, N), ``loo`` (C, N), ``pareto_k`` (C, N), ``weights`` (C,).
     """
-    step = max(-(-log_likelihood.shape[-1] // num_rows), 1)
+    step = max(-(-log_likelihood.shape[-1] // _DIAGNOSED_ROWS), 1)
     some = log_likelihood[..., ::step]
     within = torch.stack([mean_ess(chain.unsqueeze(0)) for chain in some])
     return ChainDiagnostics(

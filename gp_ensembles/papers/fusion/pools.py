@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.metrics.regret import best_fixed_mixture
-from gp_ensembles.papers.fusion.experts import ExpertPredictions, check_log_weights, check_moments, check_noise
+from gp_ensembles.papers.fusion.experts import ExpertPredictions, check_log_weights, check_moments
 from gp_ensembles.papers.fusion.gathering import Experts, gather_predictions
 
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
@@ -54,7 +54,6 @@ def fuse(
     log_weights: Tensor | float | None = None,
     *,
     space: Literal["f", "y"],
-    noise: Tensor | None = None,
     X: Tensor | None = None,
 ) -> Mixture:
     r"""Fuse experts' predictions by a product of powers of their densities, to a normal prediction of the target.
@@ -69,8 +68,7 @@ def fuse(
         log_weights: Log weights, in nats, a number or shape (K,) or (K, N), as :func:`entropy_weights` or
             :func:`stacking_weights` give them; 1/K each if ``None``. Zero is the product of experts (Hinton 2002),
             which is overconfident.
-        space: ``"f"``: fuse the function's moments and add the noise; ``"y"``: fuse the targets'.
-        noise: Noise variance of the target, shape () or (N,); the experts' average if not given.
+        space: ``"f"``: fuse the function's moments and add the experts' average noise; ``"y"``: fuse the targets'.
         X: Inputs at which experts predict, shape (N, D); not needed for forecasts.
 
     Returns:
@@ -96,17 +94,9 @@ def fuse(
         log_weights = -math.log(len(mean))
     if not isinstance(log_weights, Tensor):
         log_weights = mean.new_full(mean.shape[:1], log_weights)
+    noise = predictions.noise.expand_as(mean).mean(0)
     if space == "y":
-        if noise is not None:
-            raise ValueError('the noise is that of the experts in space="y"; leave noise out, or use space="f"')
-        variance, noise = predictions.target_variance, mean.new_zeros(())
-    elif noise is None:
-        noise = predictions.noise.expand_as(mean).mean(0)
-    else:
-        noise = torch.as_tensor(noise).to(mean)
-        if noise.ndim > 1:
-            raise ValueError(f"the noise of the target must have shape () or (N,), got {tuple(noise.shape)}")
-        check_noise(noise, mean)
+        variance, noise = predictions.target_variance, torch.zeros_like(noise)
     center, log_precision = pooled_normal(check_log_weights(log_weights, mean), mean, 0.5 * variance.log())
     return Mixture(mean.new_zeros(1), center.unsqueeze(0), ((-log_precision).exp() + noise).unsqueeze(0))
 

@@ -19,20 +19,12 @@ _SINGULAR = 1e-7  # smallest pivot over the largest, below which gradients are n
 
 
 class AcquisitionOptimizer(NamedTuple):
-    """Settings of BoTorch's ``optimize_acqf_mixed``, one set of fixed features for each number of components.
+    """Settings of BoTorch's ``optimize_acqf_mixed``, one set of fixed features for each number of components."""
 
-    Args:
-        num_restarts: Ascents for each number of components.
-        raw_samples: Candidates for their starts, for each number of components: draws of the prior and of the
-            neighborhood of the best kernels.
-        max_iterations: Iterations of L-BFGS.
-        num_sizes: Numbers of components optimized over for each batch: those with the best raw samples.
-    """
-
-    num_restarts: int = 1
-    raw_samples: int = 32
-    max_iterations: int = 8
-    num_sizes: int = 2
+    num_restarts: int = 1  # ascents for each number of components
+    raw_samples: int = 32  # candidates for their starts: draws of the prior and of the neighborhood of the best kernels
+    max_iterations: int = 8  # of L-BFGS
+    num_sizes: int = 2  # numbers of components optimized over for each batch: those with the best raw samples
 
     def optimize(
         self, acquisition: AcquisitionFunction, surrogate: Surrogate, count: int, generator: torch.Generator | None
@@ -143,9 +135,6 @@ class InformationGain(AcquisitionFunction):
     is the share of the evidence's variance V that evaluating the batch would remove, with C the covariance of the roots
     g(X) at the batch and c their covariance with the integral. The mutual information, :math:`-\tfrac12 \log(1 -
     \rho^2)` nats, has the same maximizer. Shapes: ``X_pending`` (m, C).
-
-    Attributes:
-        variance: V, shape ().
     """
 
     def __init__(self, surrogate: Surrogate, nodes: QuadratureNodes, *, X_pending: Tensor | None = None) -> None:
@@ -160,7 +149,7 @@ class InformationGain(AcquisitionFunction):
             self.solved: Tensor = surrogate.solve(projected)
             among = surrogate.kernel(self.prepared, self.prepared)
             prior = self.weighted @ among @ self.weighted
-            self.variance: Tensor = (prior - projected @ self.solved).clamp_min(_TINY)
+            self.variance: Tensor = (prior - projected @ self.solved).clamp_min(_TINY)  # V
 
     @t_batch_mode_transform()
     @concatenate_pending_points

@@ -168,11 +168,7 @@ def log_correlations(distances: Distances, parameters: SurrogateParameters) -> T
 class Surrogate:
     r"""Gaussian process on :math:`g = \sqrt{2 (L - \alpha)}`, where L is the likelihood over its largest value so far.
 
-    Args:
-        evaluations: Evaluated kernels; those without a likelihood are left out.
-        kernel_distance: Distances between kernels.
-        parameters: Parameters of the hyper-kernel, and the noise; fitted by marginal likelihood if ``None``.
-        distances: Distances of the usable kernels from one another, if they are known already.
+    Kernels without a likelihood are left out; parameters that are not given are fitted by marginal likelihood.
 
     Raises:
         ValueError: If no kernel has a likelihood.

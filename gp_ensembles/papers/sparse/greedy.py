@@ -25,6 +25,7 @@ from gp_ensembles.papers.sparse.regression import SparseGP
 from gp_ensembles.papers.sparse.strategies import SelectionRun, Strategy
 
 NEARLY_EXPLAINED = 1e-9  # share of the prior variance below which a candidate is a knot already
+_FIRST_BLOCK, _NUM_CANDIDATES = 5, 1000  # knots of the first block; random rows to choose among in each
 _MEMORY = 2**28  # bytes of each of the two tables of candidates and data
 
 
@@ -143,10 +144,8 @@ class GreedyBlocks(Strategy):
 
     Args:
         max_knots: Most knots.
-        num_initial: Knots of the first block.
         tolerance: Stop when a block adds less than this, in nats; and a refit when three iterations add a tenth.
         gap_tolerance: Stop when Titsias' bounds of the exact log evidence are closer than this, in nats.
-        num_candidates: Random rows to choose among, drawn again for each block; all that fit into memory if ``None``.
         subset_size: Rows of the exact fit; 0 to start from the kernel's own hyperparameters.
         reselect: Whether all knots are chosen again at the final hyperparameters.
         polish_iterations: Iterations of moving all knots and hyperparameters together at the end; 0 for none.
@@ -163,22 +162,15 @@ class GreedyBlocks(Strategy):
     """
 
     max_knots: int = 80
-    num_initial: int = 5
     tolerance: float = 0.01
     gap_tolerance: float = 0.01
-    num_candidates: int | None = 1000
     subset_size: int = 150
     reselect: bool = True
     polish_iterations: int = 50
     fit_iterations: int = 60
 
     def __post_init__(self) -> None:
-        check_positive(
-            max_knots=self.max_knots,
-            num_initial=self.num_initial,
-            fit_iterations=self.fit_iterations,
-            num_candidates=1 if self.num_candidates is None else self.num_candidates,
-        )
+        check_positive(max_knots=self.max_knots, fit_iterations=self.fit_iterations)
         if min(self.polish_iterations, self.subset_size) < 0 or math.isnan(self.tolerance + self.gap_tolerance):
             raise ValueError(
                 f"polish_iterations and subset_size must be at least 0, tolerance and gap_tolerance numbers, got "
@@ -188,7 +180,7 @@ class GreedyBlocks(Strategy):
     def initial_knots(self, X: Tensor, *, generator: torch.Generator | None) -> Tensor:
         """Centers of k-means."""
         distinct = len(distinct_rows(X))
-        return kmeans_knots(X, min(self.num_initial, self.max_knots, distinct), generator=generator)
+        return kmeans_knots(X, min(_FIRST_BLOCK, self.max_knots, distinct), generator=generator)
 
     def search(self, run: SelectionRun) -> str:
         """Blocks, again from the start's hyperparameters if they end early, then reselection and polish."""
@@ -230,7 +222,7 @@ class GreedyBlocks(Strategy):
 
     def _extend(self, run: SelectionRun, model: SparseGP, num_rows: int) -> tuple[SparseGP, tuple[int, ...]]:
         """A model with at most ``num_rows`` more knots of the largest gains, and their rows."""
-        rows, _ = greedy_elbo_rows(model, num_rows, num_candidates=self.num_candidates, generator=run.generator)
+        rows, _ = greedy_elbo_rows(model, num_rows, num_candidates=_NUM_CANDIDATES, generator=run.generator)
         return model.with_knots(torch.cat([model.knots.detach(), model.train_X[rows]])), tuple(rows.tolist())
 
     def _fit(self, model: SparseGP) -> float:
@@ -242,7 +234,7 @@ class GreedyBlocks(Strategy):
 
     def _escape(self, run: SelectionRun, start: SparseGP, most: int) -> bool:
         """More knots, chosen at the start's hyperparameters; kept if the objective is larger."""
-        count = min(most, max(2 * run.model.num_knots, 4 * self.num_initial))
+        count = min(most, max(2 * run.model.num_knots, 4 * _FIRST_BLOCK))
         other, rows = self._extend(run, start, count - start.num_knots)
         if not self._fit(other) - run.history[-1].objective > max(self.tolerance, self.gap_tolerance, 0.0):
             return False

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gp_ensembles.cli.commands import family_of
-from gp_ensembles.cli.predictions import Chunk
+from gp_ensembles.cli.predictions import Chunk, PredictedRows
 from gp_ensembles.cli.report.history import RunHistory
 
 NAMES = ("hsgp/static/0", "hsgp/dynamic 0.01/0", "hsgp/dynamic 0.01/1", "window/0")
@@ -29,10 +29,10 @@ def make_chunk(first_row: int, num_rows: int, *, start: float | None = None) -> 
     log_weights = (shares / shares.sum(0)).log()
     time = None if start is None else start + 3600 * rows
     baselines = {name: log_prob - 1 - k for k, name in enumerate(BASELINES)}
-    return Chunk(
-        first_row, y, mean, torch.ones_like(mean), lower, upper, log_prob, pit, log_weights, baselines, None, {},
-        inside, time,
-    )  # fmt: skip
+    found = PredictedRows(
+        mean, 0 * mean + 1, log_prob, log_prob, inside, lower, upper, mean.new_empty(num_rows, 0), pit
+    )
+    return Chunk(first_row, y, found, log_weights, baselines, time=time)
 
 
 def new_history(target: str = "load", kinds: tuple[str, ...] = ()) -> RunHistory:

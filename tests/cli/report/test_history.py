@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gp_ensembles.calibration.levels import count_coverage, init_coverage
-from gp_ensembles.cli.predictions import Chunk
+from gp_ensembles.cli.predictions import Chunk, PredictedRows
 from gp_ensembles.cli.report.history import RECENT, WINDOW_SERIES, Bins
 from gp_ensembles.cli.scored_stream import SCORED
 from gp_ensembles.files.structure import from_plain, to_plain
@@ -23,7 +23,7 @@ def fed(run, lengths, *, first=101, start=None):
 
 
 def joined(chunks, name):
-    return torch.cat([getattr(chunk, name) for chunk in chunks]).numpy()
+    return torch.cat([{**chunk._asdict(), **chunk.rows._asdict()}[name] for chunk in chunks]).numpy()
 
 
 @pytest.mark.parametrize("num_chunks", [3, 40])
@@ -81,7 +81,7 @@ def test_reliability_of_classes_is_that_of_all_pairs(run):
     log_weights = torch.full((4, 700), 0.25, dtype=torch.float64).log()
     history = run.history()
     baselines = dict.fromkeys(run.baselines, nothing)
-    history.add(Chunk(1, y, nothing, nothing, nothing, nothing, nothing, nothing, log_weights, baselines, shares))
+    history.add(Chunk(1, y, PredictedRows(*[nothing] * 7, shares, nothing), log_weights, baselines))
     seen = ~y.isnan()
     flat, hits = shares[seen].flatten(), (y[seen, None] == torch.arange(3)).flatten()
     inside = [(flat >= k / 10) & (flat < (k + 1) / 10) for k in range(10)]

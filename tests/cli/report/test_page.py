@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 import torch
 
-from gp_ensembles.cli.predictions import Chunk
+from gp_ensembles.cli.predictions import Chunk, PredictedRows
 from gp_ensembles.cli.report.figures import Axis
 from gp_ensembles.cli.report.page import escaped, lead_of, report_html, sections
 
@@ -141,7 +141,8 @@ def test_broken_windows_are_marked(run):
     history = run.history()
     for first in range(1, 4001, 250):
         chunk = run.chunk(first, 250)
-        history.add(chunk._replace(inside=chunk.inside * (0.0 if 1500 < first < 2001 else 1.0)))
+        inside = chunk.rows.inside * (0.0 if 1500 < first < 2001 else 1.0)
+        history.add(chunk._replace(rows=chunk.rows._replace(inside=inside)))
     broken = history.window_bins["sum broken"] > 0
     assert broken.any()
     found = list(sections(run.summary(), history, Axis.of(history, None)))
@@ -159,7 +160,7 @@ def test_a_small_lead_is_level(run):
     """The paired differences of 400 rows are noise of deviation one: their mean has a standard error of about 0.05."""
     history, chunk = run.history(), run.chunk(1, 400)
     noise = torch.randn(400, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-    history.add(chunk._replace(baselines=dict.fromkeys(run.baselines, chunk.log_prob + noise)))
+    history.add(chunk._replace(baselines=dict.fromkeys(run.baselines, chunk.rows.log_prob + noise)))
     summary = run.summary(intervals={})
     sides = {}
     for lead in (0.06, 0.2, -0.06, -0.2):
@@ -181,8 +182,8 @@ def test_a_run_of_classes_has_its_own_sections(run):
         log_prob = shares.gather(-1, y.long().unsqueeze(-1)).squeeze(-1).log()
         log_weights = torch.full((4, 300), 0.25, dtype=torch.float64).log()
         baselines = dict.fromkeys(run.baselines, log_prob - 0.1)
-        more = one, one * (1 - one), nothing, nothing, log_prob, nothing, log_weights, baselines, shares
-        history.add(Chunk(first, y, *more))
+        rows = PredictedRows(one, one * (1 - one), log_prob, nothing, nothing, nothing, nothing, shares, nothing)
+        history.add(Chunk(first, y, rows, log_weights, baselines))
     scores = {"log_score": -0.5, "log_loss": 0.5, "error_rate": 0.25, "brier": 0.3333, "calibration_error": 0.02}
     base = {key: value for key, value in run.summary().items() if key not in ("nmse", "mean_absolute_error")}
     summary = {**base, **scores, "intervals": {}, "baselines": {"mean": {**scores, "log_score": -0.7, "log_loss": 0.7}}}
@@ -199,18 +200,18 @@ def test_poor_runs_have_a_page(run, case):
     summary = run.summary(intervals={})
     if case == "no target":
         nothing = torch.full_like(chunk.y, torch.nan)
-        chunk = chunk._replace(
-            y=nothing, log_prob=nothing, pit=nothing, inside=nothing, baselines=dict.fromkeys(run.baselines, nothing)
-        )
+        rows = chunk.rows._replace(log_prob=nothing, pit=nothing, inside=nothing)
+        chunk = chunk._replace(y=nothing, rows=rows, baselines=dict.fromkeys(run.baselines, nothing))
         keys = ("log_score", "log_score_gaussian", "crps", "nmse", "coverage_90", "mean_absolute_error")
         summary |= {**dict.fromkeys(keys), "rows_scored": 0}
         summary["baselines"] = {name: dict.fromkeys(keys) for name in run.baselines}
     if case == "no baselines":
         summary["baselines"] = {}
     if case == "constant":
-        chunk = chunk._replace(y=0 * chunk.mean + 5, mean=0 * chunk.mean + 5)
+        five = torch.full_like(chunk.y, 5.0)
+        chunk = chunk._replace(y=five, rows=chunk.rows._replace(mean=five))
     if case == "infinite ends":
-        chunk = chunk._replace(upper=torch.full_like(chunk.upper, torch.inf))
+        chunk = chunk._replace(rows=chunk.rows._replace(upper=torch.full_like(chunk.y, torch.inf)))
     history.add(chunk)
     text = report_html(summary, history)
     checked(text)

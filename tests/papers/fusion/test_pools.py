@@ -159,7 +159,6 @@ def test_functions_get_the_noise_after_their_product_and_targets_before():
     f, y = (fuse(predictions, 0.0, space=space) for space in ("f", "y"))
     close(f.variance, 1 / (1 / predictions.variance).sum(0) + 0.2)
     close(y.variance, 1 / (1 / (predictions.variance + 0.2)).sum(0))
-    close(fuse(predictions, 0.0, space="f", noise=number(1.0)).variance, f.variance + 0.8)
     noises = predictions._replace(noise=number([[0.1], [0.2], [0.6]]))
     close(fuse(noises, 0.0, space="f").variance, f.variance + 0.1)
     alone = some_predictions(1)
@@ -177,8 +176,6 @@ def test_bad_products():
         (batch, {}, r"shape \(K, N\)"),
         (good, {"space": "latent"}, '"f", the function, or "y"'),
         (good, {"log_weights": torch.zeros(3, 4, dtype=F64)}, "log weights must have shape"),
-        (good, {"noise": number([[1.0]])}, r"must have shape \(\) or \(N,\)"),
-        (good, {"noise": number(1.0), "space": "y"}, "leave noise out"),
     ]:
         with pytest.raises(ValueError, match=message):
             fuse(predictions, **({"space": "f"} | choices))
