@@ -250,10 +250,9 @@ def test_members_are_a_fully_bayesian_model():
 def test_constrained_noisy_improvement_is_a_function(options):
     """Where nothing is feasible BoTorch draws a bound at random unless it may keep a factor."""
     X, Y = rows()
-    model = ExactEnsembleModel(X, Y, **options)
     with pytest.warns(match="infeasible"):
         acquisition = qLogNoisyExpectedImprovement(
-            model,
+            ExactEnsembleModel(X, Y, **options),
             X,
             objective=lambda values, X=None: values[..., 0],
             constraints=[lambda values: values[..., 1] - 8.0],

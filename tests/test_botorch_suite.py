@@ -38,7 +38,7 @@ def test_tests_and_subtests_are_counted_with_either_class(tmp_path):
     (tmp_path / "test_models.py").write_text(SUITE)
     out = tmp_path / "out"
     command = [sys.executable, "-m", "benchmarks.botorch_suite", "--tests", str(tmp_path), "--out", str(out)]
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[1]
     printed = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
     assert "of 6 tests and subtests 5 hold with SingleTaskGP, 3 with" in printed
     found = json.loads((out / "summary.json").read_text())
