@@ -20,6 +20,7 @@ from gp_ensembles.data.synthetic import TARGET, write_messy_load
 from gp_ensembles.engine.external_counts import ExternalCounts
 from gp_ensembles.files.replacing import write_text
 from gp_ensembles.streaming import StreamConfig
+from gp_ensembles.streaming.columns import settings_for
 from gp_ensembles.streaming.health import failures
 from gp_ensembles.tables import RowStream, explain, open_rows
 
@@ -52,7 +53,7 @@ class Output:
 def stream(rows: RowStream, config: StreamConfig, output: Output) -> dict[str, object]:
     """Fit a model to the first rows of a table, predict and learn the rest, and write all results."""
     warm = take_warm_up(config, rows)  # a refused table leaves no folder behind
-    config = config.resolved(warm.X)
+    config = settings_for(config, rows.feature_names)
     folder = OutputFolder(output.out)
     started = ScoredStream.start(config, rows, warm, progress=output.progress and sys.stderr.isatty())
     return run(started, rows, folder, output)
