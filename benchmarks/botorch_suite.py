@@ -3,10 +3,11 @@
     python -m benchmarks.botorch_suite --tests FOLDER
     python -m benchmarks.botorch_suite --tests FOLDER --files acquisition/test_logei.py optim --again
 
-FOLDER is ``test`` of a checkout of BoTorch, best of the installed version (what pip offers holds no tests). Counted are
-tests that build a ``SingleTaskGP`` and hold with it, so that those of another version of BoTorch do not
-count. Each file runs in a process of its own, once with BoTorch's class and once with ours; what it gave is kept in
-``--out``, and ``--again`` runs ours again. ``summary.json`` there has every test that does not hold, by its error.
+FOLDER is ``test`` of a checkout of BoTorch, best of the installed version (what pip offers holds no tests). All files
+that mention ``SingleTaskGP`` run, each in a process of its own, once with BoTorch's class and once with ours. Three
+counts are printed: all checks (test functions and their subtests) that hold with either class; those of them that hold
+with BoTorch's; and the test functions among these that build one. What a file gave is kept in ``--out``, and
+``--again`` runs ours again. ``summary.json`` there has every check that does not hold, by its error.
 """
 
 import argparse
@@ -19,7 +20,7 @@ import pkgutil
 import re
 import sys
 import traceback
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,8 @@ class Judge:
 
     def __init__(self, name: str, file: Path, out: Path) -> None:
         self.file, self.out = file, out
-        self.test, self.built, self.error = "", False, ""
+        self.test, self.built, self.error, self.latest = "", False, "", ""
+        self.subtests: list[str] = []
         module, _, attribute = name.partition(":")
         judged = getattr(importlib.import_module(module), attribute)
         initialize = judged.__init__
@@ -55,23 +57,35 @@ class Judge:
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """A test begins."""
-        self.test, self.built, self.error = nodeid.partition("::")[2], False, ""
+        self.test, self.built, self.error, self.latest, self.subtests = nodeid.partition("::")[2], False, "", "", []
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
-        """A part of it has ended: its first error is kept."""
+        """A part of it has ended, or a subtest: the first error is kept."""
         report = yield
-        if call.excinfo is not None and not call.excinfo.errisinstance(pytest.skip.Exception) and not self.error:
+        self.latest = ""
+        if call.excinfo is not None and call.excinfo.errisinstance(pytest.skip.Exception):
+            self.latest = "skipped"
+        elif call.excinfo is not None:
             text = " ".join(f"{type(call.excinfo.value).__name__}: {call.excinfo.value}".split())
             last = call.excinfo.traceback[-1]
-            self.error = f"{text[:300]} [{Path(str(last.path)).name}, {last.name}]"
+            self.latest = f"{text[:300]} [{Path(str(last.path)).name}, {last.name}]"
+        self.error = self.error or self.latest
         return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """The report is there: of a subtest, its error is kept too."""
+        if isinstance(report, pytest.SubtestReport):
+            self.subtests.append(self.latest)
 
     def pytest_runtest_logfinish(self) -> None:
         """It has ended."""
-        line = {"test": self.test, "built": self.built, "error": self.error}
+        parts = {self.test: self.error, **{f"{self.test} [{n}]": error for n, error in enumerate(self.subtests)}}
         with self.out.open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps(line) + "\n")
+            lines.writelines(
+                json.dumps({"test": test, "built": self.built and test == self.test, "error": error}) + "\n"
+                for test, error in parts.items()
+            )
 
 
 def _run(model: str, file: Path, out: Path) -> None:
@@ -120,7 +134,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     names = [
         name for name in names if name.startswith(tuple(options.files)) and "SingleTaskGP" in (tests / name).read_text()
     ]
-    held, failed = 0, {}
+    counts: Counter[str] = Counter()
+    failed = {}
     for name in names:
         kept = {
             model: options.out / model.replace(":", ".") / f"{name.replace('/', '.')}.jsonl"
@@ -130,21 +145,32 @@ def main(arguments: Sequence[str] | None = None) -> None:
             kept[options.model].unlink(missing_ok=True)
         rival = outcomes(RIVAL, tests / name, kept[RIVAL])
         ours = outcomes(options.model, tests / name, kept[options.model])
-        counted = [test for test, found in rival.items() if found["built"] and not found["error"]]
-        errors = {test: ours[test]["error"] if test in ours else "did not run" for test in counted}
-        wrong = {f"{name}::{test}": error for test, error in errors.items() if error}
-        failed |= wrong
-        held += len(counted) - len(wrong)
-        print(f"{len(counted) - len(wrong):4} of {len(counted):3} {name}", flush=True)
+        checks = {test: found for test, found in rival.items() if found["error"] != "skipped"}
+        errors = {test: ours[test]["error"] if test in ours else "did not run" for test in checks}
+        holding = {test for test, found in checks.items() if not found["error"]}
+        own = Counter(
+            checks=len(checks),
+            rival=len(holding),
+            ours=sum(not error for error in errors.values()),
+            both=sum(not errors[test] for test in holding),
+            built=sum(checks[test]["built"] for test in holding),
+            kept=sum(checks[test]["built"] and not errors[test] for test in holding),
+        )
+        failed |= {f"{name}::{test}": errors[test] for test in sorted(holding) if errors[test]}
+        counts.update(own)
+        print(f"{own['both']:4} of {own['rival']:3} {name}", flush=True)
     groups: dict[str, list[str]] = defaultdict(list)
     for test, error in failed.items():
         groups[_NUMBERS.sub("#", error)].append(test)
     ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
     for error, found in ordered:
         print(f"\n{len(found)} x {error}", *found, sep="\n    ")
-    print(f"\n{held} of {held + len(failed)} tests that hold with SingleTaskGP hold with {options.model}")
-    summary = {"model": options.model, "botorch": botorch.__version__, "held": held, "of": held + len(failed)}
-    (options.out / "summary.json").write_text(json.dumps({**summary, "failed": dict(ordered)}, indent=1) + "\n")
+    held = f"{counts['rival']} hold with SingleTaskGP, {counts['ours']} with {options.model}"
+    print(f"\nof {counts['checks']} tests and subtests {held}")
+    print(f"of the {counts['rival']} that hold with SingleTaskGP: {counts['both']}")
+    print(f"of the {counts['built']} test functions among these that build one: {counts['kept']}")
+    summary = {"model": options.model, "botorch": botorch.__version__, **counts, "failed": dict(ordered)}
+    (options.out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,17 @@
 """Cost of a model for each of many series, over reading and writing their states and over a loop over models.
 
     python -m benchmarks.price_of_fleet [--series 20000] [--rounds 4]
+    python -m benchmarks.price_of_fleet --grown 100000
 
 CPU times of one thread. The loop goes over models that together are larger than the caches, as those of a fleet are.
+``--grown`` prints only what so many series cost, each, over each of ``--series``, and their memory, in single
+precision.
 """
 
 import argparse
 import copy
 import time
+from resource import RUSAGE_SELF, getrusage
 from statistics import median
 
 import torch
@@ -114,6 +118,18 @@ def flatness(dtype: torch.dtype, num_series: int = 300, num_rounds: int = 1000) 
     return name, sum(times[-100:]) / sum(times[:100]), 1.1
 
 
+def grown(num_series: int, few: int, num_rounds: int) -> str:
+    """A series' share of a round of many over its share of a round of fewer, by turns, and bytes of the many."""
+    before = getrusage(RUSAGE_SELF).ru_maxrss
+    numbers = list(range(num_series))
+    many = Rounds(EnsembleFleet(ensemble(torch.float32), numbers), numbers, torch.float32)
+    size = 1024 * (getrusage(RUSAGE_SELF).ru_maxrss - before) / num_series
+    less = Rounds(EnsembleFleet(ensemble(torch.float32), numbers[:few]), numbers[:few], torch.float32)
+    times = [(many.seconds() / num_series, less.seconds() / few) for _ in range(num_rounds + 1)][1:]
+    large, small = (median(part) for part in zip(*times, strict=True))
+    return f"{num_series} series over {few}: {large / small:.2f} a series, {size / 1000:.1f} kB each"
+
+
 def ratios(num_series: int = 20_000, num_rounds: int = 4) -> list[Ratio]:
     """The table's rows."""
     torch.set_num_threads(1)
@@ -141,6 +157,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--series", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--grown", type=int)
     given = parser.parse_args()
+    if given.grown is not None:
+        torch.set_num_threads(1)
+        print(grown(given.grown, given.series, given.rounds))
+        raise SystemExit
     found = ratios(given.series, given.rounds)
     keep("fleet", ["", "goal, at most", "ratio"], [[what, most, ratio] for what, ratio, most in found])

@@ -22,8 +22,10 @@ import torch
 from tqdm import tqdm
 
 from gp_ensembles import Fleet
+from gp_ensembles.cli.config import load_config
 from gp_ensembles.files.operations import make_folder
 from gp_ensembles.files.replacing import GrowingTable, write_text
+from gp_ensembles.fleet.checkpoint import HEAD
 from gp_ensembles.tables import RowStream, TableOptions, open_rows
 from gp_ensembles.tables.rows import Rows
 
@@ -38,10 +40,10 @@ def main() -> None:
     torch.set_num_threads(1)
     place = given.out / f"{rank}-of-{size}"
     table = open_rows(given.data, given.target, TableOptions(series=given.series), num_warm_up=given.first)
-    if (place / "fleet").exists():
+    if (place / "fleet" / HEAD).exists():  # written last, so a first save that was killed does not count
         fleet, predictions = resumed(place, device, table)
     else:
-        fleet, predictions = prepared(place, device, table, given.warmup)
+        fleet, predictions = prepared(place, device, table, given)
     saved = time.monotonic()
     with tqdm(total=table.num_rows, initial=table.num_given, desc=f"{rank} on {device}", position=rank) as bar:
         while not table.is_at_end:
@@ -62,6 +64,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--series", required=True, help="the column with the name of the series")
     parser.add_argument("--target", required=True, help="the column to predict")
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
+    parser.add_argument("--config", type=Path, help="YAML file of the ensemble, configs/wide.yaml for a large one")
     parser.add_argument("--first", type=int, default=20_000, help="rows that what series share is fitted to")
     parser.add_argument("--warmup", type=int, default=200, help="rows of a series from which its scales come")
     parser.add_argument("--batch", type=int, default=10_000, help="rows of the table between two looks at the clock")
@@ -69,9 +72,10 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def prepared(place: Path, device: str, table: RowStream, warmup: int) -> tuple[Fleet, GrowingTable]:
+def prepared(place: Path, device: str, table: RowStream, given: argparse.Namespace) -> tuple[Fleet, GrowingTable]:
     """A fleet that knows what series share, and a table of predictions without rows."""
-    first, fleet = table.peek(table.num_warm_up), Fleet(warmup=warmup, device=device)
+    own = {} if given.config is None else {"spec": load_config(given.config).ensemble}
+    first, fleet = table.peek(table.num_warm_up), Fleet(**own, warmup=given.warmup, device=device)
     fleet.fit_shared(first.series or (), first.X, first.y)
     make_folder(place)
     write_text(place / "predictions.csv", ",".join(COLUMNS) + "\n")

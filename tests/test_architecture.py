@@ -13,6 +13,7 @@ from typing import get_args
 import pytest
 
 import gp_ensembles
+from gp_ensembles.engine.predictions import AnyMixture
 from gp_ensembles.experts.base import BoundExpert, Expert, Runner
 from gp_ensembles.filters.states import FilterState
 from tests.sources import library_classes, sources
@@ -396,6 +397,11 @@ def test_kinds_of_experts_are_asked_for_in_their_own_files_and_tables_only():
     files = {complaint.partition(":")[0] for complaint in found}
     assert [complaint for complaint in found if complaint.partition(":")[0] not in KIND_SWITCHES] == []
     assert set(KIND_SWITCHES) - files == set()  # what is no longer needed leaves the table
+
+
+def test_kinds_of_mixtures_are_not_asked_for_on_the_way_of_a_row():
+    mixtures = {kind.__name__ for kind in get_args(AnyMixture)}
+    assert [kind_complaints(PACKAGE / package, mixtures) for package in ("engine", "streaming")] == [[], []]
 
 
 def test_a_switch_on_kinds_is_found(tmp_path):

@@ -34,6 +34,7 @@ from gp_ensembles.ensembles.presets import auto_for
 from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget
 from gp_ensembles.files.replacing import complete, write_text
 from gp_ensembles.streaming import StreamConfig
+from gp_ensembles.streaming.columns import settings_for
 from gp_ensembles.streaming.config import MIN_WARM_UP
 from gp_ensembles.streaming.health import failures
 from gp_ensembles.tables import RowStream, TableOptions, explain, open_rows
@@ -292,7 +293,7 @@ def _demo(values: Namespace) -> int:
 def stream(rows: RowStream, config: StreamConfig, output: Output) -> dict[str, object]:
     """Fit a model to the first rows of a table, predict and learn the rest, and write all results."""
     warm = take_warm_up(config, rows)  # a refused table leaves no folder behind
-    config = config.resolved(warm.X)
+    config = settings_for(config, rows.feature_names)
     folder = OutputFolder(output.out)
     started = ScoredStream.start(config, rows, warm, progress=output.progress and sys.stderr.isatty())
     return run(started, rows, folder, output)

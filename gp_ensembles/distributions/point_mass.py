@@ -8,7 +8,7 @@ from torch import Tensor
 from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.distributions.recalibrated import Recalibrated
 from gp_ensembles.distributions.student_t_mixture import StudentTMixture
-from gp_ensembles.distributions.table import distribution_text, num_rows
+from gp_ensembles.distributions.table import distribution_text, shape_of
 from gp_ensembles.numerics.display import counted
 from gp_ensembles.numerics.draws import uniform_draws
 
@@ -113,7 +113,7 @@ class WithPointMass(NamedTuple):
 
     def __repr__(self) -> str:
         kind = "Recalibrated" if isinstance(self.base, Recalibrated) else type(self.base).__name__
-        head = f"{kind} with a point mass at {float(self.at[0, :1].mean()):g}, {counted((num_rows(self), 'row'))}"
+        head = f"{kind} with a point mass at {float(self.at[0, :1].mean()):g}, {counted((shape_of(self)[0], 'row'))}"
         return distribution_text(head, self)
 
     def _log_rest(self) -> Tensor:

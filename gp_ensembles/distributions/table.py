@@ -14,7 +14,7 @@ _ENDS = (0.05, 0.95)
 
 def distribution_text(head: str, distribution: Distribution, numbers: Sequence[int] | None = None) -> str:
     """A head, and below it the first and the last rows of a distribution."""
-    places = ends(num_rows(distribution))
+    places = ends(shape_of(distribution)[0])
     if not places:
         return rows_text(head, [], {})
     few = at_rows(distribution, places)
@@ -30,11 +30,12 @@ def distribution_text(head: str, distribution: Distribution, numbers: Sequence[i
     return rows_text(head, places if numbers is None else [numbers[place] for place in places], columns)
 
 
-def num_rows(distribution: Any) -> int:
-    """Number of rows N of one of this package's distributions."""
+def shape_of(distribution: Any) -> torch.Size:
+    """Shape (N,) of the rows of one of this package's distributions, (N, O) of several outputs."""
     while "base" in distribution._fields:
         distribution = distribution.base
-    return int(distribution[1].shape[1])
+    shape: torch.Size = distribution[1].shape[1:]
+    return shape[:1] if "latent_mean" in distribution._fields else shape
 
 
 def at_rows(distribution: Any, rows: list[int]) -> Any:

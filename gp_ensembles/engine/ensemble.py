@@ -254,7 +254,8 @@ class Ensemble(nn.Module):
     def predict(self, state: EnsembleState, X: Tensor) -> AnyMixture:
         """Predict each row of X (N, D) separately as the next one; learns nothing."""
         self.check_inputs(X)
-        return predict_mixture(self.layers, self.bind(), state, X, out=places_out(state.quarantine))
+        bound = self.bind()
+        return predict_mixture(self.layers, bound, responses_of(bound), state, X, out=places_out(state.quarantine))
 
     def wanted(self, like: Tensor | None = None) -> Wanted:
         """The rows that it takes, in the dtype and on the device of ``like``, or of its hyperparameters."""
@@ -300,6 +301,7 @@ def evaluate(bound: Sequence[BoundExpert], X: Tensor) -> list[Tensor]:
 def predict_mixture(
     layers: Layers,
     bound: Sequence[BoundExpert],
+    responses: tuple[Response, ...],
     state: EnsembleState,
     X: Tensor,
     steps: Tensor | None = None,
@@ -329,7 +331,7 @@ def predict_mixture(
     log_weights = layers.rule.log_weights(state.meta).clone()
     if absent is not None:
         log_weights = awake_weights(log_weights, absent.repeat_interleave(layers.num_copies, 0), first_row)
-    return make_mixture(log_weights, found, responses_of(bound))
+    return make_mixture(log_weights, found, responses)
 
 
 def _external_places(experts: Sequence[Expert]) -> tuple[int, ...]:

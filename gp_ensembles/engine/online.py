@@ -7,7 +7,6 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from gp_ensembles.distributions.latent_mixture import LatentMixture
 from gp_ensembles.engine.access_lock import AccessLock, guarded, uninterrupted
 from gp_ensembles.engine.bound import BoundEnsemble, RowEnsemble
 from gp_ensembles.engine.ensemble import Ensemble, predict_mixture
@@ -224,11 +223,10 @@ class OnlineEnsemble(nn.Module):
             warn_caller(_UNRANKED)
         parts: list[AnyMixture] = []
         for here in rows.equal_steps(_PREDICT_ROWS):
-            part, known = rows.block(here), (layers, bound.experts, state, X[here])
+            part, known = rows.block(here), (layers, bound.experts, bound.responses, state, X[here])
             passed = None if part.steps is None else part.steps[:1]
             parts.append(predict_mixture(*known, passed, part.extra, out=bound.out, first_row=here.start))
-        mixture = concatenate_mixtures(parts)
-        return mixture._replace(responses=bound.responses) if isinstance(mixture, LatentMixture) else mixture
+        return concatenate_mixtures(parts)
 
     def condition_on(self, X: Tensor, y: Tensor) -> "OnlineEnsemble":
         """A new ensemble that has also learned these rows, as by :meth:`observe`; this one is unchanged."""

@@ -120,15 +120,10 @@ def concatenate_mixtures(parts: Sequence[AnyMixture]) -> AnyMixture:
     names = [name for name in first._fields if name not in ("log_weights", "responses")]
     if any(part.log_weights.ndim > 1 for part in parts):  # an expert is absent from some rows
         num = len(first.log_weights)
-        each = [part.log_weights.reshape(num, -1).expand(num, _num_rows(part)) for part in parts]
+        each = [part.log_weights.reshape(num, -1).expand(num, part[1].shape[1]) for part in parts]  # of means (M, N)
         first = first._replace(log_weights=torch.cat(each, dim=1))
     rows: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts], dim=1) for name in names}
     return first._replace(**rows)
-
-
-def _num_rows(mixture: AnyMixture) -> int:
-    mean = mixture.latent_mean if isinstance(mixture, LatentMixture) else mixture.component_mean
-    return mean.shape[1]
 
 
 def flatten(parts: Sequence[Predictions], lead: int = 0) -> Predictions:

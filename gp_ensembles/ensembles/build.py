@@ -14,7 +14,7 @@ from gp_ensembles.engine.memory import TargetMemory
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.predictions import EnsemblePredictions
 from gp_ensembles.engine.quarantine import rebased
-from gp_ensembles.ensembles.spec_checks import check_count, check_positive
+from gp_ensembles.ensembles.spec_checks import check_count, check_flag, check_positive
 from gp_ensembles.ensembles.targets import RealTarget, Target
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.empirical_bayes import (
@@ -59,6 +59,7 @@ class FitSettings:
             the data do not determine spread with a variance of one over it.
         perturbation: Draws by independent noise on every hyperparameter in place of the Laplace approximation, whose
             Hessian is out of reach where centers or frequencies are fitted.
+        best_start: Whether only the start of each basis whose search ends with the most evidence becomes an expert.
 
     Raises:
         TypeError: If a field is not a number.
@@ -74,6 +75,7 @@ class FitSettings:
     start_precision: float = 0.5
     prior_precision: float = 4.0
     perturbation: GaussianPerturbation | None = None
+    best_start: bool = False
 
     def __repr__(self) -> str:
         return call_text(self)
@@ -86,6 +88,7 @@ class FitSettings:
         if self.perturbation is not None:
             check_made("perturbation", self.perturbation, GaussianPerturbation, "GaussianPerturbation()")
             check_positive(self.perturbation, "variance", self.perturbation.variance)
+        check_flag(self, "best_start", self.best_start)
 
 
 NamedExpert = tuple[str, Expert]
@@ -156,9 +159,10 @@ def _fit(
     if fit.method is not None and has_fixed_kernels(expert):
         fit_fixed_kernels(expert, X, y)
     elif fit.method is not None:
-        fit_empirical_bayes(
+        found = fit_empirical_bayes(
             expert, X, y, fit.method, start_precision=fit.start_precision, progress=progress, length_scales=short
         )
+        expert = expert.take(found.log_evidence.argmax().reshape(1)) if fit.best_start else expert
     if fit.num_samples == 1:
         return expert
     if fit.method is None:
@@ -272,16 +276,11 @@ def check_warm_up(X: Tensor, y: Tensor, target: Target) -> None:
     if num_seen < MIN_ROWS:
         raise ValueError(f"only {num_seen} warm-up rows have a target; at least {MIN_ROWS} are needed to fit")
     target.check(y)
-    if target.is_real:
-        _warn_of_scale(y[~torch.isnan(y)])
-    constant = (X[:1] == X).all(0)
-    if bool(constant.all()):
+    if bool((X[:1] == X).all()):
         raise ValueError("all columns of X are constant in the warm-up; use a longer one")
-
-
-def _warn_of_scale(y: Tensor) -> None:
-    mean, scale = float(y.mean()), float(y.std())
-    if abs(mean) > _FAR or not 1 / _FAR < scale < _FAR:
+    seen = y[~torch.isnan(y)]
+    mean, scale = float(seen.mean()), float(seen.std())
+    if target.is_real and (abs(mean) > _FAR or not 1 / _FAR < scale < _FAR):
         warn_caller(
             f"the warm-up targets have mean {mean:.3g} and standard deviation {scale:.3g}; ensembles expect "
             f"standardized targets (mean 0, deviation 1), see gp_ensembles.streaming.columns.Standardizer"

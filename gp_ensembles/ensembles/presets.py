@@ -140,7 +140,7 @@ forecaster: EnsembleSpec = replace(
 # Likelihoods that are not Gaussian cost more per row: of all bases only those that won most often, and of classes fewer
 # next to boosted trees (benchmarks/classes.py).
 _FEW = (FourierBasis(), RadialBasis(), LinearBasis())
-_FOR_CLASSES = (FourierBasis(starts=(2.0,), name="rff"), LinearBasis())
+_FOR_CLASSES = (FourierBasis(starts=(0.5, 2.0), name="rff"), LinearBasis())
 # Counts have experts of three families each: of the slowest basis one start, which hardly costs a thing.
 _FOR_COUNTS = (FourierBasis(), RadialBasis(starts=_ONE_START, name="radial"), LinearBasis())
 # If errors are independent: a slow scale with heavy tails, and a narrow peak on them.
@@ -190,7 +190,8 @@ def auto_for(target: Target, *, one_step: bool = True) -> EnsembleSpec:
     if not target.has_classes:
         return replace(others, bases=_FEW, random_walk_variances=_FASTEST)
     rule = default_rule() if one_step else _slow_rule()
-    return replace(others, bases=_FOR_CLASSES, rule=rule, extra_experts=(Boosting(every=1000),))
+    fit, trees = replace(_QUICK, best_start=True), Boosting(every=1000)
+    return replace(others, bases=_FOR_CLASSES, rule=rule, fit_settings=fit, extra_experts=(trees,))
 
 
 PRESETS = {

@@ -12,7 +12,7 @@ from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.experts.base import Expert, Variances
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
-from gp_ensembles.streaming.after_mixture import CalibrationState
+from gp_ensembles.streaming.calibration import CalibrationState
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.inputs import InputPath, InputState
 

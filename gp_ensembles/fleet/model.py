@@ -48,7 +48,6 @@ from gp_ensembles.fleet.warm_up import (
     warm_ups,
     without_outliers,
 )
-from gp_ensembles.streaming.after_mixture import in_units
 from gp_ensembles.streaming.config import MIN_WARM_UP, Impute, OnBadRow, StreamConfig
 from gp_ensembles.streaming.content import STREAMS
 from gp_ensembles.streaming.inputs import InputState
@@ -297,7 +296,7 @@ class Fleet:
         states = InputState.unpacked(series.note("inputs", given), X.shape[1])
         standard, clean = path.cleaned(partial(path.each, states), X, y)
         refuse(clean.refused, given, numbers)
-        mixture = in_units(series.predict(given, standard.inputs, extra=standard.extra), path.columns.scales)
+        mixture = path.in_units(series.predict(given, standard.inputs, extra=standard.extra))
         calibration, points = (series.note(name, given) for name in ("calibration", "point"))
         distribution, levels = predict_rows(self.config, calibration, points, mixture)
         return found._replace(rows=numbers, distribution=distribution, levels=levels)
@@ -426,13 +425,13 @@ class Fleet:
         each = path_of(config, columns[codes])
         standard, clean = each.cleaned(lambda X: follow_rows(config, columns, state, X, codes), X, y)
         refuse(clean.refused, names, rows)
-        targets, scales = each.targets(without_point(clean.y, points[codes, 0])).to(self.dtype), each.columns.scales
+        targets = each.targets(without_point(clean.y, points[codes, 0])).to(self.dtype)
         try:
             predictions = series.observe(names, standard.inputs, targets, extra=standard.extra)
         except AllSetAsideError:
             return none
-        mixture = in_units(predictions.mixture, scales)
-        log_prob = predictions.log_prob.double() - scales.log_scale(targets)
+        mixture = each.in_units(predictions.mixture)
+        log_prob = predictions.log_prob.double() - each.columns.scales.log_scale(targets)
         found = calibrate_rows(config, calibration, points, mixture, log_prob, clean.y, codes)
         self.bad_rows.update(names[row] for row in clean.bad)
         for name, numbers in zip(NOTES[1:], (standard.state.packed(), calibration, points), strict=True):

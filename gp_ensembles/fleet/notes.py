@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.calibration.levels import IntervalLevels, LevelsState
-from gp_ensembles.calibration.recalibration import RecalibrationState, map_components, recalibrate
+from gp_ensembles.calibration.recalibration import RecalibrationState, map_components
 from gp_ensembles.distributions import Mixture, Recalibrated, StudentTMixture, WithPointMass
 from gp_ensembles.distributions.quadrature import cdf_by_pieces
 from gp_ensembles.engine.predictions import AnyMixture
 from gp_ensembles.fleet.arrivals import batches
 from gp_ensembles.fleet.point_mass import learn_points, next_shares, no_point, with_central_levels, with_points
 from gp_ensembles.fleet.predictions import SeriesDistribution, merge_distributions
-from gp_ensembles.streaming.after_mixture import CalibrationState, calibrate_next, init_calibration
+from gp_ensembles.streaming.calibration import CalibrationState, NumberCalibration, calibration_of
 from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.inputs import InputPath, InputState, Standard
@@ -27,7 +27,7 @@ def first_notes(config: StreamConfig, zero: Tensor) -> dict[str, Tensor]:
     """Initial numbers of a series, all packed; ``zero`` is an input of D zeros."""
     sizes = {"columns": Columns.packed_size(len(zero)), "inputs": InputState.packed_size(len(zero))}
     numbers = {name: zero.new_zeros(size) for name, size in sizes.items()}
-    calibration = pack_calibration(init_calibration(config)).to(zero)
+    calibration = pack_calibration(calibration_of(config).init()).to(zero)
     return {**numbers, "calibration": calibration, "point": no_point(zero)}
 
 
@@ -66,7 +66,7 @@ def pack_calibration(state: CalibrationState) -> Tensor:
 
 def unpack_calibration(config: StreamConfig, numbers: Tensor) -> CalibrationState:
     """The state whose numbers (..., P) these are, in the same memory."""
-    start = init_calibration(config)
+    start = calibration_of(config).init()
     sizes = [value.numel() for part in (start.recalibration, start.levels) if part is not None for value in part]
     values: Iterator[Tensor] = iter(numbers.split(sizes, dim=-1) if sizes else ())
 
@@ -90,34 +90,28 @@ def calibrate_rows(
 
     ``points`` are their point masses, and ``log_prob`` (N,) log densities of the targets elsewhere. Returns:
     distributions, log densities with what calibration adds to them, and intervals, each from what came before its
-    target. See :func:`~gp_ensembles.streaming.after_mixture.calibrate_block`.
+    target. See :func:`~gp_ensembles.streaming.calibration.NumberCalibration`.
     """
+    stage, num, own = calibration_of(config), len(config.coverages), points[series]
+    assert isinstance(stage, NumberCalibration)
     assert isinstance(mixture, Mixture | StudentTMixture)
-    state, intervals, num = unpack_calibration(config, numbers), IntervalLevels(config.coverages), len(config.coverages)
-    own = points[series]
     pit = cdf_by_pieces(mixture, without_point(y, own[:, 0]))
     (shift, scale), gain = map_components(pit), torch.zeros_like(pit)
     log_weights = pit.new_empty(len(shift) if config.recalibrate else 0, len(y))
     levels, covered = pit.new_empty(2, num, len(y)), pit.new_empty(num, len(y))
     for places, single in batches(series, lengths=(1,)):
         rows = single.squeeze(-1)
-        here = slice(None) if len(places) == len(numbers) else places  # views where all have a row
-        u, base = pit[rows], merge_distributions([mixture], rows)
+        here = slice(None) if len(places) == len(numbers) else places  # a view where all have a row
+        base = merge_distributions([mixture], rows)
         assert isinstance(base, Mixture | StudentTMixture)
-        predicted: Mixture | StudentTMixture | Recalibrated = base
-        if state.recalibration is not None:
-            maps, found = recalibrate(RecalibrationState(*(part[here] for part in state.recalibration)), u)
-            log_weights[:, rows], gain[rows], u = found
-            predicted = Recalibrated(base, found[0], shift, scale)
-            for old, new in zip(state.recalibration, maps, strict=True):
-                old[here] = new
-        if state.levels is not None:
-            before = LevelsState(*(part[here] for part in state.levels))
-            ends, output = intervals.update(before, u, predicted.typical_width())
-            levels[..., rows], covered[:, rows] = output
-            for old, new in zip(state.levels, ends, strict=True):
-                old[here] = new
-    others = mixture if state.recalibration is None else Recalibrated(mixture, log_weights, shift, scale)
+        state = unpack_calibration(config, numbers[here])
+        after, predicted, gain[rows], intervals = stage.learn(state, base, pit[rows])
+        numbers[here] = pack_calibration(after)
+        if isinstance(predicted, Recalibrated):
+            log_weights[:, rows] = predicted.map_log_weights
+        if intervals is not None:
+            levels[..., rows], covered[:, rows] = intervals[1:]
+    others = Recalibrated(mixture, log_weights, shift, scale) if config.recalibrate else mixture
     distribution = with_points(others, own, learn_points(points, y, series))
     log_prob, ends_of_all = log_prob + gain, Intervals(config.coverages, levels, covered)
     if isinstance(distribution, WithPointMass):
@@ -130,7 +124,7 @@ def predict_rows(
 ) -> tuple[SeriesDistribution, Tensor]:
     """Distributions of rows that all come next, and levels of their intervals, (2, C, N); a series' numbers each."""
     calibration = unpack_calibration(config, numbers)
-    others = calibrate_next(calibration, mixture)
+    others = calibration_of(config).predict(calibration, mixture)
     assert isinstance(others, Mixture | StudentTMixture | Recalibrated)
     levels = numbers.new_zeros(2, 0, len(numbers))
     if calibration.levels is not None:

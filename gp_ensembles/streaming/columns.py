@@ -1,6 +1,7 @@
 """The columns of a table: scales and imputation of inputs, and forecasts of the target, found from the warm-up rows."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -168,6 +169,18 @@ def forecast_places(spec: EnsembleSpec, names: Sequence[str]) -> list[int]:
     if len(spec.forecast_columns) == len(known):
         raise ValueError(f"the columns are forecasts only, {', '.join(known)}; at least one input is needed as well")
     return [known.index(name) for name in spec.forecast_columns]
+
+
+def settings_for(config: StreamConfig, names: Sequence[str]) -> StreamConfig:
+    """The settings for a table of these columns, with sizes in place of prices; itself where there are no prices.
+
+    Raises:
+        ValueError: If a price cannot be met, naming the least one, or columns of forecasts are not those of the table.
+    """
+    forecast_places(config.ensemble, names)
+    row = torch.zeros(1, len(names), dtype=config.torch_dtype, device=config.torch_device)
+    spec = config.ensemble.resolved(row)
+    return config if spec is config.ensemble else replace(config, ensemble=spec)
 
 
 def standard_forecasts(spec: EnsembleSpec, forecasts: Tensor, scales: Standardizer) -> Tensor:

@@ -1,11 +1,10 @@
 """Settings of a model on a stream: one frozen record."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor
 
 from gp_ensembles.calibration.levels import check_coverages
 from gp_ensembles.engine.input_checks import check_made
@@ -124,18 +123,6 @@ class StreamConfig:
             ValueError: If it is unknown or absent.
         """
         return check_device(self.device)
-
-    def resolved(self, X: Tensor) -> "StreamConfig":
-        """The same with sizes in place of prices, see :meth:`EnsembleSpec.resolved`; itself where there are none.
-
-        Args:
-            X: Rows, shape (N, D): their columns count.
-
-        Raises:
-            ValueError: If a price cannot be met; names the least one.
-        """
-        spec = self.ensemble.resolved(X[:1].to(self.torch_device, self.torch_dtype))
-        return self if spec is self.ensemble else replace(self, ensemble=spec)
 
     def to_plain(self) -> dict[str, Any]:
         """Plain containers: the content of a YAML file.

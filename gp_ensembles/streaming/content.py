@@ -13,7 +13,7 @@ from gp_ensembles.distributions.point_mass import WithPointMass
 from gp_ensembles.ensembles.structure import ENSEMBLES
 from gp_ensembles.files.checkpoint import Kind
 from gp_ensembles.files.structure import Form, Table
-from gp_ensembles.streaming.after_mixture import CalibrationState
+from gp_ensembles.streaming.calibration import CalibrationState
 from gp_ensembles.streaming.columns import Columns, Standardizer
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.input_states import Gaps, Imputation, InactiveColumns, InputRange

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from gp_ensembles.distributions import LatentMixture
 from gp_ensembles.engine.online import OnlineEnsemble
-from gp_ensembles.engine.predictions import EnsemblePredictions
+from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions
 from gp_ensembles.streaming.checks import (
     FARTHEST,
     CleanRows,
@@ -163,6 +164,16 @@ class InputPath:
     def targets(self, y: Tensor) -> Tensor:
         """Targets as the ensemble sees them: standardized if they are real numbers; float64."""
         return (y - self.columns.scales.y_mean) / self.columns.scales.y_scale
+
+    def in_units(self, mixture: AnyMixture) -> AnyMixture:
+        """Mixtures of standardized targets in the units of the target, in float64; of latent values as they are."""
+        if not self._config.ensemble.target.is_real:
+            return mixture
+        assert not isinstance(mixture, LatentMixture)
+        doubles = {name: value.double() for name, value in mixture._asdict().items()}
+        if mixture.log_weights.dtype != torch.float64:  # they sum to one in single precision only
+            doubles["log_weights"] = doubles["log_weights"].log_softmax(0)
+        return mixture._replace(**doubles).rescale(self.columns.scales.y_mean, self.columns.scales.y_scale)
 
     def cleaned(self, follow: Callable[[Tensor], Standard], X: Tensor, y: Tensor) -> tuple[Standard, CleanRows]:
         """Rows X (N, D), y (N,) or (N, O) in standardized units, by ``follow``, without numbers that cannot be learned.

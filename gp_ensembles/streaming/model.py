@@ -21,7 +21,7 @@ from gp_ensembles.files.checkpoint import rebuilt, write_checkpoint
 from gp_ensembles.files.structure import from_plain, to_plain
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.numerics.compiled import IS_COMPILED
-from gp_ensembles.streaming import after_mixture
+from gp_ensembles.streaming.calibration import Calibration, calibration_of, next_interval, next_levels
 from gp_ensembles.streaming.checks import Arrived, CleanRows, arrive, clean_arrivals, illegal_input, refuse
 from gp_ensembles.streaming.columns import Standardizer, names_of
 from gp_ensembles.streaming.config import StreamConfig
@@ -82,7 +82,7 @@ class OnlineModel:
         self.online: OnlineEnsemble | None = None
         self.warm_X: Tensor | None = None  # all rows while the warm-up lasts, then its rows
         self.warm_y: Tensor | None = None
-        self._calibration = after_mixture.init_calibration(self.config)
+        self._calibration = calibration_of(self.config).init()
         self.anomaly_counts: AnomalyCounts = AnomalyCounts()
         self._path: InputPath | None = None
         self._followed: InputState | None = None
@@ -140,14 +140,14 @@ class OnlineModel:
     @property
     def used_features(self) -> tuple[str, ...]:
         """Names of the inputs: of all columns but forecasts."""
-        return () if self._path is None else self._names_of(self._path.columns.kept)
+        return () if self._path is None else names_of(self.feature_names, self._path.columns.kept)
 
     @property
     def columns(self) -> tuple[ColumnReport, ...]:
         """A report of each input: imputed values, first change, missing-value indicator; none in the warm-up."""
         if self._path is None or self._followed is None:
             return ()
-        return column_reports(self._path.columns, self._followed, self._names_of(self._path.columns.kept))
+        return column_reports(self._path.columns, self._followed, self.used_features)
 
     @property
     def scales(self) -> Standardizer:
@@ -163,6 +163,10 @@ class OnlineModel:
         if self._path is None or self._followed is None:
             raise ValueError(f"the warm-up is not over: {self.num_rows} of {self.config.warmup} rows have come")
         return self._path, self._followed
+
+    @property
+    def _calibrates(self) -> Calibration:
+        return calibration_of(self.config, has_point=self.point is not None)
 
     def fit(self, X: Tensor, y: Tensor, *, progress: bool = False) -> "OnlineModel":
         """Forget everything and take exactly these rows as the warm-up.
@@ -234,7 +238,7 @@ class OnlineModel:
             return running_mixture(self.config.ensemble.target, y, len(rows.X))
         standard, _ = self._standard(rows, all_next=True)
         mixture = self.online.predict(standard.inputs, steps=rows.steps, extra=standard.extra)
-        known = after_mixture.calibrate_next(self._calibration, after_mixture.in_units(mixture, self.scales))
+        known = self._calibrates.predict(self._calibration, self._inputs[0].in_units(mixture))
         return known if self.point is None else self.point.mixed(known, self.point.predict(standard.inputs, rows.steps))
 
     def predict_interval(self, X: Tensor, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
@@ -243,7 +247,7 @@ class OnlineModel:
 
     def interval_of(self, predicted: Distribution, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
         """Ends, (N,) each, of the intervals of N rows from what :meth:`predict` says of them."""
-        return after_mixture.next_interval(self._calibration, self.config, predicted, coverage)
+        return next_interval(self._calibration, self.config, predicted, coverage)
 
     def forecast(self, X: Tensor | int, *, num_paths: int = 500, generator: torch.Generator | None = None) -> Forecast:
         """Sample the targets of the next H rows together; learns nothing and changes nothing.
@@ -278,7 +282,7 @@ class OnlineModel:
         Raises:
             ValueError: If the config does not name the coverage, or it is not between 0 and 1.
         """
-        return after_mixture.next_levels(self._calibration, self.config, coverage)
+        return next_levels(self._calibration, self.config, coverage)
 
     def inputs(self, X: Tensor) -> Tensor:
         """Rows (N, D) that come one after another as the ensemble sees them: gaps filled, standardized; float64."""
@@ -410,7 +414,7 @@ class OnlineModel:
         self._compile_now()
 
     def _learn(self, online: OnlineEnsemble, arrived: Arrived) -> OnlinePredictions:
-        """Inputs; features, experts, innovations, rule and mixture; units, recalibration and levels."""
+        """Inputs; features, experts, innovations, rule and mixture; units; recalibration and levels."""
         path, point, first_row = self._inputs[0], self.point, self.num_rows + 1
         standard, clean = self._standard(arrived, first_row=first_row)
         y = without_point(clean.y, None if point is None else point.at)
@@ -425,8 +429,8 @@ class OnlineModel:
             counts = self.anomaly_counts.with_bad(clean, first_row, self.feature_names)
             self.anomaly_counts = counts.after(int(standard.num_moved.sum()), online.num_discounted, num_imputed)
             self._followed = followed
-            mixture = after_mixture.in_units(predictions.mixture, self.scales)
-            calibrated = after_mixture.calibrate_block(self._calibration, self.config, mixture, y, online.block_size)
+            mixture = path.in_units(predictions.mixture)
+            calibrated = self._calibrates.update(self._calibration, mixture, y, online.block_size)
             self._calibration, distribution, gain, intervals = calibrated
         log_prob = predictions.log_prob.double() - self.scales.log_scale(targets) + gain
         log_weights = online.ensemble.layers.by_expert(predictions.log_weights.double())
@@ -470,6 +474,3 @@ class OnlineModel:
     def _arrived(self, X: Tensor, y: Tensor | None = None, steps: Tensor | None = None) -> Arrived:
         known = self.warm_X.shape[1] if self.warm_X is not None else None
         return arrive(X, y, steps, known if self.feature_names is None else len(self.feature_names), self.config)
-
-    def _names_of(self, columns: Sequence[int]) -> tuple[str, ...]:
-        return names_of(self.feature_names, columns)

@@ -21,7 +21,7 @@ from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.numerics.compiled import compiled
 from gp_ensembles.numerics.normal_scores import TAIL
 from gp_ensembles.numerics.student_t import mixture_cdf, normal_score_of, typical_width_of
-from gp_ensembles.streaming.after_mixture import CalibrationState
+from gp_ensembles.streaming.calibration import CalibrationState
 from gp_ensembles.streaming.checks import FARTHEST
 from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.config import StreamConfig

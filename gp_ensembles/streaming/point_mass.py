@@ -4,9 +4,7 @@ One learns whether a target equals the point, the ensemble of the stream learns 
 point as missing (Cragg 1971).
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,12 +21,9 @@ from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
 from gp_ensembles.ensembles.presets import auto_for
 from gp_ensembles.ensembles.targets import BinaryTarget
 from gp_ensembles.filters.rows import Rows
-from gp_ensembles.numerics.warn_caller import warn_caller
-from gp_ensembles.streaming.after_mixture import CalibrationState, calibrate_block, calibrate_next, init_calibration
-from gp_ensembles.streaming.columns import Columns
+from gp_ensembles.streaming.calibration import CalibrationState, calibration_of
 from gp_ensembles.streaming.config import MIN_WARM_UP, StreamConfig
 from gp_ensembles.streaming.inputs import InputPath, Standard
-from gp_ensembles.streaming.missed_structure import missed_share, missed_text
 from gp_ensembles.streaming.predictions import StreamDistribution
 
 _LEAST, _TIMES = 0.05, 3  # share of the commonest target, and how many times as common as any other it is
@@ -85,7 +80,7 @@ class PointMass:
         known = InputPath(self._config, path.columns._replace(scales=plain))
         rows = warm._replace(inputs=self._seen(warm.inputs))
         self.online, _ = known.build_ensemble(rows, point_labels(y, self.at))
-        self._calibration: CalibrationState = init_calibration(self._config, point_labels(y, self.at))
+        self._calibration: CalibrationState = calibration_of(self._config).init(point_labels(y, self.at))
         self._frequency: FrequencyState = init_frequency(point_labels(y, self.at))
         self._shift = _shift_to(self._frequency, _share(self.online.predict(rows.inputs)))
 
@@ -103,8 +98,8 @@ class PointMass:
             of_others = online.learn(inputs, rows)
             predictions = self.online.learn(self._seen(inputs), Rows(labels.to(inputs), steps=rows.steps))
             mixture = self._shifted(predictions.mixture)
-            known = self._calibration, self._config, mixture, labels, self.online.block_size
-            calibration, predicted, _, _ = calibrate_block(*known)
+            known = self._calibration, mixture, labels, self.online.block_size
+            calibration, predicted, *_ = calibration_of(self._config).update(*known)
             for share, label in zip(_share(predicted).unbind(), labels.unbind(), strict=True):
                 frequency, mixed = update_frequency(frequency, share, label)
                 shares.append(mixed)
@@ -119,7 +114,7 @@ class PointMass:
     def predict(self, inputs: Tensor, steps: Tensor | None = None) -> Tensor:
         """Log probabilities of rows that all come next, as the ensemble takes them, (N,)."""
         mixture = self.online.predict(self._seen(inputs), steps=steps)
-        calibrated = calibrate_next(self._calibration, self._shifted(mixture))
+        calibrated = calibration_of(self._config).predict(self._calibration, self._shifted(mixture))
         return mix_frequency(self._frequency, _share(calibrated)).log()
 
     def mixed(self, base: StreamDistribution, log_share: Tensor) -> WithPointMass:
@@ -142,33 +137,6 @@ class PointMass:
         """Inputs and forecasts, a missing one at its mean, and whether each forecast is at the point."""
         is_at = (inputs[..., self._num_inputs :] - self._at_standard).abs() < _ROUND_OFF
         return torch.cat([inputs.nan_to_num(0.0), is_at.to(inputs)], dim=-1)
-
-
-class Built(NamedTuple):
-    """What learns a stream, built from the rows of a warm-up."""
-
-    path: InputPath  # how rows are standardized
-    warm: Standard  # the rows of the warm-up
-    online: OnlineEnsemble  # learns targets but those at the point
-    point: PointMass | None  # learns whether they are at the point
-    predictions: EnsemblePredictions  # of the warm-up's targets, each made before it was learned
-    share_missed: float  # share of their variance that the fit missed, see :mod:`.missed_structure`
-
-
-def build(config: StreamConfig, X: Tensor, y: Tensor, names: Sequence[str], *, progress: bool = False) -> Built:
-    """Build from the rows of a warm-up, X (N, D) and y (N,) or (N, O), fitted to them."""
-    at = find_point(y, config)
-    others = without_point(y, at)
-    path = InputPath(config, Columns.of(config, X, others, names))
-    warm = path.warm_up(X)
-    online, predictions = path.build_ensemble(warm, others, progress=progress)
-    point = None if at is None else PointMass(at, config, path, warm, y)
-    missed = 0.0
-    if config.ensemble.target.is_real and y.ndim == 1:
-        missed = missed_share(warm.scaled, path.targets(others), predictions.mean)
-    if missed > 0:
-        warn_caller(missed_text(missed))
-    return Built(path, warm, online, point, predictions, missed)
 
 
 def _shift_to(frequency: FrequencyState, shares: Tensor) -> float:

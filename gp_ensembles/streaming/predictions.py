@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.calibration.levels import check_coverages
-from gp_ensembles.distributions import LatentMixture, Mixture, Recalibrated, StudentTMixture, WithPointMass
+from gp_ensembles.distributions import LatentMixture, Mixture, Recalibrated, WithPointMass
 from gp_ensembles.distributions.latent_mixture import Response
-from gp_ensembles.distributions.table import distribution_text
+from gp_ensembles.distributions.table import distribution_text, shape_of
 from gp_ensembles.engine.predictions import AnyMixture
 from gp_ensembles.ensembles.targets import LevelTarget, Target
 from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
@@ -84,12 +84,7 @@ class OnlinePredictions(NamedTuple):
         return distribution_text(self._head(), self.distribution, rows)
 
     def _head(self) -> str:
-        predicted = self.distribution
-        shape = (
-            predicted.component_mean.shape[1:]
-            if isinstance(predicted, Mixture | StudentTMixture)
-            else self.log_prob.shape
-        )
+        shape = shape_of(self.distribution)
         return predictions_head("OnlinePredictions", shape, self.log_weights.shape[0], self.log_prob)
 
     def _repr_html_(self) -> str:

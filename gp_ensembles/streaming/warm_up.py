@@ -6,12 +6,14 @@ from typing import NamedTuple
 from torch import Tensor
 
 from gp_ensembles.engine.online import OnlineEnsemble
-from gp_ensembles.streaming.after_mixture import CalibrationState, init_calibration
+from gp_ensembles.numerics.warn_caller import warn_caller
+from gp_ensembles.streaming.calibration import CalibrationState, calibration_of
 from gp_ensembles.streaming.checks import Arrived, clean_arrivals, refuse
-from gp_ensembles.streaming.columns import forecast_places, names_of, warn_of_poor_forecasts
+from gp_ensembles.streaming.columns import Columns, names_of, settings_for, warn_of_poor_forecasts
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.inputs import InputPath, InputState
-from gp_ensembles.streaming.point_mass import PointMass, build
+from gp_ensembles.streaming.missed_structure import missed_share, missed_text
+from gp_ensembles.streaming.point_mass import PointMass, find_point, without_point
 from gp_ensembles.streaming.reports import AnomalyCounts
 from gp_ensembles.streaming.warm_up_rows import clean_warm_up, num_far, warn_of_outliers
 
@@ -31,8 +33,8 @@ def keep(
     """Rows that arrive in a warm-up, the first of which has this number, after counts of those before."""
     clean = clean_arrivals(rows.X, rows.y, config)
     refuse(clean.refused, first_row, feature_names)
-    forecast_places(config.ensemble, names_of(feature_names, range(clean.X.shape[1])))  # before any row is kept
-    return FirstRows(config.resolved(clean.X), clean.X, clean.y, counts.with_bad(clean, first_row, feature_names))
+    config = settings_for(config, names_of(feature_names, range(clean.X.shape[1])))  # or an error, before any is kept
+    return FirstRows(config, clean.X, clean.y, counts.with_bad(clean, first_row, feature_names))
 
 
 class Started(NamedTuple):
@@ -59,15 +61,21 @@ def start(
 ) -> Started:
     """Fit to the rows of a warm-up, X (N, D) and y (N,) or (N, O), after counts of what arrived."""
     rows, num_moved, num_out = clean_warm_up(X, y, config)
-    X, y = rows.X.clone(), rows.y.clone()
-    path, warm, online, point, predictions, missed = build(
-        config, X, y, names_of(feature_names, range(X.shape[1])), progress=progress
-    )
+    X, y, is_real = rows.X.clone(), rows.y.clone(), config.ensemble.target.is_real
+    at = find_point(y, config)
+    others = without_point(y, at)
+    path = InputPath(config, Columns.of(config, X, others, names_of(feature_names, range(X.shape[1]))))
+    warm = path.warm_up(X)
+    online, predictions = path.build_ensemble(warm, others, progress=progress)
+    point = None if at is None else PointMass(at, config, path, warm, y)
+    missed = missed_share(warm.scaled, path.targets(others), predictions.mean) if is_real and y.ndim == 1 else 0.0
+    if missed > 0:
+        warn_caller(missed_text(missed))
     followed = path.with_effects(warm, lambda rows: online.predict(rows).mean)
-    num_kept = num_far(y) if config.ensemble.target.is_real else 0
+    num_kept = num_far(y) if is_real else 0
     counts = counts.with_bad(rows, 1, feature_names).after(num_moved, 0, int(followed.gaps.num_imputed.sum()))
     counts = counts._replace(targets_left_out=num_out, targets_far=num_kept, share_missed=missed)
-    calibration = init_calibration(config, y, predictions, has_point=point is not None)
+    calibration = calibration_of(config, has_point=point is not None).init(y, predictions)
     warn_of_outliers(num_out, num_kept)
     warn_of_poor_forecasts(config.ensemble, X[:, path.columns.forecasts], y)
     return Started(X, y, counts, path, followed, config.ensemble.after_warm_up(online), point, calibration)

@@ -43,7 +43,7 @@ FIGURES = (
         6,
         "running times on classes",
         "seconds",
-        "seconds since the stream began",
+        "seconds so far, the fit included",
         0.0,
         ("stream_seconds", "fit_seconds"),
     ),

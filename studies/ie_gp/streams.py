@@ -35,7 +35,7 @@ FIGURES = (
         4,
         "running times on streams",
         "seconds",
-        "seconds since the stream began",
+        "seconds so far, the fit included",
         0.0,
         ("stream_seconds", "fit_seconds"),
     ),

@@ -193,10 +193,13 @@ def _compared(
 
 def _curve(method: str, found: list[Record], quantity: Quantity) -> Curve | None:
     """Median and range over the trials; none for a method that has no such curve."""
-    x = numbers(found[0].curves["clock_rows" if quantity.curve == "seconds" else "rows"])
+    is_timed = quantity.curve == "seconds"
+    x = numbers(found[0].curves["clock_rows" if is_timed else "rows"])
     values = torch.tensor(
         [numbers(record.curves[quantity.curve]) for record in found], dtype=torch.float64, device="cpu"
     )
+    if is_timed:  # the paper's times have the fit in them
+        values += values.new_tensor([[record.scores["fit_seconds"]] for record in found])
     if bool(torch.isnan(values).all()):
         return None
     middle = values.quantile(0.5, dim=0)

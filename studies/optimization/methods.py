@@ -2,14 +2,18 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, cast, final
 
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
-from botorch.acquisition.analytic import _log_ei_helper  # private, as of BoTorch 0.18
+from botorch.acquisition.analytic import LogExpectedImprovement
 from botorch.models.fully_bayesian import FullyBayesianSingleTaskGP, SaasFullyBayesianSingleTaskGP
+from botorch.models.model import Model
+from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.utils.sampling import draw_sobol_samples
+from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 
 from gp_ensembles.bo import ExactEnsembleModel, MixturePosterior, thompson
@@ -21,9 +25,12 @@ from studies.optimization.rivals import (
     ProcessThompson,
     SampledImprovement,
     SparseMapImprovement,
+    own_kernel,
+    quadratic_trend,
 )
 
 SMOOTHNESSES = (math.inf, 2.5, 1.5)
+_NO_NOISE = 1e-6  # of the variance of values
 
 
 class Method(NamedTuple):
@@ -76,22 +83,75 @@ def initial_design(bounds: Tensor, num_points: int, seed: int) -> Tensor:
 class EnsembleImprovement(Optimizer):
     """Kernels weighed by their evidence, fitted to all rows, and their expected improvement, exact under the weights.
 
-    Clamped, values below the mirror image of the best about the median count as that.
+    A tail is how values are changed before they are learned; with ``exact`` the noise is known to be none.
     """
 
     def __init__(
-        self, bounds: Tensor, seed: int, kernels: Sequence[float] = SMOOTHNESSES, clamped: bool = False
+        self,
+        bounds: Tensor,
+        seed: int,
+        kernels: Sequence[float] = (2.5,),
+        tail: Callable[[Tensor], Tensor] | None = None,
+        exact: bool = False,
     ) -> None:
-        self.bounds, self.kernels, self.clamped = bounds, kernels, clamped
+        self.bounds, self.kernels, self.tail, self.exact = bounds, kernels, tail, exact
         self.start: Hyperparameters | None = None
 
     def suggest(self, X: Tensor, Y: Tensor) -> Tensor:
         """See :meth:`Optimizer.suggest`."""
-        Y = Y.clamp_min(2 * Y.median() - Y.max()) if self.clamped else Y
-        model, best = ExactEnsembleModel(X, Y, kernels=self.kernels), Y.max()
-        if bool((Y[:1] != Y).any()):  # a plateau has no information about length scales
+        varies = bool((Y[:1] != Y).any())  # a plateau has no information about length scales
+        Y = self.tail(Y) if self.tail is not None and varies else Y
+        noise = (_NO_NOISE * Y.var(0)).expand_as(Y) if self.exact and varies else None
+        model = ExactEnsembleModel(X, Y, noise, kernels=self.kernels)
+        if varies:
             self.start = model.fit(self.start).hyperparameters
-        return maximizer(_WeightedImprovement(model, best), self.bounds)
+        improvement = LogExpectedImprovement if model.is_normal else _WeightedImprovement
+        return maximizer(improvement(model, Y.max()), self.bounds)
+
+
+def clamped(Y: Tensor) -> Tensor:
+    """Values (n, 1), those below the mirror image of the best about the median as that.
+
+    Example:
+        >>> import torch
+        >>> clamped(torch.tensor([[-1e6], [-3.0], [-2.0], [-1.0], [-0.5]])).squeeze(-1).tolist()
+        [-3.5, -3.0, -2.0, -1.0, -0.5]
+    """
+    return Y.clamp_min(2 * Y.median() - Y.max())
+
+
+def logged(Y: Tensor) -> Tensor:
+    """Values (n, 1) as minus the log of one plus their distance from the best, in units of the median's.
+
+    Example:
+        >>> import torch
+        >>> logged(torch.tensor([[-7.0], [-1.0], [0.0]])).exp().squeeze(-1).tolist()
+        [0.125, 0.5, 1.0]
+    """
+    distance = Y.max() - Y
+    return -(distance / distance[distance > 0].median()).log1p()
+
+
+@final
+class _Processes(Model):
+    """The processes of a mixture as a batch of normal ones."""
+
+    num_outputs = 1
+
+    def __init__(self, mixture: ExactEnsembleModel) -> None:
+        super().__init__()
+        self.mixture = mixture
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return torch.Size([self.mixture.num_experts])
+
+    def posterior(self, X: Tensor, *_: Any, **options: Any) -> GPyTorchPosterior:
+        r"""At X (\*t, 1, q, D), of batch shape (\*t, M)."""
+        found = cast(MixturePosterior, self.mixture.posterior(X.squeeze(-3)))
+        return GPyTorchPosterior(
+            MultivariateNormal(found.component_mean.squeeze(-1), found.component_covariance.squeeze(-3))
+        )
 
 
 @final
@@ -100,17 +160,11 @@ class _WeightedImprovement(AcquisitionFunction):
 
     def __init__(self, model: ExactEnsembleModel, best: Tensor) -> None:
         super().__init__(model)
-        self.best = best
+        self.each = LogExpectedImprovement(_Processes(model), best)
 
     def forward(self, X: Tensor) -> Tensor:
         r"""Value at X (\*t, 1, D), shape (\*t)."""
-        posterior: Any = self.model.posterior(X)
-        log_weights, mean, variance = X.new_zeros(1), posterior.mean.unsqueeze(-3), posterior.variance.unsqueeze(-3)
-        if isinstance(posterior, MixturePosterior):
-            log_weights, mean, variance = posterior.log_weights, posterior.component_mean, posterior.component_variance
-        spread = variance[..., 0, 0].clamp_min(1e-12).sqrt()  # as in BoTorch's
-        each = _log_ei_helper((mean[..., 0, 0] - self.best) / spread) + spread.log()
-        value: Tensor = (each + log_weights).logsumexp(-1)
+        value: Tensor = (self.each(X.unsqueeze(-3)) + self.model.log_weights).logsumexp(-1)
         return value
 
 
@@ -160,41 +214,27 @@ class SobolSearch(Optimizer):
         return initial_design(self.bounds, X.shape[0] + 1, self.seed)[-1:]
 
 
-def _matern(bounds: Tensor, seed: int) -> Optimizer:
-    return EnsembleImprovement(bounds, seed, (2.5,))
-
-
-def _clamped(bounds: Tensor, seed: int) -> Optimizer:
-    return EnsembleImprovement(bounds, seed, clamped=True)
-
-
-def _own_kernel(bounds: Tensor, seed: int) -> Optimizer:
-    return ProcessImprovement(bounds, seed, own_kernel=True)
-
-
-def _dynamic(bounds: Tensor, seed: int) -> Optimizer:
-    return EnsembleThompson(bounds, seed, drifts=True)
-
-
-def _fully_bayesian(bounds: Tensor, seed: int) -> Optimizer:
-    return SampledImprovement(bounds, seed, FullyBayesianSingleTaskGP)
-
-
-def _sparse(bounds: Tensor, seed: int) -> Optimizer:
-    return SampledImprovement(bounds, seed, SaasFullyBayesianSingleTaskGP)
+def _improvement(
+    kernels: Sequence[float] = (2.5,), tail: Callable[[Tensor], Tensor] | None = None, exact: bool = False
+) -> Method:
+    return Method(partial(EnsembleImprovement, kernels=kernels, tail=tail, exact=exact), runs_anywhere=True)
 
 
 METHODS: dict[str, Method] = {
-    "ensemble-logei": Method(EnsembleImprovement, runs_anywhere=True),
-    "matern-logei": Method(_matern, runs_anywhere=True),
-    "ensemble-clamped-logei": Method(_clamped, runs_anywhere=True),
+    "ensemble-logei": _improvement(SMOOTHNESSES),
+    "matern-logei": _improvement(),
+    "matern-rbf-logei": _improvement((2.5, math.inf)),
+    "matern-exact-logei": _improvement(exact=True),
+    "matern-clamped-logei": _improvement(tail=clamped),
+    "matern-logged-logei": _improvement(tail=logged),
     "egp-ts": Method(EnsembleThompson, runs_anywhere=True),
-    "egp-ts-dynamic": Method(_dynamic, runs_anywhere=True),
+    "egp-ts-dynamic": Method(partial(EnsembleThompson, drifts=True), runs_anywhere=True),
     "gp-logei": Method(ProcessImprovement, runs_anywhere=True),
-    "gp-own-kernel-logei": Method(_own_kernel, runs_anywhere=True),
+    "gp-own-kernel-logei": Method(partial(ProcessImprovement, modules=own_kernel), runs_anywhere=True),
+    "gp-quadratic-logei": Method(partial(ProcessImprovement, modules=quadratic_trend), runs_anywhere=True),
     "gp-ts": Method(ProcessThompson, runs_anywhere=True),
-    "bayesian-logei": Method(_fully_bayesian, ("jax", "numpyro")),
-    "saas-logei": Method(_sparse, ("jax", "numpyro")),
+    "bayesian-logei": Method(partial(SampledImprovement, make=FullyBayesianSingleTaskGP), ("jax", "numpyro")),
+    "saas-logei": Method(partial(SampledImprovement, make=SaasFullyBayesianSingleTaskGP), ("jax", "numpyro")),
     "map-saas-logei": Method(SparseMapImprovement, runs_anywhere=True),
     "vbll-logei": Method(LastLayerImprovement, ("botorch_community",)),
     "random": Method(RandomSearch, runs_anywhere=True),

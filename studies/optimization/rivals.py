@@ -1,6 +1,6 @@
 """BoTorch's own models: what an ensemble is compared with."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 import torch
@@ -14,7 +14,7 @@ from botorch.models.transforms import Standardize
 from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from botorch.sampling.pathwise import get_matheron_path_model
 from botorch.utils.sampling import optimize_posterior_samples
-from gpytorch.kernels import ConstantKernel, ScaleKernel
+from gpytorch.kernels import ConstantKernel, PolynomialKernel, ScaleKernel
 from gpytorch.means import ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.priors import LogNormalPrior
@@ -30,18 +30,17 @@ EPOCHS, PATIENCE = 1000, 100  # of a network whose last layer is Bayesian
 
 @final
 class ProcessImprovement(Optimizer):
-    """One Gaussian process, fitted to all rows, and its expected improvement.
+    """One Gaussian process, fitted to all rows, and its expected improvement; modules are made from the inputs."""
 
-    With ``own_kernel`` its kernel is the Matern-5/2 kernel of our ensembles, with an output scale and, in the place of
-    a mean, a constant of unit prior variance.
-    """
-
-    def __init__(self, bounds: Tensor, seed: int, own_kernel: bool = False) -> None:
-        self.bounds, self.own_kernel = bounds, own_kernel
+    def __init__(
+        self, bounds: Tensor, seed: int, modules: Callable[[Tensor], Mapping[str, Any]] = lambda _: {}
+    ) -> None:
+        self.bounds, self.modules = bounds, modules
 
     def suggest(self, X: Tensor, Y: Tensor) -> Tensor:
         """See :meth:`Optimizer.suggest`."""
-        return maximizer(LogExpectedImprovement(_fitted_process(X, Y, self.own_kernel), best_f=Y.max()), self.bounds)
+        model = fitted_process(X, Y, **self.modules(X))
+        return maximizer(LogExpectedImprovement(model, best_f=Y.max()), self.bounds)
 
 
 @final
@@ -53,7 +52,7 @@ class ProcessThompson(Optimizer):
 
     def suggest(self, X: Tensor, Y: Tensor) -> Tensor:
         """See :meth:`Optimizer.suggest`."""
-        paths = get_matheron_path_model(_fitted_process(X, Y), torch.Size([1]))
+        paths = get_matheron_path_model(fitted_process(X, Y), torch.Size([1]))
         drawn = GenericDeterministicModel(lambda points: paths(points.to(X)).to(points))  # BoTorch draws on the host
         best, _ = optimize_posterior_samples(drawn, self.bounds.cpu(), _DRAW_RAW_SAMPLES, _DRAW_RESTARTS)
         return best.detach().to(X)
@@ -121,16 +120,25 @@ class LastLayerImprovement(Optimizer):
         return maximizer(LogExpectedImprovement(model, best_f=standard.max()), self.bounds)
 
 
-def _fitted_process(X: Tensor, Y: Tensor, own_kernel: bool = False) -> SingleTaskGP:
-    model = SingleTaskGP(X, Y, **_own_kernel(X) if own_kernel else {})
+def fitted_process(X: Tensor, Y: Tensor, **modules: Any) -> SingleTaskGP:
+    """A ``SingleTaskGP``, with these modules, fitted."""
+    model = SingleTaskGP(X, Y, **modules)
     fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
     return model
 
 
-def _own_kernel(X: Tensor) -> dict[str, Any]:
+def own_kernel(X: Tensor) -> dict[str, Any]:
+    """The Matern-5/2 kernel of our models: an output scale and, in the place of a mean, a constant of unit variance."""
     matern = get_covar_module_with_dim_scaled_prior(X.shape[-1], use_rbf_kernel=False)
     constant = ConstantKernel().to(X)
     constant.constant = X.new_ones(1)
     constant.raw_constant.requires_grad_(False)
     scaled = ScaleKernel(matern, outputscale_prior=LogNormalPrior(0.0, 1.0))
     return {"covar_module": scaled + constant, "mean_module": ZeroMean()}
+
+
+def quadratic_trend(X: Tensor) -> dict[str, Any]:
+    """The same plus polynomials of second degree."""
+    own = own_kernel(X)
+    trend = ScaleKernel(PolynomialKernel(2), outputscale_prior=LogNormalPrior(0.0, 1.0))
+    return {**own, "covar_module": own["covar_module"] + trend}

@@ -27,11 +27,11 @@ def _paired(pair: str, experts: str) -> Sequence[Number]:
     return [Number(found.mean), Number(found.t_p_value)]
 
 
-def _sampled(kept: str, method_and_experts: str) -> Sequence[Number]:
-    """Of the first split: the score, and seconds."""
-    method, experts = method_and_experts.split()
+def _sampled(kept: str, column: str) -> Sequence[Number]:
+    """Scores of the first split by ``METHOD EXPERTS SCORE ...``."""
+    method, experts, *scores = column.split()
     where = {"method": method, "experts": experts, "split": "0"}
-    return [Number(values(kept, score, **where)[0]) for score in ("nlpd", "seconds")]
+    return [Number(values(kept, score, **where)[0]) for score in scores]
 
 
 def _mixing(method: str, column: str) -> Sequence[Number]:
@@ -61,11 +61,21 @@ TABLES = (
         "fusion",
         "| | P-BHS, K = 2 |",
         _sampled,
-        ("P-BHS 2", "P-BHS 3", "BHS 2", "BHS 3"),
+        [f"{method} {experts} nlpd seconds" for method in ("P-BHS", "BHS") for experts in (2, 3)],
         {
             "`hmc`, 16 of 150": "fusion/figure-3a.csv",
             "`nuts`, 4 of 500": "fusion/figure-3a_nuts.csv",
             "`--as-published`, 4 of 500": "fusion/figure-3a_as-published.csv",
+        },
+    ),
+    PageTable(
+        "fusion",
+        "| first split, K = 2 | MoGPE |",
+        _sampled,
+        ("MoGPE 2 nlpd rhat", "PoGPE 2 nlpd rhat"),
+        {
+            "16 of 150, from modes, stacked": "fusion/figure-3a.csv",
+            "4 of 500, from the prior, equal weights": "fusion/figure-3a_as-published-hmc.csv",
         },
     ),
     PageTable(

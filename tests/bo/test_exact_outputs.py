@@ -246,13 +246,13 @@ def test_members_are_a_fully_bayesian_model():
     assert torch.equal(few.covar_module.lengthscale, mixture.covar_module.lengthscale)
 
 
-def test_constrained_noisy_improvement_of_members_is_a_function():
+@pytest.mark.parametrize("options", [{"kernels": (2.5,)}, {"kernels": KERNELS, "members": 4}], ids=["one", "members"])
+def test_constrained_noisy_improvement_is_a_function(options):
     """Where nothing is feasible BoTorch draws a bound at random unless it may keep a factor."""
     X, Y = rows()
-    model = exact_ensemble(X, Y, members=4).with_hyperparameters_(some(2))
     with pytest.warns(match="infeasible"):
         acquisition = qLogNoisyExpectedImprovement(
-            model,
+            ExactEnsembleModel(X, Y, **options),
             X,
             objective=lambda values, X=None: values[..., 0],
             constraints=[lambda values: values[..., 1] - 8.0],

@@ -31,7 +31,7 @@ BAD = {
     **dict.fromkeys(("num_classes", "num_levels"), FEW),
     **dict.fromkeys(("learning_rate", "noise_discount"), SHARE),
     **dict.fromkeys(("threshold", "price", "prior_precision"), NUMBER),
-    **dict.fromkeys(("train_centers", "is_probit", "changing_trend"), FLAG),
+    **dict.fromkeys(("train_centers", "is_probit", "changing_trend", "best_start"), FLAG),
     "nu": ("must be a number", ("1.5", True, (1.5,)), "must be 0.5, 1.5 or 2.5", (3.5, 0.0, -0.5, NAN, -INF)),
     "starts": (
         *("must be a tuple of numbers such as", (0.5, [0.5], ("0.5",), (None,), (True,), "0.5")),

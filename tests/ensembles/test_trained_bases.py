@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.stats import multivariate_normal
 
-from gp_ensembles.ensembles.bases import OptimizedFourierBasis, RadialBasis
+from gp_ensembles.ensembles.bases import FourierBasis, OptimizedFourierBasis, RadialBasis
 from gp_ensembles.ensembles.build import FitSettings, fitted_experts
 from gp_ensembles.experts import LBFGS, GaussianExpert
 from gp_ensembles.experts.empirical_bayes import GaussianPerturbation, get_vectors, perturb_hyperparameters
@@ -85,6 +85,21 @@ def test_centers_move_only_if_they_are_trained(kind):
     start, found = (bumps.centers for bumps in bases)
     moved = (found - start).detach().abs().amax((-1, -2))
     assert bool((moved > 1e-3).all()) if kind else not bool(moved.any())
+
+
+def test_of_several_starts_the_one_with_the_most_evidence_stays():
+    """Evidence by the density of all targets under the features of each."""
+    (X, y), basis = rows(), FourierBasis(12, starts=(9.0, 0.3, 2.0))
+    settings = FitSettings(LBFGS(max_iterations=2), num_samples=1, start_precision=0.0)
+    every = fitted(basis, settings)
+    numbers = (every.features(X), every.features.prior_variance, every.likelihood.noise.reshape(3))
+    Phi, variance, noise = (number.detach().numpy() for number in numbers)
+    covariances = variance[:, None, None] * Phi @ Phi.swapaxes(1, 2) + noise[:, None, None] * np.eye(len(y))
+    best = int(np.argmax([multivariate_normal(np.zeros(len(y)), one).logpdf(y.numpy()) for one in covariances]))
+    assert best > 0
+    kept = fitted(basis, replace(settings, best_start=True))
+    assert torch.equal(get_vectors(kept), get_vectors(every)[[best]])
+    assert fitted(basis, replace(settings, best_start=True, method=None)).num_experts == 3
 
 
 def test_the_optimum_stands_first_and_others_are_near():

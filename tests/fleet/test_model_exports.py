@@ -7,7 +7,7 @@ import torch
 
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.fleet import Fleet
-from gp_ensembles.streaming.after_mixture import calibrate_block, in_units
+from gp_ensembles.streaming.calibration import calibration_of
 from tests.fleet.test_model import BASIS, LATER, QUICK, SERIES, SPEC, WARMUP, rows_of, table
 from tests.refusals import refused
 
@@ -40,8 +40,8 @@ def test_a_series_goes_on_by_itself_and_comes_back(own_variances, recalibrate, g
     own_X, own_y = X[half:][mine], y[half:][mine]
     standard, scales = model.path.follow(model.state, own_X), model.path.columns.scales
     predicted = model.online.observe(standard.inputs, model.path.targets(own_y), extra=standard.extra)
-    mixture = in_units(predicted.mixture, scales)
-    _, _, gain, _ = calibrate_block(model.calibration, fleet.config, mixture, own_y)
+    mixture = model.path.in_units(predicted.mixture)
+    _, _, gain, _ = calibration_of(fleet.config).update(model.calibration, mixture, own_y)
     log_prob = predicted.log_prob - scales.y_scale.log() + gain
     fleet.add(["twin", "again"], fleet.export("unit 1"))
     expected = numbers(fleet.observe(names[half:], X[half:], y[half:]))

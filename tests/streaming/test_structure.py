@@ -3,7 +3,9 @@
 import hashlib
 import inspect
 import json
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -28,6 +30,7 @@ from gp_ensembles.ensembles.targets import (
 from gp_ensembles.experts import LBFGS
 from gp_ensembles.files.structure import from_plain, to_plain
 from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare, ReferenceAveraging
+from gp_ensembles.numerics.compiled import IS_COMPILED
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.content import KIND
 from tests.pretend_device import pretend_device
@@ -173,3 +176,27 @@ def test_whoever_changes_what_a_file_holds_changes_its_version():
         fields |= {f"{kind} {sorted(own[0])}" for kind, *own in parts if own and isinstance(own[0], dict)}
     found = hashlib.sha256("\n".join(sorted(fields)).encode()).hexdigest()[:8]
     assert (KIND.version, found) == (11, "cd46126c"), "raise the version of streaming.content.KIND, and enter both here"
+
+
+def modules_of(call):
+    """Files of the library in which a call executes a function."""
+    found = set[str]()
+    sys.setprofile(lambda frame, *_: found.add(frame.f_code.co_filename))
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return {name for name in found if "gp_ensembles" in Path(name).parts and "tests" not in Path(name).parts}
+
+
+@pytest.mark.skipif(IS_COMPILED, reason="what is compiled is not seen, and is compiled when a file is read")
+def test_a_row_and_a_file_go_through_few_modules(tmp_path):
+    X, y = rows(60)
+    one = OnlineModel(StreamConfig(replace(PRESETS["auto"], fit_settings=QUICK), warmup=40)).fit(X[:40], y[:40])
+    one.observe(X[40:58], y[40:58])
+    one.save(tmp_path / "model.pt")
+    one.observe(X[58:59], y[58:59])  # reads constants
+    trip = modules_of(lambda: one.observe(X[59:], y[59:]))
+    assert any(name.endswith("streaming/one_row.py") for name in trip)
+    assert len(trip) <= 14, trip
+    assert len(modules_of(lambda: OnlineModel.load(tmp_path / "model.pt"))) <= 25

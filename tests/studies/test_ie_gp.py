@@ -166,6 +166,12 @@ def test_a_figure_has_the_scores_of_its_runs(folder, tmp_path):
     ours, theirs = (sum(json.loads(path.read_text())["scores"]["nmse"] for path in paths) / 2 for paths in parts)
     compared = next(line for line in lines if line.split()[:2] == ["sarcos", "Raker"] and " of 2" in line)
     assert float(compared.split()[2]) == pytest.approx(ours - theirs, rel=1e-2)
+    ie_gp.run_figure(task(), streams.FIGURES[2], choices(folder, out, methods=methods))
+    timed = [line.split(",") for line in (out / "figure_4.csv").read_text().splitlines()]
+    scores = [json.loads(path.read_text())["scores"] for path in parts[0]]
+    whole = [one["fit_seconds"] + one["stream_seconds"] for one in scores]
+    last = [line for line in timed if line[:2] == ["sarcos", "IE-GP"]][-1]
+    assert [float(last[3]), float(last[5])] == pytest.approx([min(whole), max(whole)], rel=1e-5)
 
 
 def test_static_regret_equals_dense_algebra_and_stays_below_its_bound():

@@ -8,7 +8,7 @@ from scipy import stats
 
 from studies.optimization import rivals, tables
 from studies.optimization.drawn import draw
-from studies.optimization.methods import METHODS, initial_design
+from studies.optimization.methods import METHODS, clamped, initial_design, logged
 from studies.optimization.problems import Problem, cross_validated, drifting, height_at, make_problem, peak_at
 from studies.optimization.runs import Runs, Trace, run_one
 
@@ -164,6 +164,19 @@ def test_tuning_is_the_score_of_that_machine():
         scores.append(1 - (error**2).sum() / ((y[test] - y[test].mean()) ** 2).sum())
     assert found == pytest.approx(sum(scores) / 5, rel=1e-4)  # as far as the machine's own tolerance goes
     assert found == cross_validated(*load_diabetes(return_X_y=True, scaled=False), numbers(0.6, 0.4, 2 / 3))
+
+
+def test_bad_values_come_nearer_and_the_best_stay_best(generator):
+    """Whatever the units, in the same order."""
+    Y = -torch.randn(41, 1, generator=generator, dtype=torch.float64).mul(3).exp()
+    for tail in (clamped, logged):
+        kept = tail(Y)
+        order = Y.squeeze(-1).argsort()
+        assert bool((kept[order].diff(dim=0) >= 0).all())
+        assert kept.argmax() == Y.argmax()
+        standard, units = (part / part.std() for part in (kept - kept.mean(), tail(1e3 * Y) - tail(1e3 * Y).mean()))
+        torch.testing.assert_close(standard, units)
+        assert kept.std() / (kept.max() - kept.median()) < 3 < Y.std() / (Y.max() - Y.median())
 
 
 @pytest.mark.slow
