@@ -107,14 +107,14 @@ def check_training_data(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Observatio
         hint = "; use X.unsqueeze(-1)" if X.ndim == 1 else ""
         raise BotorchTensorDimensionError(f"train_X must have shape (n, d), got {tuple(X.shape)}{hint}")
     if not X.is_floating_point():
-        raise InputDataError(f"train_X is {X.dtype}; give numbers with a fraction, train_X.double()")
+        raise InputDataError(f"train_X is {X.dtype}; floating point is needed, use train_X.double()")
     given, shapes = Observations(X, Y, Yvar), [tuple(part.shape) for part in (X, Y, Yvar) if part is not None]
     if max(map(len, shapes)) > 2 and (0 in X.shape[:-2] or len({shape[:-2] for shape in shapes}) > 1):
         raise BotorchTensorDimensionError(f"inputs, targets and noise need the same batch of data sets, got {shapes}")
     _check_targets(X, Y)
     rows = given.observed() if X.device.type != "meta" else given
     if not rows.X.shape[-2]:
-        raise InputDataError(f"there is no observation, of {X.shape[-2]} rows; give a target that is not NaN")
+        raise InputDataError(f"all {X.shape[-2]} targets are missing; at least one must not be NaN")
     if rows is not given:  # what is missing is of no account, but numbers of rows are those that were given
         given = given.map(lambda values: values.masked_fill(Y.isnan().all(-1, keepdim=True), 1.0))
     check_finite("train_X", given.X)
@@ -132,7 +132,7 @@ def _check_targets(X: Tensor, Y: Tensor) -> None:
             f"targets must have shape (..., {X.shape[-2]}, m), one row for each of X, got {tuple(Y.shape)}{hint}"
         )
     if X.dtype != Y.dtype or X.device != Y.device:
-        raise InputDataError(f"X is {X.dtype} on {X.device}, Y is {Y.dtype} on {Y.device}; give both alike")
+        raise InputDataError(f"X is {X.dtype} on {X.device}, Y is {Y.dtype} on {Y.device}; convert one with .to(...)")
 
 
 def check_noise(Y: Tensor, Yvar: Tensor) -> None:
@@ -169,7 +169,7 @@ def is_flat(Y: Tensor) -> bool:
     """Whether all observations (n,) are equal: then there is nothing to fit to, of which this warns."""
     flat = bool((Y[:1] == Y).all())
     if flat:
-        words = "there is nothing to fit to, and hyperparameters stay at the modes of their priors"
+        words = "hyperparameters cannot be fitted and stay at the modes of their priors"
         warn_caller(f"all {Y.shape[0]} observations are {float(Y[0]):g}: {words}", InputDataWarning)
     return flat
 

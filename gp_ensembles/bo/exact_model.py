@@ -231,7 +231,7 @@ class ExactEnsembleModel(MixtureModel):
         r"""Kernels, rows (\*data_sets, n, D) and (\*data_sets, n, 1), and what each process has learned from them."""
         if self._fantasies is not None or self.members is not None or self._categorical is not None:
             raise UnsupportedError(
-                "paths are without fantasies, members and categories; draw by posterior(grid).rsample()"
+                "sample paths do not support fantasies, members or categories; use posterior(grid).rsample()"
             )
         return (self._kernels, *self._learned())
 
@@ -273,7 +273,7 @@ class ExactEnsembleModel(MixtureModel):
         is_other = (X.shape, Y.shape) != (self.data.X.shape, self.data.Y.shape)
         if X.shape[:-1] != Y.shape[:-1] or (is_other and (strict or noise is not None)):
             raise RuntimeError(
-                f"inputs {tuple(X.shape)} and targets {tuple(Y.shape)} cannot take the place of the rows; build a model"
+                f"inputs {tuple(X.shape)} and targets {tuple(Y.shape)} cannot replace the rows; build a new model"
             )
         check_observations(X, Y, self.data.X, self.num_outputs, may_miss=False)
         self.data, self._cache = Observations(X.detach(), Y.detach(), noise), None
@@ -406,7 +406,7 @@ def _check_kernels(model: ExactEnsembleModel, state: Mapping[str, Any], prefix: 
     """Before hyperparameters are loaded: refuse those of other kernels."""
     own = model.smoothness
     if not torch.equal(state.get(f"{prefix}smoothness", own).to(own), own):
-        raise ValueError(f"the state is of other kernels than {model.kernels}; build the model with its kernels=")
+        raise ValueError(f"the state was saved with other kernels than {model.kernels}; build the model with those")
 
 
 BatchedMultiOutputGPyTorchModel.register(ExactEnsembleModel)  # of which BoTorch asks for inputs (O, n, D)

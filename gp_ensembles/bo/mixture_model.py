@@ -103,7 +103,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
     def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
         """Arguments of the constructor from a data set, as Ax asks for them; options are left out that are ``None``."""
         if "train_X" not in signature(cls).parameters:
-            raise UnsupportedError(f"a {cls.__name__} is not built from a data set, but from what was fitted to one")
+            raise UnsupportedError(f"a {cls.__name__} cannot be built from a data set; build it from a fitted object")
         return Model.construct_inputs(training_data) | {k: value for k, value in options.items() if value is not None}
 
     @property

@@ -132,7 +132,7 @@ def thompson(
     is_box = isinstance(bounds, Tensor) and bounds.shape[:-1] == (2,) and bounds.is_floating_point()
     if q < 1 or not is_box or not bool((bounds.isfinite() & (bounds[0] <= bounds[1])).all()):
         raise ValueError(
-            f"thompson takes at least one point and finite bounds (2, D), lower ones first; got {q} and {bounds}"
+            f"thompson needs q >= 1 and finite bounds of shape (2, D), lower bounds first; got {q} and {bounds}"
         )
     if model.num_outputs > 1 or len(model.batch_shape):
         words = "scalarize the outputs before, or draw by posterior(grid).rsample()"
@@ -154,5 +154,5 @@ def thompson(
 def _refuse_paths(model: MixtureModel, **_: Any) -> NoReturn:
     """What BoTorch's pathwise functions call for the other models."""
     raise UnsupportedError(
-        f"{type(model).__name__} draws no paths: take an ExactEnsembleModel, or posterior(grid).rsample()"
+        f"{type(model).__name__} has no sample paths: use an ExactEnsembleModel, or posterior(grid).rsample()"
     )

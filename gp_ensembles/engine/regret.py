@@ -230,7 +230,7 @@ def _against(rival: Tensor, own: Tensor, best: Tensor, bound: float) -> Regret:
 def _check(log_prob: Tensor, path: Tensor) -> None:
     if log_prob.ndim != 2 or 0 in log_prob.shape:
         raise ValueError(
-            f"log densities must be (M, T) with an expert and a step at least, got {tuple(log_prob.shape)}"
+            f"log densities must be (M, T) with at least one expert and one step, got {tuple(log_prob.shape)}"
         )
     if path.shape != log_prob.shape[1:] or path.dtype != torch.int64:
         raise ValueError(

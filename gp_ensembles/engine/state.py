@@ -116,6 +116,6 @@ def check_shapes(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: st
     wrong = [name for name, value in own.items() if saved.get(name) != value.shape]
     if wrong:
         raise RuntimeError(
-            f"this state_dict is of another {kind}: {len(wrong)} of {len(own)} tensors are missing or have another "
-            f"shape, the first is {wrong[0]!r}; build the {kind} as it was when it was saved"
+            f"this state_dict belongs to another {kind}: {len(wrong)} of {len(own)} tensors are missing or of "
+            f"another shape, the first is {wrong[0]!r}; build the {kind} as it was when it was saved"
         )

@@ -193,7 +193,7 @@ class EnsembleSpec:
         for flag in ("rank_on_warm_up", "weights_walk", "learns_warm_up"):
             check_flag(self, flag, getattr(self, flag))
         if self.rank_on_warm_up and not self.learns_warm_up:
-            raise ValueError("rank_on_warm_up=True goes with learns_warm_up=True: what is learned ranks experts")
+            raise ValueError("rank_on_warm_up=True requires learns_warm_up=True")
         check_made("fit_settings", self.fit_settings, FitSettings, "FitSettings()")
         check_made("target", self.target, Target, "RealTarget() or BinaryTarget()")
         for field, example in (("innovations", "InnovationModel()"), ("extra_experts", "WindowGP()")):

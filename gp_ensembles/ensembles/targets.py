@@ -297,4 +297,4 @@ def check_varies(y: Tensor) -> None:
     """Raise if all observed targets, (N,), are equal."""
     seen = y[~torch.isnan(y)]
     if seen.numel() and bool((seen == seen[0]).all()):
-        raise ValueError(f"all {seen.numel()} warm-up targets are {float(seen[0]):g}; there is nothing to fit to")
+        raise ValueError(f"all {seen.numel()} warm-up targets are {float(seen[0]):g}; hyperparameters cannot be fitted")

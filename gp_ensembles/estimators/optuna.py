@@ -28,7 +28,7 @@ class EnsembleSampler(BaseSampler):
 
     .. math:: \log E\big[(f(x) - f^*)_+\big] + \sum_k \log P\big(c_k(x) \le 0\big)
 
-    is highest, with f negated where less is better, :math:`f^*` the best feasible value and a model for each
+    is highest, with f negated for minimization, :math:`f^*` the best feasible value and a model for each
     constraint; while none is feasible only the second term counts. Running trials count as ended with what is expected
     of them, infinite values as the best or worst finite one, values beyond the mirror image of the best about the
     median as that, infinite constraints as the largest finite size. Parameters that not all trials have are random.

@@ -87,8 +87,8 @@ class SktimeForecaster(BaseForecaster):
     def _fit(self, y: pd.Series, X: pd.DataFrame | None, fh: ForecastingHorizon | None) -> Self:
         if isinstance(y.index, pd.DatetimeIndex) and len(y) > 2 and pd.infer_freq(y.index) is None:
             raise ValueError(
-                "the dates of the series have no frequency, so that the next ones are not known: say it by "
-                "y.asfreq('h') or the like, which leaves rows that are missing empty"
+                "the dates of the series have no frequency, so the next dates are unknown: set one, for "
+                "example y.asfreq('h'), which inserts NaN for missing rows"
             )
         spec = forecaster if self.spec is None else self.spec
         self._origin, self._name = y.index[0], y.name

@@ -387,7 +387,7 @@ def _check(expert: Expert, X: Tensor, y: Tensor) -> None:
     if y.dtype != X.dtype:
         raise TypeError(f"X is {X.dtype} and y is {y.dtype}; give both one dtype")
     if not bool(_seen(y).any()):
-        raise ValueError("no target is observed; there is nothing to fit to")
+        raise ValueError("no target is observed; hyperparameters cannot be fitted")
     expert.check_targets(y)
 
 

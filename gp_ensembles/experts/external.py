@@ -333,7 +333,7 @@ class ExternalExpert(Expert):
             ValueError: If there is a transition: an external model has no weights that could walk.
         """
         if transition is not None:
-            raise ValueError("an external model has no weights that change; it forgets by fewer rows (num_rows)")
+            raise ValueError("an external model has no time-varying weights; to forget faster, reduce num_rows")
         return self._with(self.features)
 
     def _with(self, features: FeatureMap) -> "ExternalExpert":

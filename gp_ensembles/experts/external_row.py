@@ -118,7 +118,7 @@ def predict_trees(trees: FlatTrees, X: Numbers) -> Numbers:
 def _read(model: Any) -> FlatTrees:
     parts = [tree.nodes for (tree,) in model._predictors]
     if any(part["is_categorical"].any() for part in parts):
-        raise ValueError("trees of categories are not known here")
+        raise ValueError("trees with categorical splits are not supported")
     sizes = np.array([len(part) for part in parts], dtype=np.int64)
     roots = np.concatenate([[0], sizes.cumsum()[:-1]]).astype(np.int64)
     nodes, shift = np.concatenate(parts), np.repeat(roots, sizes)

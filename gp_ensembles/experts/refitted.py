@@ -360,7 +360,7 @@ class RefittedExpert(Expert):
     def with_transition(self, transition: Transition | None) -> "RefittedExpert":
         """An expert that shares its model with this one."""
         if transition is not None:
-            raise ValueError("a refitted expert takes no transition; its weights walk at its own speeds (speeds)")
+            raise ValueError("a refitted expert takes no transition; its random walks are set by speeds")
         return RefittedExpert(self.model, self.features.num_inputs, self._initial_fit(), self.speeds, self.refit)
 
     def _initial_fit(self) -> InitialFit:

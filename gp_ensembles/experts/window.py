@@ -384,7 +384,7 @@ class WindowExpert(Expert):
             ValueError: If there is a transition: a window forgets by dropping rows.
         """
         if transition is not None:
-            raise ValueError("a window expert has no weights that change; it forgets by a shorter window (num_rows)")
+            raise ValueError("a window expert has no time-varying weights; to forget faster, reduce num_rows")
         return WindowExpert(self.kernel, self.features, self.num_rows, self.likelihood, self.mean, self.refit)
 
 

@@ -280,7 +280,7 @@ def _damped(density: LatentDensity, mean: Any, variance: Any, y: Any) -> Site:
     sizes = abs(move).reshape(mean.shape[0] if mean.ndim > 1 + is_vector else 1, -1)
     warn_caller(
         f"the mode of a target was not found in {_CAP} damped Newton steps for expert "
-        f"{int(xp.amax(sizes, -1).argmax())}: the last step was {float(sizes.max()):.2g}; going on from there",
+        f"{int(xp.amax(sizes, -1).argmax())}: the last step was {float(sizes.max()):.2g}; continuing from that point",
         ConvergenceWarning,
     )
     # Off the mode a curvature may be negative beyond all bounds: that part is left out.

@@ -61,7 +61,7 @@ def save_fleet(
 def read_about(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The head, with what all series share, and of each shard the file, the number of series and the digest."""
     if not (folder / HEAD).exists():
-        raise FileNotFoundError(f"{folder} holds no fleet: there is no {HEAD} in it; {_ADVICE}")
+        raise FileNotFoundError(f"{folder} contains no saved fleet (no {HEAD}); {_ADVICE}")
     head = read_checkpoint(folder / HEAD, _KIND)
     with fitting(folder, REMEDY):
         return head["about"], head["shards"]
@@ -72,7 +72,9 @@ def read_shard(folder: Path, shard: Mapping[str, Any]) -> tuple[list[Name], dict
     path, num_series = folder / shard["file"], int(shard["num_series"])
     states, names = read_tensors(path, shard["digest"])
     if len(names) != num_series or any(len(value) != num_series for value in states.values()):
-        raise ValueError(f"{path} holds {len(names)} series where the fleet has {num_series}; it is of another one")
+        raise ValueError(
+            f"{path} holds {len(names)} series where the fleet has {num_series}; it belongs to another fleet"
+        )
     return names, states
 
 

@@ -300,7 +300,7 @@ class EnsembleFleet:
         self._store.note(note)[places] = values
 
     def save(self, folder: str | Path, *, about: Mapping[str, Any] | None = None, progress: bool = False) -> None:
-        """Write hyperparameters and all series into a folder, in shards; a save that fails leaves the one before.
+        """Write hyperparameters and all series into a folder, in shards; a failed save leaves the previous one.
 
         Args:
             folder: Where; made if it does not exist.

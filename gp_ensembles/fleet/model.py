@@ -214,7 +214,7 @@ class Fleet:
         ready = {name: len(rows.y) for name, rows in other._waiting.items() if length_of_warm_up(rows.y, self.warmup)}
         if must_fit and not ready:
             raise ValueError(
-                f"no series has {self.warmup} rows and {MIN_WARM_UP} targets to begin with, the longest has "
+                f"no series has {self.warmup} rows and {MIN_WARM_UP} targets to start, the longest has "
                 f"{max(other.waiting.values())} rows; give more rows, or take a smaller warmup"
             )
         try:
@@ -350,7 +350,7 @@ class Fleet:
         self.series.write_note("point", given, model.point)
 
     def save(self, folder: str | Path, *, notes: Mapping[str, Any] | None = None, progress: bool = False) -> None:
-        """Write everything into a folder, in shards; a save that fails leaves the one before.
+        """Write everything into a folder, in shards; a failed save leaves the previous one.
 
         Args:
             folder: Where; made if it does not exist.

@@ -175,7 +175,7 @@ def template_of(series: Sequence[WarmUpRows]) -> WarmUpRows:
     moving = [rows for rows in series if moves(rows)]
     if not moving:
         raise ValueError(
-            f"the targets of all {len(series)} series whose warm-up is over are constant; there is nothing to fit to"
+            f"the targets of all {len(series)} series whose warm-up is over are constant; nothing can be fitted"
         )
     longest = max(moving, key=lambda rows: (bool((rows.X[0] != rows.X).any()), int((~rows.y.isnan()).sum())))
     return WarmUpRows(longest.X[:_MOST_ROWS], longest.y[:_MOST_ROWS])

@@ -145,7 +145,7 @@ class MetaLearner(nn.Module, ABC):
                     f"there is no expert {index} to revive: the ensemble has experts 0 to {num_experts - 1}"
                 )
             if not bool(dead[index]):
-                raise ValueError(f"expert {index} is alive, it has weight already; revive dead experts only")
+                raise ValueError(f"expert {index} already has weight; only experts with weight zero can be revived")
         log_weights = state.log_weights + math.log1p(-share)
         part = log_weights.new_full(experts.shape, math.log(share / len(indices)))
         revived = state._replace(log_weights=log_weights.index_copy(0, experts.to(log_weights.device), part))

@@ -119,5 +119,5 @@ def _import_arrow() -> Any:
     try:
         import pyarrow
     except ImportError:
-        raise ImportError("data sets of Ray need pyarrow; install gp_ensembles[ray]") from None
+        raise ImportError("Ray Datasets need pyarrow; install gp_ensembles[ray]") from None
     return pyarrow

@@ -191,7 +191,7 @@ def first_outlying(outlying: Tensor, X: Tensor, y: Tensor, kept: Sequence[int]) 
         return None
     row, column = divmod(int(outlying.flatten().int().argmax()), outlying.shape[1])
     value = float(X[row, kept[column]] if column < len(kept) else y.reshape(len(y), -1)[row, column - len(kept)])
-    far = f"more than {FARTHEST:g} warm-up deviations from the warm-up mean; correct it, or leave"
+    far = f"more than {FARTHEST:g} warm-up standard deviations from the warm-up mean; correct it, or leave"
     if column < len(kept):
         return IllegalRow(row, kept[column], f"{value:.6g} in row {{row}}, {far} the row out")
     return IllegalRow(row, None, f"{value:.6g}, {far} it empty (missing)")

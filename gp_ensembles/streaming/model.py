@@ -161,7 +161,7 @@ class OnlineModel:
     @property
     def _inputs(self) -> tuple[InputPath, InputState]:
         if self._path is None or self._followed is None:
-            raise ValueError(f"the warm-up is not over: {self.num_rows} of {self.config.warmup} rows have come")
+            raise ValueError(f"the warm-up is not complete: {self.num_rows} of {self.config.warmup} rows received")
         return self._path, self._followed
 
     @property

@@ -541,7 +541,7 @@ def test_paths_are_those_of_exact_ensembles(models):
                 with pytest.raises(UnsupportedError, match="without fantasies"):
                     draw_matheron_paths(fantasies, Size([2]))
             continue
-        with pytest.raises(UnsupportedError, match="draws no paths"):
+        with pytest.raises(UnsupportedError, match="has no sample paths"):
             draw_matheron_paths(models[name], Size([2]))
 
 

@@ -99,7 +99,7 @@ def each(table):
 def test_what_cannot_be_learned_is_refused():
     nothing, endless = HOLES * nan, HOLES.index_fill(0, torch.tensor([4]), torch.inf)
     for make in (ExactEnsembleModel, EnsembleModel):
-        with pytest.raises(InputDataError, match="there is no observation, of 24 rows"):
+        with pytest.raises(InputDataError, match="all 24 targets are missing"):
             make(X, nothing)
         with pytest.raises(InputDataError, match="train_Y is inf in row 4"):
             make(X, endless)

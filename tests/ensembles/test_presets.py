@@ -116,7 +116,7 @@ def test_the_papers_walk_of_weights_starts_from_the_prior():
     torch.testing.assert_close(found.variance[:, 0], variance.detach())
     with pytest.warns(UserWarning, match="weighted equally"):
         build("die_gp", X[:100], y[:100], **settings).predict(X[:2])
-    with pytest.raises(ValueError, match="rank_on_warm_up=True goes with learns_warm_up=True"):
+    with pytest.raises(ValueError, match="rank_on_warm_up=True requires learns_warm_up=True"):
         replace(PRESETS["ie_gp"], learns_warm_up=False)
     with pytest.raises(ValueError, match="series of a fleet learn their warm-ups"):
         Fleet(replace(PRESETS["ie_gp"], **settings))

@@ -36,7 +36,7 @@ def test_scikit_learn():
     labels = np.where(y > 7, "up", "down")
     ours = [OnlineClassifier(SMALL, WARM, 0).fit(X, labels).predict_proba(X) for X in (spoiled, gaps)]
     np.testing.assert_allclose(*ours, rtol=1e-7)
-    with pytest.raises(ValueError, match="warm-up deviations"):
+    with pytest.raises(ValueError, match="warm-up standard deviations"):
         OnlineRegressor(SMALL, WARM, 0, on_bad_row="refuse").fit(gaps, y).predict(np.full((1, 3), CODE))
 
 

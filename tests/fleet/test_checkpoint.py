@@ -1,4 +1,4 @@
-"""Fleets in files: the same bits afterwards, and a save that fails leaves the one before."""
+"""Fleets in files: the same bits afterwards, and a failed save leaves the previous one."""
 
 import json
 import shutil
@@ -93,7 +93,7 @@ def test_damaged_and_foreign_files_are_refused(tmp_path, generator):
     fleet = EnsembleFleet(ENSEMBLES["averaging"](), NAMES)
     fleet.observe(*rows(40, generator))
     fleet.save(tmp_path / "a")
-    refused(FileNotFoundError, r"holds no fleet: there is no fleet.pt in it", lambda: EnsembleFleet.load(tmp_path))
+    refused(FileNotFoundError, r"contains no saved fleet \(no fleet.pt\)", lambda: EnsembleFleet.load(tmp_path))
     shard = next(path for path in (tmp_path / "a").iterdir() if path.name.startswith("shard"))
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1

@@ -228,12 +228,12 @@ def test_what_cannot_be_a_fleet_is_refused(generator, tmp_path):
     refused(ValueError, "single real numbers as targets", lambda: Fleet(replace(QUICK, target=BinaryTarget())))
     refused(ValueError, "warmup is 3; at least 10 rows are needed", lambda: Fleet(QUICK, warmup=3))
     names, X, y = table(WARMUP, generator)
-    with pytest.raises(ValueError, match="no series has 41 rows and 10 targets to begin with, the longest has 40 rows"):
+    with pytest.raises(ValueError, match="no series has 41 rows and 10 targets to start, the longest has 40 rows"):
         Fleet(QUICK, warmup=WARMUP + 1).fit(names, X, y)
     with pytest.raises(TypeError, match="WindowExpert cannot be an expert of a fleet"):
         Fleet(replace(QUICK, extra_experts=(WindowGP(),)), warmup=WARMUP).fit(names, X, y)
     refused(ValueError, "nothing is fitted yet", lambda: Fleet(QUICK).save(tmp_path / "fleet"))
-    refused(FileNotFoundError, "holds no fleet", lambda: Fleet.load(tmp_path))
+    refused(FileNotFoundError, "contains no saved fleet", lambda: Fleet.load(tmp_path))
 
 
 @pytest.mark.parametrize(

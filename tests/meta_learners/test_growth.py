@@ -136,7 +136,7 @@ def test_bad_revivals(make, generator):
     state = rule.init(4, densities(generator, 4, 1))
     state = state._replace(log_weights=torch.tensor([0.0, -math.inf, -math.inf, -math.inf], dtype=torch.float64))
     for experts, share, message in (
-        (torch.tensor([0]), 0.1, "expert 0 is alive"),
+        (torch.tensor([0]), 0.1, "expert 0 already has weight"),
         (torch.tensor([4]), 0.1, "no expert 4"),
         (torch.tensor([-1]), 0.1, "no expert -1"),
         (torch.tensor([1, 1]), 0.1, "different indices"),

@@ -225,7 +225,12 @@ def test_what_was_said_stays_when_more_is_learned_and_copies_do_not_know_each_ot
 
 @pytest.mark.parametrize(
     ("column", "value", "message"),
-    [(0, math.inf, "infinite"), (1, 1e9, "warm-up deviations"), (None, math.inf, "infinite"), (None, 1e9, "row")],
+    [
+        (0, math.inf, "infinite"),
+        (1, 1e9, "warm-up standard deviations"),
+        (None, math.inf, "infinite"),
+        (None, 1e9, "row"),
+    ],
 )
 def test_a_refused_row_changes_nothing(column: int | None, value: float, message: str) -> None:
     model, (X, y) = fitted(on_bad_row="refuse"), stream()

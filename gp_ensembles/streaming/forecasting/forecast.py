@@ -116,11 +116,9 @@ def check_forecast(target: Target, num_steps: int, num_rows: int, num_paths: int
     """Raise unless the numbers of rows and paths are legal for a forecast."""
     if not target.is_real or target.num_outputs is not None:
         kind = type(target).__name__
-        raise TypeError(f"there are forecasts of one real number only, not of {kind}; predict the next row instead")
+        raise TypeError(f"forecasts support a single real target, not {kind}; predict the next row instead")
     if num_steps > num_rows:
-        raise ValueError(
-            f"{num_steps} rows ahead are more than the {num_rows} that were learned; ask for no more than that"
-        )
+        raise ValueError(f"{num_steps} rows ahead are more than the {num_rows} rows learned; use at most that many")
     if not 2 <= num_paths <= _MOST_PATHS:
         raise ValueError(f"num_paths must be between 2 and {_MOST_PATHS}, got {num_paths}")
 

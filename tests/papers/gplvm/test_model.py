@@ -128,7 +128,7 @@ def test_a_saved_state_goes_on_where_it_was_in_a_model_of_its_shape(model, varia
     assert all(map(torch.equal, model.update(Y[40:]), other.update(Y[40:])))
     assert same(snapshot(model), snapshot(other))
     wider = IEGPLVM(rbf_features(LATENT, 12, variances=[0.25, 1.0, 4.0]), 6)
-    with refused(model, RuntimeError, "this state_dict is of another model"):
+    with refused(model, RuntimeError, "this state_dict belongs to another model"):
         model.load_state_dict(wider.state_dict())
 
 

@@ -91,13 +91,13 @@ def test_what_is_refused() -> None:
     strict = OnlineModel(replace(model.config, on_bad_row="refuse")).fit(X[:180], series()[1][:180])
     with pytest.raises(ValueError, match="column 0"):
         strict.forecast(torch.cat([X[180:182], torch.full((1, 1), 1e300, dtype=torch.float64)]))
-    refused(ValueError, "the warm-up is not over: 0 of 100", lambda: OnlineModel(model.config).forecast(2))
+    refused(ValueError, "the warm-up is not complete: 0 of 100", lambda: OnlineModel(model.config).forecast(2))
     classes = EnsembleSpec("classes", (LinearBasis(),), target=BinaryTarget())
     labels = OnlineModel(StreamConfig(classes, warmup=20)).fit(X[:40], (X[:40, 0] % 3 == 0).double())
     refused(TypeError, "one real number only, not of BinaryTarget; predict", lambda: labels.forecast(2))
     outputs = EnsembleSpec("outputs", (LinearBasis(),), target=RealTarget(num_outputs=2))
     both = OnlineModel(StreamConfig(outputs, warmup=20)).fit(X[:40], torch.randn(40, 2).double())
-    refused(TypeError, "forecasts of one real number only", lambda: both.forecast(2))
+    refused(TypeError, "forecasts support a single real target", lambda: both.forecast(2))
 
 
 def test_margins_go_through_the_map_and_ranks_stay() -> None:
