@@ -43,7 +43,7 @@ from gp_ensembles.tables.options import KINDS, OnBadTime
 
 REPORT = "report.html"
 _ANOMALIES = {
-    "inputs_moved": "inputs far outside the range seen before, moved into it",
+    "inputs_moved": "inputs far outside the range seen so far, clipped to it",
     "targets_discounted": "targets far outside all predictions, down-weighted",
     "targets_left_out": "outliers among the warm-up targets, treated as missing",
     "inputs_imputed": "imputed inputs",
@@ -60,9 +60,9 @@ _DATA = "a CSV file of any dialect or a Parquet file, gzipped or not; - for the 
 bundled data set, such as name:trump_approval; with --data_folder, the name of a data set in that folder's manifest"
 _STRICT = "exit with code 3 after any warning, for instance if intervals miss their coverage"
 _MISSING = "values treated as missing, besides empty cells and NA: -999,void"
-_TIMEZONE = "zone of times without an offset from UTC, such as Europe/Paris; by default they are taken as they are"
-_BAD_TIME = "rows whose time is missing, unreadable or before that of the row before: skip and count them, or refuse"
-_SKIP = "skip rows that the stream has read already; by default a table that starts with them is refused"
+_TIMEZONE = "zone of times without a UTC offset, such as Europe/Paris; by default they are used as given"
+_BAD_TIME = "rows whose time is missing, unreadable or earlier than the previous one: skip and count them, or refuse"
+_SKIP = "skip rows that the stream has already read; by default a table that starts with them is refused"
 
 
 def add_options(name: str, command: ArgumentParser) -> None:
@@ -81,11 +81,11 @@ def add_options(name: str, command: ArgumentParser) -> None:
         add("--device", type=str | None, default=None, help="device to run on; the same as before by default")
     if name == "compare":
         add("--configs", type=Path, nargs="+", required=True, help="config names or YAML files")
-        add("--warmup", type=int | None, default=None, help="override the configs'")
-        add("--seed", type=int | None, default=None, help="override the configs'")
+        add("--warmup", type=int | None, default=None, help="override the configs")
+        add("--seed", type=int | None, default=None, help="override the configs")
         add("--seeds", type=int, nargs="+", default=[], help="run each config with each of these seeds")
-        add("--device", type=str | None, default=None, help="override the configs'")
-        add("--dtype", type=Literal["float64", "float32"] | None, default=None, help="override the configs'")
+        add("--device", type=str | None, default=None, help="override the configs")
+        add("--dtype", type=Literal["float64", "float32"] | None, default=None, help="override the configs")
     if name in ("stream", "resume"):
         add_line_options(command)
     if name != "compare":
@@ -116,7 +116,7 @@ def _add_columns(command: ArgumentParser) -> None:
     add("--time", type=str | None, default=None, help="column that orders the rows; the first date column by default")
     add("--timezone", type=str | None, default=None, help=_TIMEZONE)
     add("--on_bad_time", type=OnBadTime, default="skip", help=_BAD_TIME)
-    add("--series", type=str | None, default=None, help="column of the series of each row; each has its own model")
+    add("--series", type=str | None, default=None, help="column with the series of each row; each has its own model")
     add("--classes", type=str | None, default=None, help="class labels of the target, comma-separated")
     add("--explain", type=bool, default=False, help="print how each column and the time are read, and run nothing")
 
@@ -158,7 +158,7 @@ def _stream(values: Namespace) -> int:
     if values.format != "table":
         if (values.out / CHECKPOINT).exists():
             raise ValueError(
-                f"{values.out / CHECKPOINT} exists already; continue from it with resume, or choose another --out"
+                f"{values.out / CHECKPOINT} already exists; continue from it with resume, or choose another --out"
             )
         window = WINDOW if values.window is None else values.window
         return answer_lines(LineSession(config, table.target, table.options, window), table, values)
@@ -240,7 +240,7 @@ def _resume(values: Namespace) -> int:
     output = _output(values)
     in_place = output.out.resolve() == values.checkpoint.resolve().parent
     if rows.is_at_end and in_place and is_completed and not is_unfinished(output.out):
-        print(f"the {stopped.num_read} rows of {rows.name} were learned before; their results are now in {output.out}")
+        print(f"the {stopped.num_read} rows of {rows.name} were already learned; their results are now in {output.out}")
         return 0
     if rows.is_at_end and not (in_place and is_unfinished(output.out)):
         raise ValueError(
@@ -261,7 +261,7 @@ def _compare(values: Namespace) -> int:
     if warmup is None and all(warmup_in(find_config(path)) is None for path in values.configs):
         warmup = table.open().num_warm_up
     if values.seeds and values.seed is not None:
-        raise ValueError("--seed and --seeds exclude each other; give one of them")
+        raise ValueError("--seed and --seeds are mutually exclusive; give one of them")
     given = {"warmup": warmup, "seed": values.seed, "device": values.device, "dtype": values.dtype}
     configs = load_named_configs(values.configs, given)
     named = list(configs)

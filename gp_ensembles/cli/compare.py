@@ -34,12 +34,12 @@ def load_named_configs(paths: Sequence[Path], given: Mapping[str, Any]) -> dict[
         path = find_config(given_path)
         name = str(given_path) if str(given_path) in bundled else path.stem
         if name in configs:
-            raise ValueError(f"two configs are called {name!r}; give the files different names")
+            raise ValueError(f"two configs are named {name!r}; give the files different names")
         configs[name] = replace(load_config(path), **overrides)
     warmups = {config.warmup for config in configs.values()}
     if len(warmups) > 1:
         raise ValueError(
-            f"the configs have different warm-ups ({sorted(warmups)}), so scores would be of different rows; "
+            f"the configs have different warm-ups ({sorted(warmups)}), so they would be scored on different rows; "
             f"set one with --warmup"
         )
     return configs
@@ -48,7 +48,7 @@ def load_named_configs(paths: Sequence[Path], given: Mapping[str, Any]) -> dict[
 def with_seeds(configs: Mapping[str, StreamConfig], seeds: Sequence[int]) -> dict[str, StreamConfig]:
     """Each config with each seed, all different, grouped by config; unchanged without seeds."""
     if len(set(seeds)) < len(seeds):
-        raise ValueError(f"--seeds names a seed twice: {list(seeds)}")
+        raise ValueError(f"--seeds repeats a seed: {list(seeds)}")
     if not seeds:
         return dict(configs)
     return {_seeded(name, seed): replace(config, seed=seed) for name, config in configs.items() for seed in seeds}

@@ -20,7 +20,7 @@ _WARM_UP = "warm-up rows, to which the model is fitted; 1000 by default, or a th
 _BAD_ROW = "infinite or implausibly large numbers: treat them as missing, skip their rows, limit inputs, or refuse them"
 # What PyYAML raises for values such as "!!int" besides its own errors.
 _ODD_YAML = (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
-_UNREADABLE = "it holds a value or key that cannot be parsed as YAML; quote text, and leave out tags (!!)"
+_UNREADABLE = "it contains a value or key that cannot be parsed as YAML; quote text, and remove tags (!!)"
 
 
 def add_config(parser: ArgumentParser) -> None:
@@ -35,7 +35,7 @@ def add_config(parser: ArgumentParser) -> None:
     add("--dtype", type=dtypes, default=start.dtype, help="precision of the ensemble; scores are computed in float64")
     add("--block_size", type=int | None, default=None, help="rows learned at once; by default chosen by size")
     add("--impute", type=Impute, default=start.impute, help="how missing inputs are imputed")
-    add("--clip", type=float | None, default=None, help="clip inputs at this many warm-up deviations")
+    add("--clip", type=float | None, default=None, help="clip inputs at this many warm-up standard deviations")
     add("--limit_inputs", type=bool, default=start.limit_inputs, help="clip inputs far outside the range seen so far")
     add("--recalibrate", type=bool, default=start.recalibrate, help="recalibrate predictions on past errors")
     add("--coverages", type=list[float], default=list(start.coverages), help="coverages of intervals; [] for none")

@@ -24,7 +24,7 @@ from gp_ensembles.tables.rows import Rows
 LEVELS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 _BANDS = (0, 2, 3, 4, 6)
 _MOST_STEPS = 1_000_000
-_RECENT = 3  # times the horizon: rows before it that the picture shows
+_RECENT = 3  # times the horizon: rows before it that the plot shows
 
 
 def add_options(name: str, command: ArgumentParser) -> None:
@@ -37,7 +37,7 @@ def add_options(name: str, command: ArgumentParser) -> None:
     add("--every", type=int, default=1, help="with --backtest: rows between origins")
     add("--num_paths", type=int, default=500, help="number of sample paths")
     add("--paths", type=bool, default=False, help="write the sample paths to paths.csv")
-    add("--pictures", type=bool, default=True, help="draw a picture (needs matplotlib)")
+    add("--pictures", type=bool, default=True, help="draw a plot (needs matplotlib)")
     add("--seed", type=int, default=0, help="seed of the paths")
     add("--device", type=str | None, default=None, help="device to run on; the same as before by default")
 
@@ -47,12 +47,12 @@ def run_command(name: str, values: Namespace) -> int:
     if values.backtest is not None and values.inputs is None:
         raise ValueError("--backtest scores forecasts on a table with targets; name it with --inputs")
     if values.horizon is not None and values.inputs is not None:
-        raise ValueError("--inputs sets the number of rows already; leave --horizon out")
+        raise ValueError("--inputs already sets the number of rows; leave out --horizon")
     if values.backtest is None and values.inputs is None and values.horizon is None:
         raise ValueError("give --inputs, a table of the future rows, or --horizon, their number")
     checkpoint = checkpoint_of(values.checkpoint)
     if values.out.resolve() == checkpoint.resolve().parent:
-        raise ValueError(f"{values.out} holds the run, whose summary would be overwritten; choose another --out")
+        raise ValueError(f"{values.out} contains the run, whose summary would be overwritten; choose another --out")
     stream = load_checkpoint(checkpoint, device=values.device)
     for _ in stream.chunks(None, repeat_pending=True):
         pass  # rows since the last boundary, learned on a copy of the run
@@ -70,7 +70,7 @@ def run_command(name: str, values: Namespace) -> int:
 
 
 def next_rows(encoder: TableEncoder, horizon: int) -> Rows:
-    """The next rows of a table as far as known: time and calendar at the usual step, all else missing."""
+    """The next rows of a table as far as known: time and calendar at the usual step, the rest missing."""
     if horizon < 1:
         raise ValueError(f"--horizon must be at least one row, got {horizon}")
     return encoder.encode(RawRows(encoder.ahead(horizon), None), ".", "the future rows", 1)[1]
@@ -106,7 +106,7 @@ def _all_rows(data: str, stream: ScoredStream) -> Rows:
 
 
 def _write_forecast(stream: ScoredStream, rows: Rows, forecast: Forecast, values: Namespace) -> str:
-    """Write tables, picture and summary; returns the text to print."""
+    """Write tables, plot and summary; returns the text to print."""
     clock, num_steps = stream.encoder.clock, forecast.num_steps
     times = None if clock is None or rows.time is None else clock.format(rows.time.tolist())
     quantiles = forecast.quantile(LEVELS)
@@ -134,7 +134,7 @@ def _write_forecast(stream: ScoredStream, rows: Rows, forecast: Forecast, values
             write_text(place / "paths.csv", as_csv(["path", *steps], paths))
         write_json(place / SUMMARY, summary)
         if values.pictures:
-            drawn_if_possible("picture", lambda: _draw(stream, rows, forecast, place / "forecast.png"))
+            drawn_if_possible("plot", lambda: _draw(stream, rows, forecast, place / "forecast.png"))
     until = "" if times is None else f", {times[0]} to {times[-1]}"
     low, median, high = (f"{float(quantiles[LEVELS.index(level), -1]):.6g}" for level in (0.05, 0.5, 0.95))
     return "\n".join(

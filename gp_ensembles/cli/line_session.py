@@ -60,7 +60,7 @@ def read_line(text: str, target: str, identity: str, features: Sequence[str] | N
         if isinstance(value, list | dict):
             raise ValueError(f"{name} is a {type(value).__name__}; values are numbers, text, true, false or null")
         if isinstance(value, int) and abs(value) > _LARGEST:
-            raise ValueError(f"{name} is a whole number beyond 1e300")
+            raise ValueError(f"{name} is a whole number larger than 1e300")
     own = found.pop(identity, None)
     if isinstance(own, bool):
         raise ValueError(f"the {identity} is {own}; it must be a number or text")
@@ -72,7 +72,7 @@ def read_line(text: str, target: str, identity: str, features: Sequence[str] | N
     value = found.pop(target, None)
     record = found if features is None else {name: found[name] for name in features if name in found}
     if not record and (own is None or not has_target):
-        raise ValueError(f"neither inputs of a row nor an {identity} with a {target}")
+        raise ValueError(f"the line needs inputs, or an {identity} and a {target}")
     return Line(own, record, value, is_lost=not record and value is None)
 
 
@@ -122,7 +122,7 @@ class LineSession:
         self._warm: dict[str, _WarmRow] = {}
         self._late: LateTargets | None = None
         self.set_window(window)
-        self.problem: str | None = None  # why the warm-up goes on
+        self.problem: str | None = None  # why the warm-up continues
         self.has_just_started = False  # reset by its reader
         self._next_fit = config.warmup  # rows with targets at which a fit is tried
         self._intervals: dict[str, tuple[float, float]] = {}
@@ -231,7 +231,7 @@ class LineSession:
 
     def _predict(self, key: str, line: Line) -> dict[str, Any]:
         if key in self._known:
-            raise ValueError(f"a row {line.identity!r} was read before; give each row its own id")
+            raise ValueError(f"row {line.identity!r} was already read; give each row a unique id")
         answer: dict[str, Any] = {"id": line.identity, "row": self.tally.num_rows + 1}
         if self._late is None or self.encoder is None:
             self._warm[key] = _WarmRow(dict(line.record))
@@ -365,7 +365,7 @@ class LineSession:
                 self._give_up(key)
 
     def _so_far(self) -> dict[str, Any]:
-        """Mean and deviation of the targets of the warm-up."""
+        """Mean and standard deviation of the warm-up targets."""
         targets = [row.target for row in self._warm.values() if isinstance(row.target, int | float)]
         targets = [value for value in targets if abs(value) < _FARTHEST]
         if self._has_classes or len(targets) < 2:

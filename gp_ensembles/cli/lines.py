@@ -49,7 +49,7 @@ def answer_lines(session: LineSession, table: TableRequest, values: Namespace) -
     if table.data == "-" and values.follow:
         raise ValueError("--follow is for files; leave it out with the standard input")
     if table.data != "-" and not values.follow and (path.is_dir() or not path.exists()):
-        raise FileNotFoundError(f"{path} is {'a folder' if path.is_dir() else 'missing; --follow waits for it'}")
+        raise FileNotFoundError(f"{path} {'is a folder' if path.is_dir() else 'does not exist; --follow waits for it'}")
     settings = {"identity": values.id, "checkpoint_seconds": values.checkpoint_seconds}
     with Stop().listening() as stop:
         lines = _read_lines(table.data, stop, values.follow)
@@ -60,7 +60,7 @@ def answer_lines(session: LineSession, table: TableRequest, values: Namespace) -
     print(f"gp-ensembles: {_closing_line(summary)}; resume from {values.out / CHECKPOINT}", file=sys.stderr)
     if not summary["answers_were_read"]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print("gp-ensembles: the reader of the answers has closed the pipe", file=sys.stderr)
+        print("gp-ensembles: standard output was closed", file=sys.stderr)
         return 1
     return 0
 
@@ -91,7 +91,7 @@ def run_lines(
                 _report(session.tally.num_malformed, number, str(error))
                 continue
             if session.problem not in (None, reported):
-                print(f"gp-ensembles: line {number}: the warm-up goes on: {session.problem}", file=sys.stderr)
+                print(f"gp-ensembles: line {number}: the warm-up continues: {session.problem}", file=sys.stderr)
             reported = session.problem
             if answer is not None:
                 if "refused" in answer:
@@ -118,7 +118,7 @@ def _unread(session: LineSession, lines: Iterable[str], from_start: bool) -> Ite
         if number == 1 and from_start:
             num_seen = session.open_source(text)
             if num_seen:
-                print(f"gp-ensembles: the first {num_seen} lines were read before and are skipped", file=sys.stderr)
+                print(f"gp-ensembles: the first {num_seen} lines were already read and are skipped", file=sys.stderr)
         if number > num_seen:
             yield number, text
 

@@ -15,7 +15,7 @@ def configs_folder() -> Path:
     for folder in (package / "configs", package.parent / "configs"):
         if (folder / "auto.yaml").is_file():
             return folder
-    raise FileNotFoundError(f"the configs are not in {package}; install the package again")
+    raise FileNotFoundError(f"no configs found in {package}; reinstall the package")
 
 
 def config_titles() -> dict[str, str]:
@@ -34,7 +34,7 @@ def find_config(given: str | Path) -> Path:
         return path  # its reader reports what is wrong with it
     close = difflib.get_close_matches(str(given), names, n=1)
     hint = f"did you mean {close[0]}? " if close else ""
-    raise ValueError(f"no config and no file is called {given}; {hint}gp-ensembles configs lists them")
+    raise ValueError(f"{given} is neither a config nor a file; {hint}gp-ensembles configs lists all configs")
 
 
 def refuse_odd_yaml(path: str | Path) -> None:

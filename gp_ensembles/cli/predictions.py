@@ -120,7 +120,7 @@ def _ends_and_crps(counts: CountDistributions, y: Tensor) -> tuple[Tensor, Tenso
 
 
 def rows_of_numbers(distribution: NumberDistribution, y: Tensor, scale: float) -> PredictedRows:
-    """Rows from densities of numbers y (B,) with a deviation of about ``scale``, without ends of intervals."""
+    """Rows from densities of numbers y (B,), standard deviation about ``scale``, without interval ends."""
     mean, variance, crps = _moments_and_crps(distribution, y, _CRPS_TOLERANCE * scale)
     cdf, nothing = distribution.cdf(y), torch.full_like(y, torch.nan)
     inside = covered(cdf, 0.9)
@@ -169,7 +169,7 @@ def score_block(
     scale: float,
     block_size: int,
 ) -> tuple[Scores, Chunk]:
-    """Score a block of predictions of targets ``y`` (B,), which have a deviation of about ``scale``."""
+    """Score predictions of a block of targets ``y`` (B,), whose standard deviation is about ``scale``."""
     rows, interval_ends = rows_of_model(predictions, y, scale, block_size)
     after = {name: _counted(scores[name], y, found) for name, found in {MODEL: rows, **baselines}.items()}
     log_weights = predictions.log_weights.double().cpu()

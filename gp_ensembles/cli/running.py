@@ -48,7 +48,7 @@ def one_sentence(error: BaseException) -> str:
 
 
 def drawn_if_possible(what: str, draw: Callable[[], object]) -> None:
-    """Draw, or report on the standard error why not: results must not be lost with their picture."""
+    """Draw, or report on the standard error why not: a failed plot must not lose the results."""
     try:
         with needs_cli(what):
             draw()

@@ -235,7 +235,7 @@ def take_warm_up(config: StreamConfig, rows: RowStream) -> Rows:
     while left := config.warmup - sum(part.num_rows for part in parts):
         parts.append(rows.take(left))  # a malformed row raises
         if not parts[-1].num_rows:
-            raise ValueError(f"{rows.name} ends in the warm-up; choose a smaller --warmup")
+            raise ValueError(f"{rows.name} ends during the warm-up; choose a smaller --warmup")
     warm = Rows.join(parts)
     clean = clean_arrivals(warm.X, warm.y, config)
     if clean.refused is not None and clean.refused.column is None:

@@ -1,4 +1,4 @@
-"""Rows that a run has read already, at the start of a table that it is resumed with."""
+"""Rows that a run has already read, at the start of a table that it is resumed with."""
 
 import torch
 

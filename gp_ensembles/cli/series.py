@@ -98,7 +98,7 @@ def resume_series(
     else:
         stopped.num_before, stopped.first, stopped.last = stopped.num_read, [], []
     if not is_unfinished and rows.is_at_end:
-        raise ValueError(f"{rows.name} has no rows that the run has not read; there is nothing to add")
+        raise ValueError(f"{rows.name} has no rows beyond those that the run has read; there is nothing to add")
     size = Fleet.notes_in(folder / FLEET)["size"] if in_place else None  # of the table at the last save
     if not is_unfinished:
         stopped.run_id = uuid.uuid4().hex[:12]
@@ -188,7 +188,7 @@ class SeriesRun:
             return False
         raise ValueError(
             f"{folder} holds series that have learned {self.num_read} rows, but {PREDICTIONS} and {SUMMARY} there "
-            f"are of another run; run stream again"
+            f"are from another run; run stream again"
         )
 
     def run(self, rows: RowStream, output: Output, *, size: int | None = None) -> dict[str, object]:
@@ -265,7 +265,7 @@ class SeriesRun:
 
     def _summary(self, rows: RowStream) -> dict[str, object]:
         fleet, whole = self.fleet, SeriesScore.total(self.scores.values()).means(self._coverage)
-        del whole["rmse"]  # series have units of their own
+        del whole["rmse"]  # each series has its own unit
         return {
             "run_id": self.run_id,
             "data": rows.name,

@@ -109,7 +109,7 @@ def summary_table(summary: Summary) -> str:
     label = summary.get("only_label_of_warmup")
     notes = [one_class_message(label)] if isinstance(label, int) else []
     if (point := summary.get("point_mass")) is not None:
-        notes.append(f"many targets equal {point:g}: predictions give this value a probability of its own")
+        notes.append(f"many targets equal {point:g}: predictions give this value its own probability")
     notes += warm_up_outlier_lines(*(summary.get(f"{kind}_targets_in_warmup") or 0 for kind in ("outlier", "far")))
     lines = [*interval_lines(summary), *external_lines(summary), *event_lines(summary)]
     return "\n".join([table, *lines, *notes, *health_lines(summary)])
@@ -159,7 +159,7 @@ def event_lines(summary: Summary) -> list[str]:
         lines.append(f"{rows} had an infinite or implausibly large number, {taken}; the first: {bad['first']}")
     lines += summary.get("time_remarks") or []
     if summary.get("inputs_moved"):
-        lines.append(f"{summary['inputs_moved']} inputs far outside the range seen before were moved into it")
+        lines.append(f"{summary['inputs_moved']} inputs far outside the range seen so far were clipped to it")
     if summary.get("targets_discounted"):
         lines.append(f"{summary['targets_discounted']} targets far outside all predictions were down-weighted")
     if (reason := summary.get("not_recorded")) is not None:

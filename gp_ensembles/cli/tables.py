@@ -113,7 +113,7 @@ def check_table(rows: RowStream, config: StreamConfig) -> None:
     config.to_plain()
     if config.ensemble.target.num_outputs is not None:
         raise ValueError(
-            f"the config predicts {config.ensemble.target.num_outputs} targets, and commands predict one; leave "
+            f"the config predicts {config.ensemble.target.num_outputs} targets, but commands predict one; leave "
             f"num_outputs out, or use OnlineModel in Python"
         )
     if rows.num_rows is not None and rows.num_rows <= config.warmup:
@@ -131,7 +131,7 @@ def check_kind(rows: RowStream, target: Target) -> None:
     where, kind = f"{rows.path}, column {rows.target_name}", type(target).__name__
     if target.num_labels is None and rows.encoder.target.has_words:
         raise ValueError(
-            f"{where}: true and false are classes, and {kind} predicts numbers; give --classes false,true, choose a "
+            f"{where}: the target is true/false, but {kind} predicts numbers; give --classes false,true, choose a "
             f"config for classes (its target is BinaryTarget), or write numbers"
         )
     if rows.classes is not None and target.num_labels != len(rows.classes):
@@ -139,7 +139,7 @@ def check_kind(rows: RowStream, target: Target) -> None:
         known = ", ".join(name for name in config_titles() if name.endswith("_classes"))
         advice = f", or choose one for them ({known} are for two)" if len(rows.classes) == 2 else ""
         raise ValueError(
-            f"{where}: --classes names {len(rows.classes)} classes, and {kind} predicts {what}; "
+            f"{where}: --classes names {len(rows.classes)} classes, but {kind} predicts {what}; "
             f"leave out the config{advice}"
         )
 

@@ -23,7 +23,7 @@ def checkpoint_of(given: Path) -> Path:
     """The checkpoint of a run, given by itself or its folder."""
     path = given / CHECKPOINT if given.is_dir() else given
     if not path.exists():
-        raise ValueError(f"there is no {path}; stream writes it into its --out when the warm-up is complete")
+        raise ValueError(f"{path} does not exist; stream writes it to --out when the warm-up is complete")
     return path
 
 

@@ -103,9 +103,9 @@ def airline_passengers() -> Table:
 
 
 def water_flow() -> Table:
-    """Hourly flow through a water pipe, with four anomalous spells, from the day before: 1190 rows, 4 inputs.
+    """Hourly flow through a water pipe, with four anomalous periods, from the day before: 1190 rows, 4 inputs.
 
-    Inputs are the flow 1 and 24 hours before (litres per second), and sine and cosine of the local hour of the day.
+    Inputs are the flow 1 and 24 hours before (liters per second), and sine and cosine of the local hour of the day.
     Some hours are missing from the record: a lag is the value at that very hour, not a number of
     rows before, and a row without both is left out. Source: ``river.datasets.WaterFlow``.
 

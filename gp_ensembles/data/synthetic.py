@@ -101,14 +101,14 @@ def switching_gps(
     noise: float = 0.1,
     generator: torch.Generator | None = None,
 ) -> Draw:
-    r"""A stream cut into equal segments, each drawn from a GP of its own length scale and unit variance.
+    r"""A stream cut into equal segments, each drawn from a GP with its own length scale and unit variance.
 
     No single kernel fits all of it; an ensemble that forgets which expert was best follows it (after the synthetic
     test of the dynamic IE-GP, Lu, Karanikolas, Shen and Giannakis 2020, appendix; scales here are our own).
     The input is one-dimensional and uniform on [0, 5] in every segment, so that the function truly changes.
 
     Args:
-        num_rows: N; the last segments are a row shorter where it does not divide.
+        num_rows: N; the last segments are one row shorter if it is not divisible by their number.
         lengthscales: One for each segment.
         noise: Standard deviation of the noise.
         generator: Source of randomness.
@@ -124,7 +124,7 @@ def switching_gps(
         tensor([0, 0, 1, 1, 2, 2, 3, 3])
     """
     if not lengthscales or any(scale <= 0 for scale in lengthscales):
-        raise ValueError(f"length scales {tuple(lengthscales)} must be positive, and at least one")
+        raise ValueError(f"at least one length scale is needed, and all must be positive, got {tuple(lengthscales)}")
     if num_rows < len(lengthscales):
         raise ValueError(f"{num_rows} rows are fewer than the {len(lengthscales)} segments; use more rows")
     _check(num_rows, noise)
@@ -192,7 +192,7 @@ def drifting_sensor(
 
 def _check(num_rows: int, noise: float) -> None:
     if num_rows < 1:
-        raise ValueError(f"{num_rows} rows were asked for; at least one is needed")
+        raise ValueError(f"{num_rows} rows were requested; at least one is needed")
     if not (noise >= 0 and math.isfinite(noise)):
         raise ValueError(f"the noise's standard deviation is {noise:g}; it must be finite and not negative")
 

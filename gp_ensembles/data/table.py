@@ -41,7 +41,7 @@ class Table(NamedTuple):
 def read_csv(path: str | Path, target: str, features: Sequence[str] | None = None) -> Table:
     r"""Read a whole text table, gzipped or not, or a Parquet file.
 
-    Its dialect is detected, and columns that are no numbers are encoded, as :func:`~gp_ensembles.tables.open_rows` does
+    Its dialect is detected, and non-numeric columns are encoded, as :func:`~gp_ensembles.tables.open_rows` does
     for files of any length. A missing cell is NaN; true and false as targets are 1 and 0.
 
     Args:

@@ -3,7 +3,7 @@
 :class:`Mixture` (normal components), :class:`StudentTMixture` (unknown noise) and :class:`LatentMixture` (classes,
 levels and counts: a likelihood over normal latent values; ``counts`` has the distribution functions of counts).
 :class:`Recalibrated` is one of the first two through a monotone map of its distribution function, and
-:class:`WithPointMass` one of these three in which one value has a probability of its own. All have the methods of
+:class:`WithPointMass` one of these three in which one value has its own probability. All have the methods of
 :class:`Distribution` and are exact: quantiles, densities and draws are the mixture's own.
 """
 

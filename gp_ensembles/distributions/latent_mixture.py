@@ -125,7 +125,7 @@ class LatentMixture(NamedTuple):
         """Probability of a target up to y (..., N), of that shape, for classes and counts; NaN where y is.
 
         Targets may be any numbers: it is zero below zero and one at infinity. For counts with the exponential
-        link it is right to 1e-8; for others see :class:`~gp_ensembles.distributions.counts.TabulatedCounts`.
+        link it is accurate to 1e-8; for others see :class:`~gp_ensembles.distributions.counts.TabulatedCounts`.
 
         Raises:
             ValueError: If the shape is another.
@@ -152,11 +152,11 @@ class LatentMixture(NamedTuple):
             p: One probability, or a tensor that broadcasts with (..., N).
 
         Returns:
-            Quantiles, shape (N,) or (..., N). Probabilities within 1e-12 of one count as 1 - 1e-12, save that for
+            Quantiles, shape (N,) or (..., N). Probabilities within 1e-12 of one count as 1 - 1e-12, except that for
             counts one itself gives infinity.
 
         Raises:
-            ValueError: If a probability is not in [0, 1], or there are not as many as rows.
+            ValueError: If a probability is not in [0, 1], or the number of probabilities does not match the rows.
             TypeError: As in :meth:`cdf`.
         """
         level = p if isinstance(p, Tensor) else self.latent_mean.new_tensor(p)

@@ -14,7 +14,7 @@ from gp_ensembles.numerics.draws import uniform_draws
 
 
 class WithPointMass(NamedTuple):
-    r"""Distributions of N rows that give one value a probability of its own.
+    r"""Distributions of N rows that give one value its own probability.
 
     With the point a, its probability :math:`\pi` and the distribution function F of all other targets,
 

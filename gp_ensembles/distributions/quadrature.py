@@ -1,7 +1,7 @@
 r"""Integrals over the values of N distributions at once, at nodes that reach into heavy tails.
 
-The trapezoidal rule after :math:`y = c + 0.3\, d \sinh(t + t^3 / 40)` with mean c and deviation d: nodes are dense
-within the deviation and 1e5 deviations reach from end to end.
+The trapezoidal rule after :math:`y = c + 0.3\, d \sinh(t + t^3 / 40)` with mean c and standard deviation d: nodes
+are dense within d and span 1e5 d.
 """
 
 import math
@@ -133,7 +133,7 @@ def cdf_by_pieces(mixture: Mixture | StudentTMixture, y: Tensor) -> Tensor:
 
 
 def _cdf(mixture: _Mixture, y: Tensor, num_rows: int, change: Callable[[_Mixture], _Mixture]) -> Tensor:
-    """Distribution functions of changed mixtures at y (..., N), so many rows at a time."""
+    """Distribution functions of changed mixtures at y (..., N), this many rows at a time."""
     parts = []
     for start in range(0, y.shape[-1], num_rows):
         rows = slice(start, start + num_rows)

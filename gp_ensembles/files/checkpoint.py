@@ -1,8 +1,8 @@
 """Checkpoints as files: written in one step, and read only if they are whole and of the right kind.
 
-A checkpoint is an archive that ``torch.load(path, weights_only=True)`` reads too: one file, without a further library.
-Besides its content it holds ``format``, ``format_version`` and a ``manifest``. The digest covers what is read, not how
-it lies in the file. Tensors of fleets are in files of the safetensors format, which other programs read and
+A checkpoint is an archive that ``torch.load(path, weights_only=True)`` reads too: one file, without another library.
+Besides its content it holds ``format``, ``format_version`` and a ``manifest``. The digest covers what is read, not
+its layout in the file. Tensors of fleets are in files of the safetensors format, which other programs read and
 map into memory; such a file has no checksum, so its digest is kept in a checkpoint.
 """
 
@@ -87,7 +87,7 @@ def read_checkpoint(path: Path, kind: Kind) -> dict[str, Any]:
 
 
 def rebuilt(path: Path, kind: Kind, build: Callable[[dict[str, Any]], Built], remedy: str) -> Built:
-    """What a function makes of the content of a file; ValueError, with a remedy, if it does not fit this version."""
+    """Apply a function to the content of a file; ValueError, with a remedy, if it does not fit this version."""
     content = read_checkpoint(path, kind)
     with fitting(path, remedy):
         return build(content)
@@ -95,7 +95,7 @@ def rebuilt(path: Path, kind: Kind, build: Callable[[dict[str, Any]], Built], re
 
 @contextmanager
 def fitting(path: Path, remedy: str) -> Iterator[None]:
-    """While an object is made of what a file holds: ValueError, with a remedy, if it does not fit this version."""
+    """While an object is built from a file inside: ValueError, with a remedy, if it does not fit this version."""
     try:
         yield
     except (LookupError, TypeError, AttributeError, RuntimeError, json.JSONDecodeError) as error:
@@ -169,13 +169,13 @@ def _walk(content: Any) -> Iterator[tuple[str, Any]]:
         name, value, depth = waiting.pop()
         num_seen += 1
         if depth > _DEEPEST or num_seen > MOST_PARTS:
-            raise ValueError(f"{name} is nested too deeply or holds too much")
+            raise ValueError(f"{name} is nested too deeply or is too large")
         if isinstance(value, Tensor) and (value.layout != torch.strided or not _is_whole(value)):
-            raise ValueError(f"{name} claims more than it holds")
+            raise ValueError(f"{name} declares more data than it contains")
         inner: list[tuple[Any, Any]] = []
         if isinstance(value, Mapping):
             if not all(isinstance(key, _PLAIN) for key in value):
-                raise ValueError(f"{name} has keys that are not plain")
+                raise ValueError(f"{name} has keys of an unsupported type")
             inner = list(value.items())
         elif isinstance(value, list | tuple):
             inner = [] if _is_of_numbers(value) else list(enumerate(value))
@@ -212,7 +212,7 @@ def read_archive(file: BinaryIO) -> Any:
         content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # zipfile, pickletools and torch raise a dozen kinds for damaged files
         reason = str(error).split("\n", 1)[0] or type(error).__name__
-        raise ValueError(f"it is no sound archive of tensors: {reason}") from error
+        raise ValueError(f"it is not a valid tensor archive: {reason}") from error
     return content
 
 
@@ -260,5 +260,5 @@ def read_tensors(path: Path, digest: str) -> tuple[dict[str, Tensor], Any]:
         end = _LENGTH_BYTES + int.from_bytes(whole[:_LENGTH_BYTES], "little")
         about = json.loads(json.loads(whole[_LENGTH_BYTES:end])["__metadata__"]["about"])
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is no file of tensors that this library wrote") from error
+        raise ValueError(f"{path} is not a tensor file written by this library") from error
     return tensors, about

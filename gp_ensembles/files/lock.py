@@ -47,7 +47,7 @@ class Owner(NamedTuple):
 
 @contextmanager
 def owned(folder: Path) -> Iterator[None]:
-    """Make a folder if need be and be its only writer inside; partial files of processes that ended are removed."""
+    """Create a folder if needed and be its only writer inside; partial files of ended processes are removed."""
     make_folder(folder)
     path = folder / LOCK
     _refuse_other_machines(path)

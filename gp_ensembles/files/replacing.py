@@ -55,7 +55,7 @@ def about(error: OSError, path: Path) -> OSError:
     """The same error about another path, with advice for a full disk."""
     text = os.strerror(error.errno or 0)
     if error.errno in (ENOSPC, EDQUOT):
-        text += "; make room and run it again, the old file is unchanged"
+        text += "; free some space and run it again (the old file is unchanged)"
     return OSError(error.errno, text, str(path))
 
 
@@ -97,8 +97,8 @@ class GrowingTable:
             if found < size:
                 self._file.close()
                 raise ValueError(
-                    f"{path} has {found} bytes where the checkpoint knows {size}; it is truncated or of another run, "
-                    f"so start again, or continue into another folder"
+                    f"{path} has {found} bytes, but the checkpoint recorded {size}; it is truncated or from another "
+                    f"run, so start again, or continue into another folder"
                 )
             self._file.truncate(size)
             self._is_safe = False
@@ -177,7 +177,7 @@ def _read(journal: Path) -> tuple[dict[str, str], list[str]]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{journal} is damaged; remove it, and run the last command into this folder again") from error
     if any(Path(name).name != name for name in names):
-        raise ValueError(f"{journal} names files of other folders; it was not written by this library, so remove it")
+        raise ValueError(f"{journal} names files in other folders; it was not written by this library, so remove it")
     return moved, removed
 
 

@@ -1,4 +1,4 @@
-"""Objects as text and tensors for files, and back: like a pickle, but of the kinds in a closed table only.
+"""Objects as text and tensors for files, and back: like pickle, but limited to the kinds in a closed table.
 
 The text is a list of objects in JSON, each after all that it refers to: its kind, then its fields or parts. Of these,
 ``[3]`` is the object of that number, all else stands for itself. Nothing that is read can name what the table lacks.
@@ -23,14 +23,14 @@ _IN_MODULES = ("_parameters", "_buffers", "_modules", "_constraints", "_priors")
 
 
 class Form(NamedTuple):
-    """How an object is written: the fields that stand in a file, and what makes it of them."""
+    """How an object is written: the fields stored in a file, and the function that rebuilds it from them."""
 
     fields: Callable[[Any], Mapping[str, Any]]
     make: Callable[..., Any]
 
     @classmethod
     def of(cls, kind: Any, bases: Sequence[Any] = (nn.Module,)) -> "Form":
-        """That of a class whose objects are as their attributes say; ``bases`` make what every module has."""
+        """The form of a class defined by its attributes; ``bases`` make what every module has."""
         if issubclass(kind, tuple):
             return cls(lambda thing: thing._asdict(), kind)
         if is_dataclass(kind):
@@ -71,7 +71,7 @@ def to_plain(thing: Any, table: Table) -> dict[str, Any]:
     What is referred to several times is written once.
 
     Raises:
-        TypeError: If it, or what it refers to, is of no kind in the table, or refers to itself.
+        TypeError: If its kind, or that of what it refers to, is not in the table, or it refers to itself.
     """
     objects, tensors, kept, places = list[list[Any]](), list[Tensor](), list[Any](), dict[int, int]()
     names = {id(one): name for name, one in table.functions.items()}
@@ -88,7 +88,7 @@ def to_plain(thing: Any, table: Table) -> dict[str, Any]:
             objects.append(parts_of(thing))
             places[id(thing)] = len(objects) - 1
         if places[id(thing)] < 0:
-            raise TypeError(f"a {type(thing).__name__} that refers to itself cannot be in a file")
+            raise TypeError(f"a {type(thing).__name__} that refers to itself cannot be saved")
         return [places[id(thing)]]
 
     def parts_of(thing: Any) -> list[Any]:
@@ -104,7 +104,7 @@ def to_plain(thing: Any, table: Table) -> dict[str, Any]:
         if kind not in table.forms:
             raise TypeError(
                 f"{getattr(thing, '__name__', kind.__name__)} has no name in files, so neither save nor a command can "
-                f"keep it: keep the model by pickle.dump(model, file)"
+                f"store it: store the model with pickle.dump(model, file)"
             )
         return [kind.__name__, {name: value(part) for name, part in table.forms[kind].fields(thing).items()}]
 
@@ -113,13 +113,13 @@ def to_plain(thing: Any, table: Table) -> dict[str, Any]:
 
 
 def from_plain(plain: Mapping[str, Any], table: Table, device: torch.device | None = None) -> Any:
-    """The object that :func:`to_plain` wrote, in memory of its own, on the host by default.
+    """The object that :func:`to_plain` wrote, in its own memory, on the host by default.
 
     Raises:
-        KeyError: If it is of no kind in the table.
-        IndexError: If it refers to what does not come before it.
+        KeyError: If its kind is not in the table.
+        IndexError: If it refers to an object that does not come before it.
         TypeError: If a kind has other fields, or does not accept their values.
-        RecursionError: If few objects stand for very many, as where each refers twice to the one before.
+        RecursionError: If a few objects expand to very many, as when each refers twice to the one before.
     """
     kinds, found = {kind.__name__: form.make for kind, form in table.forms.items()}, list[Any]()
     tensors: Sequence[Tensor] = plain["tensors"]
@@ -131,7 +131,7 @@ def from_plain(plain: Mapping[str, Any], table: Table, device: torch.device | No
             return part
         size += _at(sizes, part[0])
         if size > _MOST:
-            raise RecursionError("an object in it is nested too deeply or holds too much")
+            raise RecursionError("an object in it is nested too deeply or is too large")
         return found[part[0]]
 
     for name, *parts in json.loads(plain["objects"]):

@@ -277,8 +277,8 @@ class Slots:
 
     @property
     def names(self) -> tuple[Hashable, ...]:
-        """Names of all series, in the order in which they were added."""
-        return tuple(self._places)
+        """Names of all series in the order of their places, which files keep: rounding may depend on it."""
+        return tuple(sorted(self._places, key=self._places.__getitem__))
 
     @property
     def size(self) -> int:

@@ -89,7 +89,7 @@ def summarize_classes(state: ClassScores) -> ClassSummary:
 
 
 def ranked_probability_score(cdf: Tensor, y: Tensor) -> Tensor:
-    r"""Ranked probability score of counts or levels, :math:`\sum_k (F(k) - 1\{y \le k\})^2`: the CRPS of the discrete.
+    r"""Ranked probability score of counts or levels, :math:`\sum_k (F(k) - 1\{y \le k\})^2`: CRPS of discrete targets.
 
     Shapes: ``cdf`` (B, K), ``y`` (B,); returns (B,).
     """

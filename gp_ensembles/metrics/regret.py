@@ -5,7 +5,7 @@ of the stream. ``log_prob`` (T,) are log densities of the ensemble made before e
 those of its experts; a missing target is NaN in all of them and adds nothing. Curves end in the regret of the whole
 stream. Where both gave a target density zero there is no regret at that step: infinite losses cancel, one for one.
 
-What can be lost at most is in :mod:`gp_ensembles.metrics.regret_bounds`.
+Upper bounds are in :mod:`gp_ensembles.metrics.regret_bounds`.
 """
 
 from typing import NamedTuple
@@ -45,16 +45,16 @@ class BestPath(NamedTuple):
 
 
 def best_expert(log_prob: Tensor) -> BestExpert:
-    """The expert with the largest sum of log densities; of equals the first.
+    """The expert with the largest sum of log densities; ties go to the first.
 
-    Where every expert found some target impossible, it is the one that did so for the fewest, and of those the one with
-    the largest sum of the rest.
+    If every expert gave some target density zero, it is the one with the fewest such targets, and among those the one
+    with the largest sum over the rest.
 
     Args:
         log_prob: Log densities of the experts, shape (M, T), in nats.
 
     Raises:
-        ValueError: If there is no expert, or a log density is not legal (the row and the expert are named).
+        ValueError: If there is no expert, or a log density is invalid (the row and the expert are named).
 
     Example:
         >>> best_expert(torch.tensor([[-1.0, -1.0], [-0.5, -2.0]])).expert
@@ -79,12 +79,12 @@ def best_fixed_mixture(log_prob: Tensor, tolerance: float = 1e-9, max_iterations
 
     Args:
         log_prob: Log densities of the experts, shape (M, T), in nats. Targets that are missing, or impossible under
-            all experts, tell nothing about the weights.
+            all experts, carry no information about the weights.
         tolerance: Largest gap per target, in nats, at which to stop.
-        max_iterations: Most passes over the stream.
+        max_iterations: Largest number of passes over the stream.
 
     Raises:
-        ValueError: If there is no expert, the tolerance is not positive, or a log density is not legal.
+        ValueError: If there is no expert, the tolerance is not positive, or a log density is invalid.
         NumericalError: If the gap is above the tolerance after all passes.
 
     Example:
@@ -110,8 +110,8 @@ def best_fixed_mixture(log_prob: Tensor, tolerance: float = 1e-9, max_iterations
             return BestMixture(weights.to(log_prob), _mixture(weights, log_prob), gap.to(log_prob), number + 1)
         weights = _improve(weights, x, ratios, mean)
     raise NumericalError(
-        f"the best fixed mixture is known to {float(gap):.3g} nats a target only after {max_iterations} passes; "
-        f"allow more or a larger tolerance than {tolerance:.3g}"
+        f"the best fixed mixture is known only to within {float(gap):.3g} nats per target after {max_iterations} "
+        f"passes; allow more passes or a larger tolerance than {tolerance:.3g}"
     )
 
 
@@ -124,13 +124,13 @@ def best_switching_path(expert_log_prob: Tensor, num_switches: int) -> BestPath:
 
     Args:
         expert_log_prob: Log densities of the experts, shape (M, T), in nats.
-        num_switches: Most switches S.
+        num_switches: Largest number of switches S.
 
     Returns:
         The sequence; ties go to those that switch less, or earlier.
 
     Raises:
-        ValueError: If there is no expert, ``num_switches`` is negative, or a log density is not legal.
+        ValueError: If there is no expert, ``num_switches`` is negative, or a log density is invalid.
 
     Example:
         >>> best_switching_path(torch.tensor([[0.0, 0.0, -9.0], [-9.0, -9.0, 0.0]]), num_switches=1).path

@@ -1,8 +1,8 @@
 r"""Regret bounds of weight rules, in nats, against rivals chosen in hindsight.
 
 Each bound holds for every sequence of densities, at every length T, from equal initial weights (or the prior weights
-that are given). Steps include missing targets, on which there is no loss. ``largest_ratio`` ρ is the most by which the
-densities of two experts for one target differ, as a factor. None is known for the discounted Newton step with β = 1.
+that are given). Steps include missing targets, on which there is no loss. ``largest_ratio`` ρ is the largest ratio
+of the densities of two experts for one target. No bound is known for the discounted Newton step with β = 1.
 """
 
 import math

@@ -45,7 +45,7 @@ def log_score(log_prob: Tensor, y: Tensor) -> Tensor:
 def median_mnlp(log_prob: Tensor, y: Tensor) -> Tensor:
     """Median negative log predictive density over the observed rows, in nats; smaller is better.
 
-    What Garton, Niemi and Carriquiry (2020) call MNLP: a few badly missed targets, which rule the mean
+    What Garton, Niemi and Carriquiry (2020) call MNLP: a few badly missed targets, which dominate the mean
     (:func:`log_score` with the opposite sign), do not count. Of an even number of rows it is the mean of the middle
     two.
 
@@ -159,7 +159,7 @@ def covered(pit_values: Tensor, level: float) -> Tensor:
     """Coverage of the central interval of a level, one or zero per PIT value; NaN where that is.
 
     It lies between the quantiles (1 - level)/2 and (1 + level)/2 exactly when its PIT value lies between these two
-    numbers, so no quantile need be solved for. Coverage is the mean, see :func:`observed_mean`.
+    numbers, so no quantile has to be solved for. Coverage is the mean, see :func:`observed_mean`.
 
     Raises:
         ValueError: If the level is not in [0, 1].

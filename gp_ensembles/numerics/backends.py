@@ -1,4 +1,4 @@
-"""Formulas written once: the same text runs on torch tensors, on numpy arrays, and compiled by numba.
+"""Formulas written once: the same source runs on torch tensors, on numpy arrays, and compiled by numba.
 
 A module of formulas asks :func:`backend_of` for the few operations that differ and is otherwise plain functions, whose
 leading axes are free. Imported, it works on tensors, with derivatives and inside ``vmap``; :func:`arrays_of` executes
@@ -76,7 +76,7 @@ def _executed(formulas: ModuleType, suffix: str) -> ModuleType:
 
 
 def as_arrays(*tensors: Tensor) -> list[Numbers] | None:
-    """Double precision tensors on the processor as arrays of the same memory; ``None`` for others."""
+    """Double precision tensors on the CPU as arrays of the same memory; ``None`` for others."""
     if any(one.dtype != torch.float64 or not one.is_cpu for one in tensors):
         return None
     try:

@@ -33,5 +33,5 @@ def _message(info: Tensor, what: str, dtype: torch.dtype) -> str:
     flat = info.reshape(-1)
     entry = int((flat != 0).int().argmax())
     expert = f" of expert {entry}" if info.ndim else ""
-    remedy = "use float64" if dtype != torch.float64 else "a larger noise mends it, or the square-root form of a filter"
+    remedy = "use float64" if dtype != torch.float64 else "use a larger noise, or the square-root form of a filter"
     return f"{what} is not positive definite at step {int(flat[entry])}{expert}; {remedy}"

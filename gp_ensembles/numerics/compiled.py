@@ -1,6 +1,6 @@
 """Compilation by numba, an optional extra: functions of plain arrays are compiled where it is installed.
 
-Compiled code is cached on disk beside the source (where numba can write), so that it takes seconds once for each
+Compiled code is cached on disk next to the source (where numba can write), so that it takes seconds once for each
 version of the library and not in each process.
 """
 

@@ -1,4 +1,4 @@
-"""Short texts of records, predictions and models, at most ten lines of 120 characters, and pictures for notebooks."""
+"""Short texts of records, predictions and models, at most ten lines of 120 characters, and plots for notebooks."""
 
 import dataclasses
 import html
@@ -145,7 +145,7 @@ def predictions_head(kind: str, shape: Sequence[int], num_experts: int, scores: 
 
 
 def band_html(title: str, mean: Tensor, stddev: Tensor) -> str:
-    """Mean and a band of two standard deviations of the last rows, (N,) each, as a small picture."""
+    """Mean and a band of two standard deviations of the last rows, (N,) each, as a small plot."""
     mean, stddev = (values.detach().double().cpu()[-_MOST_POINTS:] for values in (mean, stddev))
     lower, upper = mean - 2 * stddev, mean + 2 * stddev
     bottom, size = float(lower.min()), max(float(upper.max() - lower.min()), 1e-12)

@@ -55,7 +55,7 @@ def select_lags(y: Tensor, most: int, longest: int, given: tuple[int, ...] = ())
 
 
 def find_lags(y: Tensor, most: int, longest: int) -> tuple[int, ...]:
-    """Lags that help to predict the next value, no longer than the rows can tell; see :func:`select_lags`.
+    """Lags that help to predict the next value, no longer than the rows support; see :func:`select_lags`.
 
     Shapes: ``y`` (N,).
     """

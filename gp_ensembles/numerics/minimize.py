@@ -31,7 +31,7 @@ class Minimum(NamedTuple):
     converged: Tensor  # Whether a tolerance was met, shape (M,), boolean
     num_iterations: Tensor  # Steps taken, shape (M,)
     num_evaluations: int  # Calls of the function, each for all problems still searched
-    pairs: "CurvaturePairs"  # What L-BFGS remembers of their curvature, with which a search of the like goes on
+    pairs: "CurvaturePairs"  # What L-BFGS remembers of their curvature, with which a similar search continues
 
 
 class CurvaturePairs(NamedTuple):

@@ -2,7 +2,7 @@ r"""Monotone maps of the unit interval onto itself that are mixtures of normal d
 
 With the normal score :math:`z = \Phi^{-1}(u)` of a probability u, a component with shift m and scale s is the map
 :math:`G(u) = \Phi((z - m) / s)` and its density :math:`g(u) = N(z; m, s^2) / N(z; 0, 1)`: for s = 1 and m = 0 the
-identity. A mixture of them is the mixture of the maps. Where \|z\| exceeds :data:`LIMIT` a map goes on as a straight
+identity. A mixture of them is the mixture of the maps. Where \|z\| exceeds :data:`LIMIT` a map continues as a straight
 line in u, to 0 and to 1, so that its density is bounded: by 2.2e4 for scales up to 1.8 and
 shifts up to 0.5.
 

@@ -1,7 +1,7 @@
 """Length scales of a function that changes too fast for a search that starts from long ones.
 
 From a length scale of many oscillations a function looks like noise, and the gradient of the evidence leads nowhere.
-So the evidence itself is looked at: of a process with an RBF kernel on a few blocks of rows, most of them of
+So the evidence itself is scanned: of a process with an RBF kernel on a few blocks of rows, most of them of
 neighbors, for scales down to the distance of neighbors, alike in all columns or short in one of them. The best noise is
 known for each ratio of the variances of function and noise, which all blocks share
 (:mod:`~gp_ensembles.numerics.profiled_evidence`); a few ratios are enough for the search.

@@ -1,4 +1,4 @@
-"""Rows to learn from, as all offline tools take them."""
+"""Checks of training rows, shared by all offline tools."""
 
 import torch
 from torch import Tensor

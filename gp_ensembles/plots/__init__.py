@@ -1,8 +1,8 @@
-"""Pictures; needs the extra ``plots`` (matplotlib).
+"""Plots; needs the extra ``plots`` (matplotlib).
 
 - :mod:`~gp_ensembles.plots.stream`: targets and the predictions made before them, log scores, weights, forecasts.
 - :mod:`~gp_ensembles.plots.calibration`: PIT and intervals of predictive distributions, class probabilities.
-- :mod:`~gp_ensembles.plots.canvas`: colors, blank figures and :func:`save_figure`, for custom pictures.
+- :mod:`~gp_ensembles.plots.canvas`: colors, blank figures and :func:`save_figure`, for custom plots.
 
 Every ``plot_`` function returns a :class:`matplotlib.figure.Figure`; ``draw_`` functions draw on given axes. None
 touches global state of matplotlib, so they work without a display, in threads and in notebooks alike.
@@ -12,7 +12,7 @@ try:
     import matplotlib as _matplotlib  # noqa: F401
 except ImportError as error:
     raise ImportError(
-        "pictures need matplotlib, which is not installed; add it with: pip install 'gp_ensembles[plots]'"
+        "plots need matplotlib, which is not installed; add it with: pip install 'gp_ensembles[plots]'"
     ) from error
 
 from gp_ensembles.plots.calibration import plot_calibration

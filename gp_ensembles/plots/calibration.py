@@ -14,7 +14,7 @@ def plot_calibration(pit: Tensor | ArrayLike) -> Figure:
 
     The probability integral transform is :math:`u_t = F_t(y_t)`, :math:`F_t` being the predictive distribution
     function; if the predictions are calibrated, u is uniform (Dawid, 1984), and the central interval of level p, which
-    holds :math:`y_t` exactly if :math:`|2 u_t - 1| \le p`, holds a share p of the targets. The shaded regions hold
+    contains :math:`y_t` exactly if :math:`|2 u_t - 1| \le p`, covers a share p of the targets. The shaded regions cover
     95 % of the curves or bars, each taken alone, that calibrated predictions of independent targets would give.
 
     Args:

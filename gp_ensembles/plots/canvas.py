@@ -1,4 +1,4 @@
-"""Helpers of all pictures: colors, a blank figure, arrays from tensors, thinning of long streams, saving."""
+"""Helpers for all plots: colors, a blank figure, arrays from tensors, thinning of long streams, saving."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -51,7 +51,7 @@ def label(axis: Axes, title: str, x: str, y: str) -> None:
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
     """Write a figure to ``path`` in one step; the suffix chooses the format.
 
-    The file is written next to its destination and then renamed, so a reader sees the old picture or the new one, and
+    The file is written next to its destination and then renamed, so a reader sees the old file or the new one, and
     an error leaves the old one in place.
 
     Args:
@@ -74,7 +74,7 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
     goal = Path(path)
     kind = goal.suffix.lower().removeprefix(".")
     if kind not in ("png", "pdf", "svg"):
-        raise ValueError(f"cannot write a picture to {goal.name!r}; end its name in .png, .pdf or .svg")
+        raise ValueError(f"cannot save a plot to {goal.name!r}; end the name in .png, .pdf or .svg")
     replace_file(goal, lambda file: figure.savefig(file, format=kind))
     return goal
 

@@ -115,7 +115,7 @@ def plot_score(log_prob: Mapping[str, Tensor | ArrayLike], *, first_row: int = 0
         ['mean log score so far', 'summed lead of ensemble']
     """
     if not 1 <= len(log_prob) <= len(SERIES):
-        raise ValueError(f"a score picture takes 1 to {len(SERIES)} models, got {len(log_prob)}")
+        raise ValueError(f"a score plot takes 1 to {len(SERIES)} models, got {len(log_prob)}")
     series = as_columns(log_prob)
     known = ~np.isnan(next(iter(series.values())))
     starts, ends = np.array([(run.start, run.stop) for run in bins(len(known), 1000)]).T
@@ -214,7 +214,7 @@ def plot_forecast(
     target_name: str = "y",
     x_name: str = "step",
 ) -> Figure:
-    """Bands of 50 and 90 % of the next H rows behind the last R targets, the median, and some paths.
+    """Bands of 50 and 90 % of the next H rows after the last R targets, the median, and some paths.
 
     Shapes: ``recent`` (R,), ``quantiles`` (5, H), ``paths`` (S, H).
 
@@ -283,7 +283,7 @@ def _draw_runs(axis: Axes, runs: Mapping[str, Any]) -> None:
     draw_band(axis, rows, runs["mean"], runs["lower"], runs["upper"])
     _mark_missing(axis, rows[runs["is_missing"]])
     axis.text(
-        1.0, 1.02, "grey: range of the targets in runs of rows",
+        1.0, 1.02, "gray: range of the targets in runs of rows",
         transform=axis.transAxes, ha="right", va="bottom", fontsize=8, color=INK,
     )  # fmt: skip
 

@@ -29,7 +29,7 @@ _ATTEMPTS = 5  # to restart a shard
 
 
 class ShardLostError(RuntimeError):
-    """A shard could not be restarted: its actor ends again and again, or its folder cannot be read."""
+    """A shard could not be restarted: its actor ends repeatedly, or its folder cannot be read."""
 
 
 class ShardActor:
@@ -45,7 +45,7 @@ class ShardActor:
 
 
 def divide_fleet(fleet: Fleet, folder: str | Path, num_shards: int) -> None:
-    """Write a fleet into a folder, its series divided over shards, each of them a fleet.
+    """Write a fleet into a folder, its series divided among shards, each of them a fleet.
 
     The hash of its name assigns a series, old or new, to a shard. Every shard can be read by
     :meth:`Fleet.load`, all of them are run by :class:`RayFleet`.
@@ -105,10 +105,10 @@ def shard_of(name: Hashable, num_shards: int) -> int:
 @final
 @guarded(writes=["observe", "predict", "add", "retire", "export", "save"], reads=[])
 class RayFleet:
-    """A divided fleet on a Ray cluster, an actor for each shard; it predicts what the shards' fleets do, to the bit.
+    """A divided fleet on a Ray cluster, an actor for each shard; it predicts what the shards' fleets do, bit for bit.
 
     A lost actor, with its machine or by itself, is restarted from its shard's folder and learns again the rows since
-    :meth:`save`, which the driver keeps: the result is the same to the bit. Folders must have the same name on all
+    :meth:`save`, which the driver keeps: the result is the same, bit for bit. Folders must have the same name on all
     machines.
 
     Args:
@@ -132,7 +132,7 @@ class RayFleet:
         self._ray = import_ray()
         self._folder, self._num_cpus, self._most_unsaved_rows = Path(folder), num_cpus, most_unsaved_rows
         if not (self._folder / _HEAD).exists():
-            raise FileNotFoundError(f"{folder} holds no divided fleet; write one with divide_fleet")
+            raise FileNotFoundError(f"{folder} contains no divided fleet; create one with divide_fleet")
         head = read_checkpoint(self._folder / _HEAD, _KIND)
         self.num_shards, self._generation = int(head["num_shards"]), int(head["generation"])
         self.access: AccessLock = AccessLock()
@@ -188,7 +188,7 @@ class RayFleet:
             if isinstance(error, ray.exceptions.RayTaskError):
                 raise error.cause from error
             if isinstance(error, ray.exceptions.RayError):
-                raise ShardLostError(f"the fit of a shard was lost again and again: {error}") from error
+                raise ShardLostError(f"the fit of a shard failed repeatedly: {error}") from error
             raise
         return cls(folder, **options)
 
@@ -247,7 +247,7 @@ class RayFleet:
         return model
 
     def save(self) -> None:
-        """Write all shards into their folders; a save that fails leaves the one before.
+        """Write all shards into their folders; a failed save leaves the previous one.
 
         Raises:
             OSError: If a file cannot be written.
@@ -303,7 +303,7 @@ class RayFleet:
                 except self._ray.exceptions.RayTaskError as error:
                     raise error.cause from error
             else:
-                raise ShardLostError(f"shard {number} was lost {_ATTEMPTS} times over one call; look at Ray's logs")
+                raise ShardLostError(f"shard {number} was lost {_ATTEMPTS} times during one call; check Ray's logs")
         return answers
 
     def _start(self, number: int) -> Any:

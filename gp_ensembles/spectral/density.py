@@ -12,7 +12,7 @@ from gp_ensembles.numerics.gpytorch_types import Kernel
 
 
 class StationaryForm(NamedTuple):
-    r"""A stationary kernel, taken apart: :math:`c\,\kappa(\|(x - x') / \ell\|)`."""
+    r"""A stationary kernel, decomposed: :math:`c\,\kappa(\|(x - x') / \ell\|)`."""
 
     outputscale: Tensor  # output scale c, (*batch) or one that broadcasts to it
     lengthscale: Tensor  # length scales, (*batch, 1, D) or (*batch, 1, 1)
@@ -37,7 +37,7 @@ def registered(dispatcher: Any, kernel: object, what: str) -> Callable[..., Any]
 
 @singledispatch
 def stationary_form(kernel: Kernel, num_inputs: int) -> StationaryForm:
-    """Output scale, length scales and spectral density; register a function for a kernel class of your own.
+    """Output scale, length scales and spectral density; register a function for your own kernel class.
 
     Raises:
         TypeError: If the kernel's class is not registered.

@@ -1,9 +1,9 @@
 """Random frequencies of GPyTorch kernels: base draws, transformed to the spectral density of a kernel.
 
-One registry, :func:`spectral_components`, knows the kernels; it is open to kernels of users. The quantiles that draws
+One registry, :func:`spectral_components`, knows the kernels; users can add kernels. The quantiles that draws
 go through are differentiable in the distribution's parameters to third order: each root is found without gradients,
-inside a bracket that is certain; two Newton steps of plain operations then give the implicit function's derivatives, in
-reverse and in forward mode. All is computed in double precision.
+inside a guaranteed bracket; two Newton steps of plain operations then give the implicit function's derivatives, in
+reverse and in forward mode. Everything is computed in double precision.
 """
 
 import math
@@ -138,7 +138,7 @@ Components = tuple[SpectralComponent, ...]
 
 @singledispatch
 def spectral_components(kernel: Kernel, num_inputs: int) -> Components:
-    r"""The stationary summands of a kernel; register a function for a kernel class of your own.
+    r"""The stationary summands of a kernel; register a function for your own kernel class.
 
     The function is given the kernel and the number of columns that the kernel's ``forward`` sees (those of
     ``active_dims``), reads the hyperparameters, and returns components whose frequencies have as many entries.

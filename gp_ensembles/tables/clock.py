@@ -49,7 +49,7 @@ class Clock:
     timezone: str | None = None  # the zone of dates without an offset, if it is known
     num_skipped: int = 0  # rows whose time was missing, unreadable, before that of the row before or ahead of the next
     first_skipped: float = math.nan  # time before the first of them
-    num_put_back: int = 0  # how often the clock was put back an hour, without an offset or a zone that says so
+    num_put_back: int = 0  # ends of daylight saving time, in times without an offset or a zone
     put_back_at: float = math.nan  # when it was, the last time
     jumped_from: float = math.nan  # time before the last long step, which may prove to be a mistake
     num_since: int = 0  # rows since then
@@ -93,7 +93,7 @@ class Clock:
         return self._in_utc(times)
 
     def _in_utc(self, wall: Times) -> Times:
-        """Times (B,) of the zone in UTC; of an hour that comes twice each is the first after the time before."""
+        """Times (B,) of the zone in UTC; in a repeated hour, each is the first one after the previous time."""
         times, second = to_utc(wall, self.timezone), to_utc(wall, self.timezone, is_second=True)
         if not (second > times).any():
             return times
@@ -169,7 +169,7 @@ class Clock:
         return clock, (found, steps, skipped if skipped.any() else None)
 
     def _is_put_back(self, time: float, before: float) -> bool:
-        """Whether a step back is that of a clock that was put back an hour at night, in times without a zone."""
+        """Whether a step back is the end of daylight saving time, in times without a zone."""
         if not self.is_date or self.zone or self.timezone is not None or self.step > _HOUR:
             return False
         is_at_night = (time + _NIGHT[0]) % _DAY < _NIGHT[1]
@@ -179,7 +179,7 @@ class Clock:
     def _out_of_order(self, time: float, before: float) -> str:
         here, there = self.format([time, before])
         if time > before:
-            return f"the time {here} is after those of the next rows, which go on from {there}; correct it"
+            return f"the time {here} is later than those of the next rows, which continue from {there}; correct it"
         winter = ""
         if self.is_date and not self.zone and before - time <= _HOUR:
             winter = (
@@ -244,13 +244,13 @@ class Clock:
         return ", ".join([text, doubled, *self.remarks()])
 
     def remarks(self) -> list[str]:
-        """What was done about times that were out of order."""
+        """How times out of order were handled."""
         after = self.format([self.first_skipped])[0] if self.num_skipped else ""
         numbers = {
-            "time(s) the clock was put back an hour": self.num_put_back,
-            f"row(s) skipped, whose time was missing or out of order (the first after {after})":
+            "end(s) of daylight saving time detected": self.num_put_back,
+            f"row(s) skipped because the time was missing or out of order (the first after {after})":
                 self.num_skipped,
-            "row(s) taken at a time that proved to be ahead": self.num_ahead,
+            "row(s) read with a time later found to be too late": self.num_ahead,
         }  # fmt: skip
         return [f"{number} {text}" for text, number in numbers.items() if number]
 
@@ -271,8 +271,8 @@ def find_clock(
 ) -> tuple[Clock | None, tuple[str, ...]]:
     """The first date column that never decreases in the warm-up rows, as a clock, and notes on others.
 
-    If there is none, it is the first one that does so but where a clock was put back, and in few rows, if they may be
-    skipped.
+    If there is none, it is the first that decreases only where daylight saving time ends, or in few rows if those may
+    be skipped.
     """
     notes = []
     dates = [column for column in columns if isinstance(column, DateColumn) and column.has_elapsed]
@@ -310,7 +310,7 @@ def clock_of(
     if isinstance(column, NumberColumn):
         return Clock.fit(column.name, None, to_numbers(cells[column.name], decimal))
     if not isinstance(column, DateColumn):
-        raise CellError(0, "it holds neither dates nor numbers, so it cannot be the time")
+        raise CellError(0, "it contains neither dates nor numbers, so it cannot be the time column")
     times = parse(cells[column.name], column.style, column.zone).seconds
     if "day" not in column.periods and (np.diff(times) == 0).any():
         for other in columns:

@@ -45,7 +45,7 @@ class ColumnEncoder(ABC):
 @final
 @dataclass(frozen=True)
 class NumberColumn(ColumnEncoder):
-    """Numbers as they are."""
+    """Numbers, unchanged."""
 
     kind: ClassVar[str] = "number"
 
@@ -57,7 +57,7 @@ class NumberColumn(ColumnEncoder):
         return to_numbers(cells, decimal)[:, None]
 
     def describe(self) -> str:
-        return "as it is"
+        return "unchanged"
 
 
 @final
@@ -112,7 +112,7 @@ class CategoryColumn(ColumnEncoder):
         return values
 
     def describe(self) -> str:
-        return f"1 for its level among {len(self.levels)}, all 0 for levels that come later"
+        return f"1 for its level among {len(self.levels)}, all 0 for new levels"
 
 
 @final
@@ -145,7 +145,7 @@ class HashedColumn(ColumnEncoder):
 @final
 @dataclass(frozen=True)
 class DateColumn(ColumnEncoder):
-    r"""Dates as calendar features: time that passed, and for each period :math:`\sin` and :math:`\cos` of the phase."""
+    r"""Dates as calendar features: elapsed time, and for each period :math:`\sin` and :math:`\cos` of the phase."""
 
     kind: ClassVar[str] = "date"
     style: str  # the format of its text
@@ -249,7 +249,7 @@ class TargetColumn:
         if cells.dtype.kind == "f":
             return cls(name)
         if cells.dtype.kind == "M":
-            raise CellError(0, "it holds dates; a target holds numbers or classes")
+            raise CellError(0, "it contains dates; a target must be numbers or classes")
         texts = [str(cell) for cell in cells]
         found = {text for text in texts if not is_missing(text)}
         words = {text.lower() for text in found} & {"true", "false"}
@@ -281,7 +281,7 @@ class TargetColumn:
                 if is_missing(text) and text not in codes:
                     continue
                 if text not in codes:
-                    raise CellError(place, f"the target {text!r} is none of the classes {', '.join(self.classes)}")
+                    raise CellError(place, f"the target {text!r} is not one of the classes {', '.join(self.classes)}")
                 values[place] = codes[text]
             return values
         if cells.dtype.kind == "f":

@@ -65,7 +65,7 @@ def find_format(cells: Sequence[str]) -> str | None:
 
 
 def is_ambiguous(cells: Cells, style: str) -> bool:
-    """Whether cells that were read with the day before the month may as well have the month first."""
+    """Whether cells that were read day first could also be month first."""
     other = re.sub(r"^%d([./-])%m", r"%m\1%d", style)
     given = [text for text in texts_of(cells) if not is_missing(text)] if other != style else []
     return bool(given) and _parses(given, other) and _unevenness(given, other) == _unevenness(given, style)
@@ -80,16 +80,14 @@ def find_zone(cells: Sequence[str]) -> tuple[float, ...]:
     _check_zone(offsets, places, zone)
     changes = [place for place, (one, two) in enumerate(itertools.pairwise(known), 1) if one != two]
     if len(changes) > max(_FEW_CHANGES, len(known) / _ROWS_A_CHANGE):  # summer and winter change less often
-        raise CellError(
-            places[changes[0]], "its times are of two time zones; write all times of the column in one zone"
-        )
+        raise CellError(places[changes[0]], "its times mix two time zones; write all times of the column in one zone")
     return zone
 
 
 def parse(
     cells: Cells, style: str, zone: tuple[float, ...] = (), timezone: str | None = None, *, may_be_wrong: bool = False
 ) -> Dates:
-    """Cells as dates in a format, those without an offset of a time zone; NaN for what is no date where that may be."""
+    """Cells as dates in a format, those without an offset in a time zone; NaN for invalid dates if they are allowed."""
     if cells.dtype.kind == "M":
         seconds = seconds_of(cells)
         return Dates(to_utc(seconds, timezone), seconds + min(zone, default=0.0))
@@ -108,9 +106,9 @@ def parse(
 
 
 def to_utc(wall: NDArray[np.float64], timezone: str | None, *, is_second: bool = False) -> NDArray[np.float64]:
-    """Local times (N,) as seconds since 1970 in UTC; of an hour that comes twice the first, or the second.
+    """Local times (N,) as seconds since 1970 in UTC; in a repeated hour the first time, or the second.
 
-    Times that a clock leaves out in spring are those of the first moment after them. Without a zone nothing changes.
+    Nonexistent spring times are shifted to the first valid moment. Without a zone nothing changes.
     """
     if timezone is None:
         return wall
@@ -153,9 +151,9 @@ def _check_zone(offsets: Sequence[float | None], places: Sequence[int], zone: tu
     """Raise if an offset does not fit those of the first rows."""
     for place, offset in zip(places, offsets, strict=True):
         if (offset is None) != (not zone):
-            problem = "some of its times have a UTC offset and others have none"
+            problem = "some of its times have a UTC offset and others do not"
         elif offset is not None and (apart := max(offset, *zone) - min(offset, *zone)) > _HOUR:
-            problem = f"its times are of time zones {apart / _HOUR:g} hours apart"
+            problem = f"its times span time zones {apart / _HOUR:g} hours apart"
         else:
             continue
         raise CellError(place, f"{problem}; write all times of the column in one zone")
@@ -179,7 +177,7 @@ def _offset(text: str) -> float | None:
 
 
 def _walls(texts: Sequence[str], style: str) -> tuple[NDArray[np.float64], int | None]:
-    """Local times of texts (N,), seconds since 1970, and the place of the first that is no date."""
+    """Local times of texts (N,), seconds since 1970, and the place of the first that is not a date."""
     if style in UNIX:
         numbers, wrong = numbers_in(texts)
         return numbers / UNIX[style], wrong

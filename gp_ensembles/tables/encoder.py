@@ -1,4 +1,4 @@
-"""Encoder of a table: all columns together, fitted on its warm-up rows; summaries of what it makes of each."""
+"""Encoder of a table: all columns together, fitted on its warm-up rows; a summary of how each is encoded."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -94,7 +94,7 @@ class TableEncoder:
         skips = options.on_bad_time == "skip"
         clock, notes = find_clock(columns, raw.columns, decimal, skips=skips)
         if options.time == target:
-            raise TableError(f"{path}: the column {target} is the target, and cannot order the rows as well")
+            raise TableError(f"{path}: the column {target} is the target, and cannot also be the time column")
         if clock is None and options.time is None:
             for column in columns:
                 with _named(path, column.name, raw):
@@ -220,14 +220,14 @@ def column_summaries(encoder: TableEncoder, header: Sequence[str], notes: Sequen
         role, missing = "time and input" if column.name in found else "input", encoder.missing.get(column.name, 0.0)
         made = column.describe()
         found[column.name] = ColumnSummary(column.name, role, column.kind, made, len(column.names), missing)
-    kind, made = "number", "as it is"
+    kind, made = "number", "unchanged"
     if target.classes:
         kind, made = "classes", f"classes 0 to {len(target.classes) - 1}: {', '.join(target.classes)}"
     found[target.name] = ColumnSummary(target.name, "target", kind, made, 0, 0.0)
     reports = []
     for name in header:
         if name in found:
-            renamed = [note for note in notes if note.endswith(f" is {name}")]
+            renamed = [note for note in notes if note.endswith(f" is renamed {name}")]
             reports.append(found[name]._replace(made="; ".join([found[name].made, *renamed])))
     return tuple(reports)
 
@@ -236,18 +236,18 @@ def explain(encoder: TableEncoder, reports: Sequence[ColumnSummary]) -> str:
     """The summaries as an aligned table, with a line on the time.
 
     Args:
-        encoder: What is made of the columns.
+        encoder: The encoding of the columns.
         reports: The summaries.
 
     Example:
         >>> from gp_ensembles.tables import open_rows
         >>> rows = open_rows([{"on": "yes", "load": 1.5}, {"on": "no", "load": 2.5}], "load", num_warm_up=2)
         >>> print(explain(rows.encoder, rows.columns))
-        column   role     kind      inputs   missing   what was made of it
+        column   role     kind      inputs   missing   encoding
         on       input    boolean   1        -         1 for true, 0 for false
-        load     target   number    -        -         as it is
+        load     target   number    -        -         unchanged
     """
-    lines = [("column", "role", "kind", "inputs", "missing", "what was made of it")]
+    lines = [("column", "role", "kind", "inputs", "missing", "encoding")]
     for report in reports:
         missing = f"{100 * report.missing:.3g} %" if report.missing else "-"
         lines.append((report.name, report.role, report.kind, str(report.num_inputs or "-"), missing, report.made))

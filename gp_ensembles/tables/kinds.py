@@ -38,7 +38,7 @@ _SHARE = 0.005
 def fit_column(
     name: str, cells: Cells, decimal: str, given: str | None = None, timezone: str | None = None
 ) -> ColumnEncoder:
-    """The encoder of a column; dates without an offset from UTC are of a zone."""
+    """The encoder of a column; dates without a UTC offset are read in this zone."""
     if given == "drop":
         return DroppedColumn(name)
     if given == "number" or (given is None and cells.dtype.kind == "f"):
@@ -90,12 +90,12 @@ def refuse_text(name: str, cells: Cells, decimal: str = ".") -> None:
         drop = as_option(f"{name}=drop")
         if word := _word_among_numbers(given, decimal):
             place = texts_of(cells).index(word)
-            raise CellError(place, f"it holds numbers, and text such as {word!r}; fix it, {_means(word)}")
+            raise CellError(place, f"it contains numbers and text such as {word!r}; fix it, {_means(word)}")
         if all(_LIKE_A_DATE.search(level) for level in levels):
             place = _first_odd(given)
             raise CellError(
                 texts_of(cells).index(given[place]),
-                f"{given[place]!r} looks like a date, of a format that is not known; write its cells as 2024-01-31 "
+                f"{given[place]!r} looks like a date in an unknown format; write its cells as 2024-01-31 "
                 f"13:00, or drop it (--kinds {drop})",
             )
         raise CellError(
@@ -125,7 +125,7 @@ def _dates(name: str, dates: Dates, style: str, zone: tuple[float, ...], timezon
 
 
 def _advice(wrong: int, texts: list[str]) -> str:
-    """Advice on the first cell that is no number."""
+    """Advice on the first cell that is not a number."""
     if wrong == 0:
         return "remove the row if it holds units, or leave the cell empty"
     return f"fix it, {_means(texts[wrong].strip())}"
@@ -149,7 +149,7 @@ def _is_numeric(found: list[str], decimal: str, share: float = 0.5) -> bool:
 
 
 def _first_odd(texts: list[str]) -> int:
-    """The first cell with which the cells are no dates any more."""
+    """The first cell with which the cells are no longer dates."""
     for place in range(len(texts)):
         if not is_missing(texts[place]) and find_format(texts[: place + 1]) is None:
             return place
@@ -162,15 +162,15 @@ def notes_of(columns: Sequence[ColumnEncoder], cells: Mapping[str, Cells], decim
     for column in columns:
         if isinstance(column, DateColumn) and is_ambiguous(cells[column.name], column.style):
             marked.append(
-                f"dates of {column.name} are read with the day first, and the first rows may as well have the month "
-                f"first; inspect more of them (--warmup), or write dates as 2024-11-30"
+                f"dates of {column.name} are read day first, but the first rows could also be month first; inspect "
+                f"more rows (--warmup), or write dates as 2024-11-30"
             )
         if isinstance(column, HashedColumn):
             found = [text for text in texts_of(cells[column.name]) if not is_missing(text)]
             if word := _word_among_numbers(found, decimal):
                 marked.append(
-                    f"{column.name} holds numbers, and text such as {word!r}, and is taken for a category; if that "
-                    f"means missing, give --missing {as_option(word)}"
+                    f"{column.name} contains numbers and text such as {word!r}, so it is treated as a category; if "
+                    f"that means missing, give --missing {as_option(word)}"
                 )
         if not isinstance(column, NumberColumn):
             continue
@@ -182,10 +182,10 @@ def notes_of(columns: Sequence[ColumnEncoder], cells: Mapping[str, Cells], decim
             few.append(column.name)
         marked += _marks(column.name, values)
     if few:
-        verb = "hold" if len(few) > 1 else "holds"
+        verb = "have" if len(few) > 1 else "has"
         marked.append(
-            f"{', '.join(few)} {verb} few whole numbers, which are treated as quantities; --kinds "
-            f"{as_option(f'{few[0]}=category')} makes a category of {few[0]}"
+            f"{', '.join(few)} {verb} few distinct whole numbers, treated as quantities; --kinds "
+            f"{as_option(f'{few[0]}=category')} makes {few[0]} a category"
         )
     return tuple(marked)
 
@@ -198,7 +198,7 @@ def notes_of_target(name: str, y: NDArray[np.float64]) -> tuple[str, ...]:
     if len(levels) == 2 and len(values) >= _ENOUGH:
         one, two = (f"{level:g}" for level in levels)
         notes.append(
-            f"{name} holds two values, {one} and {two}, treated as quantities; --classes {one},{two} makes them classes"
+            f"{name} has two values, {one} and {two}, treated as quantities; --classes {one},{two} makes them classes"
         )
     return (*notes, *_marks(name, values))
 

@@ -1,4 +1,4 @@
-"""Options of reading a table; what is not given is detected."""
+"""Options for reading a table; what is not given is detected."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ KINDS = ("number", "boolean", "category", "date", "drop")
 
 @dataclass(frozen=True)
 class TableOptions:
-    """Options of reading a table; all that is not given is detected on its first rows.
+    """Options for reading a table; everything not given is detected on its first rows.
 
     Attributes:
         delimiter: The field separator of a text table, one character.
@@ -23,13 +23,13 @@ class TableOptions:
         time: The column that orders the rows, a date or a number; by default the first date column that never
             decreases on the warm-up rows.
         classes: Class labels of the target, in the order of their numbers 0, 1, ...
-        series: The column with the series of each row; it is no input, and rows of different series have no common
+        series: The column with the series of each row; it is not an input, and rows of different series have no common
             order of time.
         missing: Values treated as missing besides empty cells, NA and the like, such as ``-999``.
         gaps: Columns that are read besides ``features``: forecasts of others.
-        timezone: The zone of times without an offset from UTC, such as ``Europe/Paris``. The two
-            readings of the hour that comes twice in autumn are then distinguished by the order of the rows.
-        on_bad_time: What becomes of a row whose time is missing, unreadable, before that of the row before, or far
+        timezone: The zone of times without a UTC offset, such as ``Europe/Paris``. The two
+            occurrences of the hour repeated in the fall are then resolved by the order of the rows.
+        on_bad_time: Policy for a row whose time is missing, unreadable, before that of the row before, or far
             ahead of the next rows: ``skip`` learns nothing from it and counts it, ``refuse`` is an error.
 
     Raises:
@@ -68,7 +68,7 @@ class TableOptions:
                 ZoneInfo(self.timezone)
             except (ValueError, OSError, ZoneInfoNotFoundError):
                 raise ValueError(
-                    f"there is no time zone {self.timezone!r}; zones are named as in Europe/Paris or America/New_York"
+                    f"{self.timezone!r} is not a known time zone; use a name such as Europe/Paris or America/New_York"
                 ) from None
         if self.on_bad_time not in get_args(OnBadTime):
             raise ValueError(f"on_bad_time must be 'skip' or 'refuse', got {self.on_bad_time!r}")

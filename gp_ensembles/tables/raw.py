@@ -123,6 +123,6 @@ def unique_names(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]
             name = f"{plain}.{number}"
         if name != plain:
             ordinal = {2: "second", 3: "third"}.get(number, f"{number}th")
-            notes.append(f"the name {plain} occurs {list(names).count(given)} times; the {ordinal} is {name}")
+            notes.append(f"the name {plain} occurs {list(names).count(given)} times; the {ordinal} is renamed {name}")
         found[name] = None
     return tuple(found), tuple(notes)

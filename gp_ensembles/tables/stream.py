@@ -207,7 +207,7 @@ class RowStream:
             self._ready += [part] if part.num_rows else []
 
     def _encode_sound(self, raw: RawRows, num_rows: int) -> tuple[TableEncoder, Rows]:
-        """At most so many rows, before the first malformed one; an error where that is the first of all."""
+        """At most this many rows, before the first malformed one; an error where that is the first of all."""
         while True:
             part, following = raw.part(slice(0, num_rows)), raw.part(slice(num_rows, num_rows + MOST_KNOWN))
             try:
@@ -270,14 +270,12 @@ def open_rows(
     named = (target, *features, *options.kinds, *others)
     _check_names(raw_source, named)
     if target in features:
-        raise ValueError(f"the target {target} is also among the features; leave it out there")
+        raise ValueError(f"the target {target} is also listed in the features; remove it there")
     kept = [name for name in features if options.kinds.get(name) != "drop"]
     if not kept:
         raise ValueError(f"{raw_source.path} has no input column besides the target {target}")
     if options.series is not None and options.series in (target, *features):
-        raise ValueError(
-            f"the column {options.series} holds the series of the rows; it cannot be the target or an input"
-        )
+        raise ValueError(f"the column {options.series} is the series column; it cannot also be the target or an input")
     wanted = list(dict.fromkeys((*features, target, *others)))
     rest = raw_source.rows(wanted)
     least = 3 * USUAL_WARM_UP if num_warm_up is None else num_warm_up + 1
@@ -342,7 +340,7 @@ def _open(source: Any, options: TableOptions) -> RawSource:
         return frame_source(with_index(source))
     except TypeError:
         raise TypeError(
-            f"a table is a path, a frame of pandas, polars or pyarrow, or a list of dictionaries, not {source!r}"
+            f"a table must be a path, a pandas, polars or pyarrow frame, or a list of dictionaries, not {source!r}"
         ) from None
 
 

@@ -66,7 +66,7 @@ class Dialect(NamedTuple):
 
 
 def find_encoding(start: bytes, is_whole: bool) -> str:
-    """The encoding of a text from its first bytes; one byte a character where it is not UTF-8."""
+    """The encoding of a text from its first bytes; a single-byte encoding if it is not UTF-8."""
     for mark, encoding in _MARKS:
         if start.startswith(mark):
             return encoding
@@ -200,9 +200,7 @@ class _TextReader:
         except _UNREADABLE as error:
             raise ValueError(f"{self.path} is not a text table: {error}") from None
         except LookupError:
-            raise ValueError(
-                f"{options.encoding!r} is not an encoding that Python knows; try utf-8 or latin-1"
-            ) from None
+            raise ValueError(f"{options.encoding!r} is not an encoding known to Python; try utf-8 or latin-1") from None
         if len(start) >= PEEK_BYTES:  # the last line is incomplete
             text = text[: text.rfind("\n") + 1] or text[: text.rfind("\r") + 1] or text
         if start.startswith(b"PK\x03\x04"):
@@ -260,7 +258,7 @@ class _TextReader:
             self._num_read += 1
             if not is_whole:
                 return batch, ValueError(
-                    f"{self.path}, data row {self._num_read} (line {line}): {len(cells)} cells under {self._width} "
+                    f"{self.path}, data row {self._num_read} (line {line}): {len(cells)} cells but {self._width} "
                     f"column names; fix the row, or give the field separator (--delimiter)"
                 )
             batch.append(found)
@@ -292,7 +290,7 @@ class _TextReader:
         except csv.Error as error:
             why = str(error)
             if "field limit" in why:
-                why = "a cell is too long: is a quotation mark left open?"
+                why = "a cell is too long: check for an unclosed quotation mark"
             raise ValueError(f"{self.path}, after line {self._line}: not a text table: {why}") from None
         except _UNREADABLE as error:
             raise ValueError(f"{self.path}, after line {self._line}: not a text table: {error}") from None
@@ -306,7 +304,7 @@ class _Rejoined(io.RawIOBase):
         self._rest = rest
 
     def readable(self) -> bool:
-        """It is."""
+        """Always true."""
         return True
 
     def close(self) -> None:

@@ -175,7 +175,7 @@ def static_then_drifting(num_rows: int, *, generator: torch.Generator | None = N
         torch.Size([50, 2])
     """
     if num_rows < 1:
-        raise ValueError(f"{num_rows} rows were asked for; at least one is needed")
+        raise ValueError(f"{num_rows} rows were requested; at least one is needed")
     X = 2 * torch.rand(num_rows, 2, dtype=torch.float64, device="cpu", generator=generator) - 1
     normals = torch.randn(num_rows, 3, dtype=torch.float64, device="cpu", generator=generator)
     moves = torch.arange(num_rows, device="cpu") >= math.ceil(0.6 * num_rows)

@@ -60,7 +60,7 @@ class KnotTask(NamedTuple):
 
     Attributes:
         split: The rows.
-        max_knots: Most knots.
+        max_knots: Maximum number of knots.
         start: Knots of OBVk, shape (K, D), for methods that build on it.
         generator: Source of randomness.
         nugget: The authors' nugget, a variance in the targets' unit, squared; it is used only as published.

@@ -111,7 +111,7 @@ def test_too_few_rows_are_refused(place, small, complaint):
         (["--device", "abacus"], ["abacus"]),
         (["--device", "cpu:3"], ["'cpu:3' is unknown", "one cpu"]),
         (["--num-threads", "100000"], ["--num-threads is 100000", "processors"]),
-        (["--config", "e_dobe"], ["no config and no file is called e_dobe", "did you mean e_doebe"]),
+        (["--config", "e_dobe"], ["e_dobe is neither a config nor a file", "did you mean e_doebe"]),
         (["--warmup", "many"], ["warmup", "many"]),
         (["--warmpu", "50"], ["warmpu"]),
         (["--seed", "-1"], ["seed"]),

@@ -132,7 +132,7 @@ def test_every_config_is_compared_with_every_seed(workplace, capsys, refused):
         scores.append(alone["log_score"])
     assert scores[0] != scores[1]
     assert f"drawn: log_score {sum(scores) / 2:.4g} on average over 2 seeds" in reported
-    for wrong, message in (("--seeds 1 1", "a seed twice"), ("--seeds 1 --seed 2", "give one of them")):
+    for wrong, message in (("--seeds 1 1", "repeats a seed"), ("--seeds 1 --seed 2", "give one of them")):
         refused(run(*words, *wrong.split(), **usual), message)
 
 

@@ -86,7 +86,7 @@ def test_a_run_that_remembers_no_targets_has_a_picture_and_its_own_folder_is_ref
     before = {path.name: path.read_bytes() for path in (place / "plain").iterdir()}
     common = {"checkpoint": place / "plain", "horizon": 3, "pictures": True}
     assert run("forecast", **common, out=place / "plain") == 2
-    assert "holds the run, whose summary would be overwritten; choose another --out" in capsys.readouterr().err
+    assert "contains the run, whose summary would be overwritten; choose another --out" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in (place / "plain").iterdir()} == before
     assert run("forecast", **common, out=place / "plain" / "next") == 0
     assert (place / "plain" / "next" / "forecast.png").stat().st_size > 1000
@@ -116,11 +116,11 @@ def test_rows_that_lie_between_are_forecast_as_well(place):
 
 def test_what_is_refused_in_one_sentence(place, capsys, refused):
     missing = {"checkpoint": place, "out": place / "refused"}
-    refused(run("forecast", horizon=2, **missing), f"there is no {place / 'checkpoint.pt'}; stream writes it")
-    refused(run("resume", place / "later.csv", **missing), f"there is no {place / 'checkpoint.pt'}; stream writes it")
+    refused(run("forecast", horizon=2, **missing), "checkpoint.pt does not exist; stream writes it")
+    refused(run("resume", place / "later.csv", **missing), "checkpoint.pt does not exist; stream writes it")
     for arguments, message in [
         ([], "give --inputs, a table of the future rows, or --horizon, their number"),
-        (["--horizon", "5", "--inputs", "future.csv"], "--inputs sets the number of rows already"),
+        (["--horizon", "5", "--inputs", "future.csv"], "--inputs already sets the number of rows"),
         (["--inputs", "empty.csv"], "empty.csv has a header but no data rows"),
         (["--horizon", "0"], "--horizon must be at least one row, got 0"),
         (["--horizon", "131"], "131 rows ahead are more than the 130 that were learned"),

@@ -63,7 +63,7 @@ def test_results_that_were_about_to_be_moved_are_there_after_resume(place, capsy
     assert (place / "out" / "predictions.csv").exists()
     capsys.readouterr()
     assert resume(place, "data.csv", "out", "--skip-seen", report=True) == 0
-    assert "the 80 rows of data were learned before; their results are now in" in capsys.readouterr().out
+    assert "the 80 rows of data were already learned; their results are now in" in capsys.readouterr().out
     assert tables_of(place / "out") == tables_of(place / "good")
     assert sorted(os.listdir(place / "out")) == sorted(os.listdir(place / "good"))
     refused(resume(place, "data.csv", "out", "--skip-seen", report=True), "there is nothing to add")

@@ -61,7 +61,7 @@ def test_wild_numbers_are_taken_for_missing_ones_and_counted(place, small, capsy
     [
         ({(70, 2): "1e300", (75, 2): "1e300", (155, 2): "1e300"}, 100, "3 rows had an infinite or implausibly large"),
         # The last rows fill no chunk.
-        ({(100, 1): "5e3", (157, 1): "5e3"}, 158, "2 inputs far outside the range seen before were moved into it"),
+        ({(100, 1): "5e3", (157, 1): "5e3"}, 158, "2 inputs far outside the range seen so far were clipped to it"),
     ],
 )
 def test_counts_of_wild_numbers_and_of_inputs_that_were_moved_are_resumed(place, small, capsys, cells, cut, words):

@@ -124,10 +124,10 @@ def test_further_rows_go_on_with_a_complete_run(rows):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--series", "load"], "the column load holds the series of the rows"),
+        (["--series", "load"], "the column load is the series column"),
         (["--series", "metre"], "no column named metre; did you mean meter?"),
         (["--time", "x"], "no common order"),
-        (["--features", "x,meter"], "the column meter holds the series of the rows"),
+        (["--features", "x,meter"], "the column meter is the series column"),
         (["--ensemble", "auto"], "WindowExpert cannot be an expert of a fleet"),
         (["--format", "jsonl"], "--series needs a whole table"),
         (["--warmup", "3"], "at least 10"),

@@ -49,7 +49,7 @@ def test_a_line_without_an_end_is_no_table(tmp_path, monkeypatch, packed):
 def test_a_quotation_mark_that_is_left_open_is_named(tmp_path):
     path = tmp_path / "open.csv"
     path.write_text("a,y\n" + "1,2\n" * 50 + '"' + "1,2\n" * 50_000)
-    with pytest.raises(ValueError, match="is a quotation mark left open"):
+    with pytest.raises(ValueError, match="check for an unclosed quotation mark"):
         for _ in open_rows(path, "y", num_warm_up=20):
             pass
 

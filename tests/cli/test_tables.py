@@ -133,7 +133,7 @@ def test_explain_says_what_it_can_where_a_column_is_refused(place, small, capsys
     small.write(place / "notes.csv", notes, ("n", "a", "b", "y"))
     assert run("stream", place / "notes.csv", "--explain", target="y") == 2
     found = capsys.readouterr()
-    assert "b        input    number   1        -         as it is" in found.out
+    assert "b        input    number   1        -         unchanged" in found.out
     assert "column n: text with 43 different values in 43 rows; drop it (--kinds n=drop)" in found.err
 
 
@@ -191,7 +191,7 @@ def test_rows_at_mistyped_times_are_skipped_and_resumed(place, small, capsys):
     rows[120][0] = ""
     small.write(place / "wrong.csv", rows, ("when", "a", "b", "y"))
     assert stream(place, "wrong.csv", "wrong", "--timezone", "UTC") == 0
-    words = "when: 4 row(s) skipped, whose time was missing or out of order (the first after 2024-"
+    words = "when: 4 row(s) skipped because the time was missing or out of order (the first after 2024-"
     assert words in capsys.readouterr().out
     time = summary_of(place / "wrong")["time"]
     assert (time["skipped"], time["timezone"]) == (4, "UTC")

@@ -113,7 +113,7 @@ def test_true_and_false_are_no_numbers(place, small, capsys, config, kind):
     small.write(place / "data.csv", [[a, b, str(label == "1")] for a, b, label in make_rows(100)])
     assert stream(place, config=config) == 2
     predicted = capsys.readouterr().err
-    assert f"column y: true and false are classes, and {kind} predicts numbers" in predicted
+    assert f"column y: the target is true/false, but {kind} predicts numbers" in predicted
     assert "BinaryTarget" in predicted
 
 
@@ -132,7 +132,7 @@ def test_classes_by_name_are_told_how_to_be_run_and_have_the_bits_of_their_numbe
     assert found[0] == expected[0].replace("p0,p1", "p_no,p_yes")
     assert found[1:] == expected[1:]
     assert summary_of(place / "out")["classes"] == ["no", "yes"]
-    three = "--classes names 3 classes, and BinaryTarget predicts 2 classes; leave out the config\n"
+    three = "--classes names 3 classes, but BinaryTarget predicts 2 classes; leave out the config\n"
     refused(stream(place, classes="no,yes,perhaps"), three)
     refused(stream(place, "real", classes="no,yes"), "leave out the config, or choose one for them (die_gp_classes, ")
 

@@ -112,7 +112,7 @@ def test_gaps_are_embedded_from_the_rest_and_filled():
 def test_until_there_are_enough_rows_it_says_how_many_there_are():
     X = table()
     model = door().partial_fit(X[:15])
-    with pytest.raises(NotFittedError, match=f"15 complete rows have come of the {WARMUP}"):
+    with pytest.raises(NotFittedError, match=f"15 of the {WARMUP} complete rows"):
         model.transform(X)
     assert np.isfinite(model.partial_fit_transform(X[15:30])).all()
     model.fit(X[:18])  # makes do with fewer

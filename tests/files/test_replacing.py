@@ -49,7 +49,7 @@ def test_a_file_is_synced_before_it_has_its_name_and_its_folder_afterwards(tmp_p
 def test_a_file_that_cannot_be_written_leaves_the_old_one_and_no_other(tmp_path, number):
     path = tmp_path / "one.txt"
     path.write_text("old")
-    with watched(Fail(number)), pytest.raises(OSError, match="make room") as caught:
+    with watched(Fail(number)), pytest.raises(OSError, match="free some space") as caught:
         write_text(path, "new")
     assert (caught.value.errno, caught.value.filename) == (ENOSPC, str(path))
     assert path.read_text() == "old"
@@ -181,14 +181,14 @@ def test_a_table_is_handed_over_at_once_and_synced_when_it_has_changed(tmp_path)
     table.close()
     table = GrowingTable(path)
     assert count(table.sync) == []
-    with watched(Fail(1)), pytest.raises(OSError, match="make room") as caught:
+    with watched(Fail(1)), pytest.raises(OSError, match="free some space") as caught:
         table.append("5\n")
     assert caught.value.filename == str(path)
     table.close()
     with pytest.raises(FileNotFoundError):
         GrowingTable(tmp_path / "not there")
     path.write_text("row\n1\n")  # it is cut short or another run's; cutting it upwards would fill it with NUL bytes
-    with pytest.raises(ValueError, match=r"rows\.csv has 6 bytes where the checkpoint knows 9"):
+    with pytest.raises(ValueError, match=r"rows\.csv has 6 bytes, but the checkpoint recorded 9"):
         GrowingTable(path, size=9)
     assert path.read_text() == "row\n1\n"
 

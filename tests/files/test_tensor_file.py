@@ -57,7 +57,7 @@ HOSTILE = {
     "nothing": b"",
     "no header": _file(b"{"),
     "a longer header than the file": _file(ABOUT, length=2**60),
-    "more than it holds": _file({**ABOUT, "x": {**ONE, "shape": [2**40], "data_offsets": [0, 2**43]}}),
+    "more data than it contains": _file({**ABOUT, "x": {**ONE, "shape": [2**40], "data_offsets": [0, 2**43]}}),
     "a shape of another size": _file({**ABOUT, "x": {**ONE, "shape": [2**40]}}, bytes(8)),
     "an unknown dtype": _file({**ABOUT, "x": {**ONE, "dtype": "X9"}}, bytes(8)),
     "overlapping tensors": _file({**ABOUT, "x": ONE, "y": ONE}, bytes(8)),
@@ -70,7 +70,7 @@ HOSTILE = {
 def test_files_that_say_what_cannot_be_are_refused_even_with_their_digest(what, tmp_path):
     path = tmp_path / "one.safetensors"
     path.write_bytes(HOSTILE[what])
-    with pytest.raises(ValueError, match="is no file of tensors that this library wrote"):
+    with pytest.raises(ValueError, match="is not a tensor file written by this library"):
         read_tensors(path, sha256(HOSTILE[what]).hexdigest())
 
 

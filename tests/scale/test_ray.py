@@ -103,7 +103,7 @@ def test_a_task_that_is_killed_in_a_fit_is_run_again_and_one_that_always_is_leav
     for one, other in zip(disturbed, quiet, strict=True):
         assert same(one, other)
         assert bool(one[0].isfinite().all())
-    assert message.startswith("ShardLostError: the fit of a shard was lost again and again")
+    assert message.startswith("ShardLostError: the fit of a shard failed repeatedly")
     assert left == []
 
 
@@ -151,5 +151,5 @@ def test_without_ray_or_a_fleet_it_is_said(tmp_path, monkeypatch):
         RayFleet(tmp_path)
     monkeypatch.undo()
     pytest.importorskip("ray", reason="Ray is an optional extra")
-    with pytest.raises(FileNotFoundError, match="holds no divided fleet"):
+    with pytest.raises(FileNotFoundError, match="contains no divided fleet"):
         RayFleet(tmp_path)

@@ -127,7 +127,7 @@ def test_names_that_stand_twice_are_told_apart(tmp_path):
     path.write_text("a,a,load,\n" + "".join(f"{k},{k + 1},{k},{k * k}\n" for k in range(30)))
     rows = open_rows(path, "load", num_warm_up=20)
     assert rows.feature_names == ("a", "a.2", "column 4")
-    assert "the name a occurs 2 times; the second is a.2" in explain(rows.encoder, rows.columns)
+    assert "the name a occurs 2 times; the second is renamed a.2" in explain(rows.encoder, rows.columns)
 
 
 WORDS = {
@@ -230,7 +230,7 @@ BAD = {
     "empty": ("", "is empty; a header row and data rows are needed"),
     "a workbook": ("PK\x03\x04" + "\0" * 1000, "is a workbook or an archive, not a text table; save the table as CSV"),
     "names only": ("a,load\n", "has a header but no data rows"),
-    "ragged": ("a,load\n1,2\n1,2,3\n", r"data row 2 \(line 3\): 3 cells under 2 column names; fix the row"),
+    "ragged": ("a,load\n1,2\n1,2,3\n", r"data row 2 \(line 3\): 3 cells but 2 column names; fix the row"),
     "unknown column": ("a,laod\n1,2\n", "has no column named load; did you mean laod"),
     "a bad number": ("a,load\n" + "1,2\n" * 30 + "x,2\n", r"data row 31 \(line 32\), column a: 'x' is not a number"),
     "a bad number in the warm-up": (
@@ -244,11 +244,11 @@ BAD = {
     ),
     "two zones": (
         days(*(f"{d:02d}T00:00+0{d % 2 * 5}:00" for d in UP)),
-        "column time: its times are of time zones 5 hours apart; write all times of the column in one zone",
+        "column time: its times span time zones 5 hours apart; write all times of the column in one zone",
     ),
     "a zone and none": (
         days(*(f"{d:02d}T00:00{'Z' * (d % 2)}" for d in UP)),
-        "some of its times have a UTC offset and others have none",
+        "some of its times have a UTC offset and others do not",
     ),
     "text": (
         "note,load\n" + "".join(f"note {k},{k}\n" for k in range(60)),
@@ -295,7 +295,7 @@ def test_options_that_make_no_sense_are_refused():
     for wrong in ({"delimiter": ";;"}, {"decimal": "x"}, {"kinds": {"a": "colour"}}, both):
         with pytest.raises(ValueError, match=r"must be|is 'colour'|cannot be both"):
             TableOptions(**wrong)
-    with pytest.raises(TypeError, match="a table is a path, a frame"):
+    with pytest.raises(TypeError, match="a table must be a path, a pandas"):
         open_rows(3, "load")
 
 

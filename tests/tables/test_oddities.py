@@ -89,7 +89,7 @@ def test_summer_time_is_one_zone_and_steps_are_those_of_time():
         torch.testing.assert_close(taken.X[47, 2], torch.tensor(1.0, dtype=torch.float64))  # midnight after 23 hours
 
 
-@pytest.mark.parametrize(("later", "message"), [("Z", "others have none"), ("+05:00", "time zones 5 hours apart")])
+@pytest.mark.parametrize(("later", "message"), [("Z", "others do not"), ("+05:00", "time zones 5 hours apart")])
 @pytest.mark.parametrize("size", [1, 90])
 def test_another_zone_later_is_told_whatever_the_batches(later, message, size):
     end = "" if later == "Z" else "Z"
@@ -195,7 +195,7 @@ def test_marks_of_missing_values_are_noted_and_can_be_told(tmp_path):
     rows = open_rows(frame, "load", num_warm_up=200)
     found_text = explain(rows.encoder, rows.columns)
     assert "gas is -200 in 17 % of the first rows, far from all others; if it means missing, give --mis" in found_text
-    assert "season holds few whole numbers" in found_text
+    assert "season has few distinct whole numbers" in found_text
     path = tmp_path / "marks.csv"
     frame.to_csv(path, index=False)
     for source in (frame, path):
@@ -269,7 +269,7 @@ def test_the_newest_row_on_top_is_refused(tmp_path):
 
 
 def test_the_target_cannot_order_the_rows(tmp_path):
-    with pytest.raises(ValueError, match="the column y is the target, and cannot order the rows as well"):
+    with pytest.raises(ValueError, match="the column y is the target, and cannot also be the time column"):
         read_text(tmp_path / "a.csv", "a,y\n" + "1,2\n" * 50, time="y")
 
 
@@ -287,10 +287,10 @@ def test_units_are_named_for_what_they_are(tmp_path):
 def test_text_among_numbers_is_named(tmp_path):
     cells = [("off" if k % 5 == 1 else f"{k % 60}.5") for k in range(200)]
     text = "x,y\n" + "".join(f"{x},{k}\n" for k, x in enumerate(cells))
-    note = "x holds numbers, and text such as 'off', and is taken for a category; if that means missing, give"
+    note = "x contains numbers and text such as 'off', so it is treated as a category; if that means missing, give"
     rows = read_text(tmp_path / "notes.csv", text, num=150)
     assert sum(line.startswith(note) for line in rows.encoder.notes) == 1
-    with pytest.raises(ValueError, match=r"data row 2 .*it holds numbers, and text such as 'off'; fix it, leave"):
+    with pytest.raises(ValueError, match=r"data row 2 .*it contains numbers and text such as 'off'; fix it, leave"):
         read_text(tmp_path / "short.csv", text, num=30)
     names = "who,y\n" + "".join(f"name {k},{k}\n" for k in range(12))
     with pytest.raises(ValueError, match="text with 12 different values in 12 rows"):
@@ -308,7 +308,7 @@ def test_a_clock_that_is_set_back_is_named():
 
 def test_zones_an_hour_apart_that_change_all_the_time_are_two_zones(tmp_path):
     rows = "".join(f"{time:%Y-%m-%dT%H:%M}+0{1 + k % 2}:00,{k}\n" for k, time in enumerate(HOURS))
-    with pytest.raises(ValueError, match=r"data row 2 .*column when: its times are of two time zones"):
+    with pytest.raises(ValueError, match=r"data row 2 .*column when: its times mix two time zones"):
         read_text(tmp_path / "zones.csv", "when,y\n" + rows)
     summer = "".join(f"{time:%Y-%m-%dT%H:%M}+0{1 + (k > 30)}:00,{k}\n" for k, time in enumerate(HOURS[::2]))
     assert read_text(tmp_path / "summer.csv", "when,y\n" + summer).encoder.clock.name == "when"

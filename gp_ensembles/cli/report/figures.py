@@ -94,7 +94,7 @@ def scores(history: RunHistory, axis: Axis) -> go.Figure:
     for line, dash in zip(lines, itertools.cycle(_DASHES), strict=False):
         line.line.update(dash=dash, width=2.4 if line is lines[0] else 1.3)
     layout = {"yaxis_range": _robust_range(*means), "legend_traceorder": "reversed"}
-    return _shaded(_over_time(axis, "nats per row, more is better", lines[::-1], **layout), history, axis)
+    return _shaded(_over_time(axis, "nats per row, higher is better", lines[::-1], **layout), history, axis)
 
 
 def coverage(history: RunHistory, axis: Axis) -> go.Figure:
@@ -112,7 +112,7 @@ def coverage(history: RunHistory, axis: Axis) -> go.Figure:
 
 
 def weights(history: RunHistory, axis: Axis) -> go.Figure:
-    """Weights over the run by family of experts, the heaviest with a color of their own."""
+    """Weights over the run by family of experts, the heaviest in their own colors."""
     layers, x = history.weights(_LAYERS), axis.at(history.mean("row", _LAYERS))
     if len(layers) > len(_SERIES):
         rest = list(layers)[len(_SERIES) - 1 :]

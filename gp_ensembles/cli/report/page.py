@@ -21,14 +21,14 @@ from gp_ensembles.cli.report.history import RECENT, RunHistory
 from gp_ensembles.cli.summary import Summary, event_lines, external_lines
 from gp_ensembles.files.replacing import finite
 
-_NEUTRAL = ("coverage_90", "mean_squared_z")  # neither more nor less is better
+_NEUTRAL = ("coverage_90", "mean_squared_z")  # neither higher nor lower is better
 _SCORES = {
-    "log_score": ("log score", "nats per row, more is better"),
-    "log_loss": ("log loss", "nats per row, less is better"),
-    "error_rate": ("error rate", "less is better"),
-    "brier": ("Brier score", "less is better"),
+    "log_score": ("log score", "nats per row, higher is better"),
+    "log_loss": ("log loss", "nats per row, lower is better"),
+    "error_rate": ("error rate", "lower is better"),
+    "brier": ("Brier score", "lower is better"),
     "calibration_error": ("calibration error", "0 is calibrated"),
-    "crps": ("CRPS", "units of the target, less is better"),
+    "crps": ("CRPS", "units of the target, lower is better"),
     "mean_absolute_error": ("mean absolute error", "units of the target"),
     "nmse": ("NMSE", "squared error over the variance"),
     "coverage_90": ("coverage", "of 90 % intervals"),
@@ -162,7 +162,7 @@ def sections(summary: Summary, history: RunHistory, axis: Axis) -> Iterator[Sect
     if checks := summary.get("health"):
         wrong = "; ".join(check["meaning"] for check in checks if not check["ok"])
         heading = wrong or f"All {len(checks)} checks are within their limits"
-        names = {"finding": "meaning", "value": "value", "limit": "limit", "within it": "ok"}
+        names = {"finding": "meaning", "value": "value", "limit": "limit", "within limit": "ok"}
         body = table("Checks at the end", [{name: check[key] for name, key in names.items()} for check in checks])
         yield Section("health", "Health", heading, _notes(*event_lines(summary)) + body)
     yield _columns(summary)
@@ -181,11 +181,11 @@ def _predictions(history: RunHistory, axis: Axis) -> Section:
         spans["Worst window"] = windows["least first"][worst], windows["greatest last"][worst]
     buttons = _button("Whole run", "", "") + "".join(_button(text, *axis.at(span)) for text, span in spans.items())
     heading, draw = "Confidence and accuracy", figures.certainty
-    note = "Drag to zoom, double-click for the whole run; all plots over time follow."
+    note = "Drag to zoom, double-click for the whole run; all plots over time are linked."
     if not history.is_class:
         heading, draw = f"{history.target_name}: predicted and observed", figures.predictions
         if history.bins.width > 1:
-            note += f" A point stands for a range of rows; zoom in to see the last {escaped(RECENT)} one by one."
+            note += f" Each point is a range of rows; zoom in to see the last {escaped(RECENT)} individually."
         if windows["sum broken"].any():
             note += f" Shaded: windows of {WINDOW} targets whose coverage was outside the limits."
     intro = f'{_notes(note)}<div class="buttons">{buttons}</div>'
@@ -202,7 +202,7 @@ def _scores(summary: Summary) -> Section:
         if len(known) > 1:
             best[key] = (max if key == "log_score" else min)(entry[key] for entry in known)
     won = sum(entries[0].get(key) == value for key, value in best.items())
-    heading = f"Best of {len(entries)} predictors by {won} of {len(ranked)} scores"
+    heading = f"Best of {len(entries)} predictors on {won} of {len(ranked)} scores"
     columns = {"predictor": ("predictor", ""), **{key: _SCORES[key] for key in keys}}
     body = table(f"Scores of {summary['rows_scored']} targets; ★ marks the best", entries, columns, best)
     return Section("table", "Scores", heading, body)
@@ -212,7 +212,7 @@ def _columns(summary: Summary) -> Section:
     columns = summary.get("columns") or []
     inputs = [entry for entry in summary.get("inputs") or [] if entry["num_imputed"] or entry["was_constant"]]
     body = table("Columns of the table; missing is a share of the warm-up", columns) if columns else ""
-    caption = "Inputs imputed, the last value (by its persistence) and the mean mixed, or constant during warm-up"
+    caption = "Inputs imputed (the last value and the mean, weighted by persistence) or constant during warm-up"
     body += table(caption, inputs) if inputs else ""
     heading = f"{len(columns)} columns became {len(summary['features'])} inputs"
     return Section("columns", "Columns", heading, _notes(*(summary.get("notes") or ())) + body)

@@ -39,7 +39,7 @@ class FusionModel(ABC):
         X: Training inputs, shape (N, D). Scale them to the length scales of the priors.
         y: Training targets, shape (N,) or (N, 1); rows whose target is NaN are left out. Functions have prior mean
             zero: center them.
-        functions: The prior of the functions of each name, and how many they are. Sampled hyperparameters belong to
+        functions: The prior of the functions of each name, and their number. Sampled hyperparameters belong to
             the name: two names with one prior object have their own each.
 
     Raises:

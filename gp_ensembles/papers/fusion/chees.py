@@ -129,7 +129,7 @@ class Chains(NamedTuple):
         return self.energy.diff(dim=1).square().sum(1) / torch.where(spread > 0.0, spread, torch.nan)
 
     def join(self, later: "Chains") -> "Chains":
-        """These draws followed by those of a run that went on from ``state``."""
+        """These draws followed by those of a run that continued from ``state``."""
         pairs = list(zip(self[:6], later[:6], strict=True))
         joined = [torch.cat(pair, dim=1) for pair in pairs]
         return Chains(*joined, torch.cat([self.num_steps, later.num_steps]), later.state)  # type: ignore[call-arg, arg-type]
@@ -198,7 +198,7 @@ def _cautions(draws: Chains) -> list[str]:
         slow = [chain for chain in (effective < _FEW).nonzero().squeeze(-1).tolist() if chain not in stuck]
     if slow:
         cautions.append(
-            f"chains {slow} mix slowly, less than {_FEW:.0f} effective draws each, step {draws.state.step:.2g}: "
+            f"chains {slow} mix slowly, fewer than {_FEW:.0f} effective draws each, step {draws.state.step:.2g}: "
             "warm up longer, start elsewhere, or reparametrize where the density has walls or funnels"
         )
     if share > _TOLERATED:
@@ -348,17 +348,17 @@ def init_chains(
 def _checked_start(log_density: LogDensity, theta: Tensor) -> Points:
     if theta.ndim != 2 or not theta.is_floating_point() or 0 in theta.shape:
         raise ValueError(
-            f"chains start at a floating tensor of shape (chains, parameters), got {tuple(theta.shape)} {theta.dtype}"
+            f"chains need a floating-point start of shape (chains, parameters), got {tuple(theta.shape)} {theta.dtype}"
         )
     with torch.enable_grad():
         value = log_density(theta.detach().clone().requires_grad_())
     if value.shape != theta.shape[:1]:
         raise ValueError(
-            f"the log density must turn shape {tuple(theta.shape)} into {tuple(theta.shape[:1])}, one number for each "
+            f"the log density must map shape {tuple(theta.shape)} to {tuple(theta.shape[:1])}, one number for each "
             f"chain, but gave {tuple(value.shape)}"
         )
     if not value.requires_grad:
-        raise ValueError("the log density does not depend on the parameters, or leaves torch, so it has no gradient")
+        raise ValueError("the log density has no gradient: it must depend on the parameters, by torch operations")
     points = evaluate(log_density, theta.detach().clone())
     finite = points.theta.isfinite().all(-1) & points.log_density.isfinite() & points.gradient.isfinite().all(-1)
     if not bool(finite.all()):

@@ -54,7 +54,7 @@ def psis_loo(log_likelihood: Tensor) -> tuple[Tensor, Tensor]:
 def _split(draws: Tensor) -> tuple[Tensor, torch.Size]:
     """Halves of the chains, shape (2C, S/2, Q), without the middle draw of an odd number; and the shape of the rest."""
     if draws.ndim < 2:
-        raise ValueError(f"draws have axes of chains and of draws first, got shape {tuple(draws.shape)}")
+        raise ValueError(f"the first two axes of draws must be chains and draws, got shape {tuple(draws.shape)}")
     shape = draws.shape[2:]
     flat = draws.reshape(*draws.shape[:2], math.prod(shape))
     half = draws.shape[1] // 2

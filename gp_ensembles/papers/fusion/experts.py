@@ -105,7 +105,7 @@ def _(expert: OnlineEnsemble, X: Tensor) -> ExpertPredictions:
     mixture = expert.predict(X)
     if not isinstance(mixture, Mixture) or mixture.component_mean.ndim != 2:
         raise TypeError(
-            "an online ensemble serves as an expert if its experts are Gaussian with one output; wrap another in a "
+            "an online ensemble serves as an expert if its experts are Gaussian with one output; wrap any other in a "
             "PredictiveExpert that predicts means and variances"
         )
     mean, variance = mixture.moments()
@@ -120,7 +120,7 @@ def _(expert: Model, X: Tensor) -> ExpertPredictions:
     if mean.shape != shape:
         raise ValueError(
             f"an expert must predict one output, and its posterior has mean {tuple(mean.shape)}, not {shape}; give "
-            "each output's model by itself"
+            "a separate model for each output"
         )
     return _predictions(mean.mT, of_function.variance.mT, of_target.variance.mT)
 
@@ -210,15 +210,15 @@ def _predict_rows(expert: object, X: Tensor, batch_size: int) -> ExpertPredictio
 def _gpytorch_predictions(model: ExactGP | ApproximateGP, likelihood: Likelihood, X: Tensor) -> ExpertPredictions:
     if not isinstance(likelihood, _GaussianLikelihoodBase):
         raise TypeError(
-            f"experts are normal, and the likelihood of one is a {type(likelihood).__name__}; wrap it in a "
+            f"experts are normal, but the likelihood of one is a {type(likelihood).__name__}; wrap it in a "
             "PredictiveExpert that predicts means and variances"
         )
     latent = model(X)
     if not isinstance(latent, MultivariateNormal) or isinstance(latent, MultitaskMultivariateNormal):
-        raise ValueError(f"an expert must predict one normal output, and one predicts a {type(latent).__name__}")
+        raise ValueError(f"an expert must predict one normal output, but one predicts a {type(latent).__name__}")
     if latent.batch_shape:
         raise ValueError(
-            f"an expert must have no batch shape, and one has {tuple(latent.batch_shape)}; give each as an expert"
+            f"an expert must have no batch shape, but one has {tuple(latent.batch_shape)}; give each model by itself"
         )
     target = likelihood(latent, [X])
     return _predictions(latent.mean.unsqueeze(0), latent.variance.unsqueeze(0), target.variance.unsqueeze(0))
@@ -248,7 +248,7 @@ def leave_one_out(model: ExactGP) -> ExpertPredictions:
         Predictions in the units of the targets that the model was given, shapes (1, N), the noise in the variance.
 
     Raises:
-        TypeError: If the model is no ``ExactGP`` or its likelihood is not Gaussian.
+        TypeError: If the model is not an ``ExactGP`` or its likelihood is not Gaussian.
         ValueError: If the model has no data, several outputs or a batch shape, or its outcome transform does not keep
             predictions normal.
         NumericalError: If the covariance of the targets is not positive definite.

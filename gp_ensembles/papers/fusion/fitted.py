@@ -111,7 +111,7 @@ class FittedFusion:
             forecasts = [k for k, expert in enumerate(experts) if isinstance(expert, ExpertPredictions)]
             if forecasts:
                 raise ValueError(
-                    f"experts {forecasts} are known by forecasts of other rows: give their predictions at these "
+                    f"experts {forecasts} are known by forecasts of other rows only: give their predictions at these "
                     "inputs, in a list with the other experts (model.experts)"
                 )
         if experts is None or isinstance(experts, ExpertPredictions):
@@ -158,7 +158,7 @@ class FittedFusion:
             ValueError: If there is no inference method, as after loading without one.
         """
         if self.inference is None:
-            raise ValueError("sample_more needs the inference method of before; give it to load(..., inference=)")
+            raise ValueError("sample_more needs the original inference method; give it to load(..., inference=)")
         if not isinstance(self.inference, HMC):
             raise TypeError(f"{type(self.inference).__name__} cannot continue; fit again with more draws, or use HMC")
         more = self.inference.sample_more(self.model, self.posterior, num_draws, progress=progress)
@@ -188,7 +188,7 @@ class FittedFusion:
 
         Raises:
             OSError: If it cannot be read.
-            ValueError: If the file is no such file, or was written for another model.
+            ValueError: If the file is not a saved fusion, or was written for another model.
         """
         content = read_checkpoint(Path(path), _KIND)
         try:

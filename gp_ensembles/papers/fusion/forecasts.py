@@ -1,4 +1,4 @@
-"""Forecasts from any source as experts' predictions: means and deviations, quantiles, or draws of each row."""
+"""Forecasts from any source as experts' predictions: moments, quantiles, or draws of each row."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ def moment_forecast(mean: ArrayLike, stddev: ArrayLike) -> ExpertPredictions:
         Normal predictions, shapes (1, N), without separate noise.
 
     Raises:
-        ValueError: If shapes differ, a number is not finite, or a deviation is not positive.
+        ValueError: If shapes differ, a number is not finite, or a standard deviation is not positive.
 
     Example:
         >>> moment_forecast([1.0, 2.0], [0.5, 0.1]).target_variance
@@ -47,8 +47,8 @@ def quantile_forecast(values: ArrayLike, levels: ArrayLike) -> ExpertPredictions
     r"""One expert's predictions from its quantiles, as normal densities.
 
     The quantile function is interpolated linearly in the normal score :math:`z = \Phi^{-1}(p)`, and its first and last
-    pieces go on beyond the levels, so that the tails are those of normal distributions. That distribution has the given
-    quantiles exactly; what is fused is the normal density with its mean and variance. Quantiles of a normal
+    pieces continue beyond the levels, so that the tails are those of normal distributions. Its distribution has the
+    given quantiles exactly; what is fused is the normal density with its mean and variance. Quantiles of a normal
     distribution give that distribution back. Where forecasts are skewed, transform the targets and all forecasts alike
     (quantiles of the logarithm are logarithms of quantiles) and transform the quantiles of the fusion back.
 
@@ -109,7 +109,7 @@ def sample_forecast(draws: ArrayLike) -> ExpertPredictions:
     """One expert's predictions from draws, as normal densities with the draws' means and unbiased variances.
 
     A fusion multiplies powers of densities, and draws in a tail say too little about a density estimated from them: a
-    normal one is used, which few draws suffice for. See :func:`quantile_forecast` about skewed ones.
+    normal one is used, for which few draws suffice. See :func:`quantile_forecast` about skewed ones.
 
     Args:
         draws: Draws of the targets, shape (S, N), at least five of each row.
@@ -146,10 +146,10 @@ def _floats(values: ArrayLike, name: str) -> Tensor:
         array = np.asarray(values)
         return torch.as_tensor(array if array.dtype in (np.float32, np.float64) else array.astype(np.float64))
     except (TypeError, ValueError):
-        raise ValueError(f"{name} must be numbers in rows of one length") from None
+        raise ValueError(f"{name} must be numbers in rows of equal length") from None
 
 
 def _every_row(fine: Tensor, values: Tensor, what: str) -> None:
     if not bool(fine.all()):
         row = int((~fine).int().argmax())
-        raise ValueError(f"{what}: row {row} is wrong, with {float(values[row]):g}; leave it out or fix it")
+        raise ValueError(f"{what}: row {row} has {float(values[row]):g}; fix it or leave it out")

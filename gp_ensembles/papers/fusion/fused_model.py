@@ -274,7 +274,7 @@ class FusedModel(MixtureModel):
         return MixturePosterior(joint_weights, mean.unsqueeze(-1), variance.unsqueeze(-1).unsqueeze(-1))
 
     def move_others(self, fn: Callable[[Tensor], Tensor]) -> None:
-        """Move the fusion, and experts that are no modules, by a function of every tensor."""
+        """Move the fusion, and experts that are not modules, by a function of every tensor."""
         self.fusion, self._other_experts = _moved(self.fusion, fn), _moved(self._other_experts, fn)
 
 
@@ -282,7 +282,7 @@ class FusedModel(MixtureModel):
 def predict_jointly(expert: object, X: Tensor) -> JointPredictions:
     r"""Joint predictions of one expert at points (\*batch, q, D), with gradients; K is one."""
     raise UnsupportedError(
-        f"a {type(expert).__name__} predicts one point at a time: ask for q = 1 and learn no rows, or take a BoTorch "
+        f"a {type(expert).__name__} predicts one point at a time: ask for q = 1 and learn no rows, or use a BoTorch "
         f"model as expert (an EnsembleModel in place of an OnlineEnsemble)"
     )
 

@@ -22,7 +22,7 @@ def gather_predictions(experts: Experts, X: Tensor | None) -> ExpertPredictions:
     if X is None:
         first = experts[0]
         if not all(isinstance(expert, ExpertPredictions) for expert in experts):
-            raise ValueError("experts that are no forecasts need the inputs X at which to predict")
+            raise ValueError("experts that are not forecasts need inputs X at which to predict")
         assert isinstance(first, ExpertPredictions)
         X = first.mean.new_zeros(first.mean.shape[-1], 1)
     return ExpertPredictions.joined([_one(expert, k, X) for k, expert in enumerate(experts)])
@@ -49,8 +49,8 @@ def _one(expert: object, number: int, X: Tensor) -> ExpertPredictions:
     if not isinstance(expert, ExpertPredictions):
         if _is_bare(expert):
             raise TypeError(
-                f"expert {number}, a {type(expert).__name__}, gives no variance: give what scale_regressors or "
-                "cross_fit make of it"
+                f"expert {number}, a {type(expert).__name__}, gives no variance: pass it through "
+                "scale_regressors or cross_fit"
             )
         return predict_experts([expert], X)
     if expert.mean.ndim != 2 or expert.mean.shape[0] != 1:
@@ -95,7 +95,7 @@ def _warn_of_errors(predictions: ExpertPredictions, y: Tensor) -> None:
     ratio = ((y - predictions.mean).square() / predictions.target_variance).mean(1)
     for k in (ratio < _SUSPECT).nonzero().squeeze(-1).tolist():
         warn_caller(
-            f"the errors of expert {k} on these rows are {float(ratio[k].sqrt()):.2g} of the deviations that it "
-            "states: if it was trained on them, give rows that it has not seen, or predictions by leave_one_out or "
+            f"the errors of expert {k} on these rows are {float(ratio[k].sqrt()):.2g} of its stated standard "
+            "deviations: if it was trained on them, give rows that it has not seen, or predictions by leave_one_out or "
             "cross_fit"
         )

@@ -122,10 +122,10 @@ class HMC(InferenceMethod):
 
     Chains start at the modes of as many restarts, plus noise; sampled hyperparameters start at their prior means. Where
     all searches end at one mode, as those of stacking do, the metric is that of a Laplace approximation there: it
-    removes the ridges along which chains creep. Where hyperparameters are sampled, a first warm-up of half the
+    removes the ridges along which chains move slowly. Where hyperparameters are sampled, a first warm-up of half the
     length, beyond what the settings name, finds the place at which the metric is taken. Chains of a mixture model
     stay in the modes they start in, here as with any sampler: the chains are weighted by how well they predict, and
-    the report shows quantities that no permutation of the experts changes. A report without cautions is no proof of
+    the report shows quantities that no permutation of the experts changes. A report without cautions does not prove
     convergence.
 
     Args:
@@ -258,7 +258,7 @@ def _unfinished(draws: Chains, messages: list[str], seconds: float) -> Posterior
     points = draws.state.points
     messages = [
         *messages,
-        "there is no draw yet: predictions come from the present positions of the chains, not from the posterior",
+        "there is no draw yet: predictions come from the current positions of the chains, not from the posterior",
     ]
     report = InferenceReport("HMC", seconds, 0, points.log_density, cautions=issue_cautions(messages))
     return PosteriorDraws(points.theta, torch.zeros_like(points.log_density).log_softmax(0), report, draws)

@@ -142,7 +142,7 @@ class InferenceMethod(ABC):
     def infer(
         self, model: FusionModel, *, generator: torch.Generator | None = None, progress: bool = False
     ) -> PosteriorDraws:
-        """Draws of the parameters given the model's training data, if wanted with a progress bar."""
+        """Draws of the parameters given the model's training data, optionally with a progress bar."""
 
 
 def without_parameters(model: FusionModel, method: str) -> PosteriorDraws:
@@ -173,7 +173,7 @@ class MAP(InferenceMethod):
 
     Args:
         num_restarts: Number of starts R.
-        max_iterations: Most L-BFGS steps of each.
+        max_iterations: Maximum number of L-BFGS steps of each.
 
     Raises:
         ValueError: If a number is not at least one.

@@ -56,7 +56,7 @@ class LaplaceApproximation(InferenceMethod):
 
     Args:
         num_restarts: Starts of the search.
-        max_iterations: Most steps of each.
+        max_iterations: Maximum number of steps of each.
         num_draws: Chains S from the approximation.
 
     Raises:

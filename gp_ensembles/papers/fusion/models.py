@@ -152,7 +152,7 @@ class MoGPE(FusionModel):
 
     with functions f, s and g of three priors. The posterior has many modes, copies under permutation of the experts
     among them, and no sampler moves between them: combine many chains by stacking, and report quantities that no
-    permutation changes. Variances are those of the noise: f is sampled and has no variance of its own.
+    permutation changes. Variances are those of the noise: f is sampled and has no variance itself.
 
     Args:
         X: Training inputs, shape (N, D).

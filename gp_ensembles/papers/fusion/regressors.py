@@ -32,7 +32,7 @@ _MEMBERS, _FEWEST_KNOWN, _LEAST = 3, 5, 0.2
 
 @runtime_checkable
 class Regressor(Protocol):
-    """What scikit-learn calls a regressor: it is fitted to arrays X (N, D) and y (N,), and predicts (N,)."""
+    """A regressor as in scikit-learn: it is fitted to arrays X (N, D) and y (N,), and predicts (N,)."""
 
     def fit(self, X: Any, y: Any) -> Any:
         """Learn from rows."""
@@ -70,7 +70,7 @@ class ScaledRegressors(NamedTuple):
 def scale_regressors(regressors: Sequence[Regressor], X: Tensor, y: Tensor) -> ScaledRegressors:
     """Fitted regressors with scales learned from their errors on rows that they have not seen.
 
-    The scale is a constant (times the regressor's own deviations where it states them) unless one that depends
+    The scale is a constant (times the regressor's own standard deviations, if any) unless one that depends
     log-linearly on the inputs and the prediction has a better held-out log density by two standard errors. The scale of
     each row's prediction is learned from the other folds.
 
@@ -100,7 +100,7 @@ def scale_regressors(regressors: Sequence[Regressor], X: Tensor, y: Tensor) -> S
         if shared := known_rows(one, X, y):
             warn_caller(
                 f"{_name(one, k)} was fitted to {shared} of these {len(X)} rows, and its errors are smaller here than "
-                "elsewhere: give other rows, or take cross_fit"
+                "elsewhere: give other rows, or use cross_fit"
             )
     return found
 
@@ -176,7 +176,7 @@ def _fitted(regressor: Regressor, X: Tensor, y: Tensor) -> Regressor:
 
 def _checked(regressor: object, number: int) -> Regressor:
     if not isinstance(regressor, Regressor):
-        raise TypeError(f"{_name(regressor, number)} is no regressor: it needs fit and predict")
+        raise TypeError(f"{_name(regressor, number)} is not a regressor: it needs fit and predict")
     return regressor
 
 
@@ -209,7 +209,7 @@ def _predicted(regressor: Regressor, X: Tensor, who: str) -> tuple[Tensor, Tenso
                 f"{who} must predict one finite number for each of {len(X)} rows, got shape {tuple(part.shape)}"
             )
     if not bool((found[1] > 0).all()):
-        raise ValueError(f"{who} states deviations that are not positive; wrap it in a custom PredictiveExpert")
+        raise ValueError(f"{who} returns nonpositive standard deviations; wrap it in a custom PredictiveExpert")
     return found[0], found[1].square()
 
 
@@ -221,7 +221,7 @@ def _scaled(
         error = (y - mean) / own.sqrt()
         if not float(error.square().mean().sqrt()) > 1e-9 * max(float(y.std()), 1e-300) / float(own.sqrt().amax()):
             raise ValueError(
-                f"{_name(regressor, k)} makes no errors on these rows, so it has seen them or "
+                f"{_name(regressor, k)} has no errors on these rows, so it has seen them or "
                 "copies the targets: give rows that it was not fitted to"
             )
         g = torch.cat([X, mean.unsqueeze(-1)], -1)
@@ -289,7 +289,7 @@ def log_linear(design: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def known_rows(expert: object, X: Tensor, y: Tensor) -> int:
-    """How many of the rows an expert was trained on, as far as can be seen: none is no proof.
+    """How many of the rows an expert was trained on, as far as can be detected: zero proves nothing.
 
     Shapes: ``X`` (N, D), ``y`` (N,).
     """

@@ -75,7 +75,7 @@ class LatentModel(NamedTuple):
     walk: Tensor | None = None
 
     def ahead(self, num_steps: int = 1) -> "LatentModel":
-        """The model of a future row: after so many random steps of the weights, if they walk at all."""
+        """The model of a future row: after this many random steps of the weights, if any."""
         if self.walk is None:
             return self
         covariance = self.posterior.factor @ self.posterior.factor.mT

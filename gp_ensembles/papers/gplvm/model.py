@@ -52,7 +52,7 @@ class IEGPLVM(nn.Module):
 
     Every expert models a row of D entries as :math:`y = \Theta^\top \phi_m(x) + \varepsilon` at a latent
     :math:`x \sim N(0, \sigma_x^2 I)`, with random Fourier features of its own kernel (Lu et al. 2022, section 6 and
-    algorithm 2). :meth:`start` embeds the first rows and learns two variances an expert; :meth:`update` embeds each
+    algorithm 2). :meth:`start` embeds the first rows and learns two variances per expert; :meth:`update` embeds each
     further row, searching from where its nearest neighbors lie, then learns it; the rows' densities weigh the experts.
     Rows are centered by the means of the first ones and divided by one number, their root mean square.
 

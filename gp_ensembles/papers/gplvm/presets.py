@@ -24,7 +24,7 @@ def rbf_features(
     generator: torch.Generator | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> RandomFourierFeatures:
-    r"""Random Fourier features of RBF kernels :math:`\exp(-\|x - x'\|^2 / (2 \ell^2))`, one expert a length scale.
+    r"""Random Fourier features of RBF kernels :math:`\exp(-\|x - x'\|^2 / (2 \ell^2))`, one expert per length scale.
 
     Args:
         num_latent: Number of latent inputs d.

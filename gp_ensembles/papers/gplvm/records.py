@@ -19,13 +19,13 @@ class LatentSettings(NamedTuple):
         latent_variance: Prior variance :math:`\sigma_x^2` of a latent coordinate.
         random_walk_ratio: Variance of the weights' random step before each row, in units of their prior variance; zero
             for weights that do not change.
-        capacity: Most rows kept for the search for a nearest neighbor; beyond, they are a uniform sample. Their memory
+        capacity: Maximum number of rows kept for the nearest-neighbor search, a uniform sample beyond it. Their memory
             is taken, and saved, from the beginning.
         seed: Chooses that sample.
-        batch_iterations: Most iterations of the fit to the first rows.
+        batch_iterations: Maximum number of iterations of the fit to the first rows.
         num_starts: Nearest neighbors from which the place of a row is searched, the best end being kept. One is the
             paper's algorithm, which ends in poor maxima more often.
-        row_iterations: Most iterations of the search for a row's embedding.
+        row_iterations: Maximum number of iterations of the search for a row's embedding.
     """
 
     latent_variance: float = 1.0
@@ -41,8 +41,8 @@ class LatentSettings(NamedTuple):
 class Embeddings(NamedTuple):
     """Latent inputs of rows.
 
-    Every expert has a latent space of its own. ``embedding`` is that of the expert which explained the row best, but
-    rows reported from different experts cannot be compared; to compare all rows of a stream (neighbors, a picture) take
+    Every expert has its own latent space. ``embedding`` is that of the expert which explained the row best, but
+    rows reported from different experts cannot be compared; to compare all rows of a stream (neighbors, a plot) use
     ``by_expert`` of one expert, best the model's ``best_expert`` at the end.
 
     Attributes:
@@ -50,7 +50,7 @@ class Embeddings(NamedTuple):
         expert: Which one, shape (N,).
         by_expert: Every expert's, shape (M, N, d).
         log_prob: Log density of what was observed of each row given its embedding, under the mixture, shape (N,), in
-            units of the data. The embeddings have seen the row, so it is no forecast's score.
+            units of the data. The embeddings have seen the row, so it is not a forecast score.
         log_weights: Log weights before each row, shape (M, N).
         converged: Whether each search converged within its iterations, shape (M, N), boolean.
     """

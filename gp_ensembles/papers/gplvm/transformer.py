@@ -30,7 +30,7 @@ class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     better; :meth:`choose_expert` changes over to it.
 
     Entries should be in one unit, or scaled alike (``StandardScaler``) before. Columns that are constant in the warm-up
-    rows are left out; they come back as what they were.
+    rows are left out; they are restored with their values.
 
     Args:
         n_components: Number of coordinates d.
@@ -73,7 +73,7 @@ class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Forget everything, embed the first complete rows together, learn the others one after the other.
+        """Start over: embed the first complete rows together, then learn the others one by one.
 
         Args:
             X: Rows in the order of time, shape (N, D), NaN where not observed.
@@ -96,12 +96,12 @@ class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
-        """Learn more rows, or keep them until enough complete ones have come; arguments as of :meth:`fit`."""
+        """Learn more rows, or keep them until enough complete ones have arrived; arguments as of :meth:`fit`."""
         self.partial_fit_transform(X)
         return self
 
     def partial_fit_transform(self, X: Any) -> Array:
-        """Learn more rows and return where each lay when it came; a rejected call changes nothing.
+        """Learn more rows and return where each was placed on arrival; a rejected call changes nothing.
 
         Args:
             X: Rows in the order of time, shape (N, D), NaN where not observed.
@@ -110,7 +110,7 @@ class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             Coordinates, shape (N, d); NaN for rows that are kept until there are enough to start from.
 
         Raises:
-            ValueError: If the rows are malformed, one has no observed entry, or those to start from do not do.
+            ValueError: If the rows are malformed, one has no observed entry, or those to start from are insufficient.
         """
         self._check_parameters()
         first = "_waiting" not in self.__dict__
@@ -241,7 +241,7 @@ class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         if waiting is not None:
             complete = int((~waiting.isnan().any(-1)).sum())
             raise NotFittedError(
-                f"{complete} complete rows have come of the {self.warmup} to start from; learn more with partial_fit"
+                f"{complete} of the {self.warmup} complete rows to start from have arrived; learn more with partial_fit"
             )
         check_is_fitted(self)
         assert self._started is not None

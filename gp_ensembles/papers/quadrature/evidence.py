@@ -268,7 +268,7 @@ class EvidenceSampler:
         which = f"{size} components" if size == most else f"{size} to {most} components"
         share = 1.0 / (1.0 + math.exp(-min(log_odds, _LARGEST_LOG_ODDS)))
         return (
-            f"the evidence is without {which}, which may have up to {share:.0%} of it (n = {size}: {reason}); "
+            f"the evidence omits {which}, which may hold up to {share:.0%} of it (n = {size}: {reason}); "
             f"give {larger}the prior at most {done}"
         )
 

@@ -177,7 +177,7 @@ def _improved(integrand: Integrand, draws: ImportanceDraws, weighed: ImportanceE
 
 
 def _tempered(normalized: Tensor, wanted: float) -> Tensor:
-    """Normalized log weights to the largest power of at most one that leaves so many effective draws."""
+    """Normalized log weights to the largest power of at most one that leaves this many effective draws."""
     wanted = min(wanted, 0.5 * float((normalized > -torch.inf).sum()))
     low, high = 0.0, 1.0
     power = 1.0

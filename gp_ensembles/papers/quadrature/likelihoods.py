@@ -107,7 +107,7 @@ class LogMarginalLikelihoods(ABC):
 
     @abstractmethod
     def _at_once(self, components: int) -> int:
-        """Number of kernels with so many components that are worked on at a time."""
+        """Number of kernels with this many components that are processed at a time."""
 
     @abstractmethod
     def _values(self, kernels: KernelHyperparameters) -> Tensor:
@@ -196,8 +196,8 @@ def check_matrix_memory(X: Tensor, available: int | None = None) -> int:
     if needed > _MEMORY_SHARE * limit:
         most = int((_MEMORY_SHARE * limit / (_MATRICES * X.element_size())) ** 0.5)
         raise MemoryError(
-            f"a likelihood of {X.shape[0]} rows takes about {needed / 2**30:.1f} GiB and {limit / 2**30:.1f} GiB are "
-            f"available; choose another likelihood than the dense one, or use at most {most} rows, for instance every "
-            f"{-(-X.shape[0] // max(most, 1))}th"
+            f"a likelihood of {X.shape[0]} rows takes about {needed / 2**30:.1f} GiB, but only {limit / 2**30:.1f} GiB "
+            f"are available; choose a likelihood other than the dense one, or use at most {most} rows, for instance "
+            f"every {-(-X.shape[0] // max(most, 1))}th"
         )
     return needed

@@ -84,13 +84,13 @@ def marginalize(
         generator: Source of randomness; the result is a function of its state.
 
     Returns:
-        The result; after a keyboard interrupt, that of the evaluations so far, with a warning. A warning tells, too,
-        if the evidence is in doubt, unless the budget has no draws by which it would be known.
+        The result; after a keyboard interrupt, that of the evaluations so far, with a warning. A warning is also
+        issued if the evidence is in doubt, unless the budget has no draws to estimate it.
 
     Raises:
         ValueError: If the budget is below five evaluations or has an impossible number, no kernel has a likelihood, or
             the checkpoint belongs to another problem or search.
-        TypeError: If the evaluations or the draws of the budget are no whole numbers.
+        TypeError: If the evaluations or the draws of the budget are not whole numbers.
 
     Example:
         >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
@@ -278,7 +278,7 @@ def load_search(path: Path, problem: RegressionProblem, search: Search) -> Searc
     content = files.read_checkpoint(path, _KIND)
     if content["fingerprint"] != fingerprint(problem, search):
         raise ValueError(
-            f"{path} belongs to another data set, prior or search; remove it to start afresh, or name another file"
+            f"{path} belongs to another data set, prior or search; remove it to start over, or name another file"
         )
     state: SearchState = from_plain(SearchState, content["state"])
     return state

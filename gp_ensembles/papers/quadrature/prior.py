@@ -162,7 +162,7 @@ class Hyperprior:
         log_prob_components: Log p(n) for n = 1..N, shape (N,), up to a constant; uniform if ``None``.
 
     Raises:
-        ValueError: If N is not positive, the two priors are over different inputs, or p(n) is no distribution over N
+        ValueError: If N is not positive, the two priors are over different inputs, or p(n) is not a distribution over N
             values.
 
     Example:

@@ -26,7 +26,7 @@ _BYTES = 2**28  # of the factors of their covariances
 
 
 class OutOfTimeError(Exception):
-    """The time of a budget is over."""
+    """The time budget has run out."""
 
 
 @final
@@ -100,7 +100,7 @@ class RegressionProblem:
             raise ValueError(f"there is one row with a target; at least {_FEWEST_ROWS} are needed")
         self.prior: Hyperprior = default_prior(X, y) if prior is None else prior
         if self.prior.num_inputs != X.shape[1]:
-            raise ValueError(f"the prior is over {self.prior.num_inputs} input(s), the data have {X.shape[1]}")
+            raise ValueError(f"the prior is over {self.prior.num_inputs} input(s), but the data have {X.shape[1]}")
         if mean is not None and not math.isfinite(mean):
             raise ValueError(f"the prior mean of the targets must be finite, got {mean}")
         self.mean: Tensor = y.mean() if mean is None else y.new_tensor(mean)
@@ -168,7 +168,7 @@ class WeightedKernels(NamedTuple):
     log_weights: Tensor  # (R,); the weights have the sum one
 
     def ordered(self) -> "WeightedKernels":
-        """The same, heaviest first, of equal weights the likeliest first."""
+        """The same, heaviest first, and if equal, the likeliest first."""
         by_likelihood = self.log_likelihood.argsort(descending=True, stable=True)
         order = by_likelihood[self.log_weights[by_likelihood].argsort(descending=True, stable=True)]
         return WeightedKernels(*(part[order] for part in self))
@@ -197,5 +197,5 @@ class WeightedKernels(NamedTuple):
 
 
 def affordable_kernels(bytes_each: int) -> int:
-    """Kernels whose tables, of so many bytes each, take at most a quarter of a gibibyte: 8 to 64."""
+    """Kernels whose tables, of this many bytes each, take at most a quarter of a gibibyte: 8 to 64."""
     return max(_FEWEST, min(_MOST, _BYTES // bytes_each))

@@ -355,7 +355,7 @@ def harmonic_starts(X: Tensor, y: Tensor, prior: Hyperprior) -> Tensor:
 def _multiples(
     frequency: Tensor, trend: list[Tensor], x: Tensor, y: Tensor, prior: Hyperprior
 ) -> tuple[Tensor, Tensor]:
-    """A frequency and those of its multiples that are present beside a trend, and their shares of what it leaves."""
+    """A frequency and those of its multiples that are present in addition to a trend, and their shares of the rest."""
     columns, means, shares = list(trend), [], []
     plain = left = _residual(columns, y).square().sum()
     for multiple in range(1, prior.max_components):

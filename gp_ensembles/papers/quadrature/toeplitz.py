@@ -51,7 +51,7 @@ def grid_of(X: Tensor) -> Grid:
     if not bool(gaps[smallest] > 0):
         first, second = sorted(order[smallest : smallest + 2].tolist())
         raise ValueError(
-            f"a Toeplitz likelihood needs one row for a cell of its grid, but rows {first} and {second} are both at "
+            f"a Toeplitz likelihood needs at most one row per grid cell, but rows {first} and {second} are both at "
             f"{float(places[smallest]):.6g}"
         )
     counts = (gaps / gaps[smallest]).round()
@@ -63,7 +63,7 @@ def grid_of(X: Tensor) -> Grid:
         raise ValueError(
             f"a Toeplitz likelihood needs rows on an equally spaced grid: the smallest spacing is "
             f"{float(gaps[smallest]):.6g}, but rows {first} and {second} are {float(gaps[worst]):.6g} apart, which is "
-            f"no multiple of it"
+            f"not a multiple of it"
         )
     size = int(counts.sum()) + 1
     if size > 2 * len(places):

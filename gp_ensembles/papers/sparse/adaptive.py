@@ -52,9 +52,9 @@ class AdaptiveKnots(Strategy):
     them: they are chosen by :class:`GreedyBlocks` on some rows, and move with the hyperparameters on all in the end.
 
     Args:
-        max_knots: Most knots where not all rows are.
-        exact_rows: Most distinct rows that are all knots, with 16 bytes of memory for each pair of them: 3.6 GB.
-        fit_rows: Most rows of the fits of the hyperparameters.
+        max_knots: Maximum number of knots if not all rows are knots.
+        exact_rows: Up to this many distinct rows are all knots, with 16 bytes for each pair of them: 3.6 GB.
+        fit_rows: Maximum number of rows in the fits of the hyperparameters.
         gap_tolerance: Distance of the bounds, in nats, at which there are enough knots.
         max_seconds: Time budget: no step starts after it, and the step in progress is finished. The history
             has at least one step.

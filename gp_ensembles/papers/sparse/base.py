@@ -89,7 +89,7 @@ class SparseModel(MixtureModel, ABC):
     their prior. The arguments are those of a :class:`SparseGP`; knots are all distinct rows if ``None``.
 
     Raises:
-        TypeError: If something else than tensors is given.
+        TypeError: If anything but tensors is given.
         ValueError: If shapes or dtypes do not fit, a value is not finite, there are more knots than distinct rows, or
             the kernel has a batch.
         UnsupportedError: If the input transform has something to learn by gradients.

@@ -52,7 +52,7 @@ class Coordinates:
         self.knots: slice[int | Any, int | Any, Any] = slice(0, 0) if knots is None or not movable else knots
         self._shape = (model.knots[self.knots].shape[0], int(self._free.sum()))
         if not self._parts and not self._shape[0]:
-            raise ValueError("nothing is to move: let knots or hyperparameters, and see that they require gradients")
+            raise ValueError("nothing to optimize: pass knots or hyperparameters that require gradients")
         self._start = model.knots.detach()[self.knots][:, self._free].clone()
         self._start_logits = self._logits()
         self.bounds: tuple[Tensor, Tensor] = self._find_bounds()
@@ -203,7 +203,7 @@ def fit_sparse(
         How it went. If nothing better is found, the model is as it was.
 
     Raises:
-        ValueError: If nothing is to move.
+        ValueError: If there is nothing to optimize.
         NumericalError: If the objective cannot be evaluated at the start.
 
     Example:

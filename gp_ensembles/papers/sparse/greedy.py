@@ -143,7 +143,7 @@ class GreedyBlocks(Strategy):
     those of the evidence lower bound, for every approximation. In the end all knots move off the rows.
 
     Args:
-        max_knots: Most knots.
+        max_knots: Maximum number of knots.
         tolerance: Stop when a block adds less than this, in nats; and a refit when three iterations add a tenth.
         gap_tolerance: Stop when Titsias' bounds of the exact log evidence are closer than this, in nats.
         subset_size: Rows of the exact fit; 0 to start from the kernel's own hyperparameters.

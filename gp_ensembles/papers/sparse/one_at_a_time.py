@@ -30,7 +30,7 @@ _DIAGONAL, _LEAST = 1e-6, 1e-9  # shares of the surrogate's variance: on the dia
 
 
 def candidate_rows(model: SparseGP) -> Tensor:
-    """Training rows that are no knots, each distinct input once, shape (M,)."""
+    """Training rows that are not knots, each distinct input once, shape (M,)."""
     X = model.train_X
     rows = distinct_rows(X).sort().values
     among = torch.cat([model.knots.detach(), X[rows]])
@@ -113,7 +113,7 @@ class RandomSubset:
             raise ValueError(f"the subset must have at least one row, got {self.num_rows}")
 
     def propose(self, model: SparseGP, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Rows that are no knots, shape (n,), and the objective with each of them as an additional knot, shape (n,)."""
+        """Rows that are not knots, shape (n,), and the objective with each as an additional knot, shape (n,)."""
         rows = _shuffle(candidate_rows(model), generator)[: self.num_rows]
         return rows, candidate_objectives(model)(rows)
 
@@ -252,7 +252,7 @@ class OneAtATime(Strategy):
         optimizer: Of the new knot and the hyperparameters; L-BFGS if not given, the published one is
             :class:`~gp_ensembles.papers.sparse.Adadelta`.
         start: Number of first knots, centers of k-means; or these knots, shape (K, D).
-        max_knots: Most knots.
+        max_knots: Maximum number of knots.
         tolerance: What a knot must add, in nats.
 
     Raises:
@@ -278,7 +278,7 @@ class OneAtATime(Strategy):
     def __post_init__(self) -> None:
         least = self.start if isinstance(self.start, int) else len(self.start)
         if least < 1 or self.max_knots < least:
-            raise ValueError(f"there must be a first knot at least, and no more than {self.max_knots}, got {least}")
+            raise ValueError(f"the number of initial knots must be between 1 and {self.max_knots}, got {least}")
 
     def initial_knots(self, X: Tensor, *, generator: torch.Generator | None) -> Tensor:
         """Given knots, or centers of k-means."""

@@ -47,7 +47,7 @@ class _Penalty(AddedLossTerm):  # type: ignore[misc]  # GPyTorch is untyped
 class SparseGP(SparseModel):
     r"""A sparse Gaussian process with K knots (inducing points), their posterior collapsed: O(N K^2) for N rows.
 
-    The function has a nugget :math:`\delta`, a share of the kernel's variance that is no covariance between different
+    The function has a nugget :math:`\delta`, a share of the kernel's variance that is not covariance between different
     points, so that knots may come close to one another. Predictions are those of the approximation: GPyTorch's own
     sparse regression predicts with FITC's moments, or with a variance that collapses, whatever was fitted.
 
@@ -93,7 +93,7 @@ class SparseGP(SparseModel):
         outcome_transform: OutcomeTransform | None = None,
     ) -> None:
         if not callable(getattr(approximation, "objective", None)):
-            raise TypeError(f"approximation must be VFE, DTC, DIC, FITC or FIC, all objects; got {approximation!r}")
+            raise TypeError(f"approximation must be VFE, DTC, DIC, FITC or FIC, not a name; got {approximation!r}")
         transforms = input_transform, outcome_transform
         super().__init__(train_X, train_Y, knots, kernel, likelihood, mean, nugget, train_Yvar, *transforms)
         self.approximation = approximation
@@ -224,7 +224,7 @@ class ExactGP(SparseModel):
             NumericalError: If the targets' covariance is not positive definite.
         """
         if self.knots.shape[0] != len(self._counts):
-            raise ValueError("the knots of an exact model are its distinct rows; take a SparseGP for others")
+            raise ValueError("the knots of an exact model are its distinct rows; use a SparseGP for others")
         noise, residual, _ = self._averages()
         covariance = self.knots.new_empty(len(noise), len(noise))
         for rows, part in zip(covariance.split(_CHUNK), self.knots.split(_CHUNK), strict=True):

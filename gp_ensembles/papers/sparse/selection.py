@@ -138,7 +138,7 @@ def _search(model: SparseGP, strategy: Strategy, *, progress: bool, generator: t
             stop_reason = "interrupted"
             warn_caller(f"interrupted with {run.model.num_knots} knots; the model is the best so far")
     if has_free_hyperparameters(run.model) and (stuck := Coordinates(run.model).at_bounds()):
-        warn_caller(f"{', '.join(stuck)} ended ten thousand times off the start: standardize the data, or start nearer")
+        warn_caller(f"{', '.join(stuck)} ended a factor of 10000 from the start: standardize the data, or start closer")
     run.model.eval()
     if isinstance(strategy, AdaptiveKnots) and run.model.likelihood.noise.requires_grad:
         warn_of_noise(run.model.likelihood.noise.mean(), run.model.train_y, is_chance=_is_chance(run.model))

@@ -55,7 +55,7 @@ class Adadelta:
         epsilon: :math:`\epsilon`, which sets the first steps.
         damping: :math:`\eta`; a coordinate that changes sign at every step moves by as little as its inverse.
         tolerance: Stop when the function changes by no more than this in a step.
-        max_iterations: Most values with gradients.
+        max_iterations: Maximum number of values with gradients.
 
     Example:
         >>> def parabola(x):
@@ -117,7 +117,7 @@ class Adadelta:
             if abs(value - before) <= self.tolerance:
                 message = f"the function changes by no more than {self.tolerance}"
                 return point, FitResult(value, count + 1, message)
-        message = f"{self.max_iterations} values are the most allowed"
+        message = f"the maximum of {self.max_iterations} values was reached"
         return point, FitResult(value, self.max_iterations, message)
 
     def optimize(self, model: SparseModel, knots: slice | None = None) -> FitResult:

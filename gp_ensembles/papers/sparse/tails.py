@@ -9,8 +9,8 @@ are learned and :math:`\tau^2` that predictions have,
 .. math:: h_i = v_i / D_i, \qquad
           y_i - m_{-i} = \frac{y_i - m_i}{1 - h_i}, \qquad s_{-i}^2 = \frac{v_i}{1 - h_i} + d_i + \tau^2
 
-Divided by their deviations they are fitted by Student's t, and predictions are :math:`t_\nu` with the posterior's mean
-and so many of its deviations as scale.
+Divided by their standard deviations they are fitted by Student's t, and predictions are :math:`t_\nu` with the
+posterior's mean and a multiple of its standard deviation as scale.
 """
 
 import math

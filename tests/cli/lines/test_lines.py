@@ -149,7 +149,7 @@ def test_a_target_that_never_comes_is_given_up(tmp_path, capsys, refused):
     assert "0 pending, 1 given up, 0 unusable lines" in capsys.readouterr().err
     assert main([*command, "7"]) == 2
     assert (
-        "checkpoint.pt exists already; continue from it with resume, or choose another --out" in capsys.readouterr().err
+        "checkpoint.pt already exists; continue from it with resume, or choose another --out" in capsys.readouterr().err
     )
     command[command.index("--out") + 1] = str(tmp_path / "other")
     refused(main([*command, "0"]), "--window must be at least one row, got 0")
@@ -167,7 +167,7 @@ def test_what_is_odd_in_the_warm_up_costs_its_own_line_only(tmp_path, capsys):
     config = replace(CONFIG, ensemble=replace(CONFIG.ensemble, target=BinaryTarget()))
     session = LineSession(config, "load", TableOptions(classes=("low", "high")))
     answers, summary = run(session, labels, tmp_path)
-    assert "'hihg' is none of the classes low, high" in answers[7]["refused"]
+    assert "'hihg' is not one of the classes low, high" in answers[7]["refused"]
     assert (summary["lines_malformed"], summary["rows_scored"]) == (1, 30)
     assert set(answers[-1]["probabilities"]) == {"low", "high"}
     hits = [answer["label"] == row["load"] for answer, row in zip(answers[30:], labels[30:], strict=True)]
@@ -205,7 +205,7 @@ def test_a_file_that_is_read_again_is_gone_on_from(tmp_path, capsys):
     file.write_text("".join(lines))
     assert main(["resume", str(file), "--checkpoint", str(tmp_path / "out" / "checkpoint.pt"), *out]) == 0
     rest = capsys.readouterr()
-    assert "the first 50 lines were read before and are skipped" in rest.err
+    assert "the first 50 lines were already read and are skipped" in rest.err
     whole, _ = run(LineSession(CONFIG, "load"), lines, tmp_path, "whole")
     assert [json.loads(line) for line in (first + rest.out).splitlines()] == whole
     other = tmp_path / "other.jsonl"
@@ -231,7 +231,7 @@ def test_nobody_reads_the_answers(tmp_path, monkeypatch, capsys):
     with os.fdopen(writing, "w") as answers:
         monkeypatch.setattr(sys, "stdout", answers)
         assert main(command) == 1
-    assert "the reader of the answers has closed the pipe" in capsys.readouterr().err
+    assert "standard output was closed" in capsys.readouterr().err
     assert (tmp_path / "out" / "checkpoint.pt").exists()
 
 
@@ -254,7 +254,7 @@ def test_a_warm_up_that_tells_nothing_goes_on_until_it_does(tmp_path, capsys):
     answers, summary = run(session, found, tmp_path)
     assert len(answers) == 100
     predicted = capsys.readouterr().err
-    assert predicted.count("the warm-up goes on: the target is constant (7)") == 1  # tried again thirty targets later
+    assert predicted.count("the warm-up continues: the target is constant (7)") == 1  # tried again thirty targets later
     assert (summary["lines_malformed"], summary["problem"]) == (0, None)
     assert session.model is not None
     assert session.model.num_rows == 100
@@ -284,9 +284,9 @@ def test_what_lines_say():
     for text, problem in [
         ('{"id": true, "wind": 1}', "the id is True"),
         ('{"wind": {"speed": 1}}', "wind is a dict"),
-        ('{"id": 3}', "neither inputs of a row nor an id with a load"),
+        ('{"id": 3}', "the line needs inputs, or an id and a load"),
         ("[" * 100_000, "nested too deeply|not JSON"),
-        ('{"wind": ' + "9" * 400 + "}", "wind is a whole number beyond 1e300"),
+        ('{"wind": ' + "9" * 400 + "}", "wind is a whole number larger than 1e300"),
         ('{"wind": ' + "9" * 5000 + "}", "a number has thousands of digits"),
         ('{"id": NaN, "wind": 1}', "the id is nan"),
     ]:

@@ -29,5 +29,5 @@ def test_draws_that_say_nothing_give_nan():
 
 def test_axes_are_needed():
     for statistic in ALL:
-        with pytest.raises(ValueError, match="axes of chains and of draws"):
+        with pytest.raises(ValueError, match="axes of draws must be chains and draws"):
             statistic(normal(10))

@@ -39,7 +39,7 @@ def test_a_fusion_of_forecasts_needs_forecasts_to_predict():
     fitted = fit_fusion(PBHS(X, y, experts), generator=seeded())
     assert fitted.model.experts == tuple(experts)
     assert fitted.predict(X, experts).mean.shape == (50,)
-    refused(ValueError, r"experts \[0, 1\] are known by forecasts of other rows: give their", lambda: fitted.predict(X))
+    refused(ValueError, r"experts \[0, 1\] are known by forecasts of other rows only", lambda: fitted.predict(X))
     with pytest.raises(ValueError, match=r"expert 1 is a forecast of 50 row\(s\), but there are 10 rows"):
         fitted.predict(X[:10], [moment_forecast(y[:10], 0.2), experts[1]])
 
@@ -56,14 +56,14 @@ def test_rows_that_do_not_match():
         with pytest.raises(ValueError, match=message):
             PBHS(X, y, experts)
     refused(ValueError, r"do not fit: \(20, 1\) and \(19,\)", lambda: PBHS(X, y[:19], [good]))
-    refused(ValueError, "need the inputs X", lambda: fuse([LinearRegression()], space="y"))
+    refused(ValueError, "need inputs X", lambda: fuse([LinearRegression()], space="y"))
     refused(ValueError, "are 20 rows", lambda: fuse([good, moment_forecast(y[1:], 1.0)], space="y"))
     refused(TypeError, "cannot serve as an expert", lambda: gather_predictions(["a model"], X))
 
 
 def test_warns_of_errors_far_below_what_an_expert_says():
     X, y = rows(40)
-    message = "the errors of expert 1 on these rows are 0.1 of the deviations"
+    message = "the errors of expert 1 on these rows are 0.1 of its stated standard deviations"
     with pytest.warns(UserWarning, match=message) as caught:
         PBHS(X, y, [moment_forecast(y + 0.2, 0.2), moment_forecast(y + 0.02, 0.2)])
     assert caught[0].filename == __file__, "it points at the caller"
@@ -86,7 +86,7 @@ def test_errors_of_regressors_name_the_expert():
         gather_experts([joined, LinearRegression()], X, y)
     with pytest.raises(ValueError, match=r"expert 2, a LinearRegression, does not predict these rows of 2 column\(s\)"):
         gather_experts([joined, joined, line], wide, y)
-    with pytest.raises(ValueError, match="expert 1, a LinearRegression, makes no errors"):
+    with pytest.raises(ValueError, match="expert 1, a LinearRegression, has no errors"):
         gather_experts([joined, line], X, torch.as_tensor(line.predict(X.numpy())))
     with pytest.raises(ValueError, match="expert 1, a LinearRegression, does not predict"):
         scale_regressors([line, LinearRegression()], X, y)

@@ -111,13 +111,13 @@ def test_bad_regressors_and_rows():
     X, y = rows(40, 7)
     good, exact = line(X[:20], y[:20]), KNeighborsRegressor(1).fit(X.numpy(), y.numpy())
     for call, error, message in [
-        (lambda: scale_regressors([good, "model"], X, y), TypeError, "expert 1, a str, is no regressor"),
+        (lambda: scale_regressors([good, "model"], X, y), TypeError, "expert 1, a str, is not a regressor"),
         (lambda: scale_regressors([good], X[:4], y[:4]), ValueError, "too few to learn the scale"),
         (lambda: scale_regressors([good], X, y[:39]), ValueError, r"shape \(40,\) as the inputs, got \(39,\)"),
         (lambda: scale_regressors([], X, y), ValueError, "at least one regressor"),
         (lambda: cross_fit([good], X, y, torch.zeros(40)), ValueError, "at least two values"),
         (lambda: fuse([good], space="y", X=X), TypeError, "scale_regressors"),
-        (lambda: scale_regressors([exact], X, y), ValueError, "expert 0, a KNeighborsRegressor, makes no errors"),
+        (lambda: scale_regressors([exact], X, y), ValueError, "expert 0, a KNeighborsRegressor, has no errors"),
     ]:
         with pytest.raises(error, match=message):
             call()

@@ -29,7 +29,7 @@ def run(X, y, prior=None, *, evaluations=20, search=DRAWS):
 def test_what_does_not_fit_into_memory_is_refused_before_it_is_tried():
     X = torch.zeros(100_000, 1, dtype=torch.float64)
     with pytest.raises(
-        MemoryError, match=r"a likelihood of 100000 rows takes about 894.1 GiB and 14.9 GiB are available"
+        MemoryError, match=r"a likelihood of 100000 rows takes about 894.1 GiB, but only 14.9 GiB are available"
     ) as reported:
         check_matrix_memory(X, available=16 * 10**9)
     most = int(str(reported.value).split("use at most ")[1].split()[0])
@@ -140,7 +140,7 @@ def test_units_and_origins_do_not_matter(origin, unit, level, scale):
 
 def test_priors_that_do_not_fit():
     X, y = line()
-    with pytest.raises(ValueError, match=r"the prior is over 2 input\(s\), the data have 1"):
+    with pytest.raises(ValueError, match=r"the prior is over 2 input\(s\), but the data have 1"):
         RegressionProblem(X, y, prior_of(2, 2))
     for value in [float("nan"), float("inf")]:
         with pytest.raises(ValueError, match="the prior mean of the targets must be finite"):

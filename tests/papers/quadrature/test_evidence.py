@@ -255,7 +255,7 @@ def test_the_evidence_is_that_of_the_parts_before_one_that_fails(monkeypatch):
     """The first part beside brute force; the posterior probabilities are those given one component."""
     problem = problem_of(2, noise=0.5)
     monkeypatch.setattr("gp_ensembles.papers.quadrature.evidence.draw_round", forced({2}))
-    with pytest.warns(UserWarning, match="the evidence is without 2 components") as warned:
+    with pytest.warns(UserWarning, match="the evidence omits 2 components") as warned:
         found = run(problem)
     assert len(warned) == 1
     assert str(warned[0].message) == found.doubt
@@ -270,7 +270,7 @@ def test_the_evidence_is_that_of_the_parts_before_one_that_fails(monkeypatch):
     largest = max(largest, float(found.state.evaluations.log_likelihood.max()))
     assert found.evidence.log_rest == pytest.approx(largest + math.log(0.5))
     share = 1.0 / (1.0 + math.exp(found.log_evidence - found.evidence.log_rest))
-    assert f"may have up to {share:.0%} of it" in found.doubt
+    assert f"may hold up to {share:.0%} of it" in found.doubt
     assert bool(found.predict(problem.X[:3]).mean.isfinite().all())
 
 

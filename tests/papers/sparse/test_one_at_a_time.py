@@ -360,8 +360,8 @@ def test_duplicates_are_one_row_each_and_all_rows_are_enough():
 
 def test_bad_input():
     for settings, message in [
-        ({"start": 0}, "a first knot"),
-        ({"start": 9, "max_knots": 8}, "no more than 8"),
+        ({"start": 0}, "between 1 and"),
+        ({"start": 9, "max_knots": 8}, "between 1 and 8, got 9"),
         ({"start": torch.zeros(2, 3, dtype=torch.float64)}, "knots must be"),
     ]:
         with pytest.raises(ValueError, match=message):

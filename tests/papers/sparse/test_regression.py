@@ -265,9 +265,9 @@ def test_what_moves_is_chosen(model):
     model.mean_module.requires_grad_(False)
     names = {name for name, _ in model.named_parameters()}
     assert moved() == names - {"knots", "mean_module.raw_constant"}
-    with pytest.raises(ValueError, match="nothing is to move"):
+    with pytest.raises(ValueError, match="nothing to optimize"):
         fit_sparse(model, hyperparameters=False)
-    with pytest.raises(ValueError, match="nothing is to move"):
+    with pytest.raises(ValueError, match="nothing to optimize"):
         Coordinates(model.requires_grad_(False))
 
 

@@ -282,7 +282,7 @@ def test_what_cannot_be_learned_is_said():
     with pytest.warns(UserWarning, match="least noise variance"):
         greedy(X, 1e-6 * y, max_knots=6)
     strategy = GreedyBlocks(max_knots=6, subset_size=0, polish_iterations=20)
-    with pytest.warns(UserWarning, match="ended ten thousand times off the start"):
+    with pytest.warns(UserWarning, match="ended a factor of 10000 from the start"):
         select(X, 1e6 * y, strategy, *isotropic(0.7, 1.0, 0.1))
 
 
