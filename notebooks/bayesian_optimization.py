@@ -16,8 +16,8 @@
 # %% [markdown]
 # # Bayesian optimization with an ensemble
 #
-# Where BoTorch takes a `SingleTaskGP`, it can take an `ExactEnsembleModel`, here of several kernels, weighed
-# by their evidence. This notebook swaps one for the other, optimizes by expected improvement, and looks at the weights.
+# An `ExactEnsembleModel` can replace a BoTorch `SingleTaskGP`; here it has several kernels, weighted by their
+# evidence. This notebook swaps one for the other, optimizes by expected improvement, and looks at the weights.
 
 # %%
 # %matplotlib inline
@@ -36,7 +36,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from gp_ensembles import plots
 from gp_ensembles.bo import ExactEnsembleModel
 
-# the models are made of small matrices: two threads are often slower than one
+# the models work on small matrices: two threads are often slower than one
 torch.set_num_threads(1)
 torch.manual_seed(0)
 bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
@@ -44,8 +44,8 @@ bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 # %% [markdown]
 # ## One line changes
 #
-# Branin's function, turned over and on the unit square: its maximum is -0.398, in three places. Both models are
-# fitted to the same twelve points and asked about two hundred others.
+# Branin's function, negated and scaled to the unit square: its maximum is -0.398, at three points. Both models are
+# fitted to the same twelve points and evaluated at about two hundred others.
 
 # %%
 function = Branin(negate=True)
@@ -88,10 +88,10 @@ print(
 # %% [markdown]
 # ## Expected improvement, averaged over members
 #
-# The posterior is a mixture. An acquisition function that is an expectation is the weighted mean of the experts' own.
-# With `members=10` the model is ten processes of equal weight, each kernel in proportion to its own, over which
-# BoTorch averages: no mixture is mistaken for one normal distribution. Each step fits the hyperparameters again and
-# notes the weights.
+# The posterior is a mixture. If an acquisition function is an expectation, its value is the weighted mean over the
+# experts. With `members=10` the model consists of ten processes of equal weight, where each kernel appears in
+# proportion to its weight, and BoTorch averages over them: the mixture is never approximated by a single normal
+# distribution. Each step refits the hyperparameters and records the weights.
 
 # %%
 weights = []
@@ -115,8 +115,8 @@ print(f"optimum: {function.optimal_value:.3f}")
 plots.plot_weights(torch.stack(weights, dim=-1), names, first_row=12)
 
 # %% [markdown]
-# One more observation needs no new fit: `condition_on_observations` learns it, weights included, and leaves the model
-# that it came from as it was. Beyond a thousand observations, take an `EnsembleModel`, which learns each at the same
+# One more observation needs no refit: `condition_on_observations` learns it, weights included, and leaves the original
+# model unchanged. Beyond a thousand observations, use an `EnsembleModel`, which learns each observation at the same
 # cost.
 
 # %%
@@ -124,5 +124,5 @@ more = model.condition_on_observations(X[-1:], Y[-1:])
 model.log_weights.exp(), more.log_weights.exp()
 
 # %% [markdown]
-# [An optimum that moves](moving_optimum.ipynb) needs experts that forget. Many runs, other problems and single
-# Gaussian processes for comparison, in one table with intervals: `python -m studies optimization regret --trials 5`.
+# [A moving optimum](moving_optimum.ipynb) needs experts that forget. For many runs, other problems and single
+# Gaussian processes as baselines, in one table with intervals: `python -m studies optimization regret --trials 5`.

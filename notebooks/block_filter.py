@@ -14,10 +14,10 @@
 # ---
 
 # %% [markdown]
-# # The block filter against row by row
+# # Block filter and row-by-row recursion
 #
-# A block of rows by products of matrices gives the numbers of the textbook's recursion to the last digits, and takes
-# a small part of its time. Below, the largest difference of any one-step mean, and the time of a row.
+# Processing a block of rows with matrix products gives the results of the textbook recursion to the last digits, in
+# a small fraction of the time. Below, the largest difference of any one-step mean, and the time per row.
 
 # %%
 # %matplotlib inline

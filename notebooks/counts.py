@@ -16,7 +16,7 @@
 # %% [markdown]
 # # Counts
 #
-# Visitors of each hour are whole numbers, few at night and many at noon: the prediction is a distribution over 0, 1,
+# Hourly visitor numbers are counts, low at night and high at noon: the prediction is a distribution over 0, 1,
 # 2, ..., whose spread grows with its mean.
 
 # %%

@@ -16,8 +16,8 @@
 # %% [markdown]
 # # Dates and categories in a data frame
 #
-# A data frame goes in as it is, with dates, text and holes, and the model says what it made of each column. The
-# picture shows two days that it had not seen, in the units of the table.
+# A data frame can be passed as it is, with dates, text and missing values, and the model reports how it encoded each
+# column. The picture shows two days of unseen data, in the units of the table.
 
 # %%
 # %matplotlib inline

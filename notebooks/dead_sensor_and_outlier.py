@@ -16,8 +16,8 @@
 # %% [markdown]
 # # A dead sensor and an outlier
 #
-# One target is a thousand times too large and one input gets stuck: the outlier teaches nothing, and the health
-# report says that inputs have left their range. Compare an ensemble that takes every target at its word.
+# One target is a thousand times too large and one input gets stuck: the model does not learn the outlier, and its
+# health report says that inputs are out of range. For comparison, an ensemble that trusts every target.
 
 # %%
 # %matplotlib inline
@@ -33,9 +33,9 @@ generator = torch.Generator().manual_seed(0)
 X = torch.rand(500, 2, generator=generator, dtype=torch.float64)
 truth = (6 * X[:, 0]).sin() + X[:, 1]
 y = truth + 0.1 * torch.randn(500, generator=generator, dtype=torch.float64)
-# a slip of the decimal point
+# a misplaced decimal point
 y[300] = 1000.0
-# the second sensor died: it reads 8 from then on
+# the second sensor failed: it reads 8 from then on
 X[400:, 1] = 8.0
 
 base = replace(

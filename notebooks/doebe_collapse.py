@@ -14,11 +14,12 @@
 # ---
 
 # %% [markdown]
-# # A paper in code: why an average collapses, and E-DOEBE
+# # A paper in code: why an average collapses, and how E-DOEBE prevents it
 #
-# Experiment 2 of Waxman and Djurić (2024) in small: a static and a dynamic expert, a stream that is static and then
-# drifts. Averaged by Bayes' rule, with weights below 1e-16 set to zero as the papers do, only the static expert is
-# left when the drift begins. E-DOEBE lets each expert hand a little weight to its counterpart at every row.
+# A small version of experiment 2 of Waxman and Djurić (2024): a static and a dynamic expert, and a stream that is
+# first static and then drifts. If they are averaged by Bayes' rule, with weights below 1e-16 set to zero as in the
+# papers, only the static expert is left when the drift begins. E-DOEBE lets each expert pass a little weight to its
+# counterpart at every row.
 
 # %%
 # %matplotlib inline
@@ -40,9 +41,9 @@ y = (4 * X[:, 0] + phase).sin() + noise
 # %% [markdown]
 # ## Two experts, three rules
 #
-# Both experts have the same Hilbert-space features (equation 21). The weights of the dynamic one take a random walk,
-# equation 26. `prune_below` is what both papers set to 1e-16; without it Bayes' rule keeps the lost expert at a log
-# weight of a few hundred nats below zero, from where it can return.
+# Both experts have the same Hilbert-space features (equation 21). The weights of the dynamic one follow a random walk,
+# equation 26. Both papers set `prune_below` to 1e-16. Without it, Bayes' rule keeps the losing expert at a log
+# weight of minus a few hundred nats, from which it can recover.
 
 # %%
 two = replace(
@@ -84,5 +85,5 @@ figure
 # %% [markdown]
 # ## At the paper's size
 #
-# `python -m studies doebe experiment-2` runs the paper's experiment, `table-2-changes` takes the code and the data
-# apart, and the page on the paper has every number beside the printed one.
+# `python -m studies doebe experiment-2` runs the paper's experiment, `table-2-changes` separates the effects of the
+# code and the data, and the page on the paper shows every number next to the printed one.

@@ -14,10 +14,10 @@
 # ---
 
 # %% [markdown]
-# # Handwritten digits, embedded
+# # Online embedding of handwritten digits
 #
-# Images arrive one after another, and each gets a place on a map of two coordinates as it comes, from an ensemble of
-# Gaussian-process latent variable models that learn online (IE-GPLVM, Lu et al. 2022). Principal components of all
+# Images arrive one at a time, and each gets a position on a two-dimensional map on arrival, from an ensemble of
+# Gaussian process latent variable models that learn online (IE-GPLVM, Lu et al. 2022). Principal components of all
 # images are shown for comparison.
 
 # %%
@@ -53,10 +53,10 @@ def draw(places, title):
 
 
 # %% [markdown]
-# 300 images of 8 x 8 pixels, shuffled. The first 100 are embedded together: places and two variances of each expert
-# are those of the largest posterior density. Then every row is placed where the Gaussian processes explain it best,
-# searched from where its three nearest neighbors lie, and learned at once. Pixels that are constant in the first
-# images say nothing; we leave them out.
+# 300 images of 8 x 8 pixels, shuffled. The first 100 are embedded together: positions and two variances of each expert
+# maximize the posterior density. Then every row is placed where the Gaussian processes explain it best, by a search
+# that starts from its three nearest neighbors, and learned at once. Pixels that are constant in the first
+# images carry no information; we leave them out.
 
 # %%
 digits = load_digits()
@@ -69,7 +69,7 @@ rows = rows[:, rows[:100].std(0) > 0]
 
 model = ie_gplvm(rows.shape[1], generator=torch.Generator().manual_seed(0))
 first = model.start(rows[:100])
-# 1 is the algorithm; blocks are faster, and lose little
+# 1 is the paper's algorithm; larger blocks are faster and lose little
 seen = model.update(rows[100:], block_size=50)
 weights, joint = model.log_weights, model.log_joint
 print(
@@ -84,10 +84,10 @@ print(f"best by weight: expert {int(weights.argmax())}")
 print(f"best_expert: {model.best_expert}")
 
 # %% [markdown]
-# Two experts are called the best, of different things. A weight asks how well the rows after the first 100 are
-# explained from where they were placed: expert 2 explains them best, and so many nats ahead that all the weight is its
-# own. The joint density takes all rows, the first 100 too, and asks also how probable the places are: those of experts
-# 0 and 1 lie nearer to the origin, which puts both ahead, all but level with each other.
+# Two experts are reported as best, by different criteria. A weight measures how well the rows after the first 100 are
+# explained from their positions: expert 2 explains them best, by so many nats that it has all the weight. The joint
+# density includes all rows, the first 100 too, and also how probable the positions are: those of experts 0 and 1 are
+# closer to the origin, which puts both ahead, nearly level with each other.
 #
 # For comparison, the principal components of all rows together.
 
@@ -96,9 +96,9 @@ flat = torch.tensor(PCA(2).fit_transform(rows.numpy()))
 draw(flat, "principal components of all rows")
 
 # %% [markdown]
-# Every expert has its own latent space. What the algorithm reports, `seen.embedding`, is the place in the space
-# of the expert that explains that row best (`seen.expert`). To compare rows, all of them should lie in one space:
-# that of `best_expert`, under which all rows so far and their places are the most probable.
+# Every expert has its own latent space. The algorithm's output, `seen.embedding`, is the position in the space
+# of the expert that explains that row best (`seen.expert`). To compare rows, put all of them in one space:
+# that of `best_expert`, under which all rows so far and their positions are the most probable.
 
 # %%
 places = torch.cat([first.by_expert, seen.by_expert], dim=1)[model.best_expert]

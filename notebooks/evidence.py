@@ -14,10 +14,10 @@
 # ---
 
 # %% [markdown]
-# # Evidence, a hill and a plain
+# # Local maxima and plateaus of the evidence
 #
-# The evidence of forty rows has a hill, a wave with little noise, and a plain, a slow line with much: a search that
-# starts on the plain may stay there. That is why ensembles fit from several starts.
+# The evidence of forty rows has a peak, a wave with little noise, and a plateau, a slow line with a lot of noise. A
+# search that starts on the plateau may stay there. That is why ensembles are fitted from several starting points.
 
 # %%
 # %matplotlib inline

@@ -16,8 +16,8 @@
 # %% [markdown]
 # # An external model: your own model as an expert
 #
-# A random forest that knows nothing of probabilities joins the ensemble as one more expert, and gets as much weight
-# as its predictions earn. The law has steps, which forests see and smooth bases do not.
+# A random forest that provides no probabilities joins the ensemble as another expert, and gets as much weight
+# as its predictions deserve. The true function has steps, which forests capture and smooth bases do not.
 
 # %%
 # %matplotlib inline

@@ -16,8 +16,8 @@
 # %% [markdown]
 # # Many series
 #
-# Forty meters share one model's hyperparameters, and each has its own weights, scales and intervals. All of them
-# are learned in one call for each batch of rows.
+# Forty meters share one model's hyperparameters, and each has its own weights, scales and intervals. One call learns
+# a batch of rows for all of them.
 
 # %%
 # %matplotlib inline

@@ -16,8 +16,8 @@
 # %% [markdown]
 # # Two days ahead
 #
-# The next 48 hours together: bands for each hour, and paths that say how hours hang together. From the paths comes
-# what no band says, such as the peak of the next day.
+# A joint forecast of the next 48 hours: bands for each hour, and sample paths that preserve the dependence between
+# hours. Paths answer questions that bands cannot, such as the peak of the next day.
 
 # %%
 # %matplotlib inline

@@ -14,10 +14,11 @@
 # ---
 
 # %% [markdown]
-# # Static, walking, window
+# # Static weights, random walk, sliding window
 #
-# Three memories of the same rows: a static expert averages all pasts, weights that walk follow the turning law, and
-# an exact process of the last sixty rows or more follows it at a distance. The law turns once around in 800 rows.
+# Three ways to remember the same rows: a static expert averages over the whole past, weights that follow a random walk
+# track the rotating function, and an exact process of the last sixty rows or more tracks it with a delay. The function
+# makes one full turn in 800 rows.
 
 # %%
 # %matplotlib inline

@@ -14,11 +14,11 @@
 # ---
 
 # %% [markdown]
-# # Fusion: stacking that depends on the input
+# # Fusion: input-dependent stacking
 #
-# Several models predict the same thing, and each is good somewhere. A fusion makes one predictive density of theirs,
-# with weights that depend on the input and are learned from rows whose targets are known. Rules with fixed weights
-# are shown for comparison.
+# Several models predict the same quantity, and each is good in a different region. Fusion combines them into one
+# predictive density, with weights that depend on the input and are learned from rows with known targets. Rules with
+# fixed weights are shown for comparison.
 
 # %%
 # %matplotlib inline
@@ -57,9 +57,9 @@ def noise(rows):
 # %% [markdown]
 # ## Two sensors
 #
-# One sensor is right up to 6 and drifts beyond, the other is right from 4 on; both have small variances everywhere. A
-# model was made of each, long ago. Any BoTorch or GPyTorch model can be an expert, an online ensemble, too, and so
-# can a table of means and deviations (`moment_forecast`).
+# One sensor is accurate up to 6 and drifts beyond, the other is accurate from 4 on; both report small variances
+# everywhere. A model was fitted to each of them long ago. Any BoTorch or GPyTorch model can be an expert, an online
+# ensemble can, too, and so can a table of means and standard deviations (`moment_forecast`).
 
 
 # %%
@@ -78,8 +78,8 @@ drifts = (lambda x: 0.5 * (x - 6.0).relu(), lambda x: -0.5 * (4.0 - x).relu())
 sensors = [sensor(uniform(80), drift) for drift in drifts]
 
 # %% [markdown]
-# The weights are learned from other rows than the experts were: a model that overfits looks good on its own rows.
-# There are 150 rows with known targets, and 500 to judge by. Predictions of the experts are computed once.
+# The weights are learned from different rows than the experts, because a model that overfits looks good on its own
+# rows. There are 150 rows with known targets, and 500 for evaluation. The experts' predictions are computed once.
 
 # %%
 X, test_X = uniform(150), uniform(500)
@@ -93,9 +93,9 @@ stacked = fit_fusion(BHS(X, y, experts, prior), generator=generator)
 product = fit_fusion(PBHS(X, y, experts, prior), generator=generator)
 
 # %% [markdown]
-# `BHS` is a mixture of the experts (linear pool), `PBHS` a normalized product of powers of them (log-linear pool); a
-# `FourierPrior` is the prior of the weights' logits, here a Gaussian process of length scale one in 30 random
-# frequencies. `fit_fusion` uses Laplace's approximation unless set otherwise.
+# `BHS` is a mixture of the experts (linear pool), `PBHS` a normalized product of powers of them (log-linear pool).
+# `FourierPrior` is the prior of the weights' logits, here a Gaussian process of length scale one with 30 random
+# frequencies. `fit_fusion` uses Laplace's approximation by default.
 #
 # What does the mixture look like? Bands hold 90 %.
 
@@ -133,9 +133,9 @@ def draw(fitted):
 draw(stacked)
 
 # %% [markdown]
-# In a linear pool even a tenth of the weight on an expert that is far off shows in the 90 % band. A product has one
-# hump, and its weights need not sum to one: where the errors of a sensor exceed its variance, its weight falls below
-# one, and the band widens.
+# In a linear pool even a weight of one tenth on an expert that is far off shows in the 90 % band. A product has a
+# single mode, and its weights need not sum to one: where the errors of a sensor exceed its variance, its weight falls
+# below one, and the band widens.
 
 # %%
 draw(product)
@@ -143,8 +143,8 @@ draw(product)
 # %% [markdown]
 # ## Rules with fixed weights
 #
-# Nothing has to be learned for a product of experts, and constant weights can be stacked. No constant weights are good
-# here. Products come in two kinds, of the densities of the function (`space="f"`) or of the target with its noise
+# A product of experts needs no learning, and constant weights can be stacked. No constant weights work well
+# here. There are two kinds of products: of the densities of the function (`space="f"`) or of the target with its noise
 # (`space="y"`).
 
 # %%
@@ -184,12 +184,12 @@ for left in range(0, 10, 2):
 plots.plot_calibration(pit)
 
 # %% [markdown]
-# Over all inputs nearly, at each of them not. The 90 % interval holds 89.6 %, but because errors make good for one
-# another: 71 % below 2, 99 % from 8 on. The histogram shows it: five of twenty bars are outside of the shade, one of
-# them barely, where one would be by chance; too few targets lie in the lowest tenth, too many at the top. Most of the
-# latter lie below 2, where the first sensor is a little low, and the weight left on the second, far below, opens the
-# band on the wrong side.
+# On average nearly, but not at each input. The 90 % interval holds 89.6 %, but only because errors cancel:
+# 71 % below 2, 99 % from 8 on. The histogram shows it: five of twenty bars are outside the shaded band, one of
+# them barely, where one would be expected by chance; too few targets lie in the lowest tenth, too many at the top. Most
+# of the latter lie below 2, where the first sensor is a little low, and the weight left on the second, far below,
+# widens the band on the wrong side.
 
 # %% [markdown]
-# Experts and weights [learned together](mixture_of_experts.ipynb). The paper's comparison of these models, with more
-# experts or more frequencies: `python -m studies fusion figure-3a`, in minutes with `--inference laplace`.
+# Next: experts and weights [learned jointly](mixture_of_experts.ipynb). To run the paper's comparison of these models,
+# with more experts or more frequencies: `python -m studies fusion figure-3a`, in minutes with `--inference laplace`.

@@ -16,8 +16,8 @@
 # %% [markdown]
 # # Gaps in targets and inputs
 #
-# Missing numbers are NaN, in targets and inputs alike: rows without a target are predicted and not learned, and where
-# an input is away the band becomes wide. A missing input is imputed by the best guess from its own past.
+# Missing values are NaN, in targets and inputs alike: rows without a target are predicted but not learned, and where
+# an input is missing the band widens. A missing input is imputed by a prediction from its own past.
 
 # %%
 # %matplotlib inline

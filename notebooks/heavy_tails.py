@@ -16,8 +16,9 @@
 # %% [markdown]
 # # Heavy tails and changing volatility
 #
-# Daily returns as those of a stock index, made up: the band follows calm and storm, since past errors say how large
-# the next one will be. Fixed normal noise would be too wide in the calm and too narrow in the storm.
+# On synthetic daily returns that resemble those of a stock index, the band adapts to calm and volatile periods, since
+# past errors predict the size of the next one. Fixed normal noise would be too wide in calm periods and too narrow in
+# volatile ones.
 
 # %%
 # %matplotlib inline

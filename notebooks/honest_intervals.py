@@ -16,8 +16,8 @@
 # %% [markdown]
 # # Intervals with guaranteed coverage
 #
-# The noise doubles half way, and still nine of ten targets lie in the 90 % interval: its ends learn from how often
-# they were missed. The mixture's own quantiles are shown for comparison.
+# The noise doubles halfway, and still nine of ten targets lie in the 90 % interval: its ends are adjusted by how often
+# targets missed them. The mixture's own quantiles are shown for comparison.
 
 # %%
 # %matplotlib inline

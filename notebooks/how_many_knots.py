@@ -16,9 +16,9 @@
 # %% [markdown]
 # # How many knots?
 #
-# A Gaussian process of N rows costs O(N³), and O(NK²) seen through K knots. How many are enough is answered from the
-# data: knots are added in blocks where they raise a lower bound of the log evidence most, until a block is not worth
-# its price. What comes out is a GPyTorch and BoTorch model.
+# A Gaussian process of N rows costs O(N³), or O(NK²) with K knots (inducing points). The data determine how many are
+# enough: knots are added in blocks where they raise a lower bound of the log evidence most, until a block is not worth
+# its cost. The result is a GPyTorch and BoTorch model.
 
 # %%
 # %matplotlib inline
@@ -33,8 +33,8 @@ from gp_ensembles.streaming.columns import Standardizer
 torch.set_num_threads(1)
 
 # %% [markdown]
-# Two interlocked bananas (the table travels with the package `river`); the label is taken as a number. For a CSV of
-# yours, `data.read_csv("DATA.csv", "y")` gives the same kind of table, and columns are best brought to one scale.
+# Two interlocked bananas (the data come with the package `river`); the label is treated as a number. For your own CSV
+# file, `data.read_csv("DATA.csv", "y")` gives the same kind of table; bring its columns to a common scale.
 
 # %%
 table = data.load("bananas")
@@ -45,7 +45,7 @@ X, labels = Standardizer.fit(table.X[train], table.y[train]).transform(
     table.X[train], table.y[train]
 )
 
-# a knot more is not worth its price below two nats a block
+# stop when a block gains less than two nats
 strategy = GreedyBlocks(max_knots=80, tolerance=2.0)
 kernel = ScaleKernel(RBFKernel(ard_num_dims=2))
 found = select_knots(
@@ -57,9 +57,9 @@ for step in found.history:
     print(f"{step.action:8} {step.num_knots:4} knots  {bounds}")
 
 # %% [markdown]
-# The dashes are the upper bound of the log evidence with the hyperparameters of that step. These change from step to
-# step, so the bound rises and falls, and only its last value is about the model that was found. What is left open at a
-# step is the gap between the two lines, which closes from about 100 nats to 60.
+# The dashed line is the upper bound of the log evidence with the hyperparameters of that step. These change from step
+# to step, so the bound rises and falls, and only its last value is about the final model. The uncertainty at a
+# step is the gap between the two lines, which shrinks from about 100 nats to 60.
 
 # %%
 figure, (axis,) = new_figure(1, 1, 9.0, 4.2)
@@ -87,8 +87,8 @@ figure
 # %% [markdown]
 # ## The default
 #
-# Without a strategy the answer is "all of them" where that can be had: up to some thousand rows the exact process is
-# no dearer, and a better fit. `predict` gives distributions of targets.
+# Without a strategy all rows become knots where that is affordable: up to a few thousand rows the exact process costs
+# no more and fits better. `predict` gives distributions of targets.
 
 # %%
 exact = select_knots(X, labels, generator=torch.Generator().manual_seed(0))
@@ -99,4 +99,4 @@ print(
 )
 
 # %% [markdown]
-# The paper's models compared with the default, on five splits: `python -m studies knots boston --data FOLDER`.
+# To compare the paper's models with the default on five splits: `python -m studies knots boston --data FOLDER`.

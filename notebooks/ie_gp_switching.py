@@ -14,10 +14,10 @@
 # ---
 
 # %% [markdown]
-# # A paper in code: IE-GP that switches, and its regret
+# # A paper in code: IE-GP with switching, and its regret
 #
-# Lu, Karanikolas and Giannakis (2022) weigh Gaussian processes of different kernels row by row. IE-GP follows the
-# best kernel, and SIE-GP a kernel that changes: the weights pass through a Markov chain before each row. Lemma 2
+# Lu, Karanikolas and Giannakis (2022) weight Gaussian processes with different kernels row by row. IE-GP follows the
+# best kernel, SIE-GP a kernel that changes: the weights pass through a Markov chain before each row. Lemma 2
 # bounds what SIE-GP can lose to the best sequence of kernels in hindsight.
 
 # %%
@@ -78,14 +78,15 @@ for name, ensemble in ensembles.items():
     print(f"{name}: {runs[name].log_prob.mean():.2f} nats per row")
 
 # %% [markdown]
-# Switching alone is not enough here. An expert learns all rows, so at the turn the slow one has learned half a stream
-# that is not its own and is sure of it; the paper's theorem 2 overlooks this. In DSIE-GP the experts forget, too.
+# Switching alone is not enough here. Every expert learns all rows, so at the change the slow one has learned half a
+# stream that does not fit it, and is confident in it; the paper's theorem 2 overlooks this. In DSIE-GP the experts
+# forget, too.
 
 # %% [markdown]
 # ## Regret to the best sequence, and its bound
 #
-# Both rules weigh the experts that forget. The competitor uses the first kernel up to the turn and the second one
-# after it. The bound is that of lemma 2 with the term that the printed one lacks, $S \log(M - 1)$; it is zero for two
+# Both rules weight the experts that forget. The comparator uses the first kernel up to the change and the second one
+# after it. The bound is that of lemma 2 with the term missing in print, $S \log(M - 1)$; it is zero for two
 # experts.
 
 # %%
@@ -121,5 +122,5 @@ figure.legend(loc="outside lower center", ncols=6, frameon=False, fontsize=9)
 figure
 
 # %% [markdown]
-# The page on regret takes every lemma and theorem of the paper to its worst case: `python -m studies ie-gp lemma-2`,
+# The page on regret runs the worst case of every lemma and theorem of the paper: `python -m studies ie-gp lemma-2`,
 # and likewise `lemma-1`, `theorem-1`, `theorem-2`, `figure-10` and `figure-11`.

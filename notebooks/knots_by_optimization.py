@@ -16,8 +16,8 @@
 # %% [markdown]
 # # Knots by optimization
 #
-# Where knots are scarce, moving them pays. One knot at a time is proposed and moved with the hyperparameters, or all
-# of a given number move at once. Rows that are added for the largest gains, and stay rows, are shown for comparison.
+# With few knots, optimizing their positions pays off. One knot at a time is proposed and optimized together with the
+# hyperparameters, or all of a given number at once. For comparison, rows that are added greedily and not moved.
 
 # %%
 # %matplotlib inline
@@ -44,9 +44,9 @@ generator = torch.Generator().manual_seed(2)
 # %% [markdown]
 # ## One knot
 #
-# Seven knots are too few for this function. A row is proposed for an eighth, here the first that is drawn, then the new
-# knot and the hyperparameters move together: the knot goes to the right, where the fit had missed a hill, and less of
-# what was taken for noise remains.
+# Seven knots are too few for this function. A row is proposed as the eighth, here simply the first one drawn. Then the
+# new knot and the hyperparameters are optimized together: the knot moves right, where the fit had missed a peak, and
+# less variation is mistaken for noise.
 
 # %%
 x = 10.0 * torch.rand(120, generator=generator, dtype=torch.float64).sort().values
@@ -57,7 +57,7 @@ y = y + 0.15 * torch.randn(120, generator=generator, dtype=torch.float64)
 model = SparseGP(
     X, y, kmeans_knots(X, 7, generator=generator), ScaleKernel(RBFKernel())
 )
-# fits hyperparameters; the knots stay
+# fits hyperparameters; the knots stay fixed
 fit_sparse(model)
 
 proposed, _ = RandomSubset(1).propose(model, generator=generator)
@@ -98,7 +98,7 @@ figure
 # %% [markdown]
 # ## Twelve knots, three ways
 #
-# The rows are two interlocked bananas, their label taken as a number; scores are those of 5 100 hidden rows.
+# The rows are two interlocked bananas, with the label treated as a number; scores are those of 5 100 held-out rows.
 
 # %%
 table = data.load("bananas")
@@ -150,5 +150,5 @@ figure
 
 # %% [markdown]
 # The paper's algorithm adds one knot at a time (`OneAtATime`, with `RandomSubset` or `BayesianOptimization` as its
-# proposal) and ends at the first that brings nothing; `stop_reason` says why. Knots chosen in blocks, and
-# how many of them: [how many knots](how_many_knots.ipynb).
+# proposal) and stops at the first that does not help; `stop_reason` says why. For knots chosen in blocks, and
+# how many of them are needed, see [how many knots](how_many_knots.ipynb).

@@ -16,9 +16,9 @@
 # %% [markdown]
 # # Marginalized spectra
 #
-# Which kernel has a series? The question is not answered but integrated out: all mixtures of one or two spectral
-# components, each weighed by how well it explains ten years of airline passengers. What comes out is a forecast
-# of the last year and a picture of the spectra that the rows leave possible.
+# Instead of choosing a kernel for a series, we integrate over kernels: all mixtures of one or two spectral
+# components, each weighted by how well it explains ten years of airline passengers. The result is a forecast
+# of the last year and a picture of the spectra that are compatible with the data.
 
 # %%
 # %matplotlib inline
@@ -40,12 +40,12 @@ from gp_ensembles.plots.canvas import (
     new_figure,
 )
 
-# matrices this small are fastest with one
+# matrices this small are fastest with one thread
 torch.set_num_threads(1)
 
 # %% [markdown]
-# Passengers by quarter, in logarithms, so that seasons do not grow with the level. The time is the only input. The
-# last year is hidden: gaps between rows are easy, a year ahead is not.
+# Quarterly passengers, in logarithms, so that seasons do not grow with the level. Time is the only input. The
+# last year is held out: filling gaps between rows is easy, a year ahead is not.
 
 # %%
 monthly = airline_passengers().y
@@ -66,7 +66,7 @@ for n, (p, sd) in enumerate(
     print(f"{n} component(s): {p:.3f} ± {sd:.3f}")
 
 # %% [markdown]
-# The band holds 90 %, with what the rows leave open of the kernel in it.
+# The band holds 90 %, including the uncertainty about the kernel.
 
 # %%
 grid = torch.linspace(1950, 1961, 300, dtype=torch.float64).unsqueeze(-1)
@@ -90,7 +90,7 @@ axis.legend(frameon=False, fontsize=9, ncols=4)
 figure
 
 # %% [markdown]
-# One RBF kernel, fitted to the same rows, does not know of seasons. Below, errors of the hidden quarters.
+# One RBF kernel, fitted to the same rows, cannot represent seasons. Below, errors of the held-out quarters.
 
 # %%
 process = SingleTaskGP(
@@ -110,14 +110,14 @@ for name, model in {
 
 # %% [markdown]
 # Frequencies are in cycles per year, so a season is a peak at one; the peak at zero is the trend. A third component
-# would find what the season has besides its first wave: it errs less, and takes three times as long.
+# would capture the season beyond its first harmonic: its error is lower, and it takes three times as long.
 
 # %%
 rows, log_weights = found.top()
 mixtures = found.hyperparameters(rows).mixtures
 figure, (axis,) = new_figure(1, 1, 9.0, 3.6)
 frequency = torch.linspace(0.0, 2.0, 2000, dtype=torch.float64)
-# the heavier a kernel, the more opaque its spectrum; the heaviest is on top
+# the larger a kernel's weight, the more opaque its spectrum; the largest is on top
 opacity = (log_weights - log_weights.max()).exp().clamp(min=0.04)
 for k in log_weights.argsort()[-30:].tolist():
     there = mixtures.weights[k] > 0

@@ -17,7 +17,8 @@
 # # Mixtures of Gaussian process experts
 #
 # Targets come from two branches, one of which fades. A mixture learns two experts and the weights between them from
-# the same rows; no single normal density can follow both branches, so a product of experts and a single process cannot.
+# the same rows. No single normal density can follow both branches, so neither a product of experts nor a single process
+# can.
 
 # %%
 # %matplotlib inline
@@ -71,7 +72,7 @@ def describe(name, fitted):
 # %% [markdown]
 # ## Three models
 #
-# `MoGPE` is a mixture, `PoGPE` a product, `HetGP` a single process; the noise of all depends on the input.
+# `MoGPE` is a mixture, `PoGPE` a product, `HetGP` a single process; in all of them the noise depends on the input.
 
 # %%
 X, y = branches(250)
@@ -100,7 +101,7 @@ for name, fitted in fits.items():
 grid = torch.linspace(-1.0, 1.0, 101, dtype=torch.float64).unsqueeze(-1)
 targets = torch.linspace(-1.5, 1.6, 100, dtype=torch.float64)
 mixture = fits["MoGPE"]
-# of one mode, where an expert is the same in all draws
+# of a single mode, where an expert is the same in all draws
 parts = mixture.model.components(mixture.theta, grid)
 low, middle, high = parts.mean.quantile(
     torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64), 0
@@ -135,10 +136,10 @@ figure
 # %% [markdown]
 # ## Beyond one mode
 #
-# Laplace's approximation knows one mode. A mixture has many, and no sampler moves between them. `HMC` runs many
-# chains at once from modes found beforehand, weighs the chains by how they predict left-out rows (PSIS-LOO and
-# stacking), and reports quantities that no permutation of the experts changes. That is no proof of convergence: read
-# the cautions, and judge by rows held out, as here, where Laplace's approximation does as well.
+# Laplace's approximation covers one mode. A mixture has many, and no sampler moves between them. `HMC` runs many
+# chains at once from modes found beforehand, weights the chains by how well they predict left-out rows (PSIS-LOO and
+# stacking), and reports quantities that do not depend on the order of the experts. This does not prove convergence:
+# read the warnings, and judge by held-out rows, as here, where Laplace's approximation does as well.
 
 # %%
 inference = HMC(num_chains=3, settings=HMCSettings(num_draws=30, num_warmup=30))
@@ -150,5 +151,5 @@ for line in sampled.report.summary().splitlines():
 describe("MoGPE, chains", sampled)
 
 # %% [markdown]
-# `sampled.sample_more(60)` goes on from there, `sampled.save("fusion.npz")` writes the draws and the chains' state,
-# and `FittedFusion.load("fusion.npz", model)` reads them for the same model.
+# `sampled.sample_more(60)` continues from there, `sampled.save("fusion.npz")` writes the draws and the chains' state,
+# and `FittedFusion.load("fusion.npz", model)` loads them for the same model.

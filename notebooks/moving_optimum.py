@@ -14,10 +14,10 @@
 # ---
 
 # %% [markdown]
-# # An optimum that moves
+# # A moving optimum
 #
-# A bump goes around in a circle, and Thompson sampling with the time as one more input goes after it. It does not know
-# how fast the objective moves: the length scale of time is learned with the others.
+# A bump moves in a circle, and Thompson sampling with time as an additional input follows it. The speed of the
+# objective is unknown: the length scale of time is learned with the others.
 
 # %%
 # %matplotlib inline

@@ -17,8 +17,8 @@
 # # Quick start
 #
 # A stream arrives row by row. At every row an ensemble of Bayesian basis expansions predicts the target before it is
-# seen, says how sure it is, learns the target, and re-weighs its experts. This notebook does that on a real stream
-# and on one whose truth is known. It runs in seconds on one thread.
+# revealed, quantifies its uncertainty, learns the target, and reweights its experts. This notebook does that on a real
+# stream and on a synthetic one with known truth. It runs in seconds on one thread.
 
 # %%
 # %matplotlib inline
@@ -35,14 +35,14 @@ from gp_ensembles.ensembles.bases import (
     RadialBasis,
 )
 
-# the models are made of small matrices: two threads are often slower than one
+# the models work on small matrices: two threads are often slower than one
 torch.set_num_threads(1)
 
 # %% [markdown]
 # ## A real stream
 #
-# A president's daily approval, from five pollsters' figures (the table travels with the package `river`). Yesterday's
-# value is known when today's is asked for, so it may be an input too; without it "the same as yesterday" is hard to
+# A president's daily approval, from five pollsters' figures (the data come with the package `river`). Yesterday's
+# value is known when today's is predicted, so it may be an input, too; without it "the same as yesterday" is hard to
 # beat.
 
 # %%
@@ -52,8 +52,8 @@ names = (*table.feature_names, "yesterday")
 X.shape, names
 
 # %% [markdown]
-# The first 200 rows set scales and hyperparameters. The record `e_doebe` makes static experts and counterparts whose
-# weights walk at random; each pair exchanges weight as the stream moves.
+# The first 200 rows set scales and hyperparameters. The preset `e_doebe` pairs static experts with counterparts whose
+# weights follow a random walk; each pair exchanges weight as the stream changes.
 
 # %%
 bases = (LinearBasis(), HilbertBasis(), FourierBasis(), RadialBasis())
@@ -64,8 +64,8 @@ len(model.names), model.names[:3]
 # %% [markdown]
 # ## Predict, then learn
 #
-# `observe` predicts each row before it learns it. It takes any number of rows: one call with 800 rows gives the
-# numbers of 800 calls with one.
+# `observe` predicts each row before it learns it. It accepts any number of rows: one call with 800 rows gives the
+# same results as 800 calls with one.
 
 # %%
 X_later, y_later = X[200:], y[200:]
@@ -94,13 +94,13 @@ plots.plot_bands(
 plots.plot_weights(predictions.log_weights, model.names, first_row=200)
 
 # %% [markdown]
-# Are the uncertainties calibrated? Where a target falls in its predictive distribution should be uniform.
+# Are the uncertainties calibrated? If so, the position of a target in its predictive distribution is uniform.
 
 # %%
 plots.plot_calibration(predictions.distribution.cdf(y_later))
 
 # %% [markdown]
-# ## Ahead, without learning
+# ## Predict without learning
 #
 # `predict` gives the whole mixture: mean, standard deviation, quantiles, densities, samples.
 
@@ -114,10 +114,10 @@ ahead = model.predict(X[-3:])
 )
 
 # %% [markdown]
-# ## Keep it
+# ## Save and load
 #
-# A file holds everything: rows kept, scales, hyperparameters, posteriors, weights. It loads as data; nothing in it is
-# run.
+# A file holds everything: stored rows, scales, hyperparameters, posteriors, weights. It is loaded as data; no code in
+# it is run.
 
 # %%
 import tempfile
@@ -129,9 +129,9 @@ with tempfile.TemporaryDirectory() as folder:
 torch.equal(again.predict(X[-3:]).mean, ahead.mean)
 
 # %% [markdown]
-# ## When the world changes
+# ## Drift, jumps and gaps
 #
-# A sensor whose gain drifts, whose offset jumps at row 900, and whose reference is silent from row 1200 to 1280.
+# A sensor whose gain drifts, whose offset jumps at row 900, and whose reference is missing from row 1200 to 1280.
 # Missing targets are NaN: they are predicted and not learned.
 
 # %%
@@ -156,5 +156,5 @@ plots.plot_score(
 )
 
 # %% [markdown]
-# The same from a shell, on a CSV of yours: `gp-ensembles stream DATA.csv --target y --out out/run`. The README lists
+# The same from a shell, on your own CSV file: `gp-ensembles stream DATA.csv --target y --out out/run`. The README lists
 # the other interfaces: scikit-learn, river, pure functions with gradients.

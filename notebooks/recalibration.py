@@ -17,7 +17,7 @@
 # # Recalibration
 #
 # Errors with a narrow peak and heavy tails do not fit normal densities: recalibration learns their shape from where
-# past targets fell. Even bars mean that the predictive distributions say the truth.
+# past targets fell. If the bars are level, the predictive distributions are calibrated.
 
 # %%
 # %matplotlib inline

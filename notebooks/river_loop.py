@@ -16,8 +16,8 @@
 # %% [markdown]
 # # river
 #
-# In river's loop, a prediction and then a lesson for each row, the ensemble stands where any regressor of river
-# stands: here compared with a linear one, on the approval of a president.
+# In river's loop, which predicts and then learns each row, the ensemble can replace any of river's regressors. Here it
+# is compared with a linear one on the approval of a president.
 
 # %%
 # %matplotlib inline

@@ -16,8 +16,8 @@
 # %% [markdown]
 # # scikit-learn
 #
-# `OnlineRegressor` is a regressor as any other: it is cross-validated here with two of scikit-learn's own, on a
-# table in no order. Unlike those it also says how sure it is.
+# `OnlineRegressor` works like any other regressor: here it is cross-validated together with two of scikit-learn's own,
+# on a table without time order. Unlike those, it also quantifies its uncertainty.
 
 # %%
 # %matplotlib inline

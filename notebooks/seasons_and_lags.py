@@ -16,8 +16,8 @@
 # %% [markdown]
 # # Seasons and lags
 #
-# Past targets are inputs, too: with yesterday's hour next to the last one, a daily wave that no input explains is
-# predicted well. Without them the ensemble has nothing to go by but the mean.
+# Past targets can be inputs, too: with the last hour and the same hour of yesterday, a daily cycle that no input
+# explains is predicted well. Without them the ensemble can only predict the mean.
 
 # %%
 # %matplotlib inline

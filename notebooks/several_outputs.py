@@ -16,7 +16,7 @@
 # %% [markdown]
 # # Several outputs
 #
-# Three torques of a made-up robot arm are learned together, for little more than the price of one, and a missing
+# Three torques of a simulated robot arm are learned together, for little more than the cost of one, and a missing
 # torque does not stop the others. Each is in its own unit.
 
 # %%

@@ -16,8 +16,9 @@
 # %% [markdown]
 # # Thompson sampling
 #
-# Functions drawn from the posterior agree where data are and differ where none are: each one's maximum is where one
-# would look next. Of several kernels a draw takes one by its weight, then a function of that process.
+# Functions drawn from the posterior agree where there are data and differ where there are none: the maximum of each is
+# the next point to evaluate. With several kernels, a draw first picks a kernel by its weight, then a function from
+# that process.
 
 # %%
 # %matplotlib inline

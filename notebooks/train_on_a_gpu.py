@@ -16,9 +16,9 @@
 # %% [markdown]
 # # Train on a GPU, or without one
 #
-# A large ensemble, `wide`, goes through a table in calls of a thousand rows, with a file to go on from after each.
-# On a GPU all 2 016 experts run, and a block of rows is recorded once as a CUDA graph and replayed. Without a GPU
-# the same code runs on the processor, with fewer experts.
+# A large ensemble, `wide`, learns a table in calls of a thousand rows and saves a file to resume from after each.
+# On a GPU all 2 016 experts run, and the computation for a block of rows is recorded once as a CUDA graph and replayed.
+# Without a GPU the same code runs on the CPU, with fewer experts.
 
 # %%
 # %matplotlib inline
@@ -57,8 +57,8 @@ y = (6 * X[:, 0] + 4 * turn).sin() + X[:, 1] * X[:, 2]
 y = y + 0.1 * torch.randn(num_rows, generator=generator, dtype=torch.float64)
 
 # %% [markdown]
-# Rows may come from any device; scales, states and predictions are kept where the model is. Double precision is the
-# default, and a GPU for data centers is as fast in it.
+# Rows may come from any device; scales, states and predictions stay on the device of the model. Double precision is the
+# default, and data center GPUs are as fast in it.
 
 # %%
 config = gpe.StreamConfig(wide, warmup=500, device=device)
@@ -92,4 +92,4 @@ figure
 #     --device cuda --checkpoint_seconds 60 --out out/wide
 # ```
 #
-# Several GPUs share many series by `torchrun`: `examples/series_on_devices.py`.
+# To distribute many series over several GPUs by `torchrun`: `examples/series_on_devices.py`.

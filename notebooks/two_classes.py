@@ -16,8 +16,8 @@
 # %% [markdown]
 # # Two classes
 #
-# Two moons, a point at a time: the ensemble says a probability for each point before it learns its class, and knows
-# where it does not know. The background is what it would say after 600 points.
+# Two moons, one point at a time: the ensemble predicts a probability for each point before it learns its class, and
+# is uncertain where it has no data. The background shows its prediction after 600 points.
 
 # %%
 # %matplotlib inline

@@ -16,9 +16,9 @@
 # %% [markdown]
 # # Irregular time
 #
-# Where rows are not one step apart, the time since the row before goes in, and after a long silence the band is as
-# wide as the walk of the weights says. The second model takes all rows as one step apart and is too sure behind the
-# gaps.
+# Where rows are not one step apart, pass the time since the previous row; after a long gap the band is then as
+# wide as the random walk of the weights implies. The second model treats all rows as one step apart and is
+# overconfident after the gaps.
 
 # %%
 # %matplotlib inline
@@ -31,7 +31,7 @@ from gp_ensembles.plots.canvas import ALARM, SERIES, label, new_figure
 
 generator = torch.Generator().manual_seed(4)
 steps = torch.ones(300, dtype=torch.float64)
-# silent for 150 hours, now and then
+# no rows for 150 hours, now and then
 steps[torch.arange(170, 300, 20)] = 150.0
 time = steps.cumsum(0)
 walk = torch.randn(int(time[-1]) + 1, generator=generator).double().cumsum(0)

@@ -16,8 +16,8 @@
 # %% [markdown]
 # # Weight rules and their regret
 #
-# Three experts take turns in being right, and rules differ in how fast they notice: averaging falls behind by
-# hundreds of nats, a fixed share loses a few at each turn. The rival knows all turns beforehand.
+# Three experts take turns at being right, and rules differ in how fast they notice: averaging falls behind by
+# hundreds of nats, a fixed share loses a few at each switch. The comparator knows all switches in advance.
 
 # %%
 # %matplotlib inline

@@ -83,7 +83,7 @@ TABLES = (
     ),
     PageTable(
         "doebe",
-        "| set | as they score |",
+        "| set | authors' scoring |",
         _doebe("experiment-3_as-published"),
         ("E-DOEBE less best: log_score_as_published", "E-DOEBE less best"),
         _STREAMS,
@@ -103,7 +103,7 @@ TABLES = (
     ),
     PageTable(
         "doebe",
-        "| stream, the authors' way |",
+        "| stream, authors' choices |",
         _changes,
         ("static", "dynamic", "pruned BMA", "BMA", "E-DOEBE, seen", "E-DOEBE, moments", "lowest weight, log10"),
         _TWINS,
@@ -146,7 +146,7 @@ TABLES = (
     ),
     PageTable(
         "doebe",
-        "| as they score | log score, 0.05 |",
+        "| authors' scoring | log score, 0.05 |",
         _doebe("appendix-d_as-published"),
         [
             *(f"delta {delta} less delta 0.01: log_score_as_published" for delta in (0.05, 0.2)),
@@ -173,7 +173,7 @@ TABLES = (
     ),
     PageTable(
         "doebe",
-        "| wrong classes, share |",
+        "| error rate |",
         _doebe("appendix-a"),
         [*(f"OE-{family}: error / DOE-{family}: error" for family in ("HSGP", "RFF", "RBF")), "E-DOEBE: error"],
         {"shuffled": "banana_shuffled", "from left to right": "banana_sorted"},

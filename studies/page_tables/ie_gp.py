@@ -89,7 +89,7 @@ TABLES = (
         )
     ),
     *(
-        PageTable("ie_gp", f"| wrong, percent, {way} | IE-GP |", _classes(f"ie-gp/figure-5{kept}.json"), methods)
+        PageTable("ie_gp", f"| error rate, percent, {way} | IE-GP |", _classes(f"ie-gp/figure-5{kept}.json"), methods)
         for way, kept, methods in (
             ("as published", "_as-published", (*_OF_CLASSES, "SSGP, batches of 20")),
             ("as shipped", "", _OF_CLASSES),

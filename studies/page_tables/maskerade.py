@@ -60,7 +60,7 @@ TABLES = (
     PageTable("maskerade", "| | solar RMSE / summed", _three_folds, ("solar", "yacht", "mpg"), _BY_KERNELS),
     PageTable(
         "maskerade",
-        "| | -I | -R | printed, -I | our way, -I |",
+        "| | -I | -R | printed, -I | as shipped, -I |",
         _as_published,
         ("maskerade-i", "maskerade-r", None, "ours"),
         {
@@ -140,7 +140,7 @@ TABLES = (
     ),
     PageTable(
         "maskerade",
-        "| nodes a size, drawn | 20 kernels |",
+        "| nodes, drawn | 20 kernels |",
         _nodes,
         ("20", "50"),
         {f"{nodes}, {words}": f"{nodes} {rule}" for nodes in (50, 200) for words, rule in _DRAWN.items()},
