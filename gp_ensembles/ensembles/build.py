@@ -40,6 +40,7 @@ from gp_ensembles.numerics.warn_caller import warn_caller
 
 _REAL = RealTarget()
 MIN_ROWS = 10
+_WORTH = 0.01  # nats per row
 _FAR = 10.0  # mean or scale of targets beyond which starting values are far off
 
 
@@ -59,7 +60,8 @@ class FitSettings:
             the data do not determine spread with a variance of one over it.
         perturbation: Draws by independent noise on every hyperparameter in place of the Laplace approximation, whose
             Hessian is out of reach where centers or frequencies are fitted.
-        best_start: Whether only the start of each basis whose search ends with the most evidence becomes an expert.
+        best_start: Whether only the start of each basis whose search ends with the most evidence becomes an expert; a
+            start after the first must be ahead of it by 0.01 nats per row.
 
     Raises:
         TypeError: If a field is not a number.
@@ -162,7 +164,9 @@ def _fit(
         found = fit_empirical_bayes(
             expert, X, y, fit.method, start_precision=fit.start_precision, progress=progress, length_scales=short
         )
-        expert = expert.take(found.log_evidence.argmax().reshape(1)) if fit.best_start else expert
+        if fit.best_start:
+            ahead = found.log_evidence - found.log_evidence[:1] - _WORTH * len(y)
+            expert = expert.take(ahead.argmax().reshape(1) if bool((ahead > 0).any()) else ahead.new_zeros(1).long())
     if fit.num_samples == 1:
         return expert
     if fit.method is None:

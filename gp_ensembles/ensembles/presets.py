@@ -140,7 +140,7 @@ forecaster: EnsembleSpec = replace(
 # Likelihoods that are not Gaussian cost more per row: of all bases only those that won most often, and of classes fewer
 # next to boosted trees (benchmarks/classes.py).
 _FEW = (FourierBasis(), RadialBasis(), LinearBasis())
-_FOR_CLASSES = (FourierBasis(starts=(0.5, 2.0), name="rff"), LinearBasis())
+_FOR_CLASSES = (FourierBasis(starts=(2.0, 0.5), name="rff"), LinearBasis())
 # Counts have experts of three families each: of the slowest basis one start, which hardly costs a thing.
 _FOR_COUNTS = (FourierBasis(), RadialBasis(starts=_ONE_START, name="radial"), LinearBasis())
 # If errors are independent: a slow scale with heavy tails, and a narrow peak on them.

@@ -538,7 +538,7 @@ def test_paths_are_those_of_exact_ensembles(models):
             assert draw_matheron_paths(models[name], Size([2]))(points(3)).shape == (2, 3)
             for batch in (Size([]), Size([2])):
                 fantasies = models[name].fantasize(points(3), SobolQMCNormalSampler(batch, seed=0))
-                with pytest.raises(UnsupportedError, match="without fantasies"):
+                with pytest.raises(UnsupportedError, match="do not support fantasies"):
                     draw_matheron_paths(fantasies, Size([2]))
             continue
         with pytest.raises(UnsupportedError, match="has no sample paths"):

@@ -123,7 +123,7 @@ def test_what_is_refused_in_one_sentence(place, capsys, refused):
         (["--horizon", "5", "--inputs", "future.csv"], "--inputs already sets the number of rows"),
         (["--inputs", "empty.csv"], "empty.csv has a header but no data rows"),
         (["--horizon", "0"], "--horizon must be at least one row, got 0"),
-        (["--horizon", "131"], "131 rows ahead are more than the 130 that were learned"),
+        (["--horizon", "131"], "131 rows ahead are more than the 130 rows learned"),
         (["--inputs", "bare.csv"], "no column named temperature"),
         (["--inputs", "future.csv", "--backtest", "3"], "--backtest needs targets"),
         (["--backtest", "3"], "--backtest scores forecasts on a table with targets"),

@@ -210,9 +210,9 @@ def test_a_rule_of_ones_own_has_the_bounds_it_registers():
 @pytest.mark.parametrize(
     ("log_prob", "path", "message"),
     [
-        (torch.zeros(0, 3), torch.zeros(3, dtype=torch.int64), "an expert and a step"),
-        (torch.zeros(3, 0), torch.zeros(0, dtype=torch.int64), "an expert and a step"),
-        (torch.zeros(3), torch.zeros(3, dtype=torch.int64), "an expert and a step"),
+        (torch.zeros(0, 3), torch.zeros(3, dtype=torch.int64), "one expert and one step"),
+        (torch.zeros(3, 0), torch.zeros(0, dtype=torch.int64), "one expert and one step"),
+        (torch.zeros(3), torch.zeros(3, dtype=torch.int64), "one expert and one step"),
         (torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64), "one index per step"),
         (torch.zeros(2, 3), torch.zeros(3), "one index per step"),
         (torch.zeros(2, 3), torch.tensor([0, 1, 2]), "0 to 1"),

@@ -71,7 +71,7 @@ def test_a_number_that_is_a_mistake_is_refused_and_changes_nothing():
     far[2, 1], wrong[1], huge[3, 0] = 1e8, -1e9, 1e200
     before = fleet.predict(["a", "b"], X[:2]).mean
     for given, words in (
-        ((["a", "b", "b", "a"], far, y[:4]), "series 'b': 'column 1' is 1e.08 in row 2, more than 1e.06 warm-up dev"),
+        ((["a", "b", "b", "a"], far, y[:4]), "series 'b': 'column 1' is 1e.08 in row 2, more than 1e.06 warm-up st"),
         ((["a", "b", "b", "a"], X[:4], wrong), "series 'b': the target of row 1 is -1e.09, more than 1e.06 warm-up"),
         ((["a", "new", "b", "new"], huge, y[:4]), "series 'new': 'column 0' is 1e.200, too large to be squared.*row 3"),
     ):

@@ -10,7 +10,7 @@ def test_places_of_retired_series_are_taken_again():
     slots.add(range(5))
     slots.retire([1, 3])
     assert slots.add(["a", "b", "c"]).tolist() == [1, 3, 5]
-    assert slots.names == (0, 2, 4, "a", "b", "c")
+    assert slots.names == (0, "a", 2, "b", 4, "c")
     assert (len(slots), slots.size, 1 in slots, "a" in slots) == (6, 6, False, True)
 
 

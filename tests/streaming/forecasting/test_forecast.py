@@ -82,7 +82,7 @@ def test_a_horizon_alone_and_one_generator_give_one_answer() -> None:
 
 def test_what_is_refused() -> None:
     model, X = fitted(light), series()[0]
-    refused(ValueError, "181 rows ahead are more than the 180 that were learned", lambda: model.forecast(181))
+    refused(ValueError, "181 rows ahead are more than the 180 rows learned", lambda: model.forecast(181))
     refused(ValueError, "at least one future row", lambda: model.forecast(0))
     with pytest.raises(TypeError, match=r"give future rows .* got ndarray; of a frame X.to_numpy"):
         model.forecast(X[180:].numpy())  # type: ignore[arg-type]
