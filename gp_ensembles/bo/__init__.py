@@ -2,7 +2,7 @@
 
 ``ExactEnsembleModel(X, Y).fit()`` takes the place of ``SingleTaskGP(X, Y)``; with several kernels its posterior is a
 weighted mixture of normal distributions. ``EnsembleModel`` is for more than a thousand rows, and objectives that drift.
-The page "Which acquisition function takes what" tells how they are used.
+The page "Acquisition functions: what to pass to each" tells how they are used.
 """
 
 from gp_ensembles.bo.exact_model import ExactEnsembleModel

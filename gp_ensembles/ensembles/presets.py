@@ -19,7 +19,7 @@ name         what it is                                                         
 ``deep``     more and larger ones of each, at ten times the cost per row              the same
 ============ ======================================================================== ============================
 
-``forecaster`` is for several rows ahead, see the page "Forecasts: the next H rows together".
+``forecaster`` is for several rows ahead, see the page "Multi-step forecasts".
 
 Unlike the papers' (``configs/published``), experts learn the warm-up rows, none is removed and predictions never see
 their target; those on bases walk at several speeds, near their starts, which gains up to 0.4 nats per row.

@@ -237,7 +237,7 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
         """Sample the targets of the next H rows together; learns nothing.
 
         By default rows may come in any order, and nothing is learned of what follows what: for forecasts give
-        ``spec=PRESETS["forecaster"]``, see the page "Forecasts: the next H rows together".
+        ``spec=PRESETS["forecaster"]``, see the page "Multi-step forecasts".
 
         Args:
             X: Future rows, shape (H, D), NaN where an input is not known; or H, where none is.

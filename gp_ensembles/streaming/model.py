@@ -252,7 +252,7 @@ class OnlineModel:
     def forecast(self, X: Tensor | int, *, num_paths: int = 500, generator: torch.Generator | None = None) -> Forecast:
         """Sample the targets of the next H rows together; learns nothing and changes nothing.
 
-        The marginal of the first row is that of :meth:`predict`; see the page "Forecasts: the next H rows together".
+        The marginal of the first row is that of :meth:`predict`; see the page "Multi-step forecasts".
 
         Args:
             X: Future rows in their units, shape (H, D), NaN where an input is not known; or H, where none is.
