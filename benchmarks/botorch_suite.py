@@ -75,7 +75,7 @@ class Judge:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """The report is there: of a subtest, its error is kept too."""
-        if isinstance(report, pytest.SubtestReport):
+        if isinstance(report, getattr(pytest, "SubtestReport", ())):  # older versions of pytest have none
             self.subtests.append(self.latest)
 
     def pytest_runtest_logfinish(self) -> None:

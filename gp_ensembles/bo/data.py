@@ -114,7 +114,8 @@ def check_training_data(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Observatio
     _check_targets(X, Y)
     rows = given.observed() if X.device.type != "meta" else given
     if not rows.X.shape[-2]:
-        raise InputDataError(f"none of the {X.shape[-2]} rows has a target; at least one must not be NaN")
+        words = f"none of the {X.shape[-2]} rows has a target" if X.shape[-2] else "there are no rows"
+        raise InputDataError(f"{words}; at least one target must not be NaN")
     if rows is not given:  # what is missing is of no account, but numbers of rows are those that were given
         given = given.map(lambda values: values.masked_fill(Y.isnan().all(-1, keepdim=True), 1.0))
     check_finite("train_X", given.X)

@@ -110,7 +110,8 @@ def _add_columns(command: ArgumentParser) -> None:
     """Add the options of the columns of a table that is read for the first time."""
     add = command.add_argument
     add("--target", type=str | None, default=None, help="column to predict")
-    add("--features", type=str | None, default=None, help="input columns, comma-separated; all others by default")
+    words = "input columns, comma-separated, names with commas in double quotes; all others by default"
+    add("--features", type=str | None, default=None, help=words)
     kinds = ", ".join(KINDS)
     add("--kinds", type=str | None, default=None, help=f"column types, NAME=KIND,...: {kinds}; detected by default")
     add("--time", type=str | None, default=None, help="column that orders the rows; the first date column by default")

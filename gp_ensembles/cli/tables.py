@@ -93,7 +93,10 @@ def split_names(names: str | None) -> tuple[str, ...] | None:
     """Names that are separated by commas; those with commas are in double quotes."""
     if names is None:
         return None
-    parts = next(csv.reader([names], skipinitialspace=True))
+    try:
+        parts = next(csv.reader([names], skipinitialspace=True))
+    except csv.Error as error:
+        raise ValueError(f"{names!r} is not a list of names separated by commas: {error}") from None
     return tuple(name for part in parts if (name := part.strip()))
 
 

@@ -40,7 +40,7 @@ from gp_ensembles.numerics.warn_caller import warn_caller
 
 _REAL = RealTarget()
 MIN_ROWS = 10
-_WORTH = 0.01  # nats per row
+_WORTH = 0.01  # nats per row by which a later start must be ahead of the first
 _FAR = 10.0  # mean or scale of targets beyond which starting values are far off
 
 
@@ -64,7 +64,7 @@ class FitSettings:
             start after the first must be ahead of it by 0.01 nats per row.
 
     Raises:
-        TypeError: If a field is not a number.
+        TypeError: If a field is not a number, or ``best_start`` not true or false.
         ValueError: If a number is out of range.
 
     Example:

@@ -118,7 +118,7 @@ class EnsembleFleet:
 
     @property
     def names(self) -> tuple[Hashable, ...]:
-        """Names of all series."""
+        """Names of all series, in the order of their places: a new series takes the place of a retired one."""
         return self._slots.names
 
     def __len__(self) -> int:

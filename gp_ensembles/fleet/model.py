@@ -145,7 +145,7 @@ class Fleet:
 
     @property
     def names(self) -> tuple[Hashable, ...]:
-        """Names of the series that have started."""
+        """Names of the series that have started, in the order of their places."""
         return () if self.series is None else self.series.names
 
     @property

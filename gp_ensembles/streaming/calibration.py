@@ -67,7 +67,7 @@ class NumberCalibration(NamedTuple):
         return Recalibrated(mixture, log_weights, *map_components(log_weights))
 
     def update(self, state: CalibrationState, mixture: AnyMixture, y: Tensor, size: int = _ROWS) -> Calibrated:
-        """Learn targets (B,) of one stream."""
+        """Learn targets (B,) of one stream; ``size`` is for classes."""
         if state.recalibration is None and state.levels is None:
             return Calibrated(state, mixture, torch.zeros_like(y[..., 0] if y.ndim > 1 else y))
         assert not isinstance(mixture, LatentMixture)
@@ -116,7 +116,7 @@ class ClassCalibration(NamedTuple):
 
     @torch.no_grad()
     def update(self, state: CalibrationState, mixture: AnyMixture, y: Tensor, size: int = _ROWS) -> Calibrated:
-        """Learn labels (B,), so many at a time."""
+        """Learn labels (B,), ``size`` at a time."""
         assert isinstance(mixture, LatentMixture)
         _, _, labels, classes = state
         assert labels is not None

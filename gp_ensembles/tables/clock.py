@@ -250,7 +250,7 @@ class Clock:
             "end(s) of daylight saving time detected": self.num_put_back,
             f"row(s) skipped because the time was missing or out of order (the first after {after})":
                 self.num_skipped,
-            "row(s) read with a time later found to be too late": self.num_ahead,
+            "row(s) learned at a time that later rows showed to be too far ahead": self.num_ahead,
         }  # fmt: skip
         return [f"{number} {text}" for text, number in numbers.items() if number]
 

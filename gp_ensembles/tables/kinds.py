@@ -96,7 +96,7 @@ def refuse_text(name: str, cells: Cells, decimal: str = ".") -> None:
             raise CellError(
                 texts_of(cells).index(given[place]),
                 f"{given[place]!r} looks like a date in an unknown format; write its cells as 2024-01-31 "
-                f"13:00, or drop it (--kinds {drop})",
+                f"13:00, drop it (--kinds {drop}), or declare it a category (--kinds {as_option(f'{name}=category')})",
             )
         raise CellError(
             0,
@@ -136,10 +136,9 @@ def _means(word: str) -> str:
 
 
 def _word_among_numbers(found: list[str], decimal: str) -> str:
-    """The commonest text among cells that are mostly numbers; empty where they are not."""
-    if not _is_numeric(found, decimal):
-        return ""
-    return Counter(text for text in found if number_in(text, decimal) is None).most_common(1)[0][0]
+    """The commonest text among cells that are mostly numbers; empty where they are not, or there is none."""
+    words = Counter(text for text in found if number_in(text, decimal) is None)
+    return words.most_common(1)[0][0] if words and _is_numeric(found, decimal) else ""
 
 
 def _is_numeric(found: list[str], decimal: str, share: float = 0.5) -> bool:

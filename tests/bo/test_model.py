@@ -219,8 +219,8 @@ def test_bad_training_data_are_refused():
     for error, words, arguments in (
         (BotorchTensorDimensionError, r"use Y.unsqueeze\(-1\)", (X, Y.squeeze(-1))),
         (UnsupportedError, "one data set", (X.expand(2, -1, -1), Y.expand(2, -1, -1))),
-        (InputDataError, "none of the 0 rows has a target", (X[:0], Y[:0])),
-        (InputDataError, "alike", (X, Y.float())),
+        (InputDataError, "there are no rows; at least one target", (X[:0], Y[:0])),
+        (InputDataError, r"convert one with \.to", (X, Y.float())),
         (InputDataError, "must be positive", (X, Y, torch.zeros_like(Y))),
         (UnsupportedError, "no train_Yvar", (X, Y, torch.ones_like(Y))),
         (InputDataError, "train_Yvar must be a tensor", (X, Y, ensemble())),

@@ -186,7 +186,7 @@ def modules_of(call):
         call()
     finally:
         sys.setprofile(None)
-    return {name for name in found if "gp_ensembles" in Path(name).parts and "tests" not in Path(name).parts}
+    return {name for name in found if Path(name).is_relative_to(Path(features.__file__).parents[1])}
 
 
 @pytest.mark.skipif(IS_COMPILED, reason="what is compiled is not seen, and is compiled when a file is read")

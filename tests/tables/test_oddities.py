@@ -318,3 +318,10 @@ def test_a_given_kind_that_does_not_fit_names_the_cell(tmp_path):
     rows = "".join(f"{'hall' if k == 4 else k},{k}\n" for k in range(60))
     with pytest.raises(ValueError, match=r"a.csv, data row 5 \(line 6\), column a: 'hall' is not a number"):
         read_text(tmp_path / "a.csv", "a,y\n" + rows, kinds={"a": "number"})
+
+
+def test_a_declared_category_of_many_numbers_is_hashed_without_a_note():
+    frame = pd.DataFrame({"hour": np.arange(96) % 24, "load": np.arange(96.0)})
+    rows = open_rows(frame, "load", num_warm_up=72, options=TableOptions(kinds={"hour": "category"}))
+    assert rows.take(5).X.shape == (5, 16)
+    assert not rows.encoder.notes

@@ -161,6 +161,8 @@ def test_dates_that_do_not_tell_day_from_month_are_noted():
 
 @pytest.mark.parametrize("year", [1649, 1869, 1949, 1968, 2300])
 def test_dates_of_any_century_order_the_rows(year):
+    if int(pd.__version__.split(".")[0]) < 3 and not 1678 < year < 2260:
+        pytest.skip("pandas has dates beyond 1677 and 2262 from version 3 on")
     months = [datetime(year + k // 12, k % 12 + 1, 1, tzinfo=UTC) for k in range(60)]
     times = [time.timestamp() for time in months]
     whole = np.array([f"{time:%Y-%m-%d}" for time in months], dtype="datetime64[us]")

@@ -115,7 +115,7 @@ def future_rows(X: Tensor | int, num_inputs: int) -> Tensor:
 def check_forecast(target: Target, num_steps: int, num_rows: int, num_paths: int) -> None:
     """Raise unless the numbers of rows and paths are legal for a forecast."""
     if not target.is_real or target.num_outputs is not None:
-        kind = type(target).__name__
+        kind = type(target).__name__ if target.num_outputs is None else f"{target.num_outputs} outputs"
         raise TypeError(f"forecasts support a single real target, not {kind}; predict the next row instead")
     if num_steps > num_rows:
         raise ValueError(f"{num_steps} rows ahead are more than the {num_rows} rows learned; use at most that many")

@@ -257,7 +257,7 @@ def test_models_that_learn_their_experts_weigh_their_draws(data, kind):
     torch.testing.assert_close(single.mean.double(), ours.posterior(at).mean, rtol=1e-3, atol=1e-3)
     with pytest.raises(UnsupportedError, match="leave noise= out"):
         ours.condition_on_observations(new_X.unsqueeze(0), new_y[:1], noise=torch.ones_like(new_y[0]))
-    with pytest.raises(UnsupportedError, match="not built from a data set"):
+    with pytest.raises(UnsupportedError, match="cannot be built from a data set"):
         FusedModel.construct_inputs(None)
     with pytest.raises(UnsupportedError, match="observation_noise=True"):
         ours.posterior(at, observation_noise=torch.ones_like(at))

@@ -94,7 +94,7 @@ def test_what_is_refused() -> None:
     refused(ValueError, "the warm-up is not complete: 0 of 100", lambda: OnlineModel(model.config).forecast(2))
     classes = EnsembleSpec("classes", (LinearBasis(),), target=BinaryTarget())
     labels = OnlineModel(StreamConfig(classes, warmup=20)).fit(X[:40], (X[:40, 0] % 3 == 0).double())
-    refused(TypeError, "one real number only, not of BinaryTarget; predict", lambda: labels.forecast(2))
+    refused(TypeError, "a single real target, not BinaryTarget; predict", lambda: labels.forecast(2))
     outputs = EnsembleSpec("outputs", (LinearBasis(),), target=RealTarget(num_outputs=2))
     both = OnlineModel(StreamConfig(outputs, warmup=20)).fit(X[:40], torch.randn(40, 2).double())
     refused(TypeError, "forecasts support a single real target", lambda: both.forecast(2))
