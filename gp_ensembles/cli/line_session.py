@@ -25,7 +25,7 @@ from gp_ensembles.tables.encoder import TableEncoder, TableError
 from gp_ensembles.tables.frames import cells_of_records
 from gp_ensembles.tables.raw import RawRows
 
-_KIND = Kind("gp_ensembles lines", 7, "a stream of lines", "give the checkpoint.pt that a stream of lines wrote")
+_KIND = Kind("gp_ensembles lines", 8, "a stream of lines", "give the checkpoint.pt that a stream of lines wrote")
 _FARTHEST = 1e100
 WINDOW = 100  # most rows pending without a target
 PATIENCE = 5  # later rows with targets after which a pending row is dropped

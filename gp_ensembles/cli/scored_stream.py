@@ -31,7 +31,7 @@ from gp_ensembles.tables.rows import Rows
 
 _FIRST_ROWS, _FEWEST_ROWS = 1000, 100  # whose speed is compared; few rows are mostly overhead
 CHUNK_ROWS = 256  # rows predicted, scored and returned at once, about
-_KIND = Kind("gp_ensembles stream", 13, "a stream", "give the checkpoint.pt that stream or resume wrote")
+_KIND = Kind("gp_ensembles stream", 14, "a stream", "give the checkpoint.pt that stream or resume wrote")
 
 
 class Timings(NamedTuple):

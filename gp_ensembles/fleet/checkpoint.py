@@ -20,7 +20,7 @@ from gp_ensembles.files.operations import make_folder, remove_folder, remove_if_
 HEAD = "fleet.pt"
 REMEDY = "fit the fleet again"
 _ADVICE = "give a folder that a fleet was saved in"
-_KIND = Kind("gp_ensembles fleet", 7, "a fleet", _ADVICE)
+_KIND = Kind("gp_ensembles fleet", 8, "a fleet", _ADVICE)
 SHARD_BYTES = 256_000_000
 _SHARD = re.compile(r"shard-(\d+)-(\d+)\.safetensors")
 

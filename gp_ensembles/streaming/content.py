@@ -35,7 +35,7 @@ def _latent(**known: Any) -> LatentMixture:
     return class_distribution(**known) if "probabilities" in known else LatentMixture(**known)
 
 
-KIND = Kind("gp_ensembles model", 11, "a model", "give what OnlineModel.save wrote; gp-ensembles resume continues runs")
+KIND = Kind("gp_ensembles model", 12, "a model", "give what OnlineModel.save wrote; gp-ensembles resume continues runs")
 STREAMS: Table = ENSEMBLES.with_kinds(
     StreamConfig, InputPath, Columns, Standardizer, Imputation, InputState, Gaps, InactiveColumns, InputRange,
     CalibrationState, RecalibrationState, LevelsState, LabelState, ClassState, FrequencyState, PointMass, AnomalyCounts,

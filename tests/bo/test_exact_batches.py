@@ -206,7 +206,7 @@ def test_what_cannot_be_done_is_said(generator):
             exact_ensemble(*arguments)
     with pytest.raises(InputDataError, match="train_Y is inf in row 2"):
         exact_ensemble(X, torch.where(torch.arange(9).unsqueeze(-1) == 2, torch.inf, Y))
-    with pytest.warns(InputDataWarning, match="nothing to fit"):
+    with pytest.warns(InputDataWarning, match="cannot be fitted"):
         found = exact_ensemble(X, torch.cat([Y[:2], torch.ones_like(Y[:1])])).fit()
     assert not torch.equal(found.lengthscale[0], found.lengthscale[2])
     with pytest.raises(AttributeError, match="covar_module"):

@@ -105,7 +105,7 @@ def test_outputs_are_fitted_each_alone():
         found = exact_ensemble(X, flat).fit()
     close(found.lengthscale[0], both.lengthscale[0], 1e-6)
     close(found.lengthscale[1], exact_ensemble(X, Y).lengthscale[1])
-    with pytest.warns(InputDataWarning, match="nothing to fit"):
+    with pytest.warns(InputDataWarning, match="cannot be fitted"):
         one = exact_ensemble(X[:1], Y[:1]).fit()
     assert bool(one.posterior(points(3)).variance.isfinite().all())
     assert "output 1, " not in repr(both)

@@ -82,8 +82,8 @@ def test_auto_learns_which_rule_to_trust():
     [
         ("binary", lambda y: y + 1, "2 in row"),
         ("counts", lambda y: y - 100, "in row 0"),
-        ("real", lambda y: y * 0 + 3, "nothing to fit"),
-        ("levels", lambda y: y * 0 + 1, "nothing to fit"),
+        ("real", lambda y: y * 0 + 3, "cannot be fitted"),
+        ("levels", lambda y: y * 0 + 1, "cannot be fitted"),
     ],
 )
 def test_targets_that_cannot_be_fitted(kind, change, words):

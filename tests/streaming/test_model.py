@@ -392,7 +392,7 @@ def test_copies_pickles_and_damaged_files(tmp_path):
     content["objects"] = content["objects"].replace("GaussianExpert", "Stranger")
     write_checkpoint(tmp_path / "other.pt", Kind("gp_ensembles model", KIND.version, "a model", ""), content)
     refused(ValueError, "does not fit this version", lambda: OnlineModel.load(tmp_path / "other.pt"))
-    with pytest.raises(ValueError, match="warm-up is not over: 0 of 1000"):
+    with pytest.raises(ValueError, match="warm-up is not complete: 0 of 1000"):
         OnlineModel().scales  # noqa: B018
     refused(TypeError, "ensemble", lambda: StreamConfig(oebe.bases))
 
