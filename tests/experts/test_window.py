@@ -52,7 +52,7 @@ def test_an_evidence_that_cannot_be_computed_is_nan_for_its_expert_only():
 
 def test_what_cannot_be_is_refused():
     refused(ValueError, "num_rows=0", lambda: WindowExpert(MaternKernel().double(), D, 0))
-    refused(ValueError, "shorter window", lambda: expert().with_transition(RandomWalk(0.1)))
+    refused(ValueError, "reduce num_rows", lambda: expert().with_transition(RandomWalk(0.1)))
     with pytest.raises(ValueError, match="batch shape"):
         WindowExpert(MaternKernel().double(), D, likelihood=gpytorch.likelihoods.GaussianLikelihood(batch_shape=[3]))
     refused(ValueError, "num_rows", lambda: WindowGP(num_rows=0))
