@@ -173,7 +173,7 @@ def test_experts_of_a_batch_are_alike():
     assert other.targets.shape == state.targets.shape
     torch.testing.assert_close(one.log_evidence(X, y), want.log_prob[20:].sum())
     assert one.with_transition(None).adapter is one.adapter
-    with pytest.raises(ValueError, match="no weights"):
+    with pytest.raises(ValueError, match="no time-varying weights"):
         one.with_transition(RandomWalk(0.1))
     for name in ("first", "every", "num_rows"):
         with pytest.raises(ValueError, match=name):
