@@ -16,7 +16,7 @@ from gp_ensembles.cli.writing import SUMMARY, checkpoint_of
 from gp_ensembles.files.replacing import staged, write_json, write_text
 from gp_ensembles.streaming.forecasting.backtest import Backtest, backtest
 from gp_ensembles.streaming.forecasting.forecast import Forecast
-from gp_ensembles.tables.dates import moments_of
+from gp_ensembles.tables.dates import dates_of
 from gp_ensembles.tables.encoder import TableEncoder
 from gp_ensembles.tables.raw import RawRows
 from gp_ensembles.tables.rows import Rows
@@ -166,7 +166,7 @@ def _draw(stream: ScoredStream, rows: Rows, forecast: Forecast, path: Path) -> N
     if clock is not None and rows.time is not None:
         before = float(rows.time[0]) - clock.step * np.arange(len(recent), 0, -1)
         x = np.concatenate([before, rows.time.numpy()])
-        x = moments_of(x) if clock.is_date else x
+        x = dates_of(x) if clock.is_date else x
     name = "step" if clock is None else clock.name
     figure = plot_forecast(recent, bands, forecast.paths, x=x, target_name=stream.target_name, x_name=name)
     save_figure(figure, path)

@@ -61,7 +61,7 @@ class FitSettings:
         perturbation: Draws by independent noise on every hyperparameter in place of the Laplace approximation, whose
             Hessian is out of reach where centers or frequencies are fitted.
         best_start: Whether only the start of each basis whose search ends with the most evidence becomes an expert; a
-            start after the first must be ahead of it by 0.01 nats per row.
+            start after the first must be ahead of it by 0.01 nats per row. Fleets fitted to several series keep all.
 
     Raises:
         TypeError: If a field is not a number, or ``best_start`` not true or false.
@@ -165,8 +165,9 @@ def _fit(
             expert, X, y, fit.method, start_precision=fit.start_precision, progress=progress, length_scales=short
         )
         if fit.best_start:
-            ahead = found.log_evidence - found.log_evidence[:1] - _WORTH * len(y)
-            expert = expert.take(ahead.argmax().reshape(1) if bool((ahead > 0).any()) else ahead.new_zeros(1).long())
+            evidence = found.log_evidence.clone()
+            evidence[1:] -= _WORTH * len(y)
+            expert = expert.take(evidence.argmax().reshape(1))
     if fit.num_samples == 1:
         return expert
     if fit.method is None:

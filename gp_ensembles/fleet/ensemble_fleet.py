@@ -137,11 +137,12 @@ class EnsembleFleet:
     @property
     def expert_failures(self) -> dict[Hashable, tuple[QuarantineReport, ...]]:
         """Experts that have failed, of each series that has such, in rows as its weight rule counts them."""
-        if not self._slots.names:
+        names = self._slots.names
+        if not names:
             return {}
-        places = self._slots.places(self._slots.names).to(self._store.failed.device)
+        places = self._slots.places(names).to(self._store.failed.device)
         times = self._store.quarantine(places).times.sum(-1).tolist()
-        some = [name for name, number in zip(self._slots.names, times, strict=True) if number]
+        some = [name for name, number in zip(names, times, strict=True) if number]
         return {name: self.export(name).failures for name in some}
 
     def add(

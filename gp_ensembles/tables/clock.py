@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gp_ensembles.extras import needs_cli
 from gp_ensembles.tables.columns import ColumnEncoder, DateColumn, NumberColumn, to_numbers
-from gp_ensembles.tables.dates import moments_of, parse, seconds_of, to_utc, to_wall
+from gp_ensembles.tables.dates import dates_of, parse, seconds_of, to_utc, to_wall
 from gp_ensembles.tables.raw import CellError, Cells, as_option
 
 Times = NDArray[np.float64]
@@ -109,7 +109,7 @@ class Clock:
         if not self.is_date:
             return {self.name: times}
         times = to_wall(times, self.timezone)
-        dates = moments_of(times)
+        dates = dates_of(times)
         if self.hour is None:
             return {self.name: dates}
         of_day: Cells = dates if self.hour_style is not None else (times % _DAY) // _HOUR
@@ -194,7 +194,7 @@ class Clock:
             with needs_cli("a calendar"):
                 import pandas as pd
 
-            start = pd.Timestamp(moments_of(to_wall(np.array([self.last]), self.timezone))[0])
+            start = pd.Timestamp(dates_of(to_wall(np.array([self.last]), self.timezone))[0])
             dates = pd.date_range(start, periods=num_steps + 1, freq=self.frequency)
             if dates[0] == start:
                 return to_utc(seconds_of(dates[1:].to_numpy()), self.timezone)
@@ -348,7 +348,7 @@ def _frequency(times: Times) -> str | None:
     with needs_cli("a column of dates"):
         import pandas as pd
 
-    dates = pd.DatetimeIndex(moments_of(times)).unique()
+    dates = pd.DatetimeIndex(dates_of(times)).unique()
     if len(dates) < 3 or len(set(np.diff(times).round(3))) == 1:
         return None
     found = pd.infer_freq(dates[:1000])

@@ -116,7 +116,7 @@ def to_utc(wall: NDArray[np.float64], timezone: str | None, *, is_second: bool =
         import pandas as pd
 
     found, known = wall.copy(), ~np.isnan(wall)
-    moments = pd.DatetimeIndex(moments_of(wall[known]))
+    moments = pd.DatetimeIndex(dates_of(wall[known]))
     is_summer = np.full(len(moments), not is_second)
     local = moments.tz_localize(timezone, ambiguous=is_summer, nonexistent="shift_forward")
     found[known] = seconds_of(local.tz_convert("UTC").tz_localize(None).to_numpy())
@@ -130,7 +130,7 @@ def to_wall(seconds: NDArray[np.float64], timezone: str | None) -> NDArray[np.fl
     with needs_cli("a time zone"):
         import pandas as pd
 
-    moments = pd.DatetimeIndex(moments_of(seconds), tz="UTC")
+    moments = pd.DatetimeIndex(dates_of(seconds), tz="UTC")
     return seconds_of(moments.tz_convert(timezone).tz_localize(None).to_numpy())
 
 
@@ -141,10 +141,10 @@ def seconds_of(dates: Cells) -> NDArray[np.float64]:
     return seconds
 
 
-def moments_of(seconds: NDArray[np.float64]) -> NDArray[np.datetime64]:
+def dates_of(seconds: NDArray[np.float64]) -> NDArray[np.datetime64]:
     """Seconds since 1970 (N,) as dates."""
-    moments: NDArray[np.datetime64] = (seconds * 1e6).round().astype("datetime64[us]")
-    return moments
+    dates: NDArray[np.datetime64] = (seconds * 1e6).round().astype("datetime64[us]")
+    return dates
 
 
 def _check_zone(offsets: Sequence[float | None], places: Sequence[int], zone: tuple[float, ...]) -> None:

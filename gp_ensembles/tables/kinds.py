@@ -90,7 +90,7 @@ def refuse_text(name: str, cells: Cells, decimal: str = ".") -> None:
         drop = as_option(f"{name}=drop")
         if word := _word_among_numbers(given, decimal):
             place = texts_of(cells).index(word)
-            raise CellError(place, f"it contains numbers and text such as {word!r}; fix it, {_means(word)}")
+            raise CellError(place, f"it contains numbers and text such as {word!r}; fix it, {_advice_on_missing(word)}")
         if all(_LIKE_A_DATE.search(level) for level in levels):
             place = _first_odd(given)
             raise CellError(
@@ -128,10 +128,10 @@ def _advice(wrong: int, texts: list[str]) -> str:
     """Advice on the first cell that is not a number."""
     if wrong == 0:
         return "remove the row if it holds units, or leave the cell empty"
-    return f"fix it, {_means(texts[wrong].strip())}"
+    return f"fix it, {_advice_on_missing(texts[wrong].strip())}"
 
 
-def _means(word: str) -> str:
+def _advice_on_missing(word: str) -> str:
     return f"leave the cell empty, or give --missing {as_option(word)} if that means a missing value"
 
 
