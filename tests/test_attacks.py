@@ -44,7 +44,7 @@ def test_the_page_holds_the_numbers_and_their_commands(tmp_path, capsys):
     assert "| float64 | 1e-12 |" in text
     assert "| stream | 8 of 9 |" in text
     assert "`python -m attacks kills`:" in text
-    assert text.index("## Files") < text.index("8 of 9") < text.index("## Digits") < text.index("1e-12")
+    assert text.index("## Files") < text.index("8 of 9") < text.index("## Numerical precision") < text.index("1e-12")
     assert page.versions() in text
     assert main(["page", "--numbers", str(tmp_path / "none"), "--out", str(tmp_path / "page.md")]) == 2
     assert main(["nothing"]) == 2

@@ -96,7 +96,7 @@ def test_the_dead_come_back():
     predictions = online.observe(X[:5], y[:5])
     assert bool(torch.isfinite(predictions.experts.mean[:, 0]).all())
     refused(ValueError, "no expert named 'z'", lambda: revive_experts(online, ["z"], 0.1))
-    refused(ValueError, "alive", lambda: revive_experts(online, ["e"], 0.1))
+    refused(ValueError, "already has weight", lambda: revive_experts(online, ["e"], 0.1))
 
 
 def test_default_names_number_on():
