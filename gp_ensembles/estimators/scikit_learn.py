@@ -23,6 +23,7 @@ from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget, LevelTarget, RealTarget, Target
 from gp_ensembles.estimators.inputs import Array, Columns, as_array, as_tensor, checked_inputs, encoded_names, fit_frame
 from gp_ensembles.estimators.targets import checked_targets, filled, is_sorted
+from gp_ensembles.numerics.copies import without_copies
 from gp_ensembles.numerics.warn_caller import warn_caller
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.checks import IllegalRowError
@@ -90,11 +91,12 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
     """Online ensemble of Bayesian basis expansions with scikit-learn's interface.
 
     Rows are taken in the order of time; those of a ``fit`` without ``spec`` that are sorted by their one target, as
-    tables often are, in a random order. The first ``warmup`` rows set scales and hyperparameters; the rest, and every
-    later ``partial_fit``, is learned at constant cost per row. Everything is in the units of the data. A missing input
-    (NaN) is imputed (without ``spec`` by its mean), and a column that is constant in the warm-up rows wakes up when it
-    first moves. Frames of pandas and polars may hold dates, categories and truth values, encoded as in the warm-up
-    rows (see the page "Tables"). Several targets (N, O) share features and covariance.
+    tables often are, in a random order, and exact copies of rows are left out, both with a warning. The first
+    ``warmup`` rows set scales and hyperparameters; the rest, and every later ``partial_fit``, is learned at constant
+    cost per row. Everything is in the units of the data. A missing input (NaN) is imputed (without ``spec`` by its
+    mean), and a column that is constant in the warm-up rows wakes up when it first moves. Frames of pandas and polars
+    may hold dates, categories and truth values, encoded as in the warm-up rows (see the page "Tables"). Several targets
+    (N, O) share features and covariance.
 
     Args:
         spec: What the ensemble is made of; if ``None``, :func:`~gp_ensembles.ensembles.presets.auto_for` real numbers
@@ -135,7 +137,7 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
             rows, y = _checked_rows(self, X, y, y_numeric=True, multi_output=True)
             y = checked_targets(np.where(gaps, np.nan, y) if gaps is not None else y)
             rows, order = _ordered(self, X, rows, as_tensor(y), has_labels=False)
-            model = self._new_model(_num_outputs(y), _warm_up(self.warmup, len(y)), self.columns_)
+            model = self._new_model(_num_outputs(y), _warm_up(self.warmup, len(order)), self.columns_)
             self.model_ = _fitted(model, as_tensor(rows), as_tensor(y), order)
         return self
 
@@ -333,7 +335,7 @@ class OnlineClassifier(ClassifierMixin, _OnlineEstimator):
             self.classes_ = np.unique(y)
             codes = _codes(y, self.classes_)
             rows, order = _ordered(self, X, rows, codes, has_labels=True)
-            model = self._new_model(self.classes_, _warm_up(self.warmup, len(y)), self.columns_)
+            model = self._new_model(self.classes_, _warm_up(self.warmup, len(order)), self.columns_)
             self.model_ = _fitted(model, as_tensor(rows), codes, order)
         return self
 
@@ -423,11 +425,14 @@ def _checked_rows(estimator: _OnlineEstimator, X: Any, y: Any, **checks: bool) -
 
 
 def _ordered(est: _OnlineEstimator, X: Any, rows: Array, y: Tensor, *, has_labels: bool) -> tuple[Array, Array]:
-    """The order in which rows are learned, random for sorted ones, and the rows, a frame's encoded as its first are."""
-    if est.spec is not None or not is_sorted(as_tensor(rows), y, has_labels=has_labels):
+    """The order in which rows are learned, random for sorted ones and without copies, and the rows, encoded anew."""
+    if est.spec is not None:
         return rows, np.arange(len(y))
-    order = check_random_state(est.random_state).permutation(len(y))
-    est.columns_ = columns = fit_frame(X, order[: _warm_up(est.warmup, len(y))])
+    order = without_copies(as_tensor(rows), y).numpy()
+    if not is_sorted(as_tensor(rows), y, has_labels=has_labels):
+        return rows, order
+    order = check_random_state(est.random_state).permutation(order)
+    est.columns_ = columns = fit_frame(X, order[: _warm_up(est.warmup, len(order))])
     return rows if columns is None else checked_inputs(est, X, columns, reset=True), order
 
 

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from gp_ensembles.numerics.copies import first_of_each
 from gp_ensembles.numerics.gpytorch_types import Kernel
 from gp_ensembles.numerics.kmeans import kmeans
 
@@ -51,8 +52,7 @@ def greedy_variance_rows(X: Tensor, num_rows: int, kernel: Kernel) -> Tensor:
 
 def distinct_rows(X: Tensor, num_knots: int = 1) -> Tensor:
     """The first row of every distinct input, shape (U,); refuses to have more knots than those."""
-    _, index, counts = torch.unique(X, dim=0, return_inverse=True, return_counts=True)
-    first = torch.argsort(index, stable=True)[counts.cumsum(0) - counts]
+    first, _ = first_of_each(X)
     if num_knots > len(first):
         raise ValueError(f"{num_knots} knots are more than the {len(first)} distinct row(s)")
     return first

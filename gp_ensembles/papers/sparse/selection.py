@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from gp_ensembles.bo.data import warn_of_noise
+from gp_ensembles.numerics.copies import without_copies
 from gp_ensembles.numerics.gpytorch_types import Kernel, Mean
 from gp_ensembles.numerics.warn_caller import warn_caller
 from gp_ensembles.papers.rows import check_rows
@@ -66,8 +67,8 @@ def select_knots(
     Returns:
         Knots, model, history, and ``predict(X)`` for distributions of targets with the tails of the errors of rows left
         out. After an interruption from the keyboard it is the best so far, with a warning. There is one, too, where
-        :class:`AdaptiveKnots` leaves the bounds of the log evidence more than a tenth of a nat per row apart,
-        and where a likelihood ratio test does not reject pure noise.
+        :class:`AdaptiveKnots` leaves out exact copies of rows, or leaves the bounds of the log evidence more than a
+        tenth of a nat per row apart, and where a likelihood ratio test does not reject pure noise.
 
     Raises:
         TypeError: If the approximation is none.
@@ -89,8 +90,12 @@ def select_knots(
         (True, True)
     """
     X, y = _observed(X, y)
+    is_ours = isinstance(strategy, AdaptiveKnots)  # the others are the literature's, and begin as it does
+    if is_ours:
+        rows = without_copies(X, y)
+        X, y = X[rows], y[rows]
     kernel = default_kernel(X, y) if kernel is None else kernel
-    if isinstance(strategy, AdaptiveKnots):  # the others are the literature's, and begin as it does
+    if is_ours:
         likelihood = default_likelihood(y) if likelihood is None else likelihood
         mean = default_mean(X, y) if mean is None else mean
     start = strategy.initial_knots(X, generator=generator)
