@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+import torch
+
 import gp_ensembles as gpe
+from tests.refusals import refused
 
 STUB = Path(gpe.__file__).with_suffix(".pyi")
 
@@ -75,3 +79,27 @@ def test_fitting_streaming_and_the_stream_command_import_nothing_heavy(tmp_path)
     done = subprocess.run(call, capture_output=True, text=True, cwd=tmp_path, check=True)
     lines = done.stdout.splitlines()
     assert (lines[0], lines[-1]) == ("[]", "[]")
+
+
+X, y = torch.arange(6, dtype=torch.float64).unsqueeze(-1), torch.ones(6, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (
+            lambda: gpe.marginalize(X, y),
+            r"problem must be .* RegressionProblem\(X, y\), got a Tensor of shape \(6, 1\)",
+        ),
+        (lambda: gpe.fit_fusion(X, y), "model must be an object such as HetGP"),
+        (lambda: gpe.select_knots(X, y, strategy="vfe"), r"strategy must be .* AdaptiveKnots\(\), got 'vfe'"),
+        (lambda: gpe.select_knots(X, y, 10), "kernel must be an object such as ScaleKernel"),
+        (lambda: gpe.ie_gplvm(X), "num_outputs must be .* 784, the number of columns, got a Tensor"),
+        (
+            lambda: gpe.RiverRegressor().learn_one([1, 2], 3.0),
+            r"x must be .* \{'load': 0.3, 'hour': 14\}, got \[1, 2\]",
+        ),
+    ],
+)
+def test_what_is_put_in_the_wrong_place_is_named(call, text):
+    refused(TypeError, text, call)

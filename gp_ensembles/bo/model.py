@@ -24,7 +24,6 @@ from gp_ensembles.bo.data import (
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.engine.ensemble import Ensemble, evaluate
-from gp_ensembles.engine.input_checks import check_made
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.state import EnsembleState
 from gp_ensembles.ensembles.bases import FourierBasis
@@ -34,6 +33,7 @@ from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.experts.gaussian import BoundGaussian, GaussianExpert
 from gp_ensembles.filters.states import GaussianState, SquareRootState
 from gp_ensembles.filters.transitions import step_ahead
+from gp_ensembles.numerics.arguments import check_made
 from gp_ensembles.numerics.display import block_text
 
 _BLOCK = 64  # rows learned at once: the cost of a block grows with its square, that of a call does not

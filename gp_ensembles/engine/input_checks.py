@@ -138,17 +138,6 @@ def _hint(y: Tensor, X: Tensor) -> str:
     return ""
 
 
-def check_made(argument: str, value: object, kind: type, example: str) -> None:
-    """Raise unless an argument is an instance of a class, with a hint if it is the class itself."""
-    if not isinstance(value, kind):
-        raise TypeError(f"{argument} must be an object such as {example}, got {describe_argument(value)}")
-
-
-def describe_argument(value: object) -> str:
-    """Text of an argument for messages, with a hint if it is a class instead of an object."""
-    return f"the class {value.__name__}: call it" if isinstance(value, type) else repr(value)
-
-
 class _Kind(NamedTuple):
     """The kind of an expert's targets; ``None`` where an entry does not apply."""
 

@@ -14,7 +14,6 @@ from gp_ensembles.engine.external_counts import next_weights
 from gp_ensembles.engine.input_checks import (
     MANY_ROWS,
     check_domain,
-    check_made,
     check_states_fit,
     checked_rows,
     most_rows,
@@ -30,6 +29,7 @@ from gp_ensembles.engine.state import snapshot as state_snapshot
 from gp_ensembles.engine.upkeep import UpkeepReport, coming, maintain_
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import ExternalState, RefittedState, StructuralState, WindowState
+from gp_ensembles.numerics.arguments import check_made
 from gp_ensembles.numerics.display import ensemble_html, ensemble_text
 from gp_ensembles.numerics.warn_caller import warn_caller
 

@@ -10,7 +10,6 @@ import torch
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from torch import Tensor, nn
 
-from gp_ensembles.engine.input_checks import check_made
 from gp_ensembles.ensembles.spec_checks import check_fields
 from gp_ensembles.features.additive import AdditivePolynomialFeatures, AdditiveSplineFeatures
 from gp_ensembles.features.base import FeatureMap, log_scale
@@ -19,6 +18,7 @@ from gp_ensembles.features.fourier import OptimizedFourierFeatures, RandomFourie
 from gp_ensembles.features.hilbert import HilbertAdditiveFeatures
 from gp_ensembles.features.linear import LinearFeatures
 from gp_ensembles.features.radial import RadialBasisFeatures
+from gp_ensembles.numerics.arguments import check_made
 from gp_ensembles.numerics.gpytorch_types import Kernel
 from gp_ensembles.numerics.kmeans import kmeans
 from gp_ensembles.numerics.warn_caller import warn_caller

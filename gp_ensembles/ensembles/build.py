@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.external_counts import after_warm_up
-from gp_ensembles.engine.input_checks import check_made, check_real_numbers, check_rows
+from gp_ensembles.engine.input_checks import check_real_numbers, check_rows
 from gp_ensembles.engine.memory import TargetMemory
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.predictions import EnsemblePredictions
@@ -34,6 +34,7 @@ from gp_ensembles.filters.transitions import RandomWalk
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.likelihoods import CountLikelihood
 from gp_ensembles.meta_learners import MetaLearner
+from gp_ensembles.numerics.arguments import check_made
 from gp_ensembles.numerics.devices import check_memory
 from gp_ensembles.numerics.display import call_text
 from gp_ensembles.numerics.warn_caller import warn_caller

@@ -9,7 +9,6 @@ from gpytorch.constraints import Positive
 from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor
 
-from gp_ensembles.engine.input_checks import check_made
 from gp_ensembles.engine.memory import TargetMemory, find_season
 from gp_ensembles.ensembles.bases import Basis, FourierBasis, LinearBasis
 from gp_ensembles.ensembles.spec_checks import check_count, check_flag
@@ -21,6 +20,7 @@ from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.compose import SelectColumns
 from gp_ensembles.features.linear import ConstantFeatures, LinearFeatures
 from gp_ensembles.filters.transitions import RandomWalk
+from gp_ensembles.numerics.arguments import check_made
 from gp_ensembles.numerics.display import call_text
 from gp_ensembles.numerics.lag_selection import find_lags
 

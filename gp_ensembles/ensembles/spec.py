@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.engine.ensemble import Ensemble
-from gp_ensembles.engine.input_checks import check_made
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.predictions import EnsemblePredictions
 from gp_ensembles.ensembles.bases import Basis, FourierBasis, HilbertBasis, RadialBasis, recurring_columns
@@ -37,6 +36,7 @@ from gp_ensembles.meta_learners import (
     sticky_transition,
 )
 from gp_ensembles.meta_learners.switching import group_transition
+from gp_ensembles.numerics.arguments import check_made
 from gp_ensembles.numerics.display import call_text, changed, spread_text
 from gp_ensembles.numerics.short_length_scales import short_length_scales
 

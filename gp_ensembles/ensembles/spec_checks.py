@@ -7,8 +7,8 @@ from functools import partial
 from numbers import Integral, Real
 from typing import Any, TypeGuard
 
-from gp_ensembles.engine.input_checks import describe_argument
 from gp_ensembles.filters.sites import LatentUpdate
+from gp_ensembles.numerics.arguments import describe_argument
 
 _SMOOTHNESS = (0.5, 1.5, 2.5, math.inf)
 _MOST_FEATURES = 100_000  # the state of an expert has the square of their number

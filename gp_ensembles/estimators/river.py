@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.distributions import Distribution, LatentMixture
-from gp_ensembles.engine.input_checks import check_made
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.presets import auto, auto_for, oebe
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.estimators.scikit_learn import class_target
+from gp_ensembles.numerics.arguments import check_made
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.checks import LARGEST, clean_arrivals, too_large
 from gp_ensembles.streaming.columns import constant_columns
@@ -288,6 +288,7 @@ class _KeptRows(NamedTuple):
 
     def with_row(self, x: Row, y: Any, on_bad_row: OnBadRow) -> "_KeptRows":
         """The rows with one more."""
+        check_made("x", x, Mapping, "{'load': 0.3, 'hour': 14}")
         if not x and not self.names:
             raise ValueError("the row has no feature; give at least one")
         row = matrix_of([x], tuple(x))
@@ -315,6 +316,8 @@ class _KeptRows(NamedTuple):
 
 def matrix_of(rows: Sequence[Row], names: Sequence[Hashable]) -> Tensor:
     """Rows as a matrix (N, D) with NaN for features that are missing from a row."""
+    for row in rows:
+        check_made("x", row, Mapping, "{'load': 0.3, 'hour': 14}")
     values = [[_number(name, row.get(name)) for name in names] for row in rows]
     return torch.tensor(values, dtype=torch.float64, device="cpu").reshape(len(rows), len(names))
 
@@ -358,7 +361,10 @@ def _is_too_large(value: Any) -> bool:
 
 
 def target_of(y: Any) -> float:
-    return math.nan if _is_missing(y) else float(y)
+    try:
+        return math.nan if _is_missing(y) else float(y)
+    except (TypeError, ValueError):
+        raise ValueError(f"the target is {y!r}, not a number; for labels use RiverClassifier") from None
 
 
 def _sorted(labels: set[Any]) -> list[Any]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gp_ensembles.engine.access_lock import AccessLock, guarded
 from gp_ensembles.engine.ensemble import Ensemble
-from gp_ensembles.engine.input_checks import check_domain, check_made, checked_rows
+from gp_ensembles.engine.input_checks import check_domain, checked_rows
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions, concatenate_mixtures
 from gp_ensembles.engine.quarantine import QuarantineReport
@@ -27,6 +27,7 @@ from gp_ensembles.fleet.checkpoint import REMEDY, read_about, read_shard, remove
 from gp_ensembles.fleet.exported import with_own_variances
 from gp_ensembles.fleet.step import RowBuffer, Step, Work
 from gp_ensembles.fleet.store import Slots, Store, new_folder
+from gp_ensembles.numerics.arguments import check_made
 
 
 @runtime_checkable

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.engine.access_lock import AccessLock, guarded
-from gp_ensembles.engine.input_checks import check_made
 from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoint
 from gp_ensembles.files.operations import make_folder
 from gp_ensembles.fleet.calls import CallRows, divided
@@ -22,6 +21,7 @@ from gp_ensembles.fleet.ensemble_fleet import Names, listed
 from gp_ensembles.fleet.exported import SeriesModel
 from gp_ensembles.fleet.model import Fleet
 from gp_ensembles.fleet.predictions import FleetPredictions, merge_predictions
+from gp_ensembles.numerics.arguments import check_made
 
 _HEAD = "shards.pt"
 _KIND = Kind("gp_ensembles divided fleet", 2, "a divided fleet", "give a folder that divide_fleet wrote")

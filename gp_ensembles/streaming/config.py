@@ -7,11 +7,11 @@ from typing import Any, Literal, get_args
 import torch
 
 from gp_ensembles.calibration.levels import check_coverages
-from gp_ensembles.engine.input_checks import check_made
 from gp_ensembles.ensembles.presets import auto
 from gp_ensembles.ensembles.records import spec_to_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.spec_checks import check_flag
+from gp_ensembles.numerics.arguments import check_made
 from gp_ensembles.numerics.devices import check_device
 from gp_ensembles.numerics.display import changed, spread_text
 

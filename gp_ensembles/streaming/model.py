@@ -14,12 +14,12 @@ from torch import Tensor
 from gp_ensembles.distributions import Distribution
 from gp_ensembles.engine.access_lock import AccessLock, guarded, uninterrupted
 from gp_ensembles.engine.external_report import ExternalReport, external_reports
-from gp_ensembles.engine.input_checks import check_made
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.upkeep import UpkeepReport
 from gp_ensembles.files.checkpoint import rebuilt, write_checkpoint
 from gp_ensembles.files.structure import from_plain, to_plain
 from gp_ensembles.filters.rows import Rows
+from gp_ensembles.numerics.arguments import check_made
 from gp_ensembles.numerics.compiled import IS_COMPILED
 from gp_ensembles.streaming.calibration import Calibration, calibration_of, next_interval, next_levels
 from gp_ensembles.streaming.checks import Arrived, CleanRows, arrive, clean_arrivals, illegal_input, refuse

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoint
+from gp_ensembles.numerics.arguments import check_made
 from gp_ensembles.numerics.display import block_text, counted, prints_fields
 from gp_ensembles.papers.fusion.base import FusionModel
 from gp_ensembles.papers.fusion.experts import ExpertPredictions
@@ -227,6 +228,7 @@ def fit_fusion(
         progress: Whether to show a progress bar.
 
     Raises:
+        TypeError: If the model is none.
         NumericalError: If the log joint density cannot be used.
 
     Example:
@@ -237,6 +239,7 @@ def fit_fusion(
         >>> fitted.report.method, fitted.predict(X).variance.shape
         ('Laplace', torch.Size([20]))
     """
+    check_made("model", model, FusionModel, "HetGP(X, y, prior, prior)")
     chosen = LaplaceApproximation() if inference is None else inference
     return FittedFusion(model, chosen.infer(model, generator=generator, progress=progress), chosen)
 

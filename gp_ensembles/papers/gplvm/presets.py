@@ -9,6 +9,7 @@ from gpytorch.kernels import RBFKernel
 from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.meta_learners import MarkovSwitching
 from gp_ensembles.meta_learners.switching import sticky_transition
+from gp_ensembles.numerics.arguments import check_made
 from gp_ensembles.papers.gplvm.model import IEGPLVM
 from gp_ensembles.papers.gplvm.records import LatentSettings
 
@@ -83,6 +84,7 @@ def ie_gplvm(
         >>> type(ie_gplvm(12, stay=0.99).meta_learner).__name__
         'MarkovSwitching'
     """
+    check_made("num_outputs", num_outputs, int, "784, the number of columns")
     features = rbf_features(num_latent, num_frequencies, generator=generator, dtype=dtype)
     if stay is None:
         return IEGPLVM(features, num_outputs, settings=settings)

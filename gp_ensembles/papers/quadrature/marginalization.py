@@ -13,6 +13,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from gp_ensembles.files import checkpoint as files
+from gp_ensembles.numerics.arguments import check_made
 from gp_ensembles.numerics.warn_caller import warn_caller
 from gp_ensembles.papers.plain import from_plain, to_plain
 from gp_ensembles.papers.quadrature.evidence import TARGET_SD, EvidenceSampler, EvidenceState
@@ -90,7 +91,7 @@ def marginalize(
     Raises:
         ValueError: If the budget is below five evaluations or has an impossible number, no kernel has a likelihood, or
             the checkpoint belongs to another problem or search.
-        TypeError: If the evaluations or the draws of the budget are not whole numbers.
+        TypeError: If the problem is none, or the evaluations or the draws of the budget are not whole numbers.
 
     Example:
         >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
@@ -99,6 +100,7 @@ def marginalize(
         >>> found.num_evaluations, found.posterior_components.shape
         (40, torch.Size([5]))
     """
+    check_made("problem", problem, RegressionProblem, "RegressionProblem(X, y)")
     budget = (Budget() if problem.X.shape[1] <= _FEW_INPUTS else Budget(draws=0)) if budget is None else budget
     _check_budget(budget)
     given, deadline = problem, Deadline(budget.seconds, time.perf_counter)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from gp_ensembles.bo.data import warn_of_noise
+from gp_ensembles.numerics.arguments import check_made
 from gp_ensembles.numerics.copies import without_copies
 from gp_ensembles.numerics.gpytorch_types import Kernel, Mean
 from gp_ensembles.numerics.warn_caller import warn_caller
@@ -71,7 +72,7 @@ def select_knots(
         tenth of a nat per row apart, and where a likelihood ratio test does not reject pure noise.
 
     Raises:
-        TypeError: If the approximation is none.
+        TypeError: If kernel, strategy or approximation are none.
         ValueError: If shapes do not fit, a value is not finite, or targets are constant or all missing.
         NumericalError: If the objective cannot be evaluated with the first knots.
 
@@ -89,6 +90,9 @@ def select_knots(
         >>> found.knots.shape[0] <= 50, found.history[-1].objective > found.history[0].objective
         (True, True)
     """
+    check_made("strategy", strategy, Strategy, "AdaptiveKnots()")
+    if kernel is not None:
+        check_made("kernel", kernel, Kernel, "ScaleKernel(RBFKernel())")
     X, y = _observed(X, y)
     is_ours = isinstance(strategy, AdaptiveKnots)  # the others are the literature's, and begin as it does
     if is_ours:
