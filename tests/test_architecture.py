@@ -76,7 +76,7 @@ TABLE = {
         "tqdm",
     ),
     # Series over several machines: a divided fleet hands on what its shards say. streaming: sweeps of configs.
-    "scale": ("engine files distributions fleet streaming", "ray pyarrow"),
+    "scale": ("numerics engine files distributions fleet streaming", "ray pyarrow"),
     # experts, features, filters, meta_learners: joint predictions are made from their parts.
     "bo": (
         "numerics distributions features filters experts meta_learners engine ensembles spectral",
