@@ -96,15 +96,16 @@ def fit(kernels: Kernels, rows: Observations, starts: Sequence[Hyperparameters])
     return Hyperparameters(best[:, :num_inputs] + MIN_LENGTHSCALE, best[:, num_inputs] + MIN_OUTPUTSCALE, noise)
 
 
-def short_start(kernels: Kernels, rows: Observations, modes: Hyperparameters) -> list[Hyperparameters]:
-    """The modes of the priors with length scales of a function that changes fast, if it does."""
+def starts_of_fit(kernels: Kernels, rows: Observations, modes: Hyperparameters) -> list[Hyperparameters]:
+    """The modes of the priors, with as much noise as function, and with short length scales if the function is fast."""
+    half = 0.5 * modes.outputscale  # from little noise, a search may end where every row is a bump of its own
+    starts = [modes, modes._replace(outputscale=half, noise=half)] if rows.noise is None else [modes]
     numbers = slice(None) if kernels.categorical is None else ~kernels.categorical
     found = short_length_scales(rows.X[:, numbers], rows.Y.squeeze(-1))
-    if found is None:
-        return []
-    lengthscale = modes.lengthscale.clone()
-    lengthscale[:, numbers] = found.clamp_min(_SHORTEST * MIN_LENGTHSCALE)
-    return [modes._replace(lengthscale=lengthscale)]
+    if found is not None:
+        starts.append(modes._replace(lengthscale=modes.lengthscale.clone()))
+        starts[-1].lengthscale[:, numbers] = found.clamp_min(_SHORTEST * MIN_LENGTHSCALE)
+    return starts
 
 
 def condition(kernels: Kernels, rows: Observations, hyperparameters: Hyperparameters) -> Conditioned:

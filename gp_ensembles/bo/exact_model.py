@@ -36,7 +36,7 @@ from gp_ensembles.bo.data import (
     unit_scale,
     warn_of_noise,
 )
-from gp_ensembles.bo.exact_kernels import Hyperparameters, Kernels
+from gp_ensembles.bo.exact_kernels import Hyperparameters, Kernels, starts_of_fit
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.posterior import MixturePosterior, resampled
 from gp_ensembles.numerics.cholesky import NumericalError
@@ -329,8 +329,7 @@ class ExactEnsembleModel(MixtureModel):
             for index in varying:
                 own = [Hyperparameters(*(value[index] for value in start)) for start in starts]
                 some = rows.map(itemgetter(index))
-                more = exact_kernels.short_start(self._kernels, some, modes)
-                fitted = exact_kernels.fit(self._kernels, some, [*own, modes, *more])
+                fitted = exact_kernels.fit(self._kernels, some, [*own, *starts_of_fit(self._kernels, some, modes)])
                 for every, value in zip(found, fitted, strict=True):
                     every[index] = value
         self.with_hyperparameters_(Hyperparameters(*found))

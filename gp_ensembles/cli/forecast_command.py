@@ -1,5 +1,6 @@
 """The command ``forecast``: forecasts after the last row of a run, and backtests of them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -98,8 +99,8 @@ def with_rows_between(rows: Rows, encoder: TableEncoder) -> Rows:
 
 
 def _all_rows(data: str, stream: ScoredStream) -> Rows:
-    """The rows of a table that follow the run."""
-    rows = TableRequest(data).reopen(stream.encoder)
+    """The rows of a table that follow the run; one at a wrong time is refused, as its step would be forecast anyway."""
+    rows = TableRequest(data).reopen(replace(stream.encoder, skips=False))
     if rows.is_at_end:
         raise ValueError(f"{rows.path} has a header but no data rows")
     return Rows.join(list(rows))

@@ -107,7 +107,7 @@ def summary_table(summary: Summary) -> str:
     columns = _CLASS_SCORES if "error_rate" in summary else _SCORES
     table = format_table({str(summary["model"]): summary, **summary["baselines"]}, columns)
     label = summary.get("only_label_of_warmup")
-    notes = [one_class_message(label)] if isinstance(label, int) else []
+    notes = [*(summary.get("notes") or ()), *([one_class_message(label)] if isinstance(label, int) else [])]
     if (point := summary.get("point_mass")) is not None:
         notes.append(f"many targets equal {point:g}: predictions give this value its own probability")
     notes += warm_up_outlier_lines(*(summary.get(f"{kind}_targets_in_warmup") or 0 for kind in ("outlier", "far")))

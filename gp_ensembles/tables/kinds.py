@@ -164,7 +164,7 @@ def notes_of(columns: Sequence[ColumnEncoder], cells: Mapping[str, Cells], decim
                 f"dates of {column.name} are read day first, but the first rows could also be month first; inspect "
                 f"more rows (--warmup), or write dates as 2024-11-30"
             )
-        if isinstance(column, HashedColumn):
+        if isinstance(column, HashedColumn | CategoryColumn):
             found = [text for text in texts_of(cells[column.name]) if not is_missing(text)]
             if word := _word_among_numbers(found, decimal):
                 marked.append(

@@ -140,12 +140,15 @@ class RowStream:
         """Time of the next row, which is not taken; ``None`` without a time column or a row.
 
         Raises:
-            ValueError: If it is malformed.
+            ValueError: If it is malformed, or if none of several next times can be read.
         """
         self._fill(1)
         if not self._ready:
             return None
-        times = self._times(self._ready[0].part(slice(0, 1)))
+        part = self._ready[0].part(slice(0, LEAST_WARM_UP))
+        times = self._times(part)
+        if times is not None and len(times) > 1 and np.isnan(times).all():  # another format rather than mistakes
+            replace(self.encoder, skips=False).times(part, self._source.decimal, self.path, self.num_given + 1)
         return None if times is None else float(times[0])
 
     def skip_until(self, time: float) -> None:

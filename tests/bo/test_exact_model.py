@@ -63,6 +63,16 @@ def dense_kernel(nu, X, Z, lengthscale, outputscale, categories=()):
     return outputscale * kernel + 1 + (steps[..., is_category] == 0).sum(-1)
 
 
+def test_noise_as_large_as_the_function_is_noise_to_the_fit():
+    generator = torch.Generator().manual_seed(2)
+    X = torch.rand(40, 2, generator=generator, dtype=torch.float64)
+    truth = (3 * X[:, :1]).sin() + X[:, 1:].square()
+    Y = truth + 0.4 * torch.randn(40, 1, generator=generator, dtype=torch.float64)
+    model = ExactEnsembleModel(X, Y).fit()  # the modes alone end at a thirtieth of the noise, 4 nats below
+    assert 0.5 < float(model.noise * Y.var()) / 0.4**2 < 2.0
+    assert float((model.posterior(X).mean - truth).std()) < 0.2
+
+
 def dense_log_posterior(nu, X, y, lengthscale, outputscale, noise, categories):
     """By torch's density, differentiable in the three."""
     covariance = dense_kernel(nu, X, X, lengthscale, outputscale, categories) + noise * torch.eye(len(y), dtype=y.dtype)

@@ -26,6 +26,8 @@ def _place(tmp_path_factory):
     write(folder / "later.csv", ("time", "temperature", "load"), rows[LAST:])
     write(folder / "future.csv", ("time", "temperature"), [row[:2] for row in rows[LAST : LAST + 12]])
     write(folder / "empty.csv", ("time", "temperature"), [])
+    write(folder / "newest_first.csv", ("time", "temperature"), [row[:2] for row in rows[: LAST - 1 : -1]])
+    write(folder / "style.csv", ("time", "temperature"), [(f"on {row[0]}", row[1]) for row in rows[LAST:]])
     write(folder / "bare.csv", ("time",), [row[:1] for row in rows[LAST : LAST + 12]])
     (folder / "small.yaml").write_text(f"ensemble: {{like: forecaster, bases: [LinearBasis], {FIT}}}\n")
     (folder / "plain.yaml").write_text(LINEAR)
@@ -125,6 +127,8 @@ def test_what_is_refused_in_one_sentence(place, capsys, refused):
         (["--horizon", "0"], "--horizon must be at least one row, got 0"),
         (["--horizon", "131"], "131 rows ahead are more than the 130 rows learned"),
         (["--inputs", "bare.csv"], "no column named temperature"),
+        (["--inputs", "newest_first.csv"], "column time: the time 2024-01-07T15:00:00 is later than"),
+        (["--inputs", "style.csv"], "'on 2024-01-06 10:00' is not a date in the format of the first rows"),
         (["--inputs", "future.csv", "--backtest", "3"], "--backtest needs targets"),
         (["--backtest", "3"], "--backtest scores forecasts on a table with targets"),
         (["--inputs", "later.csv", "--backtest", "31"], "--backtest 31 needs at least 31 rows"),

@@ -37,6 +37,7 @@ def _place(tmp_path_factory, small):
     write(place / "month.csv", rows[CUT - 30 :])
     write(place / "rest.csv", rows[CUT:])
     write(place / "old.csv", rows[20 : CUT - 10])
+    write(place / "style.csv", [[f"{START + timedelta(hours=k):%d/%m/%Y %H:%M}", "1", "1"] for k in range(CUT, ROWS)])
     assert stream(place, "all.csv", "whole") == 0
     assert stream(place, "first.csv", "first") == 0
     return place
@@ -74,6 +75,7 @@ def test_rows_are_not_learned_twice_unless_one_says_so(place, refused):
         ("month.csv", [], "month starts at 2024-01-03T02:00:00, and the stream has read up to 2024-01-04T07:00:00"),
         ("old.csv", ["--skip-seen"], "old has no rows after the 80 that the stream has read"),
         ("first.csv", ["--skip-seen"], "first has no rows after the 80 that the stream has read"),
+        ("style.csv", [], "line 2), column when: '04/01/2024 08:00' is not a date in the format of the first rows"),
     ):
         refused(resume(place, data, "kept", *options), words)
         assert {path.name: path.read_bytes() for path in out.iterdir()} == before

@@ -128,6 +128,13 @@ def test_explain_says_what_is_made_and_runs_and_writes_nothing(place, small, cap
     assert "data row 101 (line 102), column a: 'red' is not a number" in found.err
 
 
+def test_a_run_prints_what_is_odd_about_its_table(place, small, capsys):
+    rows = [["-999" if k % 9 == 1 else a, b, y] for k, (a, b, y) in enumerate(small.rows(ROWS))]
+    small.write(place / "odd.csv", rows)
+    assert stream(place, "odd.csv", "odd") == 0
+    assert "a is -999 in 11.7 % of the first rows, far from all others" in capsys.readouterr().out
+
+
 def test_explain_says_what_it_can_where_a_column_is_refused(place, small, capsys):
     notes = [[f"note {k}", *row] for k, row in enumerate(small.rows(ROWS))]
     small.write(place / "notes.csv", notes, ("n", "a", "b", "y"))

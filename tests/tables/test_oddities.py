@@ -2,6 +2,7 @@
 
 import datetime as dt
 import io
+import re
 import tracemalloc
 
 import numpy as np
@@ -32,6 +33,7 @@ ODD = {
     "per cent and currencies": ("a;load\n", "{k},5 %;-{k},25 €\n", 0.5, None),
     "a typographic minus": ("a;load\n", "{k};\u2212{k},25\n", 0, None),
     "empty rows below": ("a,load\n", "{k},{k}\n,\n", 0, 0),
+    "a line break in the first name": ('"a\nin kW",load\n', "{k},{k}\n", 0, 0),
 }
 
 
@@ -42,6 +44,7 @@ def test_odd_files(tmp_path):
         load = "load;now" if "'load;now'" in header else "load"
         rows = open_rows(path, load, num_warm_up=40)
         assert len(rows.feature_names) == 1, name
+        assert '"' not in rows.feature_names[0], name
         taken = rows.take(100)
         assert torch.equal(taken.X[:, 0], first + torch.arange(90.0, dtype=torch.float64)), name
         falling = [-(2000.5 if "thousands" in name else 0.25) - k for k in range(90)]
@@ -288,8 +291,9 @@ def test_text_among_numbers_is_named(tmp_path):
     cells = [("off" if k % 5 == 1 else f"{k % 60}.5") for k in range(200)]
     text = "x,y\n" + "".join(f"{x},{k}\n" for k, x in enumerate(cells))
     note = "x contains numbers and text such as 'off', so it is treated as a category; if that means missing, give"
-    rows = read_text(tmp_path / "notes.csv", text, num=150)
-    assert sum(line.startswith(note) for line in rows.encoder.notes) == 1
+    for name, given in (("notes.csv", text), ("few.csv", re.sub(r"^[1-5]\d\.5", "3.5", text, flags=re.MULTILINE))):
+        rows = read_text(tmp_path / name, given, num=150)
+        assert sum(line.startswith(note) for line in rows.encoder.notes) == 1
     with pytest.raises(ValueError, match=r"data row 2 .*it contains numbers and text such as 'off'; fix it, leave"):
         read_text(tmp_path / "short.csv", text, num=30)
     names = "who,y\n" + "".join(f"name {k},{k}\n" for k in range(12))

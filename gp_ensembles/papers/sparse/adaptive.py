@@ -100,10 +100,8 @@ class AdaptiveKnots(Strategy):
             ended = "" if finished else f"; the budget of {self.max_seconds:g} s ended the fit"
             return f"all {step.num_knots} distinct rows are knots: the model is exact{ended}"
         few = self.max_knots <= _FEW
-        if not self._fit(model, deadline, run.generator, few):
-            run.record(model, "start")
-            return f"the budget of {self.max_seconds:g} s ended before knots were chosen"
-        return self._few(run, deadline) if few else self._grow(run, deadline)
+        finished = self._fit(model, deadline, run.generator, few)
+        return self._few(run, deadline) if few and finished else self._grow(run, deadline)
 
     def _fit(self, model: SparseModel, deadline: float, generator: torch.Generator | None, few: bool = False) -> bool:
         """Fit hyperparameters to nested rows; whether the budget allowed all of it."""
