@@ -121,7 +121,7 @@ def revive_experts(online: OnlineEnsemble, names: Sequence[str], share: float) -
         share: Their total weight, between 0 and 1; living experts keep their proportions.
 
     Raises:
-        ValueError: If a name is unknown, an expert already has weight, or the share is out of range; nothing changes then.
+        ValueError: If a name is unknown, an expert already has weight, or the share is out of range; nothing changes.
 
     Example:
         >>> import torch
