@@ -41,15 +41,15 @@ WARMUP = 1000
 TURN = 20  # rows
 BASES = "bases"
 COLUMNS = {
-    "libraries": "the libraries, MB",
-    "memory": "memory beyond them, MB",
-    "file": "a file of the model, MB",
-    "load": "reading it, seconds",
-    "median": "a row by itself, milliseconds",
-    "third": "third slowest of {num_rows}, in such rows",
-    "stop": "slowest",
+    "libraries": "libraries, MB",
+    "memory": "additional memory, MB",
+    "file": "model file, MB",
+    "load": "loading, seconds",
+    "median": "single row, milliseconds",
+    "third": "third slowest of {num_rows} vs. the median",
+    "stop": "slowest vs. the median",
 }
-SINGLE_COLUMNS = ["", "set", "`predict`, median", "99 of 100", "then `observe`, median", "99 of 100", "slowest"]
+SINGLE_COLUMNS = ["", "set", "`predict`, median", "p99", "then `observe`, median", "p99", "slowest"]
 Calls = tuple[Callable[[int], object], Callable[[int], object]]  # predict and learn the row of a number
 
 
