@@ -109,7 +109,7 @@ def _body(table: str) -> str:
 
 def _rivals_table(found: Mapping[str, Beside]) -> str:
     lines = [
-        "| | at most 0.01 behind the best | worst | mean | CRPS within 1 % of the best | worst | 90 % intervals cover |",
+        "| | at most 0.01 behind the best | worst | mean | CRPS within 1 % of the best | worst | 90 % coverage |",
         "|---|" + "---:|" * 6,
     ]
     for name, compared in found.items():

@@ -188,7 +188,7 @@ def test_what_cannot_be_done_is_said():
             exact_ensemble(X, X, kernels=bad)
     model = exact_ensemble(X, X)
     for other in ((1.5, 2.5, math.inf), (2.5,)):
-        with pytest.raises(ValueError, match=r"other kernels than \(inf, 2.5, 1.5\)"):
+        with pytest.raises(ValueError, match=r"kernels other than \(inf, 2.5, 1.5\)"):
             model.load_state_dict(exact_ensemble(X, X, kernels=other).state_dict())
     with pytest.raises(ValueError, match="noise must have shape"):
         model.with_hyperparameters_(model.hyperparameters._replace(noise=torch.ones(4)))

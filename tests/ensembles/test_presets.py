@@ -118,7 +118,7 @@ def test_the_papers_walk_of_weights_starts_from_the_prior():
         build("die_gp", X[:100], y[:100], **settings).predict(X[:2])
     with pytest.raises(ValueError, match="rank_on_warm_up=True requires learns_warm_up=True"):
         replace(PRESETS["ie_gp"], learns_warm_up=False)
-    with pytest.raises(ValueError, match="series of a fleet learn their warm-ups"):
+    with pytest.raises(ValueError, match="a fleet learns the warm-up rows of its series"):
         Fleet(replace(PRESETS["ie_gp"], **settings))
 
 

@@ -264,5 +264,5 @@ def test_features_with_a_box_are_refused():
     X, _ = rows()
     kernel = ScaleKernel(RBFKernel(ard_num_dims=D)).double()
     boxed = GaussianExpert(HilbertAdditiveFeatures.from_data(kernel, X, 4))
-    with pytest.raises(ValueError, match="valid in a box only"):
+    with pytest.raises(ValueError, match="valid only in a box"):
         RefittedExpert(boxed, D, InitialFit(), torch.zeros(1), Refit(10))

@@ -140,7 +140,7 @@ def test_units_and_origins_do_not_matter(origin, unit, level, scale):
 
 def test_priors_that_do_not_fit():
     X, y = line()
-    with pytest.raises(ValueError, match=r"the prior is over 2 input\(s\), but the data have 1"):
+    with pytest.raises(ValueError, match=r"the prior is for 2 input\(s\), but the data have 1"):
         RegressionProblem(X, y, prior_of(2, 2))
     for value in [float("nan"), float("inf")]:
         with pytest.raises(ValueError, match="the prior mean of the targets must be finite"):
