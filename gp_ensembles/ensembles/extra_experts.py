@@ -293,7 +293,7 @@ class WideFeatures(ExpertRecord):
         check_fields(self)
         if self.num_features is not None and self.price is not None:
             raise ValueError(
-                f"WideFeatures has either num_features or a price that they follow from, got {self.num_features} and "
+                f"WideFeatures needs either num_features or a price that sets it, got {self.num_features} and "
                 f"{self.price:g}"
             )
 

@@ -440,7 +440,7 @@ def test_known_noise_of_further_rows_alone(models):
     for name in CASES:
         ours, (X, Y) = models[name], rows(2, seed=8)
         noise = torch.full((2, 1), 100.0, dtype=DTYPE)
-        with pytest.raises(InputDataError, match="leave noise= out"):
+        with pytest.raises(InputDataError, match="omit noise="):
             ours.condition_on_observations(X, Y, noise=noise)
         noisy = ours.condition_on_observations(X.unsqueeze(0), Y.unsqueeze(0), noise=noise)
         plain = ours.condition_on_observations(X.unsqueeze(0), Y.unsqueeze(0))

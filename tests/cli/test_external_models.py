@@ -95,7 +95,7 @@ def test_what_has_no_name_in_files_is_refused_before_anything_is_fitted(tmp_path
     own = ExternalModel(RegressorAdapter(LinearRegression()))
     config = StreamConfig(replace(oebe, bases=(LinearBasis(),), extra_experts=(own,)), warmup=30)
     rows = open_table(Table(X, X[:, 0], ("a", "b"), "y", "rows"), 30)
-    with pytest.raises(TypeError, match=r"ExternalModel has no name in files.*pickle.dump\(model, file\)"):
+    with pytest.raises(TypeError, match=r"ExternalModel cannot be saved.*pickle.dump\(model, file\)"):
         stream(rows, config, Output(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 

@@ -186,7 +186,7 @@ def test_states_of_other_ensembles_are_refused():
         (
             GaussianExpert(linear()),
             CombinedRules([OnlineNewton(), FixedShare()], over=FixedShare()),
-            "CombinedRules cannot be the rule of a fleet; take FixedShare",
+            "CombinedRules cannot be the rule of a fleet; use FixedShare",
         ),
         (LaplaceExpert(linear(), SoftmaxLikelihood(3, 3, False)), FixedShare(), "have one latent value"),
         (WindowExpert(RBFKernel().double(), INPUTS, 10), FixedShare(), "WindowExpert cannot be an expert of a fleet"),

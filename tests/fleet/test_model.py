@@ -240,7 +240,7 @@ def test_what_cannot_be_a_fleet_is_refused(generator, tmp_path):
     ("settings", "words"),
     [
         ({"spec": "light"}, "spec must be an object such as gpe.light or gpe.e_doebe, got 'light'"),
-        ({"spec": EnsembleSpec}, "spec must be .*, got the class EnsembleSpec: call it"),
+        ({"spec": EnsembleSpec}, "spec must be .*, got the class EnsembleSpec: instantiate it"),
         ({"dtype": "float32"}, "dtype must be torch.float64 or torch.float32, got 'float32'"),
         ({"dtype": torch.int64}, "dtype must be torch.float64 or torch.float32, got torch.int64"),
         ({"dtype": np.float32}, "dtype must be torch.float64 or torch.float32, got <class 'numpy.float32'>"),
