@@ -155,7 +155,7 @@ class AdaptiveKnots(Strategy):
             if gap < self.gap_tolerance:
                 return f"the bounds of the log evidence are less than {self.gap_tolerance} nats apart"
             if len(chosen) < count:
-                return f"{len(chosen)} rows explain the whole prior"
+                return f"{len(chosen)} rows explain the entire prior"
             if count == most:
                 return f"there are {most} knots, the most allowed; the bounds are {gap:.3g} nats apart"
             if _left(deadline) <= 0.0:

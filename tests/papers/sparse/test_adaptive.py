@@ -178,7 +178,7 @@ def test_rows_that_explain_everything_end_the_growth() -> None:
     X, y = make_data(900)
     kernel, _ = isotropic(0.7, 50.0, 0.1)
     found = choose(X, y, kernel.requires_grad_(False), exact_rows=0, fit_rows=200, gap_tolerance=-1.0)
-    assert "rows explain the whole prior" in found.stop_reason
+    assert "rows explain the entire prior" in found.stop_reason
     assert len(found.knots) < 100
 
 
