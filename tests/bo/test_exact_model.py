@@ -184,7 +184,7 @@ def test_what_cannot_be_done_is_said():
     with pytest.raises(TypeError, match="no argument 'kernel'"):
         exact_ensemble(X, X, kernel=2.5)
     for bad in ((), (0.5,), 2.5, None, ([1],)):
-        with pytest.raises(ValueError, match=r"some of \(1.5, 2.5, inf\), got"):
+        with pytest.raises(ValueError, match=r"values from \(1.5, 2.5, inf\), got"):
             exact_ensemble(X, X, kernels=bad)
     model = exact_ensemble(X, X)
     for other in ((1.5, 2.5, math.inf), (2.5,)):

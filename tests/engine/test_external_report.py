@@ -109,7 +109,7 @@ def fail(mean, deviation):
     ("adapter", "reason", "fix"),
     [
         (Failing(lambda m, s: (m * torch.nan, s)), "it returned no prediction (NaN)", "fill the gaps"),
-        (Failing(lambda m, s: (m * math.inf, s)), "its mean was infinite or beyond 1e30 (mean ", "of mean 0"),
+        (Failing(lambda m, s: (m * math.inf, s)), "its mean was infinite or beyond 1e30 (mean ", "with mean 0"),
         (Failing(lambda m, s: (m, -s)), "not positive and finite (deviation -1)", "standard deviations or None"),
         (
             Failing(lambda m, s: (torch.cat([m, m]), s)),

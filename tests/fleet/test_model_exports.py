@@ -97,7 +97,7 @@ def test_what_cannot_be_shared_or_added_is_refused(generator):
     refused(ValueError, "hyperparameters are not the fleet's", lambda: fleet.add(["new"], faster.export("unit 0")))
     with pytest.raises(ValueError, match="model and fleet differ in recalibrate"):
         fleet.add(["new"], fitted(rows, spec, recalibrate=False).export("unit 0"))
-    with pytest.raises(ValueError, match="of 2 coverages"):
+    with pytest.raises(ValueError, match="for 2 coverages"):
         fleet.add(["new"], fitted(rows, spec, coverages=(0.9, 0.5)).export("unit 0"))
     narrow = Fleet(spec, warmup=WARMUP)
     narrow.fit(names, X[:, :1], y)

@@ -260,7 +260,7 @@ def test_the_evidence_is_that_of_the_parts_before_one_that_fails(monkeypatch):
     assert len(warned) == 1
     assert str(warned[0].message) == found.doubt
     assert "given up: 0 effective draws in 6 dimensions and k = 2.50 after 2 refits" in found.doubt
-    assert found.doubt.endswith("give the prior at most 1")
+    assert found.doubt.endswith("use a prior with at most 1")
     truth, deviation = by_brute_force(problem, 1)
     truth += math.log(0.5)
     assert abs(found.log_evidence - truth) < 4.0 * math.hypot(found.log_evidence_sd, deviation)
@@ -338,7 +338,7 @@ def test_a_budget_without_draws_says_so_and_predicts_all_the_same(budget, messag
 
 @pytest.mark.parametrize("draws", [1, 300])
 def test_a_few_draws_give_a_guess_and_a_warning(draws):
-    with pytest.warns(UserWarning, match=r"that of one component is a guess; give a larger budget") as warned:
+    with pytest.warns(UserWarning, match=r"that of one component is a guess; use a larger budget") as warned:
         found = marginalize(problem_of(2), Budget(60, draws=draws), NEVER_COVERED, generator=seeded(0))
     assert len(warned) == 1
     assert math.isfinite(found.log_evidence_sd)
