@@ -101,6 +101,6 @@ def test_what_cannot_be_shared_or_added_is_refused(generator):
         fleet.add(["new"], fitted(rows, spec, coverages=(0.9, 0.5)).export("unit 0"))
     narrow = Fleet(spec, warmup=WARMUP)
     narrow.fit(names, X[:, :1], y)
-    refused(ValueError, "has 1 input columns, the fleet 2", lambda: fleet.add(["new"], narrow.export("unit 0")))
+    refused(ValueError, "has 1 input columns, the fleet has 2", lambda: fleet.add(["new"], narrow.export("unit 0")))
     assert "new" not in fleet.names
     assert torch.equal(fleet.predict(names[:4], X[:4]).mean, before)
