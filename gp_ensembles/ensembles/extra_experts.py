@@ -151,7 +151,7 @@ def check_records(where: str, value: object) -> None:
     if isinstance(value, str):
         hint = f"; for a column of forecasts use ForecastColumns({value!r})"
     elif isinstance(value, type) and issubclass(value, ExpertRecord):
-        hint = f"; call it, {value.__name__}(...)"
+        hint = f"; instantiate it, {value.__name__}(...)"
     else:
         hint = _as_external(value)
     if not isinstance(value, ExpertRecord):

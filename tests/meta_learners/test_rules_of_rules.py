@@ -155,7 +155,7 @@ def check_mixture(rule, sizes):
 
 
 def test_a_class_is_no_rule():
-    with pytest.raises(TypeError, match="the class FixedShare; call it"):
+    with pytest.raises(TypeError, match="the class FixedShare; instantiate it"):
         meta.CombinedRules([meta.FixedShare, meta.FixedShare()], over=meta.FixedShare())
     with pytest.raises(TypeError, match="got 'BMA'"):
         meta.CombinedRules([meta.FixedShare(), meta.FixedShare()], over="BMA")
