@@ -40,7 +40,7 @@ def fit_frame(X: Any, rows: Array) -> Columns | None:
                 refuse_text(name, cells)
         except CellError as error:
             problem, row = error.problem.partition(";")[0], rows[error.place] + 1
-            raise ValueError(f"column {name} of X, row {row}: {problem}; fix the row, or drop it") from None
+            raise ValueError(f"column {name} of X, row {row}: {problem}; fix it, or leave it out") from None
         columns.append(column)
     return tuple(columns)
 
