@@ -143,4 +143,4 @@ def test_one_that_never_answered_has_no_weight_and_says_why():
     assert (report.num_answered, report.num_absent, report.weight) == (0, 160 - WARM, 0.0)
     assert model.weights["forecast/0"] == 0.0
     assert sum(model.weights.values()) == pytest.approx(1.0)
-    assert str(report).startswith("forecast/0: predicted 0 of 100 rows; last absent because it gave no prediction")
+    assert str(report).startswith("forecast/0: predicted 0 of 100 rows; last absent because it returned no prediction")
