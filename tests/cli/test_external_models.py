@@ -54,7 +54,7 @@ def test_summaries_report_external_models_and_a_resumed_run_tells_the_same(place
     assert stream_external(place, "data.csv", "whole") == 0
     reported = capsys.readouterr().out
     gaps = sum(number % 7 == 2 for number in range(60, 200))
-    absent = "last absent because it gave no prediction (NaN)"
+    absent = "last absent because it returned no prediction (NaN)"
     assert f"forecast/0: predicted {140 - gaps} of 140 rows; {absent}" in reported
     assert "boosting/0: log score -" in reported
     assert "boosting/0: predicted" not in reported
