@@ -12,7 +12,7 @@ def check_rows(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
     y = Y.squeeze(-1) if Y.ndim == 2 and Y.shape[-1] == 1 else Y
     if X.ndim != 2 or y.ndim != 1 or X.shape[0] != y.shape[0] or not X.shape[0]:
         shapes = f"{tuple(X.shape)} and {tuple(Y.shape)}"
-        raise ValueError(f"inputs (N, D) and targets (N,) or (N, 1) with at least one row do not match: {shapes}")
+        raise ValueError(f"inputs (N, D) and targets (N,) or (N, 1) of at least one row do not fit: {shapes}")
     if not X.is_floating_point() or X.dtype != y.dtype or X.device != y.device:
         raise ValueError(f"inputs and targets must share a real dtype and a device, got {X.dtype} and {y.dtype}")
     seen = ~y.isnan()

@@ -55,7 +55,7 @@ def test_rows_that_do_not_match():
     ]:
         with pytest.raises(ValueError, match=message):
             PBHS(X, y, experts)
-    refused(ValueError, r"do not match: \(20, 1\) and \(19,\)", lambda: PBHS(X, y[:19], [good]))
+    refused(ValueError, r"do not fit: \(20, 1\) and \(19,\)", lambda: PBHS(X, y[:19], [good]))
     refused(ValueError, "need inputs X", lambda: fuse([LinearRegression()], space="y"))
     refused(ValueError, "are 20 rows", lambda: fuse([good, moment_forecast(y[1:], 1.0)], space="y"))
     refused(TypeError, "cannot serve as an expert", lambda: gather_predictions(["a model"], X))
