@@ -93,7 +93,7 @@ def test_predictions_are_those_of_brute_force():
 def test_inputs_of_predictions_are_checked():
     found = run(problem_of(), draws=0)
     for X, message in [
-        (torch.full((2, 1), math.nan, dtype=F64), "not finite"),
+        (torch.full((2, 1), math.nan, dtype=F64), "inputs must be finite"),
         (torch.zeros(2, 1), "torch.float32, but the problem's inputs are torch.float64"),
         (torch.zeros(2, 2, dtype=F64), r"shape \(M, 1\), got \(2, 2\)"),
     ]:
