@@ -274,7 +274,7 @@ def test_the_best_of_numbers_and_categories_is_found(generator):
     assert fantasies.posterior(X).mean.shape == (4, 24, 1)
     with pytest.raises(AttributeError, match="covar_module"):
         _ = model.covar_module
-    with pytest.raises(ValueError, match="4 columns"):
+    with pytest.raises(ValueError, match="4 input columns"):
         exact_ensemble(X, Y, cat_dims=[4])
 
 
