@@ -146,8 +146,8 @@ def main() -> None:
         other = scores(rival(X, y, warmup), y[warmup:])
         rows.append([name, int(y.max()) + 1, X.shape[1], len(y), *own, *other, seconds])
         print(*(f"{cell:.3f}" if isinstance(cell, float) else cell for cell in rows[-1]), flush=True)
-    names = ["log loss", "wrong", "ECE"]
-    columns = ["set", "classes", "inputs", "rows", *names, "by chance", *(f"trees: {n}" for n in names), "seconds"]
+    names = ["log loss", "error rate", "ECE"]
+    columns = ["set", "classes", "inputs", "rows", *names, "ECE by chance", *(f"trees: {n}" for n in names), "seconds"]
     if arguments.sets == [*DECIDE, *CONFIRM]:
         keep("class_sets", columns, rows)
 

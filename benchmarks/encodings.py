@@ -1,4 +1,4 @@
-"""Columns as they are read compared with the same as plain numbers and with sines and cosines made by hand.
+"""Columns as they are read compared with the same as plain numbers and with manual sines and cosines.
 
     python -m benchmarks.encodings --data FOLDER
 
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             cells = [f"{score(each, target, preset):.3f}" for each in frames]
             rows.append([f"{name}, `{preset}`", *cells])
             print(rows[-1], flush=True)
-    columns = ["", "numbers as they stand", "sines and cosines made by hand", "as it is read"]
+    columns = ["", "raw numbers", "manual sines and cosines", "automatic encoding"]
     keep("encodings", columns, rows)
 
 

@@ -37,7 +37,7 @@ WAYS: dict[str, tuple[Impute, bool]] = {
 def knocked(X: Tensor, kind: str, seed: int) -> Tensor:
     """Rows (N, D) with a tenth of the cells missing, alone or in bursts."""
     generator = torch.Generator().manual_seed(seed)
-    if kind == "its own":
+    if kind == "original":
         return X
     if kind == "random":
         gone = torch.rand(X.shape, generator=generator) < SHARE
@@ -70,7 +70,7 @@ def cases() -> Iterator[tuple[str, str, Sequence[int]]]:
     for name in TABLES:
         for kind in ("random", "bursts"):
             yield name, kind, (0, 1)
-    yield OWN, "its own", (0,)
+    yield OWN, "original", (0,)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows: list[list[Cell]] = []
     for name, kind, seeds in cases():
         table = load_folder(options.data, name)
-        most = len(table.y) if kind == "its own" else MOST_ROWS
+        most = len(table.y) if kind == "original" else MOST_ROWS
         tables = [knocked(table.X[:most], kind, seed) for seed in seeds]
         found = [[scores(X, table.y[:most], *way) for X in tables] for way in WAYS.values()]
         share = 100 * mean(float(X[WARMUP:].isnan().any(1).double().mean()) for X in tables)
@@ -89,8 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         covered = [f"{mean(share for _, share in found[place]):.2f}" for place in (0, 2, 3)]
         rows.append([f"{name}, {kind}", f"{share:.0f} %", *cells, *covered])
         print(rows[-1], flush=True)
-    covering = [f"covers: {way}" for way in WAYS if not way.startswith("last")]
-    keep("gaps", ["set, gaps", "rows with one", *WAYS, *covering], rows)
+    covering = [f"coverage: {way}" for way in WAYS if not way.startswith("last")]
+    keep("gaps", ["set, gaps", "rows with gaps", *WAYS, *covering], rows)
 
 
 if __name__ == "__main__":

@@ -116,9 +116,9 @@ def large(sizes: Sizes, dtype: torch.dtype, device: torch.device, roof: float) -
     X, y = rows(sizes.num_rows, dtype, device)
     took = seconds(lambda: online.observe(X, y), device, runs=3)
     rate = 4 * num_features**2 * num_experts * len(y) / took
-    name = f"{num_experts} experts x F={num_features}, {str(dtype)[6:]}, blocks of 64 from a graph"
+    name = f"{num_experts} experts x F={num_features}, {str(dtype)[6:]}, blocks of 64, CUDA graph"
     return [
-        Line(name, rate / 1e12, "TFLOP/s", f"{rate / roof:.2f} of the product"),
+        Line(name, rate / 1e12, "TFLOP/s", f"{rate / roof:.2f} of the matrix product"),
         Line(name, len(y) / took, "rows/s"),
     ]
 
@@ -133,7 +133,7 @@ def small_experts(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> lis
     eager = seconds(lambda: online.observe(X, y), device, runs=3)
     name = f"{sizes.many[0]} experts x F={sizes.many[1]} with innovation models, {str(dtype)[6:]}"
     return [
-        Line(f"{name}, from a graph", len(y) / replayed, "rows/s", f"{eager / replayed:.1f} times eager"),
+        Line(f"{name}, CUDA graph", len(y) / replayed, "rows/s", f"{eager / replayed:.1f} times eager speed"),
         Line(f"{name}, eager", len(y) / eager, "rows/s"),
     ]
 
@@ -146,14 +146,14 @@ def fleet(sizes: Sizes, device: torch.device, roof: float) -> list[Line]:
     names = list(range(sizes.num_series))
     took = seconds(lambda: series.observe(names, X, y), device, runs=3)
     floor = 3 * 4 * 4 * num_features * (num_features + 1) * sizes.num_series / roof
-    name = f"{sizes.num_series} series x 4 experts x F={num_features}, float32, a row of each"
-    return [Line(name, sizes.num_series / took, "rows/s", f"{took / floor:.2f} of three ways through memory")]
+    name = f"{sizes.num_series} series x 4 experts x F={num_features}, float32, one row each"
+    return [Line(name, sizes.num_series / took, "rows/s", f"{took / floor:.2f} times three passes through memory")]
 
 
 def table(device: torch.device, sizes: Sizes) -> list[Line]:
     """All lines."""
     bandwidth = memory_rate(sizes.copied, device)
-    lines = [Line("memory, read and written", bandwidth / 1e9, "GB/s")]
+    lines = [Line("memory bandwidth, read and write", bandwidth / 1e9, "GB/s")]
     for dtype in (torch.float32, torch.float64):
         roof = product_rate(sizes.product, dtype, device)
         lines.append(Line(f"matrix product, {str(dtype)[6:]}", roof / 1e12, "TFLOP/s"))
@@ -236,10 +236,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     name = torch.cuda.get_device_name(device) if on_gpu else ""
     keep = measured.keep if given.keep else measured.show
     lines = [[line.what, line.value, line.unit, line.share] for line in table(device, sizes)]
-    keep("gpu_roofs", ["", "found", "unit", "share"], lines, device=name)
+    keep("gpu_roofs", ["", "measured", "unit", "share"], lines, device=name)
     columns = ["experts", "features", "GPU, float64", "GPU, float32", "one thread", f"{os.cpu_count()} threads"]
     keep("gpu_rows", columns, beside_the_host(sizes, device), device=name)
-    columns = ["", "start on the GPU, s", "on a thread, s", "rows/s on the GPU", "on a thread"]
+    columns = ["", "start on GPU, s", "start on one thread, s", "rows/s on GPU", "rows/s on one thread"]
     keep("gpu_models", columns, of_models(device, sizes.num_rows if on_gpu else 600), device=name)
 
 

@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         times = [seconds[ours] / seconds[rival] for rival in rivals[:1]]
         rows.append([name, *map(median, regrets.values()), *(f"{count} of {options.seeds}" for count in won), *times])
     heads = [f"better than {rival}" for rival in rivals]
-    columns = ["function", *SAMPLERS, *heads, f"processor time, {rivals[0]} = 1"]
+    columns = ["function", *SAMPLERS, *heads, f"CPU time, {rivals[0]} = 1"]
     (keep if options.keep else show)("optuna_samplers", columns, rows)
 
 

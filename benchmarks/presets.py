@@ -3,14 +3,14 @@
     python -m benchmarks.presets --data FOLDER
     python -m benchmarks.presets --data FOLDER --single-rows
 
-Each preset has a process of its own: it is fitted to 1000 rows, learns some more in one call, and then rows one at a
-time. Memory is the most that the process had, less what it had when library and table were loaded. The slowest of the
-rows by themselves are given in medians of all, CPU time of one thread; ``--single`` should hold a cycle of what is done
-now and then. The file is that of ``OnlineModel.save`` at the end; its size depends on how many rows the window has.
+Each preset runs in a separate process: it is fitted to 1000 rows, learns more rows in one call, and then rows one at a
+time. Memory is the peak of the process minus its memory after loading library and table. The slowest single rows are
+relative to the median of all, in CPU time of one thread; ``--single`` should cover a cycle of refits, trainings and
+drops. The file is that of ``OnlineModel.save`` at the end; its size depends on the number of rows in the window.
 
-With ``--single-rows`` all presets fit to the same warm-up rows of a set and take turns on the next ones, each predicted
-and then learned; `bases` is all bases at three speeds and nothing further. Times are CPU times of one thread, in
-microseconds. With numba installed (extra ``fast``) rows are compiled, and the table is another one.
+With ``--single-rows`` all presets are fitted to the same warm-up rows of a set and take turns on the next ones, each
+predicted and then learned; `bases` is all bases at three speeds and nothing else. Times are CPU times of one thread, in
+microseconds. With numba installed (extra ``fast``), the single-row path is compiled and results go to another table.
 """
 
 import argparse
@@ -41,15 +41,15 @@ WARMUP = 1000
 TURN = 20  # rows
 BASES = "bases"
 COLUMNS = {
-    "libraries": "the libraries, MB",
-    "memory": "memory beyond them, MB",
-    "file": "a file of the model, MB",
-    "load": "reading it, seconds",
-    "median": "a row by itself, milliseconds",
-    "third": "third slowest of {num_rows}, in such rows",
-    "stop": "slowest",
+    "libraries": "libraries, MB",
+    "memory": "additional memory, MB",
+    "file": "model file, MB",
+    "load": "loading, seconds",
+    "median": "single row, milliseconds",
+    "third": "third slowest of {num_rows} vs. the median",
+    "stop": "slowest vs. the median",
 }
-SINGLE_COLUMNS = ["", "set", "`predict`, median", "99 of 100", "then `observe`, median", "99 of 100", "slowest"]
+SINGLE_COLUMNS = ["", "set", "`predict`, median", "p99", "then `observe`, median", "p99", "slowest"]
 Calls = tuple[Callable[[int], object], Callable[[int], object]]  # predict and learn the row of a number
 
 
@@ -63,7 +63,7 @@ def load(folder: Path, name: str) -> tuple[Tensor, Tensor]:
 
 
 def of_one(folder: Path, title: str, preset: str, num_rows: int, num_single: int) -> dict[str, float]:
-    """The numbers of one preset; memory is right only in a process that has done nothing else."""
+    """Measurements of one preset; memory is correct only in a fresh process."""
     X, y = load(folder, title)
     before = _megabytes()
     model = OnlineModel(StreamConfig(PRESETS[preset], warmup=WARMUP))
@@ -97,7 +97,7 @@ def _megabytes() -> float:
 
 
 def _in_process(preset: str) -> dict[str, Any]:
-    """The same in a process of its own."""
+    """The same in a separate process."""
     command = [sys.executable, "-m", "benchmarks.presets", *sys.argv[1:], "--one", preset]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
@@ -106,7 +106,7 @@ def _in_process(preset: str) -> dict[str, Any]:
 
 
 def fitted(name: str, X: Tensor, y: Tensor) -> Calls:
-    """Calls of a model that was fitted to the warm-up rows."""
+    """Calls of a model fitted to the warm-up rows."""
     spec = VARIANTS["auto_bases"].spec if name == BASES else PRESETS[name]
     model = OnlineModel(StreamConfig(spec, warmup=WARMUP)).fit(X[:WARMUP], y[:WARMUP])
     return lambda t: model.predict(X[t : t + 1]), lambda t: model.observe(X[t : t + 1], y[t : t + 1])
@@ -128,7 +128,7 @@ def row_times(models: dict[str, Calls], num_rows: int) -> dict[str, tuple[np.nda
 
 
 def single_rows(folder: Path, title: str, presets: Sequence[str], num_rows: int) -> list[list[Cell]]:
-    """Rows of the table of single rows, of one set."""
+    """Rows of the single-row table for one set."""
     X, y = load(folder, title)
     X = X[:, X[:WARMUP].std(0) > 0]
     times = row_times({preset: fitted(preset, X, y) for preset in [*presets, BASES]}, num_rows)

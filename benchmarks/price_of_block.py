@@ -155,11 +155,11 @@ def ratios() -> list[Ratio]:
         name, cost = f"M={num_experts}, F={num_features}", of_size(num_experts, num_features, num_rows)
         floor = 4 * num_experts * num_features**2 / rate
         found += [
-            (f"{name}: filter over 4F² operations of a matrix product", cost["filter"] / floor, most),
-            (f"{name}: the whole of observe over the filter", cost["observe"] / cost["filter"], most_in_all),
-            (f"{name}: textbook recursion over observe", cost["textbook"] / cost["observe"], None),
+            (f"{name}: filter vs. 4F² operations of a matrix product", cost["filter"] / floor, most),
+            (f"{name}: all of observe vs. the filter", cost["observe"] / cost["filter"], most_in_all),
+            (f"{name}: textbook recursion vs. observe", cost["textbook"] / cost["observe"], None),
             (
-                f"{name}: one expert after another, row by row, over observe",
+                f"{name}: one expert at a time, row by row, vs. observe",
                 cost["published"] / cost["observe"],
                 None,
             ),
@@ -239,7 +239,7 @@ def rule_ratios() -> list[Ratio]:
         [one_pass, features(), *(weighing(rule, log_prob) for rule in named.values())], 3
     )
     return [
-        (f"M={NUM_EXPERTS}, F={NUM_FEATURES}: {name} over the experts", cost / (filtered + mapped), 0.2)
+        (f"M={NUM_EXPERTS}, F={NUM_FEATURES}: {name} vs. the experts", cost / (filtered + mapped), 0.2)
         for name, cost in zip(named, weighed, strict=True)
     ]
 

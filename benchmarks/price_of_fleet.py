@@ -103,7 +103,7 @@ def fitting(num_series: int = 1000, num_rows: int = 300, num_by_one: int = 20) -
     for number in range(num_by_one):
         fit_empirical_bayes(copy.deepcopy(expert), X[number], y[number], LBFGS())
     by_one = (time.thread_time() - start) / num_by_one
-    return f"variances of {num_series} series of {num_rows} rows at once over a fit of each", batched / by_one, 0.05
+    return f"variances of {num_series} series of {num_rows} rows at once vs. a fit of each", batched / by_one, 0.05
 
 
 def flatness(dtype: torch.dtype, num_series: int = 300, num_rounds: int = 1000) -> Ratio:
@@ -113,7 +113,7 @@ def flatness(dtype: torch.dtype, num_series: int = 300, num_rounds: int = 1000) 
     rounds.seconds()  # the first of all is slower
     times = [rounds.seconds() for _ in range(num_rounds)]
     name = (
-        f"{num_series} series, {str(dtype).removeprefix('torch.')}: the last 100 of {num_rounds} rounds over the first"
+        f"{num_series} series, {str(dtype).removeprefix('torch.')}: the last 100 of {num_rounds} rounds vs. the first"
     )
     return name, sum(times[-100:]) / sum(times[:100]), 1.1
 
@@ -145,9 +145,9 @@ def ratios(num_series: int = 20_000, num_rounds: int = 4) -> list[Ratio]:
         tenth = median([part.seconds() for _ in range(num_rounds)])
         cost = median(times)
         found += [
-            (f"{name}: a round over three ways through memory", cost / floor, 2.0),
-            (f"{name}: a round over a loop over models", cost / (one * num_series), 0.02),
-            (f"{name}: rows of a tenth of the series over a round", tenth / cost, 0.2),
+            (f"{name}: a round vs. three passes through memory", cost / floor, 2.0),
+            (f"{name}: a round vs. a loop over models", cost / (one * num_series), 0.02),
+            (f"{name}: rows of a tenth of the series vs. a round", tenth / cost, 0.2),
             flatness(dtype),
         ]
     return [*found, fitting()]

@@ -81,9 +81,9 @@ def ratios() -> list[Ratio]:
             cost = best_of([run(expert, X[:few], target[:few], rows) for expert, target in experts], 5)
             binary, matched, classed = (one / cost[0] for one in cost[1:])
             found += [
-                (f"{name}, {how}: two classes by Laplace over Gaussian", binary, most),
-                (f"{name}, {how}: two classes by moment matching over Gaussian", matched, 2 * most),
-                (f"{name}, {how}: {NUM_CLASSES} classes by Laplace, each, over Gaussian", classed / NUM_CLASSES, most),
+                (f"{name}, {how}: two classes by Laplace vs. Gaussian", binary, most),
+                (f"{name}, {how}: two classes by moment matching vs. Gaussian", matched, 2 * most),
+                (f"{name}, {how}: {NUM_CLASSES} classes by Laplace, each, vs. Gaussian", classed / NUM_CLASSES, most),
             ]
     return found
 

@@ -91,17 +91,17 @@ def ratios() -> list[Ratio]:
         block, asked = np.median(took["observed"]), np.median(took["predicted"])
         both = np.median(took["asked"] + took["after"])
         found += [
-            (f"{name}, {extra}: observe of one row over a row in a block", np.median(took["alone"]) / block, 3.0),
+            (f"{name}, {extra}: observe of one row vs. a row in a block", np.median(took["alone"]) / block, 3.0),
             (f"{name}, {extra}: the same, 99th percentile", np.percentile(took["alone"], 99) / block, None),
-            (f"{name}, {extra}: predict of one row over a row in a block", np.median(took["asked"]) / asked, 3.0),
+            (f"{name}, {extra}: predict of one row vs. a row in a block", np.median(took["asked"]) / asked, 3.0),
             (
-                f"{name}, {extra}: predict, then observe of the same row over both in a block",
+                f"{name}, {extra}: predict, then observe the same row, vs. both in a block",
                 both / (block + asked),
                 3.0,
             ),
         ]
     learned, bare = of_linear()
-    what = "M=12, F=100: observe of one row over two matrix products"
+    what = "M=12, F=100: observe of one row vs. two matrix products"
     found.append((what, float(np.median(learned)) / bare, 4.0))
     found.append((f"{what}, 99th percentile", float(np.percentile(learned, 99)) / bare, None))
     return [(what, float(ratio), most) for what, ratio, most in found]
@@ -119,8 +119,8 @@ def start_ratios() -> list[Ratio]:
     """What the start costs."""
     torch.set_num_threads(1)
     return [
-        ("auto: the fit to 1 000 rows over streaming 1 000", start_of("auto"), 5.0),
-        ("light: the fit to 1 000 rows over streaming 1 000", start_of("light"), None),
+        ("auto: fit to 1 000 rows vs. streaming 1 000", start_of("auto"), 5.0),
+        ("light: fit to 1 000 rows vs. streaming 1 000", start_of("light"), None),
     ]
 
 

@@ -36,7 +36,7 @@ def knots(device: str) -> list[Tensor]:
 def marginalized(device: str) -> list[Tensor]:
     X, y = table(16, device)
     problem = RegressionProblem(X, y, default_prior(X, y, 1))
-    with pytest.warns(UserWarning, match="no evidence can be trusted"):
+    with pytest.warns(UserWarning, match="no evidence is reliable"):
         found = marginalize(problem, Budget(evaluations=8, draws=40), generator=seeded())
     model = found.model()
     with torch.no_grad():

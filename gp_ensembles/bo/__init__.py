@@ -1,8 +1,8 @@
 """Bayesian optimization: ensembles as BoTorch models.
 
-``ExactEnsembleModel(X, Y).fit()`` takes the place of ``SingleTaskGP(X, Y)``; with several kernels its posterior is a
-weighted mixture of normal distributions. ``EnsembleModel`` is for more than a thousand rows, and objectives that drift.
-The page "Acquisition functions: what to pass to each" tells how they are used.
+``ExactEnsembleModel(X, Y).fit()`` replaces ``SingleTaskGP(X, Y)``; with several kernels its posterior is a
+weighted mixture of normal distributions. ``EnsembleModel`` is for more than a thousand rows and drifting objectives.
+The page "Acquisition functions: what to pass to each" explains how to use them.
 """
 
 from gp_ensembles.bo.exact_model import ExactEnsembleModel

@@ -10,7 +10,7 @@ from gp_ensembles.bo.model import EnsembleModel
 
 
 def register() -> None:
-    """Tell Ax how both models are fitted, and their names in files of experiments; an ImportError if there is no Ax."""
+    """Register how Ax fits and serializes both models; raises an ImportError if Ax is not installed."""
     try:
         from ax.generators.torch.botorch_modular.utils import fit_botorch_model
         from ax.storage.botorch_modular_registry import register_model
@@ -27,7 +27,7 @@ def fit_ax_model(
     mll_class: type[MarginalLogLikelihood] = ExactMarginalLogLikelihood,
     mll_options: dict[str, Any] | None = None,
 ) -> None:
-    """Fit a surrogate in place, as Ax asks for it."""
+    """Fit a surrogate in place; called by Ax."""
     if mll_class is not ExactMarginalLogLikelihood or mll_options:
-        raise UnsupportedError("experts are fitted by their own evidence; leave mll_class and mll_options as they are")
+        raise UnsupportedError("experts are fitted by their own evidence; do not set mll_class or mll_options")
     model.custom_fit(mll_class(model.likelihood, model))

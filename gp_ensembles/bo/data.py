@@ -1,4 +1,4 @@
-"""The rows of a BoTorch model, as given and as transformed for the experts, and every check of them."""
+"""Training rows of a BoTorch model, raw and transformed, and their validation."""
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -16,23 +16,23 @@ from torch import Tensor
 
 from gp_ensembles.numerics.warn_caller import warn_caller
 
-_EXPLAINED = 0.03  # of the targets' variance, which noise hardly leaves to a function by chance
-_FILLED = 0.1  # of the unit interval, by columns of inputs that are taken as they are
+_EXPLAINED = 0.03  # share of the targets' variance that a fit to pure noise rarely explains
+_FILLED = 0.1  # share of the unit interval that an input column must cover to be left unscaled
 
 
 class Observations(NamedTuple):
-    """Rows, as they were given or transformed."""
+    """Rows, either raw or transformed."""
 
     X: Tensor  # inputs, (..., n, D)
     Y: Tensor  # targets, (..., n, O)
     noise: Tensor | None = None  # known noise variances, (..., n, O); None if they are inferred
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Observations":
-        """The same rows with a function of every tensor."""
+        """Apply a function to every tensor."""
         return Observations(function(self.X), function(self.Y), None if self.noise is None else function(self.noise))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Observations":
-        """A copy; what holds a graph, as fantasies may, is shared."""
+        """A copy; tensors with a graph, as fantasies may have, are shared."""
         return self.map(lambda part: part if part.grad_fn is not None else deepcopy(part, memo))
 
     def of_outputs(self, outputs: list[int]) -> "Observations":
@@ -40,13 +40,13 @@ class Observations(NamedTuple):
         return Observations(self.X, self.Y[..., outputs], None if self.noise is None else self.noise[..., outputs])
 
     def transformed(self, inputs: InputTransform | None, outcomes: OutcomeTransform | None) -> "Observations":
-        """Rows as the experts see them, but for input transforms that act at evaluation only."""
+        """Rows as the experts see them, except for input transforms that are applied only at evaluation."""
         with fantasize_flag():
             X = self.X if inputs is None else inputs(self.X)
         return Observations(X, *(self[1:] if outcomes is None else outcomes(self.Y, self.noise, X=self.X)))
 
     def untransformed(self, inputs: InputTransform | None, outcomes: OutcomeTransform | None) -> "Observations":
-        """Rows as they were before the transforms by which they came about."""
+        """Undo the transforms."""
         X = self.X if inputs is None else inputs.eval().untransform(self.X)
         return Observations(X, *(self[1:] if outcomes is None else outcomes.eval().untransform(self.Y, self.noise)))
 
@@ -57,27 +57,27 @@ class Observations(NamedTuple):
         partly = missing.any(1) & ~gone
         if bool(partly.any()):
             raise InputDataError(
-                f"some targets of row {int(partly.int().argmax())} are missing (NaN), others are not; outputs and data "
-                f"sets share their rows: build a model for each and join those of outputs in a ModelList"
+                f"some targets of row {int(partly.int().argmax())} are missing (NaN) and others are not; outputs and "
+                f"data sets share rows: build one model for each, and combine those of outputs in a ModelList"
             )
         return self.map(lambda values: values[..., ~gone, :]) if bool(gone.any()) else self
 
     def followed_by(self, rows: "Observations") -> "Observations":
-        """These rows and further ones of any batch; an UnsupportedError if the noise of one part only is known."""
+        """Append rows of any batch shape; an UnsupportedError if noise is known for only one of the two parts."""
         if self.X.shape[-2] and (self.noise is None) != (rows.noise is None):
-            raise UnsupportedError("give the noise of all fantasies, or of none")
+            raise UnsupportedError("give noise for all fantasies or for none")
         noise = rows.noise if self.noise is None or rows.noise is None else joined(self.noise, rows.noise)
         return Observations(joined(self.X, rows.X), joined(self.Y, rows.Y), noise)
 
 
 def joined(first: Tensor, second: Tensor) -> Tensor:
-    """Rows (..., n, D) after others, in every batch."""
+    """Concatenate rows (..., n, D), with broadcast batch shapes."""
     shape = torch.broadcast_shapes(first.shape[:-2], second.shape[:-2])
     return torch.cat([part.expand(*shape, *part.shape[-2:]) for part in (first, second)], dim=-2)
 
 
 def unit_scale(X: Tensor, kept: Sequence[int] = ()) -> Normalize:
-    r"""Range of every column of inputs (\*b, n, D) to the unit interval, where it is not a part of it already."""
+    r"""Scaling of every column of inputs (\*b, n, D) to the unit interval, unless it lies within it already."""
     low, high = X.detach().amin(-2, keepdim=True), X.detach().amax(-2, keepdim=True)
     width, num_inputs = high - low, X.shape[-1]
     as_it_is = (low >= 0) & (high <= 1) & ((width >= _FILLED) | (width == 0))
@@ -85,12 +85,12 @@ def unit_scale(X: Tensor, kept: Sequence[int] = ()) -> Normalize:
         as_it_is[..., column] |= column in kept or column - num_inputs in kept
     low, width = low.masked_fill(as_it_is, 0.0), torch.where(width > 0, width, high.abs()).masked_fill(as_it_is, 1.0)
     scale = Normalize(num_inputs, bounds=torch.cat([torch.zeros_like(low), width], -2))
-    scale._offset = low  # bounds far from zero would round the width
+    scale._offset = low  # with bounds far from zero the width would be rounded
     return scale
 
 
 def normal_likelihood(noise: Tensor, known_noise: Tensor | None) -> GaussianLikelihood | FixedNoiseGaussianLikelihood:
-    r"""GPyTorch's likelihood with this noise variance, shape (\*b), or with known ones, (\*b, n) or (\*b, n, 1)."""
+    r"""GPyTorch's likelihood with this noise variance, shape (\*b), or with known variances (\*b, n) or (\*b, n, 1)."""
     if known_noise is not None:
         return FixedNoiseGaussianLikelihood(known_noise.squeeze(-1) if known_noise.shape[-1] == 1 else known_noise)
     likelihood = GaussianLikelihood(noise_constraint=Positive(), batch_shape=noise.shape).to(noise)
@@ -107,16 +107,16 @@ def check_training_data(X: Tensor, Y: Tensor, Yvar: Tensor | None) -> Observatio
         hint = "; use X.unsqueeze(-1)" if X.ndim == 1 else ""
         raise BotorchTensorDimensionError(f"train_X must have shape (n, d), got {tuple(X.shape)}{hint}")
     if not X.is_floating_point():
-        raise InputDataError(f"train_X is {X.dtype}; floating point is needed, use train_X.double()")
+        raise InputDataError(f"train_X is {X.dtype}, not floating point; use train_X.double()")
     given, shapes = Observations(X, Y, Yvar), [tuple(part.shape) for part in (X, Y, Yvar) if part is not None]
     if max(map(len, shapes)) > 2 and (0 in X.shape[:-2] or len({shape[:-2] for shape in shapes}) > 1):
-        raise BotorchTensorDimensionError(f"inputs, targets and noise need the same batch of data sets, got {shapes}")
+        raise BotorchTensorDimensionError(f"inputs, targets and noise need the same batch shape, got {shapes}")
     _check_targets(X, Y)
     rows = given.observed() if X.device.type != "meta" else given
     if not rows.X.shape[-2]:
         words = f"none of the {X.shape[-2]} rows has a target" if X.shape[-2] else "there are no rows"
         raise InputDataError(f"{words}; at least one target must not be NaN")
-    if rows is not given:  # what is missing is of no account, but numbers of rows are those that were given
+    if rows is not given:  # missing rows are ignored, but messages number the rows as given
         given = given.map(lambda values: values.masked_fill(Y.isnan().all(-1, keepdim=True), 1.0))
     check_finite("train_X", given.X)
     check_finite("train_Y", given.Y)
@@ -130,22 +130,22 @@ def _check_targets(X: Tensor, Y: Tensor) -> None:
     if Y.ndim < 2 or Y.shape[-2] != X.shape[-2]:
         hint = "; use Y.unsqueeze(-1)" if Y.shape[-1:] == X.shape[-2:-1] else ""
         raise BotorchTensorDimensionError(
-            f"targets must have shape (..., {X.shape[-2]}, m), one row for each of X, got {tuple(Y.shape)}{hint}"
+            f"targets must have shape (..., {X.shape[-2]}, m), one row per row of X, got {tuple(Y.shape)}{hint}"
         )
     if X.dtype != Y.dtype or X.device != Y.device:
         raise InputDataError(f"X is {X.dtype} on {X.device}, Y is {Y.dtype} on {Y.device}; convert one with .to(...)")
 
 
 def check_noise(Y: Tensor, Yvar: Tensor) -> None:
-    """Raise unless Yvar has the shape of Y, and only finite positive variances."""
+    """Raise unless Yvar has the shape of Y and all variances are finite and positive."""
     if Yvar.shape != Y.shape or Yvar.dtype != Y.dtype:
         raise BotorchTensorDimensionError(
-            f"train_Yvar must be like train_Y, {tuple(Y.shape)} {Y.dtype}, got {tuple(Yvar.shape)} {Yvar.dtype}"
+            f"train_Yvar must match train_Y, {tuple(Y.shape)} {Y.dtype}, got {tuple(Yvar.shape)} {Yvar.dtype}"
         )
     check_finite("train_Yvar", Yvar)
     if bool((Yvar <= 0).any()):
         row = int((Yvar <= 0).nonzero()[0, -2])
-        raise InputDataError(f"train_Yvar must be positive (1e-6 or so without noise); that of row {row} is not")
+        raise InputDataError(f"train_Yvar must be positive (about 1e-6 for no noise); in row {row} it is not")
 
 
 def check_inputs(X: Tensor, like: Tensor, num_inputs: int | None = None) -> None:
@@ -158,7 +158,7 @@ def check_inputs(X: Tensor, like: Tensor, num_inputs: int | None = None) -> None
 
 
 def check_observations(X: Tensor, Y: Tensor, like: Tensor, num_outputs: int, *, may_miss: bool) -> None:
-    """Raise unless X (..., n, D) and Y (..., n, O) are finite observations for the model, or Y missing if it may be."""
+    """Raise unless X (..., n, D) and Y (..., n, O) are finite and fit the model; Y may be missing if allowed."""
     check_inputs(X, like, like.shape[-1])
     _check_targets(X, Y)
     if Y.shape[-1] != num_outputs:
@@ -167,7 +167,7 @@ def check_observations(X: Tensor, Y: Tensor, like: Tensor, num_outputs: int, *, 
 
 
 def is_flat(Y: Tensor) -> bool:
-    """Whether all observations (n,) are equal: then there is nothing to fit to, of which this warns."""
+    """Whether all observations (n,) are equal, so that nothing can be fitted; warns if so."""
     flat = bool((Y[:1] == Y).all())
     if flat:
         words = "hyperparameters cannot be fitted and stay at the modes of their priors"
@@ -176,25 +176,25 @@ def is_flat(Y: Tensor) -> bool:
 
 
 def warn_of_noise(noise: Tensor, Y: Tensor, *, is_chance: bool = False) -> None:
-    r"""Warn of a fit whose noise variances are next to all of that of targets (\*b, n), shape (\*b), or of chance."""
+    r"""Warn if noise variances (\*b) are nearly all of the variance of targets (\*b, n), or if a fit may be chance."""
     share = float((1 - noise.detach() / Y.var(-1)).min())
     if share < _EXPLAINED or is_chance:
-        as_much = ", no more than chance could;" if is_chance else ","
+        as_much = ", no more than by chance, and" if is_chance else " and"
         warn_caller(
-            f"the fit explains {max(share, 0.0):.1%} of the variance of the targets{as_much} the rest is noise to it: "
-            f"if there is a function of these inputs, it needs more rows, or a kernel or a start of your own"
+            f"the fit explains {max(share, 0.0):.1%} of the variance of the targets{as_much} treats the rest as noise: "
+            f"if the targets do depend on these inputs, give more rows, another kernel or a starting point"
         )
 
 
 def check_input_transform(transform: InputTransform | None) -> None:
-    """Raise an UnsupportedError if a transform has something to learn: these models fit hyperparameters only."""
+    """Raise an UnsupportedError if a transform has trainable parameters: these models fit hyperparameters only."""
     if transform is not None and any(p.requires_grad for p in transform.parameters()):
-        words = "take an ExactEnsembleModel, or call transform.requires_grad_(False) to use it as it is"
-        raise UnsupportedError(f"{type(transform).__name__} has parameters to be trained; {words}")
+        words = "use an ExactEnsembleModel, or freeze it by transform.requires_grad_(False)"
+        raise UnsupportedError(f"{type(transform).__name__} has trainable parameters; {words}")
 
 
 def check_finite(name: str, values: Tensor, advice: str = "leave out rows that were not observed") -> None:
-    """Raise unless values (..., n, D) are finite, with the first that is not."""
+    """Raise unless values (..., n, D) are finite, naming the first that is not."""
     if values.device.type == "meta":
         return
     bad = ~torch.isfinite(values)

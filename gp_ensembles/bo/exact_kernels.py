@@ -1,15 +1,15 @@
-r"""Gaussian processes with Matern and RBF kernels, as one batch: evidence with its gradient, fit, exact conditioning.
+r"""Batched Gaussian processes with Matern and RBF kernels: evidence and its gradient, fitting, exact conditioning.
 
 Process m has the covariance
 
 .. math:: k_m(x, x') = s_m\, \kappa_m(r) + 1 + \sum_c 1[x_c = x'_c] + \sigma_m^2 \delta, \qquad
           r^2 = \sum_d (x_d - x'_d)^2 / \ell_{md}^2 + \sum_c 1[x_c \ne x'_c] / \ell_{mc}^2
 
-between rows, with columns d of numbers and c of categories. The one is a constant of unit prior variance; every
+between rows, with numeric columns d and categorical columns c. The 1 is a constant of unit prior variance; every
 category of a column has one, too. Any two categories are equally far apart: half the squared distance of their one-hot
 vectors, so that :math:`k_m` is positive definite. With
 :math:`\kappa(r) = (1 + c_1 r + c_2 r^2) \exp(-a r - b r^2)` the kernels differ in four numbers. Predictions and
-conditioning take a batch of data sets, *b, before the M processes of each; a fit is of one data set.
+conditioning take a batch of data sets, *b, before the M processes of each; fitting takes one data set.
 """
 
 import math
@@ -27,7 +27,7 @@ from gp_ensembles.numerics.minimize import minimize
 from gp_ensembles.numerics.short_length_scales import short_length_scales
 
 MIN_LENGTHSCALE, MIN_OUTPUTSCALE, MIN_NOISE = 2.5e-2, 1e-4, 1e-4
-_SHORTEST = 1.2  # least lengthscales that are started from: at the bound itself nothing moves
+_SHORTEST = 1.2  # smallest lengthscale of a starting point: at the bound itself the gradient vanishes
 _ROOT3, _ROOT5 = math.sqrt(3.0), math.sqrt(5.0)
 # a, b, c1, c2 of the kernel; g0, g1 of its derivative in the squared distance, -(g0 + g1 r) exp(-a r - b r^2).
 _SHAPES = {
@@ -40,7 +40,7 @@ _MOST_AT_ONCE = 2**24  # differences of pairs of points in all columns
 
 
 class Hyperparameters(NamedTuple):
-    """Of M processes, in double precision."""
+    """Hyperparameters of M processes, in double precision."""
 
     lengthscale: Tensor  # (*b, M, D)
     outputscale: Tensor  # prior variance of the function without its constant, (*b, M)
@@ -48,17 +48,17 @@ class Hyperparameters(NamedTuple):
 
 
 class Kernels(NamedTuple):
-    """What is not fitted of M kernels."""
+    """The parts of M kernels that are not fitted."""
 
-    shapes: Tensor  # six numbers for each, (*b, M, 6), in double precision
-    categorical: Tensor | None  # which columns are categories, booleans (D,); None if none is
+    shapes: Tensor  # six numbers per kernel, (*b, M, 6), in double precision
+    categorical: Tensor | None  # mask of categorical columns (D,); None if there are none
 
 
 def make_kernels(smoothnesses: Sequence[float], X: Tensor, cat_dims: Sequence[int] = ()) -> Kernels:
-    """Kernels of smoothness 1.5, 2.5 or infinity, on the device of inputs (n, D), some of them categories."""
+    """Kernels of smoothness 1.5, 2.5 or infinity, on the device of inputs (n, D), some of them categorical."""
     given = smoothnesses if isinstance(smoothnesses, Sequence) else ()
     if not given or any(not isinstance(nu, Hashable) or nu not in _SHAPES for nu in given):
-        raise ValueError(f"kernels must be a tuple of some of {(*_SHAPES,)}, got {smoothnesses!r}")
+        raise ValueError(f"kernels must be a tuple of values from {(*_SHAPES,)}, got {smoothnesses!r}")
     shapes = X.new_empty(0).double().new_tensor([_SHAPES[nu] for nu in smoothnesses])
     categorical = torch.zeros(X.shape[-1], dtype=torch.bool, device=X.device)
     categorical[list(cat_dims)] = True
@@ -66,7 +66,7 @@ def make_kernels(smoothnesses: Sequence[float], X: Tensor, cat_dims: Sequence[in
 
 
 def initial_hyperparameters(kernels: Kernels, num_inputs: int) -> Hyperparameters:
-    """The modes of the priors, and an output scale of one."""
+    """The modes of the priors and an output scale of one."""
     one = kernels.shapes.new_ones(kernels.shapes.shape[0])
     mean, scale = _lengthscale_prior(num_inputs)
     lengthscale = (math.exp(mean - scale**2) * one).unsqueeze(-1).expand(-1, num_inputs).contiguous()
@@ -74,9 +74,9 @@ def initial_hyperparameters(kernels: Kernels, num_inputs: int) -> Hyperparameter
 
 
 def fit(kernels: Kernels, rows: Observations, starts: Sequence[Hyperparameters]) -> Hyperparameters:
-    """Maximize log evidence plus log priors of every process, from each of the starts; the best end counts.
+    """Maximize log evidence plus log priors of every process from each starting point, and keep the best result.
 
-    A NumericalError is raised if no start of a process has a covariance that can be factorized.
+    Raises a NumericalError if the covariance of a process cannot be factorized at any starting point.
     """
     num_inputs = rows.X.shape[-1]
     loss = negative_log_posterior(kernels, rows)
@@ -87,7 +87,7 @@ def fit(kernels: Kernels, rows: Observations, starts: Sequence[Hyperparameters])
     hopeless = ~usable.reshape(len(starts), -1).any(0)
     if bool(hopeless.any()):
         worst = int(hopeless.int().argmax())
-        raise NumericalError(f"the covariance of process {worst} cannot be factorized at its starting hyperparameters")
+        raise NumericalError(f"the covariance of process {worst} cannot be factorized at any starting point")
     points, owner = points[usable], owner[usable]
     found = minimize(lambda some, numbers: loss(some, owner[numbers]), points, max_iterations=100, loss_tolerance=1e-6)
     own = torch.where(owner == every.unsqueeze(-1), found.value, torch.inf)
@@ -97,7 +97,7 @@ def fit(kernels: Kernels, rows: Observations, starts: Sequence[Hyperparameters])
 
 
 def starts_of_fit(kernels: Kernels, rows: Observations, modes: Hyperparameters) -> list[Hyperparameters]:
-    """The modes of the priors, with as much noise as function, and with short length scales if the function is fast."""
+    """The prior modes, also with half noise, and with short length scales if the function varies rapidly."""
     half = 0.5 * modes.outputscale  # from little noise, a search may end where every row is a bump of its own
     starts = [modes, modes._replace(outputscale=half, noise=half)] if rows.noise is None else [modes]
     numbers = slice(None) if kernels.categorical is None else ~kernels.categorical
@@ -109,7 +109,7 @@ def starts_of_fit(kernels: Kernels, rows: Observations, modes: Hyperparameters) 
 
 
 def condition(kernels: Kernels, rows: Observations, hyperparameters: Hyperparameters) -> Conditioned:
-    r"""Learn all rows with every process, batch shape (\*b, M); a NumericalError names one without a factor."""
+    r"""Condition every process on all rows, batch shape (\*b, M); a NumericalError names one that has no factor."""
     covariance = covariance_between(kernels, hyperparameters, rows.X, rows.X)
     noise = hyperparameters.noise.unsqueeze(-1) if rows.noise is None else rows.noise.mT
     covariance = covariance + torch.diag_embed(noise.expand(covariance.shape[:-1]))
@@ -151,9 +151,9 @@ def covariance_between(kernels: Kernels, hyperparameters: Hyperparameters, X: Te
 
 
 def negative_log_posterior(kernels: Kernels, rows: Observations) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Minus log evidence and log priors, per row, of :func:`vectors` (R, P) of some of the processes (R,).
+    """Negated sum of log evidence and log priors, per row, at :func:`vectors` (R, P) of given processes (R,).
 
-    Returns a function to values (R,) and gradients (R, P): infinity and zero where they cannot be computed.
+    Returns a function that gives values (R,) and gradients (R, P): infinity and zero where the computation fails.
     """
     y = rows.Y.squeeze(-1)
     n, num_inputs = rows.X.shape
@@ -197,7 +197,7 @@ def negative_log_posterior(kernels: Kernels, rows: Observations) -> Callable[[Te
 
 
 def _constants(kernels: Kernels, X: Tensor, Z: Tensor) -> Tensor | float:
-    r"""The covariance that is not fitted, of X (\*t, q, D) and Z (\*t, n, D): one, or (\*t, 1, q, n)."""
+    r"""The fixed part of the covariance of X (\*t, q, D) and Z (\*t, n, D): one, or (\*t, 1, q, n)."""
     if kernels.categorical is None:
         return 1.0
     same = X.unsqueeze(-2) == Z.unsqueeze(-3)
@@ -209,7 +209,7 @@ def _lengthscale_prior(num_inputs: int) -> tuple[float, float]:
 
 
 def vectors(hyperparameters: Hyperparameters, with_noise: bool) -> Tensor:
-    """The coordinates of fits: logs of what hyperparameters have above their bounds, shape (M, P)."""
+    """Coordinates for fitting: logs of hyperparameters minus their lower bounds, shape (M, P)."""
     lengthscale, outputscale, noise = hyperparameters
     parts = [lengthscale - MIN_LENGTHSCALE, (outputscale - MIN_OUTPUTSCALE).unsqueeze(-1)]
     parts += [(noise - MIN_NOISE).unsqueeze(-1)] if with_noise else []

@@ -1,4 +1,4 @@
-"""Exact Gaussian processes with several kernels, weighed by their evidence, as one BoTorch model."""
+"""Exact Gaussian processes with several kernels, weighted by their evidence, as one BoTorch model."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -44,39 +44,39 @@ from gp_ensembles.numerics.display import block_text, fields_text
 from gp_ensembles.numerics.exact_gp import Conditioned
 from gp_ensembles.numerics.gpytorch_types import Kernel
 
-_ROUNDS = 3  # fits of an input transform with parameters, each followed by one of the processes
+_ROUNDS = 3  # alternations between fitting a trainable input transform and the processes
 _INPUT_ITERATIONS = 25
 
 
 @final
 class ExactEnsembleModel(MixtureModel):
-    r"""Exact Gaussian processes with Matern and RBF kernels: one, or several weighed by their evidence.
+    r"""Exact Gaussian processes with Matern and RBF kernels: one, or several weighted by their evidence.
 
-    Length scales have the dimension-scaled priors, and the noise the prior, of ``SingleTaskGP`` (Hvarfner et al. 2024);
+    Length scales and noise have the priors of ``SingleTaskGP``, dimension-scaled for the former (Hvarfner et al. 2024);
     output scales have a log-normal prior around one, and a constant of unit prior variance is added: observations
-    gather near an optimum, far from their mean elsewhere. Learning costs O(n³), in double precision whatever the dtype
-    of the rows. With one kernel posteriors are normal; with several a :class:`MixturePosterior`.
+    cluster near an optimum, far from the mean elsewhere. Learning costs O(n³), in double precision whatever the dtype
+    of the rows. With one kernel, posteriors are normal; with several, a :class:`MixturePosterior`.
 
     Args:
-        train_X: Inputs, shape (n, D), or (\*b, n, D) of a batch of data sets, as of the folds of cross-validation.
+        train_X: Inputs, shape (n, D), or (\*b, n, D) for a batch of data sets, such as cross-validation folds.
         train_Y: Observations, shape (\*b, n, O); rows that are NaN (in all data sets and outputs) are left out. Each
-            data set and output has hyperparameters and weights of its own.
+            data set and output has its own hyperparameters and weights.
         train_Yvar: Known noise variances, shape (\*b, n, O); inferred if ``None``.
         outcome_transform: As in ``SingleTaskGP``: ``Standardize`` by default, ``None`` for none.
-        input_transform: As in ``SingleTaskGP``, of the columns that are no categories; it has to put them about the
-            unit cube, and :meth:`fit` learns its parameters. If ``None``, the range of each column of these rows does;
-            columns that fill a tenth or more of the unit interval stay.
-        cat_dims: Columns of categories, as any numbers. Two different categories are at a distance of one, as the
+        input_transform: As in ``SingleTaskGP``, for the numeric columns; it must map them to roughly the unit cube,
+            and :meth:`fit` learns its parameters. If ``None``, each column is scaled by its range in these rows;
+            columns within the unit interval that cover a tenth or more of it are left unchanged.
+        cat_dims: Categorical columns, coded as any numbers. Two different categories are at a distance of one, as the
             ends of the unit interval are, and each has a constant of unit prior variance.
         kernels: Smoothness of each process: 1.5 or 2.5 of a Matern kernel, infinity for the RBF kernel.
-        members: ``None`` for the mixture, in which fantasies move the weights. A number makes it a fully Bayesian
-            model of BoTorch's own kind, of so many processes of equal weight (each kernel in proportion to its own),
-            over which formulas for one normal distribution are averaged, of one data set and without fantasies.
-        **options: None; arguments that only ``SingleTaskGP`` has are refused with what to do instead.
+        members: ``None`` for the mixture, in which fantasies update the weights. A number makes it a fully Bayesian
+            model as in BoTorch, with that many equally weighted processes (each kernel in proportion to its weight),
+            over which formulas for one normal distribution are averaged; for one data set, without fantasies.
+        **options: None; arguments that only ``SingleTaskGP`` has raise an error that names the alternative.
 
     Raises:
         BotorchError: If a shape or dtype is wrong, a value is not finite, or there is no observation.
-        ValueError: If a column of categories does not exist, or a smoothness or the number of members is wrong.
+        ValueError: If a categorical column does not exist, or a smoothness or the number of members is invalid.
 
     Example:
         >>> import torch
@@ -111,7 +111,7 @@ class ExactEnsembleModel(MixtureModel):
         _refuse(options)
         data = check_training_data(train_X, train_Y, train_Yvar)
         if members is not None and (type(members) is not int or members < 1 or data.X.ndim > 2):
-            raise ValueError(f"members must be one or more, of one data set {tuple(data.X.shape)}, got {members!r}")
+            raise ValueError(f"members must be >= 1, for X of shape (n, D); got {members!r} and {tuple(data.X.shape)}")
         if isinstance(outcome_transform, _DefaultType):
             outcome_transform = Standardize(m=train_Y.shape[-1], batch_shape=data.X.shape[:-2])
         columns = [] if cat_dims is None else [int(column) for column in cat_dims]
@@ -121,7 +121,7 @@ class ExactEnsembleModel(MixtureModel):
         X = self._first_rows().X
         num_inputs = X.shape[-1]
         if any(not -num_inputs <= column < num_inputs for column in columns):
-            raise ValueError(f"cat_dims must be some of the {num_inputs} columns of inputs, got {columns}")
+            raise ValueError(f"cat_dims must be among the {num_inputs} input columns, got {columns}")
         own = exact_kernels.make_kernels(kernels, X, columns)
         self.kernels = tuple(float(nu) for nu in kernels)
         self.is_normal = members is None and len(self.kernels) == 1
@@ -137,7 +137,7 @@ class ExactEnsembleModel(MixtureModel):
         start = exact_kernels.initial_hyperparameters(own, num_inputs)
         for name, value in zip(Hyperparameters._fields, start, strict=True):
             self.register_buffer(name, value.expand(*self._aug_batch_shape, *value.shape).clone())
-        self.training = True  # as BoTorch's models begin; the transforms have learned
+        self.training = True  # initial mode of BoTorch's models; the transforms have been fitted
 
     @property
     def num_experts(self) -> int:
@@ -145,7 +145,7 @@ class ExactEnsembleModel(MixtureModel):
 
     @property
     def hyperparameters(self) -> Hyperparameters:
-        """Those of all processes, in double precision."""
+        """Hyperparameters of all processes, in double precision."""
         return Hyperparameters(self.lengthscale, self.outputscale, self.noise)
 
     def __repr__(self) -> str:
@@ -171,7 +171,7 @@ class ExactEnsembleModel(MixtureModel):
 
     @property
     def log_weights(self) -> Tensor:
-        r"""Log weights of the processes, shape (\*batch, M), or (\*batch, O, M) of several outputs."""
+        r"""Log weights of the processes, shape (\*batch, M), or (\*batch, O, M) for several outputs."""
         if self._fantasies is None:
             return self.log_evidence.log_softmax(-1).to(self.data.X)
         after = self.predict(self.rows().X[..., :1, :], False).log_weights
@@ -179,7 +179,7 @@ class ExactEnsembleModel(MixtureModel):
 
     @property
     def likelihood(self) -> GaussianLikelihood | FixedNoiseGaussianLikelihood:
-        """Of the known noise, or the processes' weighted mean noise, or each member's own; in transformed outcomes."""
+        """With the known noise, the processes' weighted mean noise, or each member's own, in transformed outcomes."""
         known, noise = self._seen().noise, self.noise.to(self.data.X)
         if self.members is None:
             noise = (self.log_evidence.softmax(-1).to(noise) * noise).sum(-1)
@@ -189,9 +189,9 @@ class ExactEnsembleModel(MixtureModel):
 
     @property
     def covar_module(self) -> Kernel:
-        """A copy of the heaviest process' kernel but for its constant, for TuRBO; of one output, without categories."""
+        """A copy of the kernel of the heaviest process, without its constant, for TuRBO; one output, no categories."""
         if self._aug_batch_shape or self._categorical is not None:
-            raise AttributeError("covar_module")  # torch says in its own words that there is none
+            raise AttributeError("covar_module")  # torch turns this into its own message
         heaviest = int(self.log_weights.reshape(-1, self.num_experts).mean(0).argmax())
         nu, num_inputs = self.kernels[heaviest], self.lengthscale.shape[-1]
         base = RBFKernel(ard_num_dims=num_inputs) if math.isinf(nu) else MaternKernel(nu, ard_num_dims=num_inputs)
@@ -218,9 +218,9 @@ class ExactEnsembleModel(MixtureModel):
         return self.after(self._fantasies, own, X, noise)
 
     def forward(self, X: Tensor) -> MultivariateNormal:
-        """The prior at X (in training as it was given, else transformed), of every member; of no mixture."""
+        """The prior at X (raw in training, else transformed), for every member; not defined for mixtures."""
         if self.members is None and not self.is_normal:
-            raise UnsupportedError("a mixture has no single prior; take one kernel, or members=K")
+            raise UnsupportedError("a mixture has no single prior; use one kernel, or members=K")
         X = self._without_batch(X)
         inputs = self._points(self._scaled(self.transform_inputs(X) if self.training else X))
         covariance = exact_kernels.covariance_between(self._kernels, self.hyperparameters, inputs, inputs).to(X)
@@ -228,7 +228,7 @@ class ExactEnsembleModel(MixtureModel):
         return MultivariateNormal(covariance[..., 0].new_zeros(covariance.shape[:-1]), to_linear_operator(covariance))
 
     def processes(self) -> tuple[Kernels, Observations, Conditioned]:
-        r"""Kernels, rows (\*data_sets, n, D) and (\*data_sets, n, 1), and what each process has learned from them."""
+        r"""Kernels, rows (\*data_sets, n, D) and (\*data_sets, n, 1), and the processes conditioned on them."""
         if self._fantasies is not None or self.members is not None or self._categorical is not None:
             raise UnsupportedError(
                 "sample paths do not support fantasies, members or categories; use posterior(grid).rsample()"
@@ -236,13 +236,13 @@ class ExactEnsembleModel(MixtureModel):
         return (self._kernels, *self._learned())
 
     def learned(self, rows: Observations, data: Observations) -> Self:
-        """The processes of all rows, with the same hyperparameters; weights are their evidence."""
+        """The processes conditioned on all rows, with the same hyperparameters, weighted by their evidence."""
         other = self._sibling()
         other.data, other._cache = data, None
         return other
 
     def selected(self, outputs: list[int]) -> Self:
-        """The model of some of the outputs."""
+        """The model of a subset of the outputs."""
         other, batch = self._sibling(), self.data.X.ndim - 2
         index = outputs if len(outputs) > 1 else outputs[0]
         for name, value in zip(Hyperparameters._fields, self.hyperparameters, strict=True):
@@ -255,11 +255,11 @@ class ExactEnsembleModel(MixtureModel):
         return other
 
     def set_train_data(self, inputs: Any = None, targets: Tensor | None = None, strict: bool = True) -> None:
-        """Other rows in place, as GPyTorch's exact models take them: as :attr:`train_inputs` and :attr:`train_targets`.
+        """Replace the rows in place, in the form of :attr:`train_inputs` and :attr:`train_targets`, as GPyTorch does.
 
         Raises:
-            RuntimeError: If a shape changes while strict, or the number of rows while their noise is known.
-            BotorchError: If values are not finite, or not of the model's columns, outputs, dtype and device.
+            RuntimeError: If a shape changes while strict, or the number of rows changes and their noise is known.
+            BotorchError: If values are not finite, or do not match the model's columns, outputs, dtype and device.
         """
         X, Y, noise = self.data
         if inputs is not None:
@@ -279,18 +279,18 @@ class ExactEnsembleModel(MixtureModel):
         self.data, self._cache = Observations(X.detach(), Y.detach(), noise), None
 
     def fit(self, start: Hyperparameters | None = None) -> Self:
-        """Maximize the evidence of all rows, with priors, in place: of each process, and in turn of an input transform.
+        """Maximize the evidence of all rows, with priors, in place; alternates between processes and input transform.
 
-        Where all observations are equal, hyperparameters are the modes of their priors, with a warning.
+        If all observations are equal, hyperparameters are set to the modes of their priors, with a warning.
 
         Args:
-            start: Where to begin besides the modes of the priors, such as the hyperparameters of fewer rows.
+            start: A starting point in addition to the prior modes, such as hyperparameters fitted to fewer rows.
 
         Raises:
             NumericalError: If a covariance cannot be factorized.
         """
         if self._fantasies is not None:
-            raise UnsupportedError("this model has no data; fit the model that it was derived from")
+            raise UnsupportedError("this model has no data; fit the model from which it was derived")
         self._enter_evaluation()
         starts = [] if start is None else [self.with_hyperparameters_(start).hyperparameters]
         Y = self.data.Y.mT.reshape(*self._aug_batch_shape, -1)
@@ -298,7 +298,7 @@ class ExactEnsembleModel(MixtureModel):
         self._fit(starts, varying)
         transform = self._input_transform
         if transform is not None and any(p.requires_grad for p in transform.parameters()):
-            for _ in range(_ROUNDS):  # one after the other: each set of hyperparameters has a fit of its own
+            for _ in range(_ROUNDS):  # alternating: each set of hyperparameters has its own fit
                 maximize_in_transform(transform, lambda: self._condition(self._own_rows()).log_density)
                 self._fit([self.hyperparameters], varying)
         if self.data.noise is None and varying:
@@ -308,7 +308,7 @@ class ExactEnsembleModel(MixtureModel):
         return self
 
     def with_hyperparameters_(self, hyperparameters: Hyperparameters) -> Self:
-        """Take hyperparameters, in place; a ValueError if one has another shape."""
+        """Set hyperparameters in place; a ValueError if a shape differs."""
         for name, value, own in zip(Hyperparameters._fields, hyperparameters, self.hyperparameters, strict=True):
             if value.shape != own.shape:
                 raise ValueError(f"{name} must have shape {tuple(own.shape)}, got {tuple(value.shape)}")
@@ -318,7 +318,7 @@ class ExactEnsembleModel(MixtureModel):
         return self
 
     def custom_fit(self, mll: MarginalLogLikelihood, **_: Any) -> MarginalLogLikelihood:
-        """What BoTorch's ``fit_gpytorch_mll`` calls: :meth:`fit`."""
+        """Called by BoTorch's ``fit_gpytorch_mll``: :meth:`fit`."""
         return mll.eval() if self.fit() else mll
 
     def _fit(self, starts: Sequence[Hyperparameters], varying: Sequence[tuple[int, ...]]) -> None:
@@ -340,15 +340,15 @@ class ExactEnsembleModel(MixtureModel):
 
     @property
     def _aug_batch_shape(self) -> torch.Size:  # BoTorch's name
-        """The batch of data sets and, if there are several, outputs: each has hyperparameters."""
+        """Batch shape of data sets and, if there are several, outputs: each has its own hyperparameters."""
         return torch.Size([*self.data.X.shape[:-2], *([self.num_outputs] if self.num_outputs > 1 else [])])
 
     def _points(self, X: Tensor) -> Tensor:
-        """Inputs in double precision, with a dimension for several outputs."""
+        """Inputs in double precision, with an extra dimension if there are several outputs."""
         return X.double() if self.num_outputs == 1 else X.double().unsqueeze(-3)
 
     def _without_batch(self, X: Tensor) -> Tensor:
-        """Inputs of a data set, of those of its outputs and members, which have all the same."""
+        """Inputs per data set, from inputs repeated over outputs and members."""
         return X if X.ndim <= self.data.X.ndim else self._without_batch(X.select(-3, 0))
 
     def _own_rows(self) -> Observations:
@@ -360,7 +360,7 @@ class ExactEnsembleModel(MixtureModel):
         return Observations(X, rows.Y.mT.unsqueeze(-1), None if rows.noise is None else rows.noise.mT.unsqueeze(-1))
 
     def _of_members(self, values: Tensor, tail: int) -> Tensor:
-        """The processes' values (..., M) and as many dimensions as the tail, for each member."""
+        """Select the processes' values (..., M), followed by ``tail`` dimensions, for each member."""
         assert self.members is not None
         several, lead = self.num_outputs > 1, values.ndim - tail - 1
         index = resampled(self.log_weights if several else self.log_weights.unsqueeze(-2), self.members)
@@ -379,8 +379,8 @@ class ExactEnsembleModel(MixtureModel):
 
 
 def maximize_in_transform(transform: InputTransform, log_evidences: Callable[[], Tensor]) -> None:
-    """Maximize the evidence of a mixture plus log priors in an input transform's parameters, in place."""
-    whole = GPyTorchModule()  # which knows bounds and priors of all its parts
+    """Maximize a mixture's evidence plus log priors over an input transform's parameters, in place."""
+    whole = GPyTorchModule()  # collects the bounds and priors of all its parts
     whole.transform = transform
     parameters, bounds = get_parameters_and_bounds(whole, requires_grad=True)
 
@@ -388,12 +388,12 @@ def maximize_in_transform(transform: InputTransform, log_evidences: Callable[[],
         try:
             value = log_evidences().logsumexp(-1).sum()
         except NumericalError as error:
-            raise NanError(str(error)) from error  # which BoTorch's search takes for a bad point
+            raise NanError(str(error)) from error  # BoTorch's optimizer treats this as a bad point
         for _, module, prior, closure, _ in whole.named_priors():
             value = value + prior.log_prob(closure(module)).sum()
         return -value
 
-    with module_rollback_ctx(whole) as before:  # where the search fails
+    with module_rollback_ctx(whole) as before:  # restores the parameters if the optimizer fails
         scipy_minimize(
             ForwardBackwardClosure(loss, parameters), parameters, bounds, options={"maxiter": _INPUT_ITERATIONS}
         )
@@ -402,33 +402,33 @@ def maximize_in_transform(transform: InputTransform, log_evidences: Callable[[],
 
 
 def _check_kernels(model: ExactEnsembleModel, state: Mapping[str, Any], prefix: str, *_: object) -> None:
-    """Before hyperparameters are loaded: refuse those of other kernels."""
+    """Reject a state dict of other kernels before loading."""
     own = model.smoothness
     if not torch.equal(state.get(f"{prefix}smoothness", own).to(own), own):
-        raise ValueError(f"the state was saved with other kernels than {model.kernels}; build the model with those")
+        raise ValueError(f"the state was saved with kernels other than {model.kernels}; build the model with those")
 
 
-BatchedMultiOutputGPyTorchModel.register(ExactEnsembleModel)  # of which BoTorch asks for inputs (O, n, D)
+BatchedMultiOutputGPyTorchModel.register(ExactEnsembleModel)  # for these BoTorch expects inputs (O, n, D)
 
 
 @final
 class _Scaled(ScaleKernel):  # type: ignore[misc]
-    """A kernel with an output scale whose length scales can be read, as those of a ``SingleTaskGP``, but not set."""
+    """A kernel with an output scale; its length scales can be read, as in ``SingleTaskGP``, but not set."""
 
     @property
     def lengthscale(self) -> Tensor:
-        """Those of the kernel that is scaled."""
+        """Length scales of the base kernel."""
         scales: Tensor = self.base_kernel.lengthscale
         return scales
 
 
 def _refuse(options: dict[str, Any]) -> None:
-    """Refuse arguments that a ``SingleTaskGP`` has, with what to do instead, and others."""
+    """Reject all options; for those of ``SingleTaskGP``, name the alternative."""
     given = [name for name in ("covar_module", "mean_module", "likelihood") if options.pop(name, None) is not None]
     if options:
         raise TypeError(f"an ExactEnsembleModel takes no argument {next(iter(options))!r}")
     if given:
         raise UnsupportedError(
-            f"an ExactEnsembleModel takes no {given[0]}: it has RBF and Matern kernels, kernels=, with a constant of "
-            f"unit variance instead of a mean, and noise of their own or train_Yvar; else take a SingleTaskGP"
+            f"an ExactEnsembleModel takes no {given[0]}: it has RBF and Matern kernels (kernels=) with a constant of "
+            f"unit variance instead of a mean, and inferred noise or train_Yvar; otherwise use a SingleTaskGP"
         )

@@ -1,4 +1,4 @@
-"""An online ensemble as a BoTorch model: for thousands of rows, and objectives that drift."""
+"""An online ensemble as a BoTorch model, for thousands of rows and drifting objectives."""
 
 import copy
 from dataclasses import replace
@@ -41,38 +41,38 @@ _RANDOM_FEATURES = replace(oebe, bases=(FourierBasis(),))
 
 
 class _Learned(NamedTuple):
-    """All that a model has learned from its rows."""
+    """Everything that a model has learned from its rows."""
 
-    key: list[Tensor]  # the parameters that they were learned with
+    key: list[Tensor]  # the parameters used in learning
     state: EnsembleState
-    # Of each expert object just before the next row: weights' means (E, F), covariances (E, F, F), noise (E,)
+    # Per expert object, just before the next row: means (E, F) and covariances (E, F, F) of weights, noise (E,)
     experts: tuple[tuple[Tensor, Tensor, Tensor], ...]
     log_weights: Tensor  # for the next row, (M,)
 
 
 @final
 class EnsembleModel(MixtureModel):
-    r"""An ensemble of Gaussian processes in finite features, learned online, as a BoTorch model of one output.
+    r"""An online ensemble of Gaussian processes with finite features, as a BoTorch model of one output.
 
-    Its posterior is a mixture, with weights learned from the same rows, in their order, at O(F²) each: for more than
-    about a thousand, and for objectives that drift. Fantasies condition its joint predictions of the next step.
+    Its posterior is a mixture with weights learned from the same rows, in order, at O(F²) per row: for more than
+    about a thousand rows, and for drifting objectives. Fantasies condition its joint predictions of the next step.
 
     Args:
         train_X: Inputs, shape (n, D).
         train_Y: Observations, shape (n, 1). Rows that are NaN are left out.
         train_Yvar: ``None``: the noise is inferred.
-        ensemble: One of which the experts and the rule are used; or a record such as
+        ensemble: An ensemble whose experts and weight rule are used; or a record such as
             :data:`gp_ensembles.ensembles.presets.e_doebe`, fitted here to the transformed data; static experts in
             random features if ``None``.
         outcome_transform: As in :class:`ExactEnsembleModel`.
-        input_transform: The same, with nothing to learn by gradients; ``None`` is none for an ensemble that is made.
+        input_transform: The same, without trainable parameters; for an ensemble object, ``None`` means no scaling.
         generator: Source of random features; torch's global one if ``None``.
 
     Raises:
-        BotorchError: If a shape or dtype is wrong, a value is not finite, or there is no observation; of a record also
-            if there are fewer than ten, or all are equal.
-        TypeError: If the ensemble is none, of another dtype, or its experts predict no normal distributions.
-        ValueError: If the ensemble takes other inputs.
+        BotorchError: If a shape or dtype is wrong, a value is not finite, or there is no observation; for a record also
+            if there are fewer than ten observations, or all are equal.
+        TypeError: If the ensemble is no ensemble, has another dtype, or has experts that are not Gaussian.
+        ValueError: If the ensemble expects other inputs.
 
     Example:
         >>> import torch
@@ -97,7 +97,7 @@ class EnsembleModel(MixtureModel):
     ) -> None:
         data = check_training_data(train_X, train_Y, train_Yvar)
         if data.X.ndim > 2 or data.Y.shape[-1] > 1 or train_Yvar is not None:
-            raise UnsupportedError("EnsembleModel has one data set, one output, no train_Yvar; use ExactEnsembleModel")
+            raise UnsupportedError("EnsembleModel takes one data set and output, no train_Yvar; use ExactEnsembleModel")
         check_input_transform(input_transform)
         outcomes = Standardize(m=1) if isinstance(outcome_transform, _DefaultType) else outcome_transform
         ensemble = _RANDOM_FEATURES if ensemble is None else ensemble
@@ -106,7 +106,7 @@ class EnsembleModel(MixtureModel):
         X, Y, _ = self._first_rows()
         if isinstance(ensemble, EnsembleSpec):
             if len(Y) < MIN_ROWS or bool((Y[:1] == Y).all()):
-                words = f"a record is fitted to at least {MIN_ROWS} rows whose observations are not all equal"
+                words = f"a record needs at least {MIN_ROWS} rows with observations that are not all equal"
                 raise InputDataError(f"{words}; for these {len(Y)} use ExactEnsembleModel")
             ensemble = ensemble.fit(X, Y.squeeze(-1), generator=generator)
         ensemble = ensemble.ensemble if isinstance(ensemble, OnlineEnsemble) else ensemble
@@ -164,11 +164,11 @@ class EnsembleModel(MixtureModel):
         return other
 
     def fit(self) -> Self:
-        """The model as it is, for the ensemble has its hyperparameters."""
+        """Return the model unchanged: the ensemble already has its hyperparameters."""
         return self
 
     def custom_fit(self, mll: MarginalLogLikelihood, **_: Any) -> MarginalLogLikelihood:
-        """What BoTorch's ``fit_gpytorch_mll`` calls: nothing more."""
+        """Called by BoTorch's ``fit_gpytorch_mll``; nothing is left to fit."""
         return mll.eval()
 
     @property
@@ -176,7 +176,7 @@ class EnsembleModel(MixtureModel):
         return torch.cat([noise for _, _, noise in self._learned().experts])
 
     def _learned(self) -> _Learned:
-        """What is known without fantasies."""
+        """The learned state without fantasies."""
         found = self._cache
         if found is None or not all(map(torch.equal, found.key, self.parameters())):
             self._cache = found = self._after(self.rows(), self.ensemble.init())
@@ -184,7 +184,7 @@ class EnsembleModel(MixtureModel):
 
     @torch.no_grad()
     def _after(self, rows: Observations, state: EnsembleState) -> _Learned:
-        """What is known after rows, (n, D) and (n, 1), in their order, weights included."""
+        """The learned state after rows, (n, D) and (n, 1), in order, weights included."""
         for start in range(0, len(rows.Y), _BLOCK):
             block = slice(start, start + _BLOCK)
             state, _ = self.ensemble.update(state, rows.X[block], rows.Y[block, 0])

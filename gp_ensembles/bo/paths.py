@@ -1,12 +1,12 @@
 r"""Functions drawn from the posterior of exact processes (Matheron's rule), and Thompson sampling with them.
 
-A draw takes a process by its weight, and a function g of its prior in random features. With
+A draw selects a process by weight, and a function g from its prior in random features. With
 :math:`\epsilon \sim N(0, \sigma^2 I)`,
 
 .. math:: f(x) = g(x) + k(x, X)\, (K + \sigma^2 I)^{-1} (y - g(X) - \epsilon)
 
-is a function of the posterior (Wilson et al., 2020) that can be evaluated and differentiated anywhere: exact at the
-rows, and as good as the features far from them.
+is a posterior draw (Wilson et al., 2020) that can be evaluated and differentiated anywhere: exact at the
+rows, and as accurate as the features far from them.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ class ExactPath(SamplePath):
         self.functions = functions  # values (*t, *shape, N) at transformed points (*t, *shape, N, D)
 
     def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:
-        """Does nothing: every draw is of one process."""
+        """Do nothing: every draw comes from one process."""
 
     def forward(self, X: Tensor, **_: Any) -> Tensor:
         r"""Values at X (\*t, N, D), shape (\*b, N), where \*b ends in the shape of the draws."""
@@ -58,7 +58,7 @@ class ExactPath(SamplePath):
 @DrawMatheronPaths.register(ExactEnsembleModel)  # type: ignore[untyped-decorator]
 @torch.no_grad()
 def _draw_paths(model: ExactEnsembleModel, *, sample_shape: torch.Size, **_: Any) -> ExactPath:
-    """What BoTorch's ``draw_matheron_paths`` calls; data sets of a batch and outputs are further dimensions."""
+    """Called by BoTorch's ``draw_matheron_paths``; data sets of a batch and outputs are additional dimensions."""
     kernels, rows, learned = model.processes()
     assert learned.inverse is not None
     chosen = Categorical(logits=learned.log_density).sample(sample_shape)  # (*s, *b), of data sets and outputs *b
@@ -72,7 +72,7 @@ def _draw_paths(model: ExactEnsembleModel, *, sample_shape: torch.Size, **_: Any
     one, nu = Kernels(kernels.shapes[chosen].unsqueeze(-2), None), model.smoothness[chosen].unsqueeze(-1)
     draw = partial(torch.randn, dtype=rows.X.dtype, device=rows.X.device)
     spread = Gamma(nu.clamp_max(9.0), nu.clamp_max(9.0)).expand([*chosen.shape, _NUM_FREQUENCIES]).sample()
-    spread = torch.where(nu.isinf(), 1.0, spread).unsqueeze(-1)  # frequencies are Student's t with 2 nu degrees
+    spread = torch.where(nu.isinf(), 1.0, spread).unsqueeze(-1)  # frequencies follow Student's t with 2 nu degrees
     frequencies = draw(*chosen.shape, _NUM_FREQUENCIES, num_inputs) / spread.sqrt() / own.lengthscale
     weights = draw(*chosen.shape, 2 * _NUM_FREQUENCIES, 1) * (own.outputscale.unsqueeze(-1) / _NUM_FREQUENCIES).sqrt()
     constants, errors = draw(*chosen.shape, 1), draw(*chosen.shape, num_rows)
@@ -104,22 +104,22 @@ def thompson(
 ) -> Tensor:
     r"""The maxima of q functions drawn from the posterior: Thompson sampling by an ensemble (Lu et al., 2023).
 
-    For an objective that drifts, let the time be a column of the inputs, and both its bounds the time to come.
+    For a drifting objective, let time be an input column, and set both its bounds to the next time.
 
     Args:
         model: A model of one output and data set.
-        bounds: Lower and upper bounds of the inputs, shape (2, D); an input whose bounds are equal is held there.
+        bounds: Lower and upper bounds of the inputs, shape (2, D); an input with equal bounds is fixed.
         q: Number of points.
-        raw_samples: Points at which each function is evaluated; the best are improved by gradients.
-        num_restarts: How many are improved.
+        raw_samples: Points at which each function is evaluated; the best are refined by gradient ascent.
+        num_restarts: Number of points that are refined.
         generator: Source of randomness; torch's global one if ``None``.
 
     Returns:
         Points to observe next, shape (q, D).
 
     Raises:
-        UnsupportedError: If the model has no paths, or several outputs or data sets.
-        ValueError: If the number of points is not positive, or bounds are none.
+        UnsupportedError: If the model has no sample paths, or several outputs or data sets.
+        ValueError: If the number of points is not positive, or bounds are invalid.
 
     Example:
         >>> import torch
@@ -135,10 +135,10 @@ def thompson(
             f"thompson needs q >= 1 and finite bounds of shape (2, D), lower bounds first; got {q} and {bounds}"
         )
     if model.num_outputs > 1 or len(model.batch_shape):
-        words = "scalarize the outputs before, or draw by posterior(grid).rsample()"
+        words = "scalarize the outputs first, or draw by posterior(grid).rsample()"
         raise UnsupportedError(f"thompson takes one output and data set, no members or fantasies: {words}")
 
-    def within(u: Tensor) -> Tensor:  # from the unit cube, whose points BoTorch draws also where bounds are equal
+    def within(u: Tensor) -> Tensor:  # from the unit cube: BoTorch draws its points even if bounds are equal
         return torch.lerp(bounds[0], bounds[1], u.to(bounds))
 
     seed = int(torch.randint(2**31 - 1, (), generator=generator, device=generator_device(generator)))
@@ -152,7 +152,7 @@ def thompson(
 
 @DrawMatheronPaths.register(MixtureModel)  # type: ignore[untyped-decorator]
 def _refuse_paths(model: MixtureModel, **_: Any) -> NoReturn:
-    """What BoTorch's pathwise functions call for the other models."""
+    """Called by BoTorch's pathwise functions for the other models."""
     raise UnsupportedError(
         f"{type(model).__name__} has no sample paths: use an ExactEnsembleModel, or posterior(grid).rsample()"
     )

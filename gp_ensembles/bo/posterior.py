@@ -1,4 +1,4 @@
-"""The posterior of an ensemble: a weighted mixture of the experts' joint normal distributions, and its sampler."""
+"""Posterior of an ensemble: a weighted mixture of the experts' joint normal distributions, and its sampler."""
 
 from collections.abc import Callable
 from typing import cast, final
@@ -27,16 +27,16 @@ _LEAST_VARIANCES = 1e-30, 1e-200  # in single and double precision
 
 
 def selected(log_weights: Tensor, uniform: Tensor) -> Tensor:
-    """The place along the last axis (..., M) that each number (..., n) of the unit interval selects by weights."""
+    """Indices along the last axis (..., M) selected by weight, from numbers (..., n) in the unit interval."""
     cumulative = log_weights.detach().exp().cumsum(-1)
     shape = torch.broadcast_shapes(cumulative.shape[:-1], uniform.shape[:-1])
-    last = (cumulative < cumulative[..., -1:]).sum(-1, keepdim=True)  # beyond it weights are zero
+    last = (cumulative < cumulative[..., -1:]).sum(-1, keepdim=True)  # later weights are zero
     places = torch.searchsorted(cumulative.expand(*shape, -1).contiguous(), uniform.expand(*shape, -1).contiguous())
     return places.minimum(last)
 
 
 def resampled(log_weights: Tensor, count: int) -> Tensor:
-    """Places (..., O, count) of members by weights (..., O, M): systematic resampling, in another order per output."""
+    """Member indices (..., O, count) by weights (..., O, M): systematic resampling, in a different order per output."""
     index = selected(log_weights, torch.arange(0.5, count, dtype=log_weights.dtype, device=log_weights.device) / count)
     order = [torch.arange(count, device="cpu")]
     for output in range(1, index.shape[-2]):
@@ -45,7 +45,7 @@ def resampled(log_weights: Tensor, count: int) -> Tensor:
 
 
 def covariance_factors(covariance: Tensor) -> Tensor:
-    """Lower triangular factors of covariances (..., q, q), with jitter relative to them where there has to be some."""
+    """Lower triangular factors of covariances (..., q, q), with jitter relative to their scale where needed."""
     scale = covariance.detach().diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
     scale = torch.where(scale > 0, scale, 1.0)
     return cast(Tensor, psd_safe_cholesky(covariance / scale)) * scale.sqrt()
@@ -57,13 +57,13 @@ class MixturePosterior(Posterior):
 
     .. math:: p(f) = \prod_o \sum_m w_{om}\, N(f_o;\, \mu_{om}, K_{om})
 
-    Who asks for one normal distribution, as BoTorch's formulas do, gets :attr:`distribution`, with the mixture's mean
-    and covariance; draws, quantiles and densities are the mixture's.
+    BoTorch's formulas for one normal distribution use :attr:`distribution`, with the mixture's mean
+    and covariance; draws, quantiles and densities are those of the mixture.
 
     Args:
-        log_weights: Log weights, shape (M,) or (\*batch, M) of one output; (O, M) or (\*batch, O, M) of several.
+        log_weights: Log weights, shape (M,) or (\*batch, M) for one output; (O, M) or (\*batch, O, M) for several.
         mean: The experts' means, shape (\*batch, M, q, O).
-        covariance: Their covariances, one for each output, shape (\*batch, M, O, q, q) or what broadcasts to it.
+        covariance: Their covariances, one per output, shape (\*batch, M, O, q, q) or broadcastable to it.
 
     Raises:
         ValueError: If the shapes do not fit.
@@ -85,7 +85,7 @@ class MixturePosterior(Posterior):
         own = log_weights.unsqueeze(-2) if mean.shape[-1] == 1 else log_weights  # (..., O, M)
         if mean.ndim < 3 or own.shape[-2:] != (mean.shape[-1], mean.shape[-3]):
             raise ValueError(
-                f"log_weights (..., M), or (..., O, M) of several outputs, and mean (..., M, q, O) do not fit: "
+                f"shapes of log_weights, (..., M) or (..., O, M), and mean, (..., M, q, O), do not match: "
                 f"{tuple(log_weights.shape)} and {tuple(mean.shape)}"
             )
         self.num_experts, num_points, num_outputs = mean.shape[-3:]
@@ -128,13 +128,13 @@ class MixturePosterior(Posterior):
 
     @property
     def covariance(self) -> Tensor:
-        r"""Covariance of the mixture over the q points, one for each output, shape (\*batch, O, q, q)."""
+        r"""Covariance of the mixture over the q points, one per output, shape (\*batch, O, q, q)."""
         deviation = (self.component_mean - self.mean.unsqueeze(-3)).mT.unsqueeze(-1)  # (*batch, M, O, q, 1)
         return (self._weights.mT.unsqueeze(-1) * (self.component_covariance + deviation @ deviation.mT)).sum(-4)
 
     @property
     def covariance_matrix(self) -> Tensor:
-        """That of :attr:`distribution`."""
+        """The covariance matrix of :attr:`distribution`."""
         return cast(Tensor, self.distribution.covariance_matrix)
 
     @property
@@ -142,16 +142,16 @@ class MixturePosterior(Posterior):
         """The normal distribution over all points and outputs with the same mean and covariance."""
         return _normal_posterior(self.mean, self.covariance).distribution
 
-    mvn = distribution  # BoTorch asks for it by both names
+    mvn = distribution  # BoTorch uses both names
 
     @property
     def marginals(self) -> Mixture:
-        r"""Each point's own mixture: a row for each of (\*batch, q, O)."""
+        r"""The marginal mixture of each point: one row per element of (\*batch, q, O)."""
         parts = (self._weights.log().expand_as(self.component_mean), self.component_mean, self.component_variance)
         return Mixture(*(values.movedim(-3, 0).flatten(1) for values in parts))
 
     def quantile(self, value: Tensor) -> Tensor:
-        r"""Quantiles of each point's own mixture, (\*batch, q, O) or (K, \*batch, q, O), at levels () or (K,).
+        r"""Quantiles of each point's marginal mixture, (\*batch, q, O) or (K, \*batch, q, O), at levels () or (K,).
 
         Raises:
             ValueError: If a level is not in [0, 1].
@@ -162,13 +162,13 @@ class MixturePosterior(Posterior):
         return flat.reshape(*level.shape, *self._extended_shape())
 
     def density(self, value: Tensor) -> Tensor:
-        r"""Density of each point's value, (..., \*batch, q, O); of the same shape."""
+        r"""Marginal density of each point's value (..., \*batch, q, O), in the same shape."""
         shape = self._extended_shape()
         value = value.expand(torch.broadcast_shapes(value.shape, shape))
         return self.marginals.log_prob(value.flatten(value.ndim - len(shape))).exp().reshape(value.shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        r"""Log density of all points and outputs jointly; value (..., \*batch, q, O), result (..., \*batch)."""
+        r"""Joint log density of all points and outputs; value (..., \*batch, q, O), result (..., \*batch)."""
         factors = covariance_factors(self.component_covariance)
         errors = (value.unsqueeze(-3) - self.component_mean).mT  # (..., M, O, q)
         learned = condition(factors.expand(*errors.shape, errors.shape[-1]), errors)
@@ -176,17 +176,17 @@ class MixturePosterior(Posterior):
 
     @property
     def base_sample_shape(self) -> torch.Size:
-        r"""(\*batch, O + q O): for each output a standard normal that selects its expert, then those of the points."""
+        r"""(\*batch, O + q O): one standard normal per output that selects its expert, then those of the points."""
         num_points, num_outputs = self.point_shape
         return torch.Size([*self.batch_shape, num_outputs + num_points * num_outputs])
 
     @property
     def batch_range(self) -> tuple[int, int]:
-        """All dimensions of a base sample but the last are t-batch dimensions."""
+        """All dimensions of a base sample except the last are t-batch dimensions."""
         return 0, -1
 
     def rsample(self, sample_shape: torch.Size | None = None) -> Tensor:
-        r"""Draws, shape (\*sample_shape, \*batch, q, O), reparametrized in the moments (not in the weights)."""
+        r"""Draws, shape (\*sample_shape, \*batch, q, O), reparametrized with respect to moments (not weights)."""
         shape = torch.Size() if sample_shape is None else sample_shape
         base = torch.randn(*shape, *self.base_sample_shape, dtype=self.dtype, device=self.device)
         return self.rsample_from_base_samples(shape, base)
@@ -211,10 +211,10 @@ class MixturePosterior(Posterior):
         return torch.Size([*sample_shape, *self.batch_shape, *self.point_shape])
 
     def conditioned(self, Y: Tensor, noise: Tensor) -> "MixturePosterior":
-        r"""The mixture at the last points, given noisy values at the first q: components and weights by Bayes' rule.
+        r"""The mixture at the last points, given noisy values at the first q, by Bayes' rule; weights are updated, too.
 
-        For an exact Gaussian process that is the process of all rows; for a sparse one the rows become further knots,
-        with the old knots' posterior as their prior. Values are (\*y, q, O), variances (..., M or 1, O or 1, q or 1).
+        For an exact Gaussian process this conditions on all rows; for a sparse one the rows become additional knots,
+        with the old knots' posterior as the prior. Values are (\*y, q, O), variances (..., M or 1, O or 1, q or 1).
         """
         q = Y.shape[-2]
         mean, covariance = self.component_mean.mT, self.component_covariance  # (*b, M, O, q + n), (.., M, O, ., .)
@@ -234,23 +234,23 @@ class MixturePosterior(Posterior):
         return MixturePosterior(self.log_weights, self.component_mean, self.component_covariance + added)
 
     def equal(self) -> GaussianMixturePosterior:
-        """Components of equal weight as BoTorch's own posterior of such."""
+        """Equally weighted components as BoTorch's ``GaussianMixturePosterior``."""
         return GaussianMixturePosterior(_normal_posterior(self.component_mean, self._wide).distribution)
 
     def map_components(self, transform: Callable[[Posterior], Posterior]) -> Posterior:
-        r"""Transform each expert's normal posterior, of batch shape (M, \*batch), and mix the results.
+        r"""Transform each expert's normal posterior, with batch shape (M, \*batch), and mix the results.
 
-        Of nonlinear outcome transforms, a ``TransformedPosterior`` of the mixture, with exact mean and variance.
+        For nonlinear outcome transforms, a ``TransformedPosterior`` of the mixture, with exact mean and variance.
 
         Raises:
-            UnsupportedError: If the transform gives neither a normal posterior nor a transformed one.
+            UnsupportedError: If the transform returns neither a normal nor a transformed posterior.
         """
         changed = transform(_normal_posterior(self.component_mean.movedim(-3, 0), self._wide.movedim(-4, 0)))
         if isinstance(changed, GPyTorchPosterior):
             return _mixed(self.log_weights, changed)
         if not isinstance(changed, TransformedPosterior) or not isinstance(changed._posterior, GPyTorchPosterior):
             raise UnsupportedError(
-                f"a transform that gives a {type(changed).__name__} is not supported; apply it to samples instead"
+                f"a transform that returns a {type(changed).__name__} is not supported; apply it to samples instead"
             )
         weights = self._weights.expand(*self.batch_shape, *self._weights.shape[-3:]).movedim(-3, 0)
 
@@ -265,7 +265,7 @@ class MixturePosterior(Posterior):
         )
 
     def alone(self) -> GPyTorchPosterior:
-        """The posterior of a mixture of one component, without the components' dimension."""
+        """The posterior of a one-component mixture, without the component dimension."""
         return _normal_posterior(self.component_mean.squeeze(-3), self._wide.squeeze(-4))
 
     @property
@@ -275,15 +275,15 @@ class MixturePosterior(Posterior):
 
     @property
     def _wide(self) -> Tensor:
-        """The covariances of every member of the t-batch."""
+        """The covariances, expanded over the t-batch."""
         return self.component_covariance.expand(*self.batch_shape, *self.component_covariance.shape[-4:])
 
 
 @final
 class NormalPosterior(GPyTorchPosterior):
-    """BoTorch's normal posterior that prints its shape and moments, with variances of any unit.
+    """BoTorch's normal posterior with a readable repr and variances on any scale.
 
-    GPyTorch's least variance of 1e-10 is not for targets of 1e-6.
+    GPyTorch's minimum variance of 1e-10 is too large for targets around 1e-6.
     """
 
     @property
@@ -297,12 +297,12 @@ class NormalPosterior(GPyTorchPosterior):
 
 
 def printable(posterior: Posterior) -> Posterior:
-    """A plain normal posterior as a :class:`NormalPosterior`; made last, as BoTorch's transforms take no subclass."""
+    """A plain normal posterior as a :class:`NormalPosterior`; done last, as BoTorch's transforms reject subclasses."""
     return NormalPosterior(posterior.distribution) if type(posterior) is GPyTorchPosterior else posterior
 
 
 def _moments_text(posterior: MixturePosterior | NormalPosterior, more: str = "") -> str:
-    """The class and shape of a posterior, and the moments at its first and last points."""
+    """Text with class, shape, and moments at the first and last points."""
     moments, shape = {"mean": posterior.mean, "stddev": posterior.variance.sqrt()}, posterior.mean.shape
     rows = ends(shape[:-1].numel())
     shown = {name: [part.flatten(0, -2)[rows].squeeze(-1)] for name, part in moments.items()}
@@ -311,7 +311,7 @@ def _moments_text(posterior: MixturePosterior | NormalPosterior, more: str = "")
 
 @GetSampler.register(MixturePosterior)  # type: ignore[untyped-decorator]
 def _sampler(posterior: MixturePosterior, sample_shape: torch.Size, *, seed: int | None = None) -> MCSampler:
-    """Sobol normals up to the largest dimension that torch's engine has, independent normals beyond."""
+    """Sobol normals up to the largest dimension of torch's engine, independent normals beyond."""
     few = posterior.base_sample_shape[-1] <= SobolEngine.MAXDIM
     return (SobolQMCNormalSampler if few else IIDNormalSampler)(sample_shape, seed=seed)
 
@@ -322,7 +322,7 @@ def _mixed(log_weights: Tensor, each: GPyTorchPosterior) -> MixturePosterior:
 
 
 def _normal_posterior(mean: Tensor, covariance: Tensor) -> GPyTorchPosterior:
-    r"""Independent normal outputs in BoTorch's form, from means (\*batch, q, O) and covariances (\*batch, O, q, q)."""
+    r"""BoTorch's posterior of independent outputs, from means (\*batch, q, O), covariances (\*batch, O, q, q)."""
     operator = to_linear_operator(covariance)
     if mean.shape[-1] == 1:
         return GPyTorchPosterior(MultivariateNormal(mean.squeeze(-1), operator.squeeze(-3)))
@@ -331,7 +331,7 @@ def _normal_posterior(mean: Tensor, covariance: Tensor) -> GPyTorchPosterior:
 
 
 def output_covariances(posterior: GPyTorchPosterior) -> Tensor:
-    r"""The covariance of each output, shape (\*batch, O, q, q); covariances between outputs are left out."""
+    r"""The covariance of each output, shape (\*batch, O, q, q); covariances between outputs are ignored."""
     normal = posterior.distribution
     if not isinstance(normal, MultitaskMultivariateNormal):
         return cast(Tensor, normal.covariance_matrix).unsqueeze(-3)

@@ -94,7 +94,7 @@ class Ensemble(nn.Module):
             raise ValueError("an ensemble needs at least one expert")
         wrong = next((expert for expert in experts if not isinstance(expert, Expert)), None)
         if wrong is not None:
-            raise TypeError(f"experts must be such as ExternalExpert(adapter, features), got {type(wrong).__name__}")
+            raise TypeError(f"experts must be instances of Expert, such as ExternalExpert, got {type(wrong).__name__}")
         inputs = {expert.features.num_inputs for expert in experts if not expert.columns}
         if len(inputs) > 1:
             raise ValueError(f"the experts take different numbers of inputs: {sorted(inputs)}")
@@ -348,8 +348,7 @@ def _check_layers(ensemble: Ensemble, outlier_threshold: float | None) -> None:
     """Raise unless targets are of a kind that innovation models, lags and an outlier threshold are for."""
     if not ensemble.is_real:
         raise ValueError(
-            "innovation models, remembered targets and an outlier threshold are for targets of one real number; leave "
-            "them out"
+            "innovation models, lagged targets and an outlier threshold are for scalar real targets; leave them out"
         )
     if outlier_threshold is not None and not 1 <= outlier_threshold < math.inf:
         raise ValueError(f"outlier_threshold must be at least one standard deviation, got {outlier_threshold}")

@@ -96,7 +96,7 @@ def check_real_numbers(X: Tensor, y: Tensor) -> None:
     if not y.is_floating_point():
         raise TypeError(f"y must have the floating point dtype of X, {X.dtype}, got {y.dtype}; use y.to(X.dtype)")
     if y.dtype != X.dtype or y.device != X.device:
-        raise TypeError(f"y is {y.dtype} on {y.device}, X is {X.dtype} on {X.device}; give both one dtype and device")
+        raise TypeError(f"y is {y.dtype} on {y.device}, X is {X.dtype} on {X.device}; they must agree, use y.to(X)")
 
 
 def _check_targets(X: Tensor, y: Tensor, num_outputs: int | None) -> None:
@@ -105,7 +105,7 @@ def _check_targets(X: Tensor, y: Tensor, num_outputs: int | None) -> None:
     num_rows = X.shape[0]
     if y.shape[:1] != X.shape[:1] or y.ndim != (1 if num_outputs is None else 2):
         wanted = f"({num_rows},)" if num_outputs is None else f"({num_rows}, {num_outputs})"
-        raise ValueError(f"y must have shape {wanted}, a target for each row of X, got {tuple(y.shape)}{_hint(y, X)}")
+        raise ValueError(f"y must have shape {wanted}, one target per row of X, got {tuple(y.shape)}{_hint(y, X)}")
 
 
 def row_numbers(value: Tensor | None, name: str, X: Tensor) -> Tensor | None:
@@ -114,7 +114,7 @@ def row_numbers(value: Tensor | None, name: str, X: Tensor) -> Tensor | None:
         return None
     if not isinstance(value, Tensor) or value.shape != X.shape[:1]:
         found = tuple(value.shape) if isinstance(value, Tensor) else repr(value)
-        raise ValueError(f"{name} must have shape ({X.shape[0]},), a number for each row of X, got {found}")
+        raise ValueError(f"{name} must have shape ({X.shape[0]},), one number per row of X, got {found}")
     wrong = ~((value >= 0) & torch.isfinite(value))
     if bool(wrong.any()):
         row = int(wrong.int().argmax())
@@ -188,7 +188,7 @@ def _difference(one: _Kind, other: _Kind) -> str | None:
         )
     # Classes are numbered from zero, so the same number of them is the same support however it is specified.
     if one.num_classes is None and None not in (one.support, other.support) and one.support != other.support:
-        return f"{first} and {second} are for targets of different kinds of values; give both one kind of likelihood"
+        return f"{first} and {second} are for different kinds of targets; give both the same kind of likelihood"
     return None
 
 
@@ -257,7 +257,7 @@ def check_states_fit(experts: Sequence[Expert], block_size: int, like: Tensor) -
         f"an ensemble of {sum(expert.num_experts for expert in experts)} experts (states of {states / 1e9:.3g} GB, "
         f"which are kept twice, and blocks of {block_size} rows)"
     )
-    fix = "take fewer experts or features, float32, or the device cpu"
+    fix = "use fewer experts or features, float32, or the device cpu"
     devices.check_memory(_COPIES * states + block, like.device, what, fix)
 
 

@@ -96,7 +96,7 @@ def _check_memory(old: MetaLearner, new: MetaLearner, start: MetaState) -> None:
     if start.memory.shape[-1] and _what_it_remembers(new) != _what_it_remembers(old):
         owner = type(old).__name__ if type(old) is not type(new) else "the old one, of other rules or references,"
         raise ValueError(
-            f"{type(new).__name__} needs a memory that {owner} did not keep; give "
+            f"{type(new).__name__} needs a memory that {owner} did not store; give "
             f"meta_learner a rule of the old kind or one without memory (FixedShare, BayesianModelAveraging), or start "
             f"the new rule afresh with OnlineEnsemble"
         )

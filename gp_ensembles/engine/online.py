@@ -212,7 +212,7 @@ class OnlineEnsemble(nn.Module):
         Raises:
             ValueError: As in :meth:`observe`.
             TypeError: As in :meth:`observe`.
-            NumericalError: If no expert that has weight predicts a row; names it.
+            NumericalError: If no expert with weight predicts a row; names the row.
         """
         bound = self._bind()
         bound.flush()

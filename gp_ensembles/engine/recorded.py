@@ -169,7 +169,7 @@ def check_fixed_size(ensemble: Ensemble, start: EnsembleState, what: str) -> Non
         torch.func.vmap(ensemble.meta_learner.update_block)(meta, zero)
     except RuntimeError:
         rule = type(ensemble.meta_learner).__name__
-        raise TypeError(f"{rule} cannot be the rule of {what}; take FixedShare() or another rule") from None
+        raise TypeError(f"{rule} cannot be the rule of {what}; use FixedShare() or another rule") from None
     for expert, bound, state in zip(ensemble.experts, ensemble.bind(), start.experts, strict=True):
         if isinstance(bound, BoundLaplace) and bound.num_latent > 1:
             raise TypeError(f"ensembles of {what} have one latent value: two classes, levels or counts, not classes")

@@ -59,7 +59,7 @@ def awake_weights(log_weights: Tensor, absent: Tensor, first_row: int | None = N
     if bool(unheard.any()):
         where = "a row" if first_row is None else f"row {first_row + int(unheard.int().argmax())}"
         raise NumericalError(
-            f"no expert that has weight predicts {where}: all are absent or overflow there; add an expert that "
+            f"no expert with weight predicts {where}: all are absent or overflow there; add an expert that "
             f"always predicts, or correct the inputs"
         )
     return weights - total

@@ -145,7 +145,7 @@ def only_label(target: Target, y: Tensor) -> int | None:
 def one_class_message(label: int) -> str:
     """Message about labels of the warm-up that are all of one class."""
     return (
-        f"all labels of the warm-up are {label}, which does not tell how inputs matter: hyperparameters keep their "
+        f"all labels of the warm-up are {label}, which says nothing about the inputs: hyperparameters keep their "
         f"starting values; use a longer warm-up with other classes to fit them"
     )
 

@@ -151,7 +151,7 @@ def check_records(where: str, value: object) -> None:
     if isinstance(value, str):
         hint = f"; for a column of forecasts use ForecastColumns({value!r})"
     elif isinstance(value, type) and issubclass(value, ExpertRecord):
-        hint = f"; call it, {value.__name__}(...)"
+        hint = f"; instantiate it, {value.__name__}(...)"
     else:
         hint = _as_external(value)
     if not isinstance(value, ExpertRecord):
@@ -293,7 +293,7 @@ class WideFeatures(ExpertRecord):
         check_fields(self)
         if self.num_features is not None and self.price is not None:
             raise ValueError(
-                f"WideFeatures has either num_features or a price that they follow from, got {self.num_features} and "
+                f"WideFeatures needs either num_features or a price that sets it, got {self.num_features} and "
                 f"{self.price:g}"
             )
 

@@ -87,12 +87,12 @@ def _to_plain(value: object) -> Any:
     kind = type(value)
     if TABLE.get(kind.__name__) is not kind:
         raise TypeError(
-            f"{kind.__name__} has no name in files, so neither save nor a command can keep it: keep the model by "
+            f"{kind.__name__} cannot be saved by save or by a command: store the model by "
             f"pickle.dump(model, file), or use {_alike(kind)}"
         )
     if getattr(value, "log_prior", None) is not None:
         raise TypeError(
-            f"prior weights of {kind.__name__} have no name in files; keep the model by pickle.dump(model, file)"
+            f"prior weights of {kind.__name__} cannot be saved; store the model by pickle.dump(model, file)"
         )
     settings = {name: _to_plain(getattr(value, name)) for name in _settings(kind)}
     return {kind.__name__: settings} if settings else kind.__name__

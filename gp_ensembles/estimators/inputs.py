@@ -1,4 +1,4 @@
-"""Inputs of an estimator as tensors: arrays, and frames with dates and categories, encoded as in the command line."""
+"""Conversion of an estimator's inputs: arrays, and frames with dates and categories, encoded as in the CLI."""
 
 from typing import Any
 
@@ -17,18 +17,18 @@ Array = np.ndarray[Any, Any]
 
 
 def as_tensor(values: Array) -> Tensor:
-    """A float64 copy as a tensor: the user's memory may be read-only, or change later."""
+    """A float64 copy as a tensor: the user's memory may be read-only or change later."""
     return torch.from_numpy(np.array(values, dtype=np.float64))
 
 
 def as_array(values: Tensor) -> Array:
-    """A float64 array on the host."""
+    """A float64 NumPy array."""
     result: Array = values.cpu().double().numpy()
     return result
 
 
 def fit_frame(X: Any, rows: Array) -> Columns | None:
-    """What is to be made of the columns of a frame by some rows; ``None`` where X is none, or has numbers only."""
+    """The encoding of a frame's columns, from some of its rows; ``None`` if X is no frame or only has numbers."""
     if not is_frame(X) or has_numbers_only(X):
         return None
     raw, kinds = _raw(X).part(rows), frame_source(X).kinds
@@ -46,9 +46,9 @@ def fit_frame(X: Any, rows: Array) -> Columns | None:
 
 
 def checked_inputs(estimator: Any, X: Any, columns: Columns | None, *, reset: bool) -> Array:
-    """Inputs as numbers, shape (N, D), with scikit-learn's checks of names and numbers; NaN where missing.
+    """Inputs as numbers, shape (N, D), with scikit-learn's checks of names and values; NaN where missing.
 
-    Infinite numbers are the model's, see ``StreamConfig.on_bad_row``.
+    Infinite numbers are handled by the model, see ``StreamConfig.on_bad_row``.
     """
     if columns is None:
         checked: Array = validate_data(estimator, X, dtype=np.float64, reset=reset, ensure_all_finite=False)
@@ -69,7 +69,7 @@ def checked_inputs(estimator: Any, X: Any, columns: Columns | None, *, reset: bo
 
 
 def encoded_names(estimator: Any, columns: Columns | None) -> list[str] | None:
-    """Names of the inputs of a model, where they have any."""
+    """Names of the inputs of a model, if they have any."""
     if columns is not None:
         return [name for column in columns for name in column.names]
     known = estimator.__dict__.get("feature_names_in_")

@@ -1,4 +1,4 @@
-"""Exact ensembles as a sampler of Optuna."""
+"""An Optuna sampler based on exact ensembles."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,10 +13,10 @@ from gp_ensembles.bo import ExactEnsembleModel
 try:
     import optuna
     from optuna.samplers import BaseSampler
-except ImportError:  # an extra: said as soon as a sampler is made
+except ImportError:  # optional: reported when a sampler is created
     optuna, BaseSampler = None, object
 
-_POINTS, _ROUNDS, _CENTERS, _SPREAD = 512, 12, 8, 4.0  # of a round; the highest points; powers of ten of distances
+_POINTS, _ROUNDS, _CENTERS, _SPREAD = 512, 12, 8, 4.0  # points per round; rounds; centers; decades of distances
 _tensor = partial(torch.tensor, dtype=torch.float64, device="cpu")
 
 
@@ -24,22 +24,22 @@ _tensor = partial(torch.tensor, dtype=torch.float64, device="cpu")
 class EnsembleSampler(BaseSampler):
     r"""Suggests trials by the expected improvement of an :class:`~gp_ensembles.bo.ExactEnsembleModel`.
 
-    The first trials are random. After them a model learns all that are complete, and the next trial is where
+    The first trials are random. Then a model is fitted to all complete trials, and the next trial maximizes
 
     .. math:: \log E\big[(f(x) - f^*)_+\big] + \sum_k \log P\big(c_k(x) \le 0\big)
 
-    is highest, with f negated for minimization, :math:`f^*` the best feasible value and a model for each
-    constraint; while none is feasible only the second term counts. Running trials count as ended with what is expected
-    of them, infinite values as the best or worst finite one, values beyond the mirror image of the best about the
-    median as that, infinite constraints as the largest finite size. Parameters that not all trials have are random.
+    with f negated for minimization, :math:`f^*` the best feasible value and one model for each
+    constraint; as long as no trial is feasible, only the second term is used. Running trials are imputed by their
+    expected values, infinite values by the best or worst finite one. Bad values are clipped at the best value's
+    reflection about the median, infinite constraints at the largest finite size. Conditional parameters are random.
 
     Args:
-        seed: Makes a study with one worker reproducible.
-        n_startup_trials: Trials before the model is asked.
+        seed: Seed that makes a study with one worker reproducible.
+        n_startup_trials: Number of random trials before the model is used.
 
     Raises:
         ImportError: If Optuna is not installed.
-        ValueError: If a study has several objectives, or fewer than two trials are to be random.
+        ValueError: If a study has several objectives, or ``n_startup_trials`` is less than two.
 
     Example:
         >>> import optuna  # doctest: +SKIP
@@ -56,17 +56,17 @@ class EnsembleSampler(BaseSampler):
         self._generator = torch.Generator(device="cpu")
         self._generator.seed() if seed is None else self._generator.manual_seed(seed)
         self._num_startup = n_startup_trials
-        self._fits: dict[Any, tuple[int, Any]] = {}  # after how many trials, and what was found
+        self._fits: dict[Any, tuple[int, Any]] = {}  # number of trials, and fitted hyperparameters
 
     def reseed_rng(self) -> None:
-        """Other random numbers for another worker."""
+        """Reseed the generator, for another worker."""
         self._random.reseed_rng()
         self._generator.seed()
 
     def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
-        """What all trials have in common, but for parameters of one value."""
+        """Parameters common to all trials, without those that have a single value."""
         if len(study.directions) > 1:
-            raise ValueError(f"EnsembleSampler takes one objective, and this study has {len(study.directions)}")
+            raise ValueError(f"EnsembleSampler supports one objective, but this study has {len(study.directions)}")
         space = optuna.search_space.intersection_search_space(study.get_trials(deepcopy=False))
         return {name: kind for name, kind in space.items() if not kind.single()}
 
@@ -75,7 +75,7 @@ class EnsembleSampler(BaseSampler):
         return self._random.sample_independent(study, trial, param_name, param_distribution)
 
     def sample_relative(self, study: Any, trial: Any, search_space: dict[str, Any]) -> dict[str, Any]:
-        """The next trial, or nothing while there are too few."""
+        """Parameters of the next trial; empty while there are too few trials."""
         others = [t for t in study.get_trials(deepcopy=False) if search_space.keys() <= t.params.keys()]
         done = [t for t in others if t.state == optuna.trial.TrialState.COMPLETE]
         running = [t for t in others if t.state == optuna.trial.TrialState.RUNNING and t.number != trial.number]
@@ -87,7 +87,7 @@ class EnsembleSampler(BaseSampler):
         X, pending = _scaled(_tensor(rows), axes).split([len(done), len(running)])
 
         def learned(y: Tensor, *name: str) -> Any:
-            """A model of values, in which trials that run have what is expected of them."""
+            """A model of values, in which running trials have their expected values."""
             key = (study.study_name, *search_space, name)
             model: Any = ExactEnsembleModel(X, y.unsqueeze(-1), cat_dims=axes[4].nonzero())
             last, hyperparameters = self._fits.get(key, (0, None))
@@ -106,7 +106,7 @@ class EnsembleSampler(BaseSampler):
             parts.append(LogProbabilityOfFeasibility(learned(C.clamp(-bound, bound), name), {0: (None, 0.0)}))
         if bool(feasible.any()):
             Y = Y.clamp(*Y[Y.isfinite()].aminmax())
-            Y = Y.clamp_min(2 * Y.median() - Y.max())  # how bad the worst are says little
+            Y = Y.clamp_min(2 * Y.median() - Y.max())  # the magnitude of very bad values says little
             model = learned(Y)
             believed = model.posterior(pending).mean.mT if running else ()
             parts.append(LogExpectedImprovement(model, torch.cat([Y[feasible], *believed]).max()))
@@ -116,7 +116,7 @@ class EnsembleSampler(BaseSampler):
 
 
 def _highest(height: Callable[[Tensor], Tensor], best: Tensor, axes: Tensor, generator: torch.Generator) -> Tensor:
-    """The numbers of the highest of points everywhere and rounds of points about the best trial and the highest."""
+    """Parameters with the highest value, among global points and rounds of points around the best ones."""
     draw = partial(torch.rand, _POINTS, len(best), generator=generator, dtype=torch.float64, device="cpu")
     X = _scaled(_numbers(draw(), axes), axes)
     heights = height(X)
@@ -130,20 +130,20 @@ def _highest(height: Callable[[Tensor], Tensor], best: Tensor, axes: Tensor, gen
 
 
 def _axis(kind: Any) -> tuple[float, float, float, bool, bool]:
-    """Least and greatest number, step, whether on a logarithmic scale, and whether a category (of which its number)."""
+    """Minimum, maximum, step, whether the scale is logarithmic, and whether it is a category (by its index)."""
     if isinstance(kind, optuna.distributions.CategoricalDistribution):
         return 0, len(kind.choices) - 1, 1, False, True
     return kind.low, kind.high, kind.step or torch.nan, kind.log, False
 
 
 def _scaled(X: Tensor, axes: Tensor) -> Tensor:
-    """Numbers in the unit cube."""
+    """Scale parameters to the unit cube."""
     X, low, high = (part.log().where(axes[3] > 0, part) for part in (X, *axes[:2].unbind()))
     return (X - low) / (high - low)
 
 
 def _numbers(X: Tensor, axes: Tensor) -> Tensor:
-    """The numbers, with steps, next to those that :func:`_scaled` puts there."""
+    """Invert :func:`_scaled`, rounding to steps."""
     low, high, step, log, _ = axes.unbind()
     X = torch.where(log > 0, torch.lerp(low.log(), high.log(), X).exp(), torch.lerp(low, high, X))
     return (low + ((X - low) / step).round() * step).where(step > 0, X).clamp(low, high)

@@ -37,16 +37,16 @@ Label = bool | str | int
 
 
 class RowForecast(NamedTuple):
-    """A prediction with its uncertainty, in the units of the target."""
+    """A prediction with uncertainty, in the units of the target."""
 
     mean: float
     std: float  # standard deviation, noise included
-    lower: float  # lower end of the 90 % interval, which follows the targets that have fallen beyond it
+    lower: float  # lower end of the adaptive 90 % interval
     upper: float
 
 
 class _OneRowAtATime(ABC):
-    """What regressor and classifier have in common: settings, the rows of the warm-up, and the model after it."""
+    """Common base of regressor and classifier: settings, the rows of the warm-up, and the model after it."""
 
     def __init__(self, spec: EnsembleSpec | None, warmup: int, seed: int, on_bad_row: OnBadRow) -> None:
         self.spec = spec
@@ -66,10 +66,10 @@ class _OneRowAtATime(ABC):
         """Learn rows in order; the same as one at a time, but faster.
 
         Raises:
-            ValueError: As :meth:`learn_one`; the rows of the warm-up before the one that is wrong have been kept.
+            ValueError: As in :meth:`learn_one`; warm-up rows before the invalid one are kept.
         """
         if len(X) != len(y):
-            raise ValueError(f"X has {len(X)} rows and y {len(y)}; give a target for each row")
+            raise ValueError(f"X has {len(X)} rows, but y has {len(y)}; give one target per row")
         rows, targets = list(rows_of(X)), y.tolist()
         taken = 0
         while taken < len(rows) and not self.is_fitted:
@@ -85,12 +85,12 @@ class _OneRowAtATime(ABC):
 
     @property
     def anomaly_counts(self) -> AnomalyCounts:
-        """Counts of unusual numbers so far, see :class:`~gp_ensembles.streaming.reports.AnomalyCounts`."""
+        """Counts of unusual values so far, see :class:`~gp_ensembles.streaming.reports.AnomalyCounts`."""
         return AnomalyCounts() if self._model is None else self._model.anomaly_counts
 
     @property
     def expert_weights(self) -> dict[str, float]:
-        """Weights for the next target, by expert; empty while the warm-up lasts."""
+        """Weights for the next target, by expert; empty during the warm-up."""
         return {} if self._model is None else self._model.weights
 
     @abstractmethod
@@ -102,26 +102,26 @@ class _OneRowAtATime(ABC):
 
     @classmethod
     def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
-        """Small settings with which river runs its checks."""
+        """Small settings for river's checks."""
         yield {"spec": replace(oebe, bases=(LinearBasis(),)), "warmup": 30}
 
 
 class RiverRegressor(_OneRowAtATime, MiniBatchRegressor):
     """Online ensemble of Bayesian basis expansions with river's interface.
 
-    Until ``warmup`` rows have come, at least ten of them with a target, and until a feature and the target vary, rows
-    are kept and predictions are the running mean; then scales and hyperparameters are fitted once, which takes seconds,
-    and from there a row costs the same for ever. Features are those of the warm-up rows: one that is missing in a row,
+    Until ``warmup`` rows have arrived, at least ten of them with a target, and a feature and the target vary, rows
+    are stored and predictions are the running mean; then scales and hyperparameters are fitted once, in seconds,
+    and from then on the cost per row is constant. Features are those of the warm-up rows: one that is missing in a row,
     absent, ``None`` or NaN, is imputed, one that first appears later is ignored. A target that
-    is ``None`` or NaN was not observed. Text is for river's encoders, in a pipeline before this one.
+    is ``None`` or NaN counts as missing. Encode text by one of river's encoders, earlier in the pipeline.
 
     Args:
-        spec: What the ensemble is made of; :data:`~gp_ensembles.ensembles.presets.auto` if ``None``. Its target is real
+        spec: Specification of the ensemble; :data:`~gp_ensembles.ensembles.presets.auto` if ``None``. Targets are real
             numbers or counts; for classes see :class:`RiverClassifier`.
         warmup: Rows for scales and hyperparameters.
         seed: Seed of all randomness.
-        on_bad_row: What becomes of a number that is infinite or out of all proportion, such as an overflow code, as in
-            :class:`~gp_ensembles.streaming.StreamConfig`; ``anomaly_counts`` says how many rows had one.
+        on_bad_row: Handling of numbers that are infinite or implausibly large, such as overflow codes, as in
+            :class:`~gp_ensembles.streaming.StreamConfig`; ``anomaly_counts`` counts the rows affected.
 
     Example:
         >>> model = RiverRegressor(replace(oebe, bases=(LinearBasis(),)), warmup=30)
@@ -138,7 +138,7 @@ class RiverRegressor(_OneRowAtATime, MiniBatchRegressor):
         self._ensemble = auto if spec is None else spec
         check_made("spec", self._ensemble, EnsembleSpec, "gpe.auto or gpe.e_doebe")
         if self._ensemble.target.num_labels is not None:
-            raise TypeError(f"spec.target is {self._ensemble.target}, for classes; use RiverClassifier")
+            raise TypeError(f"spec.target is {self._ensemble.target}, which is for classes; use RiverClassifier")
         if self._ensemble.target.num_outputs is not None:
             raise TypeError("river's regressors have one target; for several use OnlineModel or OnlineRegressor")
 
@@ -167,7 +167,7 @@ class RiverRegressor(_OneRowAtATime, MiniBatchRegressor):
         return float(self._distribution([x]).mean)
 
     def forecast_one(self, x: Row) -> RowForecast:
-        """Mean, standard deviation and 90 % interval; 90 % of targets lie within it in the long run."""
+        """Mean, standard deviation and 90 % interval, which contains 90 % of targets in the long run."""
         distribution = self._distribution([x])
         mean, variance = distribution.moments()
         if self._model is None:
@@ -177,7 +177,7 @@ class RiverRegressor(_OneRowAtATime, MiniBatchRegressor):
         return RowForecast(float(mean), math.sqrt(float(variance)), float(lower), float(upper))
 
     def predict_many(self, X: "pd.DataFrame") -> "pd.Series":
-        """Means of the predictive mixtures, one step ahead each."""
+        """Means of the predictive mixtures, each one step ahead."""
         import pandas as pd  # it is there: X is a frame of it
 
         return pd.Series(self._distribution(list(rows_of(X))).mean.cpu().numpy(), index=X.index)
@@ -188,7 +188,7 @@ class RiverRegressor(_OneRowAtATime, MiniBatchRegressor):
 
     def _distribution(self, rows: Sequence[Row]) -> Distribution:
         if self._model is None:
-            matrix_of(rows, ())  # text is refused from the first row on
+            matrix_of(rows, ())  # text is rejected from the first row on
             y = [math.nan if _is_too_large(target) else target for target in self._rows.targets]
             return running_mixture(self._ensemble.target, _column(y), len(rows))
         return self._model.predict(matrix_of(rows, self._rows.names))
@@ -197,13 +197,13 @@ class RiverRegressor(_OneRowAtATime, MiniBatchRegressor):
 class RiverClassifier(_OneRowAtATime, MiniBatchClassifier):
     """Online ensemble of Bayesian classifiers with river's interface.
 
-    As :class:`RiverRegressor`, for labels of any kind. The classes are those of the warm-up rows, which go on until two
-    have come; meanwhile probabilities are the frequencies of the labels. A label that first appears later has its
-    frequency as its probability for any features.
+    Like :class:`RiverRegressor`, for labels of any kind. The classes are those of the warm-up, which lasts until two
+    have appeared; meanwhile probabilities are the frequencies of the labels. A label that first appears later has its
+    frequency as its probability, whatever the features.
 
     Args:
-        spec: What the ensemble is made of; :func:`~gp_ensembles.ensembles.presets.auto_for` the classes if ``None``. A
-            target that is not one of classes is replaced by one.
+        spec: Specification of the ensemble; :func:`~gp_ensembles.ensembles.presets.auto_for` the classes if ``None``. A
+            target that is not for classes is replaced.
         warmup: Rows for scales and hyperparameters.
         seed: Seed of all randomness.
         on_bad_row: As in :class:`RiverRegressor`.
@@ -220,7 +220,7 @@ class RiverClassifier(_OneRowAtATime, MiniBatchClassifier):
         self, spec: EnsembleSpec | None = None, warmup: int = 300, seed: int = 0, on_bad_row: OnBadRow = "missing"
     ) -> None:
         super().__init__(spec, warmup, seed, on_bad_row)
-        self._labels: list[Label] = []  # of the model, in its order
+        self._labels: list[Label] = []  # in the order of the model
         self._counts: Counter[Label] = Counter()
 
     @property
@@ -247,11 +247,11 @@ class RiverClassifier(_OneRowAtATime, MiniBatchClassifier):
         self._count([y])
 
     def predict_proba_one(self, x: Row, **kwargs: Any) -> dict[Label, float]:
-        """Probabilities of the labels so far; empty before the first. As in river, other arguments are ignored."""
+        """Probabilities of the labels seen so far; empty before the first. As in river, other arguments are ignored."""
         return self._probabilities([x])[0]
 
     def predict_proba_many(self, X: "pd.DataFrame") -> "pd.DataFrame":
-        """Probabilities of the labels so far, a column for each."""
+        """Probabilities of the labels seen so far, one column per label."""
         import pandas as pd  # it is there: X is a frame of it
 
         return pd.DataFrame(self._probabilities(list(rows_of(X))), index=X.index)
@@ -260,7 +260,7 @@ class RiverClassifier(_OneRowAtATime, MiniBatchClassifier):
         total = sum(self._counts.values())
         frequencies = {label: count / total for label, count in self._counts.items()}
         if self._model is None:
-            matrix_of(rows, ())  # text is refused from the first row on
+            matrix_of(rows, ())  # text is rejected from the first row on
             return [dict(frequencies) for _ in rows]
         distribution = self._model.predict(matrix_of(rows, self._rows.names))
         assert isinstance(distribution, LatentMixture)
@@ -280,14 +280,14 @@ class RiverClassifier(_OneRowAtATime, MiniBatchClassifier):
 
 
 class _KeptRows(NamedTuple):
-    """The rows of the warm-up as they came."""
+    """The raw rows of the warm-up."""
 
-    names: tuple[Hashable, ...] = ()  # features that have appeared, in that order
+    names: tuple[Hashable, ...] = ()  # features in order of appearance
     rows: tuple[Row, ...] = ()
     targets: tuple[Any, ...] = ()
 
     def with_row(self, x: Row, y: Any, on_bad_row: OnBadRow) -> "_KeptRows":
-        """The rows with one more."""
+        """The rows with one more appended."""
         check_made("x", x, Mapping, "{'load': 0.3, 'hour': 14}")
         if not x and not self.names:
             raise ValueError("the row has no feature; give at least one")
@@ -299,13 +299,13 @@ class _KeptRows(NamedTuple):
         return _KeptRows((*self.names, *new), (*self.rows, dict(x)), (*self.targets, y))
 
     def is_enough(self, warmup: int) -> bool:
-        """Whether a model can be fitted to them."""
+        """Whether a model can be fitted to these rows."""
         seen = [target for target in self.targets if not _is_missing(target) and not _is_too_large(target)]
         is_long = len(self.rows) >= warmup and len(seen) >= MIN_WARM_UP and len(set(seen)) > 1
         return is_long and len(constant_columns(self.X)) < len(self.names)
 
     def fit(self, config: StreamConfig, y: Tensor) -> OnlineModel:
-        """A model of them; only their names are needed afterwards."""
+        """A model fitted to these rows; only their names are needed afterwards."""
         return OnlineModel(config, [str(name) for name in self.names]).fit(self.X, y)
 
     @property
@@ -338,7 +338,7 @@ def rows_of(X: "pd.DataFrame") -> Iterator[dict[Hashable, Any]]:
 
 
 def _codes(labels: Sequence[Label | None], known: Sequence[Label]) -> Tensor:
-    """Places of labels in a model's order; NaN for a missing label and one that the model does not have."""
+    """Indices of labels in the model's order; NaN for missing labels and those unknown to the model."""
     places: dict[Any, float] = {label: float(place) for place, label in enumerate(known)}
     return _column([math.nan if _is_missing(label) else places.get(label, math.nan) for label in labels])
 
@@ -348,7 +348,7 @@ def _column(values: Sequence[float]) -> Tensor:
 
 
 def _is_missing(value: Any) -> bool:
-    """Whether a cell is ``None``, NaN, or what pandas and numpy put in their place."""
+    """Whether a cell is ``None``, NaN, or a missing value of pandas or numpy."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     differs = value != value
@@ -356,7 +356,7 @@ def _is_missing(value: Any) -> bool:
 
 
 def _is_too_large(value: Any) -> bool:
-    """Whether a target is a number that cannot be squared."""
+    """Whether a target is a number whose square overflows."""
     return isinstance(value, float) and abs(value) > LARGEST
 
 
@@ -368,7 +368,7 @@ def target_of(y: Any) -> float:
 
 
 def _sorted(labels: set[Any]) -> list[Any]:
-    """Labels in their order if they have one, else by their names."""
+    """Labels sorted by value if possible, else by name."""
     try:
         return sorted(labels)
     except TypeError:

@@ -32,11 +32,11 @@ from gp_ensembles.streaming.forecasting.forecast import Forecast
 from gp_ensembles.streaming.joint import joint_covariance
 from gp_ensembles.streaming.predictions import StreamDistribution
 
-_ANY = False  # missing and infinite inputs are the pipeline's affair
+_ANY = False  # missing and infinite inputs are handled by the pipeline
 
 
 class _OnlineEstimator(ABC, BaseEstimator):
-    """What regressor and classifier have in common: settings, and what they know after the first rows."""
+    """Common base of regressor and classifier: settings, and the fitted attributes."""
 
     columns_: Columns | None
     model_: OnlineModel
@@ -59,7 +59,7 @@ class _OnlineEstimator(ABC, BaseEstimator):
 
     @property
     def expert_weights_(self) -> dict[str, float]:
-        """Weights for the next target, by expert; empty while the warm-up lasts."""
+        """Weights for the next target, by expert; empty during the warm-up."""
         check_is_fitted(self)
         return self.model_.weights
 
@@ -71,18 +71,18 @@ class _OnlineEstimator(ABC, BaseEstimator):
         return as_tensor(checked_inputs(self, X, self.columns_, reset=False))
 
     def _any_rows(self, X: Any) -> Tensor:
-        """Rows to predict, each on its own."""
+        """Rows to predict, independently of each other."""
         rows = self._rows(X)
         _warn_of_past_targets(self.model_, rows.shape[0])
         return rows
 
     def _predicted(self, X: Any) -> StreamDistribution:
-        rows = self._any_rows(X)  # first: it refuses an estimator without a model
+        rows = self._any_rows(X)  # first: it rejects an estimator that is not fitted
         return self.model_.predict(rows)
 
     def _model_of(self, spec: EnsembleSpec, num_warmup: int, columns: Columns | None) -> OnlineModel:
         seed = _seed(self.random_state)
-        impute: Impute = "mean" if self.spec is None else "found"  # in any order no value is the last one before a row
+        impute: Impute = "mean" if self.spec is None else "found"  # unordered rows have no last value
         config = StreamConfig(spec, warmup=num_warmup, seed=seed, on_bad_row=self.on_bad_row, impute=impute)
         return OnlineModel(config, encoded_names(self, columns))
 
@@ -90,25 +90,25 @@ class _OnlineEstimator(ABC, BaseEstimator):
 class OnlineRegressor(RegressorMixin, _OnlineEstimator):
     """Online ensemble of Bayesian basis expansions with scikit-learn's interface.
 
-    Rows are taken in the order of time; those of a ``fit`` without ``spec`` that are sorted by their one target, as
-    tables often are, in a random order, and exact copies of rows are left out, both with a warning. The first
-    ``warmup`` rows set scales and hyperparameters; the rest, and every later ``partial_fit``, is learned at constant
-    cost per row. Everything is in the units of the data. A missing input (NaN) is imputed (without ``spec`` by its
-    mean), and a column that is constant in the warm-up rows wakes up when it first moves. Frames of pandas and polars
-    may hold dates, categories and truth values, encoded as in the warm-up rows (see the page "Tables"). Several targets
-    (N, O) share features and covariance.
+    Rows must be in time order; if those of a ``fit`` without ``spec`` are sorted by a single target, as tables often
+    are, they are shuffled, and exact copies of rows are left out, both with a warning. The first ``warmup`` rows set
+    scales and hyperparameters; the rest, and every later ``partial_fit``, are learned at constant cost per row. Results
+    are in the units of the data. A missing input (NaN) is imputed (without ``spec``, by its mean), and a column that is
+    constant in the warm-up rows is used once it changes. Frames of pandas and polars may contain dates, categories and
+    booleans, encoded as in the warm-up rows (see the page "Tables"). Several targets (N, O) share features and
+    covariance.
 
     Args:
-        spec: What the ensemble is made of; if ``None``, :func:`~gp_ensembles.ensembles.presets.auto_for` real numbers
-            with ``one_step=False``, as any row may be predicted. For a stream of which the next row is predicted, give
-            :data:`~gp_ensembles.ensembles.presets.auto`; where it has past targets among its inputs, predictions of
-            several rows warn. Its target is real numbers or counts; for classes see
+        spec: Specification of the ensemble; if ``None``, :func:`~gp_ensembles.ensembles.presets.auto_for` real numbers
+            with ``one_step=False``, as any row may be predicted. For one-step-ahead prediction of a stream, use
+            :data:`~gp_ensembles.ensembles.presets.auto`; if past targets are among its inputs, predictions of
+            several rows give a warning. Its target is real numbers or counts; for classes see
             :class:`OnlineClassifier`.
-        warmup: Rows for scales and hyperparameters. With ``partial_fit`` alone, rows are kept until that many have
-            come, and meanwhile predictions are the running mean and variance of the targets.
-        random_state: Seed, random state or ``None``, as in scikit-learn; also of the order of sorted rows.
-        on_bad_row: What becomes of a number that cannot be learned, such as an overflow code, as in
-            :class:`~gp_ensembles.streaming.StreamConfig`; ``model_.anomaly_counts`` says how many there were.
+        warmup: Rows for scales and hyperparameters. With only ``partial_fit``, rows are stored until that many have
+            arrived; until then predictions are the running mean and variance of the targets.
+        random_state: Seed, random state or ``None``, as in scikit-learn; also for shuffling sorted rows.
+        on_bad_row: Handling of unusable numbers, such as overflow codes, as in
+            :class:`~gp_ensembles.streaming.StreamConfig`; ``model_.anomaly_counts`` counts them.
 
     Example:
         >>> from gp_ensembles.ensembles.bases import LinearBasis
@@ -142,7 +142,7 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
         return self
 
     def partial_fit(self, X: Any, y: Any) -> Self:
-        """Learn more rows; a target may be NaN where it was not observed.
+        """Learn more rows; targets are NaN where missing.
 
         Args:
             X: Inputs in the order of time, shape (N, D).
@@ -165,16 +165,16 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
 
         Args:
             X: Inputs, shape (N, D).
-            return_std: Whether to return the standard deviations too, noise included, of the shape of the means.
-            return_cov: Whether to return the joint covariance of the rows too, noise included, shape (N, N), or
+            return_std: Whether to also return standard deviations, noise included, in the shape of the means.
+            return_cov: Whether to also return the joint covariance of the rows, noise included, shape (N, N), or
                 (N, N, O) for several outputs.
 
         Returns:
-            Means, shape (N,) or (N, O), and what was asked for.
+            Means, shape (N,) or (N, O), and the requested standard deviations or covariance.
 
         Raises:
-            ValueError: If both are asked for, or X is malformed.
-            TypeError: If the covariance is asked for and targets are not real numbers.
+            ValueError: If both are requested, or X is malformed.
+            TypeError: If the covariance is requested and targets are not real numbers.
         """
         if return_std and return_cov:
             raise ValueError("return_std and return_cov cannot both be true; the diagonal of the covariance is std²")
@@ -186,18 +186,18 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
         return (mean, as_array(distribution.stddev)) if return_std else mean
 
     def predict_distribution(self, X: Any) -> StreamDistribution:
-        """The whole predictive distribution of each row of X (N, D), noise included: densities, quantiles, draws."""
+        """The full predictive distribution of each row of X (N, D), noise included: densities, quantiles, draws."""
         return self._predicted(X)
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> tuple[Array, Array]:
         """Lower and upper ends of intervals, (N,) or (N, O) each.
 
-        Of a single target the 90 % interval follows the targets that have fallen beyond it, so that 90 % lie within it
-        in the long run; the ends of all others are the quantiles of the predictive distributions.
+        For a single target, the 90 % interval adapts to the targets outside of it, so that 90 % lie within it
+        in the long run; the ends of all others are quantiles of the predictive distributions.
 
         Args:
             X: Inputs, shape (N, D).
-            coverage: Share of targets that the interval is to cover.
+            coverage: Target coverage of the interval.
 
         Raises:
             ValueError: If the coverage is not between 0 and 1.
@@ -213,7 +213,7 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
         return as_array(lower), as_array(upper)
 
     def predict_quantiles(self, X: Any, quantiles: Any) -> Array:
-        """Quantiles of the predictive distributions; for an interval that adapts see :meth:`predict_interval`.
+        """Quantiles of the predictive distributions; for adaptive intervals see :meth:`predict_interval`.
 
         Args:
             X: Inputs, shape (N, D).
@@ -236,13 +236,13 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
     def forecast(
         self, X: Any, num_paths: int = 500, random_state: int | np.random.RandomState | None = None
     ) -> Forecast:
-        """Sample the targets of the next H rows together; learns nothing.
+        """Draw joint sample paths of the targets of the next H rows, without learning.
 
-        By default rows may come in any order, and nothing is learned of what follows what: for forecasts give
+        By default rows are treated as unordered, and no dynamics are learned: for forecasts use
         ``spec=PRESETS["forecaster"]``, see the page "Multi-step forecasts".
 
         Args:
-            X: Future rows, shape (H, D), NaN where an input is not known; or H, where none is.
+            X: Future rows, shape (H, D), NaN where an input is unknown; or H, if all are.
             num_paths: Number of sample paths.
             random_state: Seed or source of randomness.
 
@@ -250,20 +250,20 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
             Paths, mean and quantiles, as tensors.
 
         Raises:
-            ValueError: If a row is not legal, H is larger than the number of rows learned, or H means rows whose
-                dates are not known.
+            ValueError: If a row is invalid, H is larger than the number of rows learned, or X is H and the rows'
+                dates are unknown.
             TypeError: If there are several outputs.
         """
         check_is_fitted(self)
         dates = [column.name for column in self.columns_ or () if column.kind == "date"]
         if isinstance(X, Integral) and dates:
-            raise ValueError(f"the inputs hold dates; give a frame of the {X} future rows, with {', '.join(dates)}")
+            raise ValueError(f"the inputs contain dates; give a frame of the {X} future rows, with {', '.join(dates)}")
         rows = int(X) if isinstance(X, Integral) else self._rows(X)
         generator = torch.Generator().manual_seed(_seed(random_state))
         return self.model_.forecast(rows, num_paths=num_paths, generator=generator)
 
     def log_prob(self, X: Any, y: Any) -> Array:
-        """Log predictive densities of targets (N,) or (N, O), of that shape, in nats; NaN where y is."""
+        """Log predictive densities of targets (N,) or (N, O), in the same shape, in nats; NaN where y is NaN."""
         distribution = self._predicted(X)
         targets = as_tensor(checked_targets(y))
         if targets.shape != distribution.mean.shape:
@@ -271,10 +271,10 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
         return as_array(distribution.log_prob(targets.to(distribution.mean)))
 
     def __sklearn_tags__(self) -> Tags:
-        """The tags of scikit-learn: several targets are welcome where noise is Gaussian."""
+        """scikit-learn's tags: several targets are supported if noise is Gaussian."""
         tags: Tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
-        target = auto.target if self.spec is None else getattr(self.spec, "target", None)  # fit refuses what is no spec
+        target = auto.target if self.spec is None else getattr(self.spec, "target", None)  # fit rejects an invalid spec
         tags.target_tags.multi_output = isinstance(target, RealTarget)
         return tags
 
@@ -282,7 +282,7 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
         spec = auto_for(RealTarget(), one_step=False) if self.spec is None else self.spec
         check_made("spec", spec, EnsembleSpec, "gpe.auto or gpe.e_doebe")
         if spec.target.num_labels is not None:
-            raise TypeError(f"OnlineRegressor predicts numbers and spec.target is {spec.target}; use OnlineClassifier")
+            raise TypeError(f"OnlineRegressor predicts numbers, but spec.target is {spec.target}; use OnlineClassifier")
         if num_outputs is not None:
             if not isinstance(spec.target, RealTarget):
                 raise TypeError(f"several targets need spec.target=RealTarget(), got {spec.target}")
@@ -293,14 +293,14 @@ class OnlineRegressor(RegressorMixin, _OnlineEstimator):
 class OnlineClassifier(ClassifierMixin, _OnlineEstimator):
     r"""Online ensemble of Bayesian classifiers with scikit-learn's interface.
 
-    As :class:`OnlineRegressor`, for labels of any kind. Two classes are separated by logistic regression, more by
-    softmax regression; ``spec`` may say otherwise (probit, levels with an order).
+    Like :class:`OnlineRegressor`, for labels of any kind. Two classes are separated by logistic regression, more by
+    softmax regression, unless ``spec`` has another link (probit, ordered levels).
 
     Args:
-        spec: What the ensemble is made of; if ``None``, :func:`~gp_ensembles.ensembles.presets.auto_for` the classes
-            with ``one_step=False``. A target that is not one of classes is replaced by one.
-        warmup: Rows for scales and hyperparameters. With ``partial_fit`` alone, rows are kept until that many have
-            come, and meanwhile probabilities are the frequencies of the labels so far.
+        spec: Specification of the ensemble; if ``None``, :func:`~gp_ensembles.ensembles.presets.auto_for` the classes
+            with ``one_step=False``. A target that is not for classes is replaced.
+        warmup: Rows for scales and hyperparameters. With only ``partial_fit``, rows are stored until that many have
+            arrived; until then probabilities are the frequencies of the labels so far.
         random_state: Seed, random state or ``None``, as in scikit-learn.
         on_bad_row: As in :class:`OnlineRegressor`.
 
@@ -327,7 +327,7 @@ class OnlineClassifier(ClassifierMixin, _OnlineEstimator):
             y: Labels, shape (N,).
 
         Raises:
-            ValueError: If the data are malformed, fewer than ten rows, or of one class only.
+            ValueError: If the data are malformed, have fewer than ten rows, or only one class.
         """
         with _unchanged_by_errors(self):
             rows, y = _checked_rows(self, X, y)
@@ -345,18 +345,18 @@ class OnlineClassifier(ClassifierMixin, _OnlineEstimator):
         Args:
             X: Inputs in the order of time, shape (N, D).
             y: Labels, shape (N,).
-            classes: All labels that will ever come, shape (C,); needed in the first call.
+            classes: All possible labels, shape (C,); required in the first call.
 
         Raises:
-            ValueError: If the data are malformed, a label is not among the classes, or the first call does not say
-                which classes there are; nothing is learned then.
+            ValueError: If the data are malformed, a label is not among the classes, or the first call has no
+                classes; nothing is learned then.
         """
         first = not self.__sklearn_is_fitted__()
         if first and classes is None:
             raise ValueError("classes must be passed on the first call to partial_fit")
         labels = np.unique(column_or_1d(classes)) if first else self.classes_
         if classes is not None and not np.array_equal(np.unique(column_or_1d(classes)), labels):
-            raise ValueError(f"classes were {labels.tolist()} in the first call to partial_fit, now they are others")
+            raise ValueError(f"classes differ from those of the first call to partial_fit, {labels.tolist()}")
         columns = fit_frame(X, np.arange(_num_rows(X))) if first else self.columns_
         X, y = check_X_y(checked_inputs(self, X, columns, reset=first), y, ensure_all_finite=_ANY)
         check_classification_targets(y)
@@ -384,7 +384,7 @@ class OnlineClassifier(ClassifierMixin, _OnlineEstimator):
         return result
 
     def __sklearn_tags__(self) -> Tags:
-        """The tags of scikit-learn: ordered levels do not suit unordered classes."""
+        """scikit-learn's tags: ordered levels do not fit unordered classes."""
         tags: Tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         tags.classifier_tags.poor_score = isinstance(getattr(self.spec, "target", None), LevelTarget)
@@ -413,7 +413,7 @@ def _unchanged_by_errors(estimator: _OnlineEstimator) -> Iterator[None]:
 
 
 def _checked_rows(estimator: _OnlineEstimator, X: Any, y: Any, **checks: bool) -> tuple[Array, Array]:
-    """Rows of a first fit with scikit-learn's checks; what is made of the columns of a frame is kept."""
+    """Rows of a first fit with scikit-learn's checks; the encoding of a frame's columns is stored."""
     estimator.columns_ = columns = fit_frame(X, np.arange(_warm_up(estimator.warmup, _num_rows(X))))
     found: tuple[Array, Array]
     if columns is None:
@@ -425,7 +425,7 @@ def _checked_rows(estimator: _OnlineEstimator, X: Any, y: Any, **checks: bool) -
 
 
 def _ordered(est: _OnlineEstimator, X: Any, rows: Array, y: Tensor, *, has_labels: bool) -> tuple[Array, Array]:
-    """The order in which rows are learned, random for sorted ones and without copies, and the rows, encoded anew."""
+    """The order in which rows are learned, shuffled if sorted and without copies, and the rows, encoded anew."""
     if est.spec is not None:
         return rows, np.arange(len(y))
     order = without_copies(as_tensor(rows), y).numpy()
@@ -437,7 +437,7 @@ def _ordered(est: _OnlineEstimator, X: Any, rows: Array, y: Tensor, *, has_label
 
 
 def _fitted(model: OnlineModel, X: Tensor, y: Tensor, order: Array) -> OnlineModel:
-    """The model after rows in an order; its warm-up ends with them at the latest. Errors name rows as given."""
+    """The model after rows in an order; its warm-up ends with them at the latest. Errors number rows as given."""
     try:
         model.observe(X[order], y[order])
         return model if model.is_fitted else model.fit(X[order], y[order])
@@ -447,26 +447,26 @@ def _fitted(model: OnlineModel, X: Tensor, y: Tensor, order: Array) -> OnlineMod
 
 
 def _warn_of_past_targets(model: OnlineModel, num_rows: int) -> None:
-    """A ``UserWarning`` where several rows would each be predicted from the last targets that were learned."""
+    """Warn if several rows would all be predicted from the last learned targets."""
     memory = None if model.online is None else model.online.ensemble.layers.memory
     if memory is not None and num_rows > 1:
         warn_caller(
-            f"each of {num_rows} rows is predicted as if it came next, from the targets up to {memory.lags[-1]} rows "
-            f"before it; if rows may come in any order, leave out spec or give replace(spec, lags=None); for the next "
-            f"rows of a series call forecast, or predict and learn one row at a time"
+            f"each of {num_rows} rows is predicted as if it were next, from the targets up to {memory.lags[-1]} rows "
+            f"before it; if rows are unordered, omit spec or use replace(spec, lags=None); for the next "
+            f"rows of a series, call forecast, or predict and learn one row at a time"
         )
 
 
 def _num_rows(X: Any) -> int:
-    """Number of rows of X; one where it is unknown: then X is refused elsewhere."""
+    """Number of rows of X; one if unknown, as X is then rejected elsewhere."""
     shape = getattr(X, "shape", None)
     return shape[0] if shape else 1
 
 
 def _warm_up(warmup: Any, num_rows: int) -> int:
-    """Rows of the warm-up of a fit to so many."""
+    """Number of warm-up rows for a fit to ``num_rows`` rows."""
     if not isinstance(warmup, Integral):
-        raise TypeError(f"warmup must be a whole number, got {warmup!r}")
+        raise TypeError(f"warmup must be an integer, got {warmup!r}")
     return min(int(warmup), num_rows)
 
 
@@ -479,7 +479,7 @@ def _num_outputs(y: Array) -> int | None:
 
 
 def _codes(y: Array, classes: Array) -> Tensor:
-    """Places (N,) of labels among the sorted classes."""
+    """Indices (N,) of labels among the sorted classes."""
     places = np.searchsorted(classes, y).clip(max=len(classes) - 1)
     unknown = classes[places] != y
     if unknown.any():
@@ -488,7 +488,7 @@ def _codes(y: Array, classes: Array) -> Tensor:
 
 
 def class_target(num_classes: int, given: Target | None) -> Target:
-    """The kind of target for so many classes, with the link and the update of a given one where they apply."""
+    """The kind of target for this many classes, with the link and update of a given target if they apply."""
     if isinstance(given, LevelTarget):
         return LevelTarget(num_classes, given.latent_update)
     if isinstance(given, BinaryTarget) and num_classes == 2:

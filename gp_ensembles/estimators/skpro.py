@@ -1,4 +1,4 @@
-"""Online ensembles with skpro's interface: a probabilistic regressor that keeps learning with ``update``."""
+"""Online ensembles with skpro's interface: a probabilistic regressor that continues to learn by ``update``."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -24,13 +24,13 @@ except ImportError:
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """Holds a predictive distribution of K rows: skpro would take a bare one, a tuple, for a list of parameters."""
+    """Wrapper of a predictive distribution of K rows: skpro would treat a bare tuple as a list of parameters."""
 
     distribution: StreamDistribution
 
 
 class PredictiveDistribution(BaseDistribution):
-    """Predictions of an ensemble for N rows, as a distribution of skpro with one column."""
+    """Predictions of an ensemble for N rows, as a skpro distribution with one column."""
 
     _tags = {  # noqa: RUF012 (skpro reads them so)
         "capabilities:approx": ["energy", "pdfnorm"],
@@ -74,7 +74,7 @@ class PredictiveDistribution(BaseDistribution):
         return PredictiveDistribution(self.predicted, self._rows[[rowidx]])
 
     def _full(self, values: Array, filler: float) -> Any:
-        """Values of these rows at their places among all, and a harmless one at the others."""
+        """Values of these rows at their positions among all, and a filler at the others."""
         full = np.full(self.predicted.distribution.mean.shape[0], filler)
         full[self._rows] = np.asarray(values, dtype=np.float64).reshape(-1)
         return as_tensor(full).to(self.predicted.distribution.mean)
@@ -97,14 +97,14 @@ class PredictiveDistribution(BaseDistribution):
 class SkproRegressor(BaseProbaRegressor):
     """Online ensemble of Bayesian basis expansions with skpro's interface.
 
-    ``fit`` takes rows in the order of time, ``update`` learns more at constant cost per row, and
-    ``predict_proba`` returns the whole predictive distribution, noise included. A missing input is legal.
+    ``fit`` takes rows in time order, ``update`` learns more at constant cost per row, and
+    ``predict_proba`` returns the full predictive distribution, noise included. Inputs may be missing.
 
     Args:
-        spec: What the ensemble is made of, as in :class:`~gp_ensembles.estimators.scikit_learn.OnlineRegressor`.
+        spec: Specification of the ensemble, as in :class:`~gp_ensembles.estimators.scikit_learn.OnlineRegressor`.
         warmup: Rows for scales and hyperparameters.
         random_state: Seed.
-        on_bad_row: What becomes of a number that cannot be learned, as there.
+        on_bad_row: Handling of unusable numbers, as in ``OnlineRegressor``.
 
     Example:
         >>> X = pd.DataFrame({"wind": np.random.default_rng(0).normal(size=80)})
@@ -173,7 +173,7 @@ class SkproRegressor(BaseProbaRegressor):
 
 
 def _named(X: pd.DataFrame) -> pd.DataFrame:
-    """Inputs with names that scikit-learn takes: all of them text."""
+    """Inputs with names accepted by scikit-learn: all strings."""
     return X.set_axis([str(name) for name in X.columns], axis=1)
 
 

@@ -1,4 +1,4 @@
-"""Online ensembles with sktime's interface: a forecaster that keeps learning with ``update``, without refits."""
+"""Online ensembles with sktime's interface: a forecaster that continues to learn by ``update``, without refits."""
 
 from dataclasses import replace
 from typing import Any, Self
@@ -29,14 +29,14 @@ class SktimeForecaster(BaseForecaster):
     ``fit`` takes a series, whose first rows set scales and hyperparameters; ``update`` learns more at constant
     cost per row, without a refit; forecasts come from joint sample paths, see
     :meth:`OnlineModel.forecast <gp_ensembles.streaming.OnlineModel.forecast>`. Inputs are the time (calendar features
-    of dates, or the number of the row) and what is given as ``X``, which may have gaps; so may the series.
+    of dates, or the row number) and the columns of ``X``, which may have gaps; so may the series.
 
     Args:
-        spec: What the ensemble is made of; :data:`~gp_ensembles.ensembles.presets.forecaster` if ``None``.
-        warmup: Rows for scales and hyperparameters, at most; all where the series is shorter.
+        spec: Specification of the ensemble; :data:`~gp_ensembles.ensembles.presets.forecaster` if ``None``.
+        warmup: Maximum number of rows for scales and hyperparameters; all rows of a shorter series.
         num_paths: Number of sample paths.
         random_state: Seed.
-        on_bad_row: What becomes of a number that cannot be learned, as in
+        on_bad_row: Handling of unusable numbers, as in
             :class:`~gp_ensembles.estimators.scikit_learn.OnlineRegressor`.
 
     Example:
@@ -66,8 +66,8 @@ class SktimeForecaster(BaseForecaster):
         "capability:random_state": True,
         "property:randomness": "derandomized",
     }
-    _config = {"remember_data": False}  # noqa: RUF012 (likewise: the model knows what it needs)
-    _y = _X = None  # filled where a user has data remembered all the same
+    _config = {"remember_data": False}  # noqa: RUF012 (likewise: the model stores what it needs)
+    _y = _X = None  # set if a user enables remember_data
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class SktimeForecaster(BaseForecaster):
         self._origin, self._name = y.index[0], y.name
         self._columns = None if X is None else list(X.columns)
         frame = self._inputs(y.index, X)
-        # Kinds and scales need a target in their rows.
+        # Column kinds and scales need rows with a target.
         self.regressor_ = OnlineRegressor(spec, self.warmup, self.random_state, self.on_bad_row)
         self.regressor_.partial_fit(frame, y.to_numpy(dtype=np.float64))
         if not self.regressor_.model_.is_fitted:  # a series shorter than the warm-up
@@ -123,7 +123,7 @@ class SktimeForecaster(BaseForecaster):
         return pd.DataFrame({name: self._at(fh, forecast.variance)}, index=self._index(fh))
 
     def _ahead(self, fh: ForecastingHorizon, X: pd.DataFrame | None) -> Forecast:
-        """Paths of all rows up to the last that is asked for; the same ones until a row is learned."""
+        """Paths of all rows up to the last one requested; the same paths until a row is learned."""
         num_steps = int(np.max(self._places(fh))) + 1
         index = ForecastingHorizon(np.arange(1, num_steps + 1), is_relative=True).to_absolute_index(self.cutoff)
         if X is not None:
@@ -142,7 +142,7 @@ class SktimeForecaster(BaseForecaster):
         return fh.to_absolute_index(self.cutoff)
 
     def _inputs(self, index: pd.Index, X: pd.DataFrame | None) -> pd.DataFrame:
-        """The time of rows, and what is given besides."""
+        """The time of rows, and the columns of X."""
         if isinstance(index, pd.PeriodIndex):
             index = index.to_timestamp()
         times = index if isinstance(index, pd.DatetimeIndex) else pd.Index(index - self._origin, dtype=np.float64)
@@ -154,6 +154,6 @@ class SktimeForecaster(BaseForecaster):
 
     @classmethod
     def get_test_params(cls, parameter_set: str = "default") -> list[dict[str, Any]]:
-        """Instances for sktime's checks: fits of these take a moment."""
+        """Instances for sktime's checks, which are quick to fit."""
         linear = replace(oebe, bases=(LinearBasis(),))
         return [{"spec": linear, "warmup": 12, "num_paths": 20}, {"spec": linear, "warmup": 10, "num_paths": 10}]

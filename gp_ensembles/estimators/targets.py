@@ -1,4 +1,4 @@
-"""Targets of an estimator as scikit-learn gives them: gaps, columns, rows that are sorted by them."""
+"""Validation of an estimator's targets: gaps, columns, and rows sorted by target."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from gp_ensembles.numerics.warn_caller import warn_caller
 
 
 def filled(y: Any) -> tuple[Any, NDArray[np.bool_] | None]:
-    """Targets with zeros in their gaps, as checks of scikit-learn know none, and where those are."""
+    """Targets with gaps set to zero, since scikit-learn's checks reject gaps, and a mask of the gaps."""
     found = np.asarray(y)
     if found.ndim == 0 or found.dtype.kind not in "fOU":
         return y, None
@@ -25,7 +25,7 @@ def filled(y: Any) -> tuple[Any, NDArray[np.bool_] | None]:
 
 
 def checked_targets(y: Any) -> Array:
-    """Targets (N,) or (N, O) as numbers; a column (N, 1) becomes (N,), as a vector is what is meant."""
+    """Targets (N,) or (N, O) as numbers; a column (N, 1) becomes a vector (N,)."""
     values = _numbers(np.asarray(y))
     if values.ndim == 2 and values.shape[1] == 1:
         column: Array = column_or_1d(values, warn=True)
@@ -36,9 +36,9 @@ def checked_targets(y: Any) -> Array:
 
 
 def is_sorted(X: Tensor, y: Tensor, *, has_labels: bool) -> bool:
-    """Whether rows are sorted by one target y (N,), or grouped by labels, and no column of X (N, D) is a clock; warns.
+    """Whether rows are sorted by target y (N,), or grouped by labels, but no column of X (N, D) is monotone; warns.
 
-    Such an order is not that of time: learned in it, each row would be new to all experts.
+    Such rows are not in time order: learned in that order, each row would be new to all experts.
     """
     seen = y[~y.isnan()] if y.ndim == 1 else y[:0]
     steps = seen.diff()
@@ -47,20 +47,20 @@ def is_sorted(X: Tensor, y: Tensor, *, has_labels: bool) -> bool:
     if not found or any(map(_is_clock, X.T)):
         return False
     warn_caller(
-        f"the {len(y)} rows are sorted by target and by no input, so they are not taken as a time series and are "
+        f"the {len(y)} rows are sorted by target but by no input, so they are not treated as a time series and are "
         f"learned in random order; if this is their order in time, add the time as an input or pass spec=gpe.auto"
     )
     return True
 
 
 def _is_clock(column: Tensor) -> bool:
-    """Whether a column (N,) only rises or falls, gaps aside, through N / 2 values or more: categories have fewer."""
+    """Whether a column (N,) is monotone, ignoring gaps, with N / 2 or more distinct values: categories have fewer."""
     steps = column[~column.isnan()].diff()
     return bool((steps >= 0).all() | (steps <= 0).all()) and 2 * (1 + int((steps != 0).sum())) >= len(column)
 
 
 def _numbers(y: Array) -> Array:
-    """Targets as float64; a ``ValueError`` where they are text."""
+    """Targets as float64; a ``ValueError`` if they are text."""
     try:
         values: Array = (y.astype(object) if y.dtype.kind == "U" else y).astype(np.float64)
     except ValueError as error:

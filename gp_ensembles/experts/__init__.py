@@ -1,17 +1,17 @@
-"""Experts: features, a likelihood and a filter; fitting of their hyperparameters.
+"""Experts (features, a likelihood and a filter) and fitting of their hyperparameters.
 
 - ``base``: ``Expert``, the abstract base class, and ``BoundExpert``, its view for loops.
 - ``gaussian``, ``student_t``, ``robust``, ``laplace``, ``multi_output``: ``GaussianExpert``, ``StudentTExpert`` (noise
   learned online), ``RobustExpert`` (gross outliers), ``LaplaceExpert`` (any likelihood, learned by a ``LaplaceUpdate``
   or a ``MomentMatchingUpdate`` of ``filters.sites``), ``MultiOutputExpert``.
-- ``window``: ``WindowExpert``, the exact Gaussian process of the last rows; ``Refit``, the schedule of its refits.
+- ``window``: ``WindowExpert``, an exact Gaussian process of the last rows; ``Refit``, the schedule of its refits.
 - ``refitted``: ``RefittedExpert``, whose hyperparameters and lags are refitted on a schedule.
-- ``structural``: ``StructuralExpert``, level, trend and season of a series; ``changing_trend``: the choice among their
+- ``structural``: ``StructuralExpert``, level, trend and season of a series; ``changing_trend``: selection of their
   trends from a warm-up.
-- ``external``: ``ExternalExpert``, trained on a schedule; ``adapters``: ``ModelAdapter``, the interface of such a
+- ``external``: ``ExternalExpert``, trained on a schedule; ``adapters``: ``ModelAdapter``, the interface of its
   model, ``RegressorAdapter``, ``FunctionAdapter``, ``HistogramBoosting``, ...; ``classifiers``: ``ClassifierAdapter``.
 - ``empirical_bayes``: ``fit_empirical_bayes`` by ``LBFGS``, ``sample_hyperparameters`` around the maximum,
-  and ``perturb_hyperparameters`` where there are too many for that; ``evidence``: its objective.
+  and ``perturb_hyperparameters`` if there are too many for that; ``evidence``: its objective.
 - ``linear_rows``: experts that are linear in features, one row at a time on plain arrays.
 """
 

@@ -1,7 +1,7 @@
-"""Adapters of external models, trained on rows, that predict the mean and the standard deviation of targets.
+"""Adapters for external models that are trained on rows and predict means and standard deviations of targets.
 
-For regressors with ``fit`` and ``predict``, regressors of river, functions, and columns of forecasts; and the reasons
-for missing predictions: numbers in a state, messages for the user. For classifiers:
+For regressors with ``fit`` and ``predict``, river regressors, functions, and forecast columns; and the reasons
+for missing predictions: codes in a state, messages for the user. For classifiers see
 :mod:`gp_ensembles.experts.classifiers`.
 """
 
@@ -15,27 +15,27 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-# Inputs (N, D) to means and standard deviations, (N,) each; None for the size of past errors.
+# Maps inputs (N, D) to means and standard deviations, (N,) each; None stands for the size of past errors.
 PredictFunction = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 
-LAST_ERRORS = 500  # their size replaces a deviation that a model does not give
-LEAST_DEVIATION = 1e-3  # of standardized targets, as of the noise of other experts
+LAST_ERRORS = 500  # their size is used if a model returns no deviation
+LEAST_DEVIATION = 1e-3  # of standardized targets, like the minimum noise of other experts
 _LEAST_ERRORS = 10
-_SCALE_ERRORS, _LEAST_SCALE_ERRORS = 4000, 100  # that a second model learns the scale from
-_SMALLEST = 1e-3  # error, in root mean squares of all: its logarithm tells no more of the scale
-LOG_NORMAL = 0.5 * (math.log(2) + 0.5772156649015329)  # minus the mean logarithm of a standard normal number's size
+_SCALE_ERRORS, _LEAST_SCALE_ERRORS = 4000, 100  # from which a second model learns the scale
+_SMALLEST = 1e-3  # relative to the RMS error: smaller errors say nothing more about the scale
+LOG_NORMAL = 0.5 * (math.log(2) + 0.5772156649015329)  # -E[log |z|] for a standard normal z
 SILENT, ILLEGAL_MEAN, ILLEGAL_DEVIATION, WRONG_LENGTH, FAILED_PREDICTION, FAILED_TRAINING, UNTRAINED = range(1, 8)
 _NUM_BYTES = 200
 
 
 class TrainingRows(NamedTuple):
-    """Training data of a model: N observed rows in the order of time, on the CPU, in double precision.
+    """Training data of a model: N observed rows in time order, on the CPU, in double precision.
 
     Attributes:
         inputs: Shape (N, D).
         targets: Shape (N,).
         errors: Target minus the prediction made before it, shape (N,); NaN without a prediction, and for classes.
-        num_labels: Number of classes C; ``None`` where targets are numbers.
+        num_labels: Number of classes C; ``None`` if targets are numbers.
     """
 
     inputs: Tensor
@@ -45,11 +45,11 @@ class TrainingRows(NamedTuple):
 
 
 class ModelAdapter(ABC):
-    """An external model that is trained from time to time on stored rows.
+    """An external model that is retrained from time to time on stored rows.
 
     Attributes:
         initial: Its forecast before the first training; ``None`` if it has to be trained.
-        for_classes: Whether its targets are classes, of which it gives log probabilities (N, C) in place of means.
+        for_classes: Whether its targets are classes, for which it returns log probabilities (N, C) instead of means.
     """
 
     initial: PredictFunction | None = None
@@ -59,13 +59,13 @@ class ModelAdapter(ABC):
     def fit(self, rows: TrainingRows) -> PredictFunction:
         """Train on rows from scratch.
 
-        Returns: a function of inputs (N, D), double precision on the CPU, that gives means (N,) and standard deviations
-        (N,). ``None`` instead of these means the size of the model's last errors.
+        Returns a function of inputs (N, D), double precision on the CPU, that gives means (N,) and standard deviations
+        (N,). ``None`` in place of the latter means the size of the model's last errors.
         """
 
 
 def error_size(rows: TrainingRows) -> float:
-    """Root mean square of the last 500 errors; while there are fewer than ten, the targets' standard deviation."""
+    """Root mean square of the last 500 errors; with fewer than ten, the targets' standard deviation."""
     values = rows.errors[~torch.isnan(rows.errors)][-LAST_ERRORS:]
     if values.shape[0] < _LEAST_ERRORS:
         values = rows.targets - rows.targets.mean()
@@ -75,10 +75,10 @@ def error_size(rows: TrainingRows) -> float:
 def fit_scale(
     rows: TrainingRows, train: Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]]
 ) -> Callable[[Tensor], Tensor] | None:
-    """A second model, trained on the logarithms of the sizes of the last 4000 errors, as normal ones have them.
+    """Train a second model on the logarithms of the sizes of the last 4000 errors, which are assumed to be normal.
 
-    Their deviations are the exponentials of its predictions and ``LOG_NORMAL``, at least ``LEAST_DEVIATION``. ``train``
-    takes inputs (N, D) and logarithms (N,). ``None`` while there are fewer than 100 errors.
+    Deviations are exponentials of its predictions plus ``LOG_NORMAL``, at least ``LEAST_DEVIATION``. ``train``
+    takes inputs (N, D) and logarithms (N,). Returns ``None`` while there are fewer than 100 errors.
     """
     known = (~torch.isnan(rows.errors)).nonzero().flatten()[-_SCALE_ERRORS:]
     if known.shape[0] < _LEAST_SCALE_ERRORS:
@@ -89,7 +89,7 @@ def fit_scale(
 
 
 def normal_of_quantiles(quantiles: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of the normal whose quantiles are closest, in squared distance, to given ones.
+    """Mean and deviation of the normal distribution whose quantiles are closest, in squared distance, to given ones.
 
     Shapes: ``quantiles`` (N, K), ``levels`` (K,); returns (N,).
     """
@@ -100,13 +100,13 @@ def normal_of_quantiles(quantiles: Tensor, levels: Tensor) -> tuple[Tensor, Tens
 
 
 def moments_of(predicted: Tensor, levels: Sequence[float] = ()) -> tuple[Tensor, Tensor | None]:
-    """Means (N,) and standard deviations (N,) from predictions of N rows; ``None`` for deviations of means alone.
+    """Means (N,) and standard deviations (N,) from predictions of N rows; ``None`` for deviations not given.
 
-    ``predicted`` has shape (N,) for means, (N, K) for K levels, or for K members of an ensemble where there are none.
+    ``predicted`` has shape (N,) for means, (N, K) for K levels, or for K ensemble members if there are no levels.
     """
     if levels:
         if predicted.ndim != 2 or predicted.shape[-1] != len(levels):
-            raise ValueError(f"{len(levels)} quantiles per row were expected, got shape {tuple(predicted.shape)}")
+            raise ValueError(f"expected {len(levels)} quantiles per row, got shape {tuple(predicted.shape)}")
         return normal_of_quantiles(predicted, predicted.new_tensor(list(levels)))
     if predicted.ndim == 2 and predicted.shape[-1] > 1:
         return predicted.mean(-1), predicted.std(-1)
@@ -125,14 +125,14 @@ class RegressorAdapter(ModelAdapter):
     """A regressor with ``fit(X, y)`` and ``predict(X)`` on NumPy arrays, as in scikit-learn, LightGBM and others.
 
     Args:
-        regressor: The untrained regressor, copied for each training; or as many as ``levels``, one for each quantile.
-        scale: A second regressor, for the logarithm of the size of the first one's past errors; once there are 100 of
-            them it gives the deviations.
-        levels: Probabilities of the quantiles that are predicted; a normal distribution is fitted to them.
+        regressor: The untrained regressor, copied for each training; or one regressor per entry of ``levels``.
+        scale: A second regressor, for the logarithm of the size of the first one's past errors; once there are 100
+            errors, it provides the deviations.
+        levels: Probabilities of the predicted quantiles; a normal distribution is fitted to them.
 
     Raises:
         TypeError: If a regressor is a class, or has no ``fit`` and ``predict``.
-        ValueError: If levels are not distinct probabilities, or are not as many as regressors.
+        ValueError: If levels are not distinct probabilities, or their number is not that of the regressors.
     """
 
     scale: Any
@@ -172,7 +172,7 @@ class RegressorAdapter(ModelAdapter):
 
 @final
 class RiverAdapter(ModelAdapter):
-    """A regressor of river, with ``learn_one`` and ``predict_one``; the inputs are called ``x0``, ``x1`` and so on.
+    """A river regressor, with ``learn_one`` and ``predict_one``; inputs are named ``x0``, ``x1`` and so on.
 
     Raises:
         TypeError: If it is a class, or has no ``learn_one`` and ``predict_one``.
@@ -192,7 +192,7 @@ class RiverAdapter(ModelAdapter):
 
 @final
 class FunctionAdapter(ModelAdapter):
-    """A function of the rows to predict and the rows so far.
+    """A function of the inputs to predict and the rows so far.
 
     Raises:
         TypeError: If it cannot be called.
@@ -222,7 +222,7 @@ class FunctionAdapter(ModelAdapter):
 
 @final
 class ColumnsAdapter(ModelAdapter):
-    """Forecasts that are columns of the inputs: nothing is trained, but the size of their errors is learned."""
+    """Forecasts given as input columns: nothing is trained, but the size of their errors is learned."""
 
     def __init__(self, levels: Sequence[float] = (), has_deviation: bool = False) -> None:
         self.levels: tuple[float, ...] = tuple(float(level) for level in levels)
@@ -239,7 +239,7 @@ class ColumnsAdapter(ModelAdapter):
 
 
 def spelled(value: object) -> str:
-    """A model as it would be written in code."""
+    """Source code that would create a model, for messages."""
     if isinstance(value, type):
         return f"{value.__name__}()"
     name = getattr(value, "__name__", None)
@@ -249,7 +249,7 @@ def spelled(value: object) -> str:
 
 
 def as_adapter(value: object) -> str | None:
-    """Code that makes an external model of a model, a function or a class of models; ``None`` if nothing can."""
+    """Source code that wraps a model, function or model class as an external model; ``None`` if there is no way."""
     if isinstance(value, ModelAdapter) or (isinstance(value, type) and issubclass(value, ModelAdapter)):
         return spelled(value)
     if _has(value, "learn_one", "predict_one"):
@@ -262,9 +262,9 @@ def as_adapter(value: object) -> str | None:
 
 
 def check_methods(value: object, kind: str, *methods: str) -> None:
-    """Raise unless a model is an object that has some methods."""
+    """Raise unless a model is an object with the given methods."""
     if isinstance(value, type):
-        raise TypeError(f"{kind} takes an object, got the class {value.__name__}: call it")
+        raise TypeError(f"{kind} takes an object, got the class {value.__name__}: instantiate it")
     if not _has(value, *methods):
         other = as_adapter(value)
         hint = "" if other is None else f"; use {other}"
@@ -276,14 +276,14 @@ def _has(value: object, *methods: str) -> bool:
 
 
 def _fitted(regressor: Any, X: Tensor, y: Tensor) -> Any:
-    """A trained copy; arrays are copies, too, as some regressors write into what they are given."""
+    """A trained copy; arrays are copied, too, as some regressors overwrite their arguments."""
     model = copy.deepcopy(regressor)
     model.fit(X.numpy().copy(), y.numpy().copy())
     return model
 
 
 def _predicted(model: Any, X: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Its predictions, and their standard deviations if it has any."""
+    """Predictions of a model, and their standard deviations if it returns any."""
     rows = X.numpy().copy()
     if "return_std" in inspect.signature(model.predict).parameters:
         mean, deviation = model.predict(rows, return_std=True)
@@ -292,7 +292,7 @@ def _predicted(model: Any, X: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 def _dictionaries(X: Tensor) -> list[dict[str, float]]:
-    """Rows of X (N, D) as river takes them."""
+    """Rows of X (N, D) as dictionaries for river."""
     return [{f"x{number}": value for number, value in enumerate(row)} for row in X.tolist()]
 
 
@@ -300,29 +300,29 @@ def _as_tensor(value: Any) -> Tensor:
     return torch.as_tensor(value, dtype=torch.float64, device="cpu")
 
 
-# Reasons for a missing prediction and remedies, a clause each.
+# Reasons for a missing prediction and remedies.
 FAILURES = {
     SILENT: (
-        "it gave no prediction (NaN)",
-        "nothing needs to be done if no forecast exists for such rows; else fill the gaps in its inputs",
+        "it returned no prediction (NaN)",
+        "expected if no forecast exists for such rows; otherwise fill the gaps in its inputs",
     ),
-    ILLEGAL_MEAN: ("its mean was infinite or beyond 1e30", "let it predict targets of mean 0 and variance 1"),
+    ILLEGAL_MEAN: ("its mean was infinite or beyond 1e30", "it must predict targets with mean 0 and variance 1"),
     ILLEGAL_DEVIATION: (
         "its deviation was not positive and finite",
         "return standard deviations or None; quantiles must increase with their levels",
     ),
     WRONG_LENGTH: (
-        "its answer had the wrong shape",
-        "return means (N,) and deviations (N,), or means alone, for inputs (N, D)",
+        "its result had the wrong shape",
+        "return means (N,) and deviations (N,), or only means, for inputs (N, D)",
     ),
     FAILED_PREDICTION: ("it failed to predict", "try model.fit(rows)(X) on inputs X of such a row"),
-    FAILED_TRAINING: ("it failed to train", "try model.fit(rows) on its own; the next training is tried as scheduled"),
+    FAILED_TRAINING: ("it failed to train", "try model.fit(rows) on its own; the next training is as scheduled"),
     UNTRAINED: ("it is not trained yet", "it needs ten targets, and the row of its first scheduled training"),
 }
 
 
 def described(reason: int, words: Tensor) -> tuple[str, str]:
-    """The reason that a state records and the remedy."""
+    """The reason recorded in a state, and the remedy."""
     (why, fix), text = FAILURES[reason], bytes(words.tolist()).rstrip(b"\0").decode(errors="ignore")
     return (f"{why} ({text})" if text else why), fix
 

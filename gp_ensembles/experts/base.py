@@ -23,31 +23,31 @@ _COPIED_BYTES = 64_000_000  # of states of series at once
 
 
 class Traits(NamedTuple):
-    """Traits of a kind of expert that an ensemble has to know."""
+    """Traits of a kind of expert that an ensemble needs to know."""
 
-    is_real: bool = True  # whether its targets are real numbers, and not drawn by a likelihood
-    may_be_absent: bool = False  # whether it may have no prediction for a row: NaN is then no failure
-    # Whether the experts of a batch share a part of the state: they fail and restart together
+    is_real: bool = True  # whether its targets are real numbers, without a non-Gaussian likelihood
+    may_be_absent: bool = False  # whether it may have no prediction for a row, so that NaN is no failure
+    # Whether the experts of a batch share part of the state, so that they fail and restart together
     shares_state: bool = False
-    runs_apart: bool = True  # whether some experts of a batch can run without the others
-    stores_rows: bool = False  # whether the state is of rows, not of weights: long blocks are the fastest
+    runs_apart: bool = True  # whether experts of a batch can run without the others
+    stores_rows: bool = False  # whether the state consists of rows, not of weights: long blocks are fastest
     num_outputs: int | None = None  # number of targets of a row, (B, O); ``None`` for one, (B,)
 
 
 class Runner(ABC):
-    """Runs one expert object block by block on a state that it changes in place."""
+    """Runs one expert object block by block and updates its state in place."""
 
     @abstractmethod
     def set_block(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> None:
-        r"""Take a block of features (\*batch, B, F); the state is not touched."""
+        r"""Set a block of features (\*batch, B, F); the state is unchanged."""
 
     @abstractmethod
     def condition(self, rows: Rows) -> Predictions:
-        """Predict the block, and once more where an outlier among its targets counts less; the state is not touched."""
+        """Predict the block, and predict it again if an outlier is downweighted; the state is unchanged."""
 
     @abstractmethod
     def commit(self) -> None:
-        """Learn the block as it was predicted last."""
+        """Learn the block as last predicted."""
 
     def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
         """:meth:`set_block` and :meth:`condition`."""
@@ -56,7 +56,7 @@ class Runner(ABC):
 
 
 def of_length(prepared: dict[int, P], num_rows: int, prepare: Callable[[int], P]) -> P:
-    """What blocks of a length need, prepared once: few lengths recur, and the others must not accumulate."""
+    """Cached preparation for blocks of a given length; the cache stays small, as few lengths recur."""
     if num_rows not in prepared:
         if len(prepared) > 3:
             prepared.clear()
@@ -69,13 +69,13 @@ class Season(NamedTuple):
 
     design: Numbers  # (1, S)
     num_rows: NDArray[np.int64]  # the state's own memory
-    growth: float  # of the straight trend, for each row
-    waves: Numbers  # of each row of a season, and the columns after them, (season, S - 2)
+    growth: float  # of the linear trend, per row
+    waves: Numbers  # of each row of a season, followed by the remaining columns, (season, S - 2)
     slope: "Slope | None"
 
 
 class Slope(NamedTuple):
-    """Slope that walks: the moments of the batch are those of the next row, computed from the state's."""
+    """Random-walk slope: the batch holds the moments of the next row, computed from those of the state."""
 
     moments: Numbers  # the state's own memory, (S, S + 1)
     ahead: Numbers  # the batch's, (S, S + 1)
@@ -84,16 +84,16 @@ class Slope(NamedTuple):
 
 
 class LinearRow(NamedTuple):
-    """Linear experts of one object at one row, on plain arrays in the memory of their state."""
+    """Linear experts of one object for one row, on plain arrays that share the memory of their state."""
 
     walk: Numbers  # variances of a step of each weight, shape (E, F); zero for static ones
     noise: Numbers  # noise variances, shape (E,)
-    season: Season | None = None  # what the features are if they are not those of the inputs
+    season: Season | None = None  # the features, if they are not those of the inputs
 
 
 @final
 class StagedRunner(Runner):
-    """Blocks by a function of features, rows and has_gaps: predictions, and what learns the block in place."""
+    """Runner from a function of features, rows and has_gaps that returns predictions and an in-place update."""
 
     def __init__(self, run: Callable[[Tensor, Rows, bool], tuple[Predictions, Callable[[], object]]]) -> None:
         self._run = run
@@ -116,7 +116,7 @@ class StagedRunner(Runner):
 
 
 def pure_runner(bound: "BoundExpert", state: FilterState) -> StagedRunner:
-    """Any expert: the pure update, copied into the old state's memory."""
+    """Runner of any expert: the pure update, copied into the memory of the old state."""
 
     def run(Phi: Tensor, rows: Rows, has_gaps: bool) -> tuple[Predictions, Callable[[], object]]:
         after, predictions = bound.update_block(state, Phi, rows)
@@ -126,44 +126,44 @@ def pure_runner(bound: "BoundExpert", state: FilterState) -> StagedRunner:
 
 
 class Variances(NamedTuple):
-    """Variances of S series under the experts of one object."""
+    """Variances of S series for the experts of one object."""
 
     noise: Tensor  # noise variances, shape (S, *batch)
     prior: Tensor  # prior variances of the weights, shape (S, *batch)
 
 
 class SeriesBatch(ABC):
-    """One expert object on the states of T series; updates are staged first, states change only by :meth:`commit`."""
+    """One expert object with the states of T series; updates are staged, and applied only by :meth:`commit`."""
 
     @abstractmethod
     def most_series(self, num_rows: int) -> int:
-        """How many series may be staged at once, with so many rows each."""
+        """Maximum number of series staged at once, with this many rows each."""
 
     @abstractmethod
     def stage(self, places: Tensor, Phi: Tensor, rows: Rows, own: Variances | None) -> Predictions:
-        r"""Predict rows (S, B) of series at places (S,), and keep their updates.
+        r"""Predict rows (S, B) of series at places (S,), and stage their updates.
 
         Shapes: ``Phi`` (S, \*batch, B, F); returns predictions (S, \*batch, B).
         """
 
     @abstractmethod
     def commit(self, keep: Tensor) -> None:
-        """Write the staged updates of some of the series: places among them, integers."""
+        """Write the staged updates of the series with these indices."""
 
     @abstractmethod
     def predict(self, places: Tensor, Phi: Tensor, own: Variances | None) -> Predictions:
-        r"""Predict a row of each series (S,), which may come several times, from features (S, \*batch, 1, F)."""
+        r"""Predict one row of each series (S,), with repetitions, from features (S, \*batch, 1, F)."""
 
 
 @final
 class CopiedSeries(SeriesBatch):
-    r"""Any expert whose state has a fixed size: the pure update, on copies of the states.
+    r"""Any expert with a fixed-size state: the pure update, on copies of the states.
 
     Args:
         bound: The bound expert.
-        state: Its states, with an axis for the series in front, (T, \*batch, ...); changed in place.
-        with_variances: The expert with the variances of each series, where it can have such and be run with an axis for
-            the series in front; ``None`` for an expert that is run under ``torch.func.vmap``.
+        state: Its states, with a leading axis for the series, (T, \*batch, ...); changed in place.
+        with_variances: Creates the expert with the variances of each series, if it supports them and a leading axis for
+            the series; ``None`` for an expert that runs under ``torch.func.vmap``.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class CopiedSeries(SeriesBatch):
             each = rows.mapped(lambda part: part.reshape(len(part), *axes, -1))
             each = each._replace(y=each.y.expand(Phi.shape[:-1]))
             after, found = self._with_variances(own).update_block(state, Phi, each)
-        else:  # schedules of uneven steps have no axis for the series
+        else:  # schedules of irregular steps have no axis for the series
             given = {name: part for name, part in rows._asdict().items() if part is not None}
             after, found = torch.func.vmap(self._one)(state, Phi, given, *([] if own is None else [own]))
         self._staged = places, after
@@ -217,16 +217,16 @@ class CopiedSeries(SeriesBatch):
 
 
 class FixedUpdate(NamedTuple):
-    """Update of a fixed shape, of which the host reads no number, for blocks that are recorded."""
+    """Update with fixed shapes and without host synchronization, for recorded blocks."""
 
-    # Predictions, and the updates of the state, as functions of the state before, of features and targets
+    # Predictions and updates of the state, as functions of the previous state, features and targets
     stage: Callable[[FilterState, Tensor, Tensor], tuple[Predictions, list[Tensor]]]
-    # Updates the state in place, if a flag is set; NaN does not enter it
+    # Updates the state in place if a flag is set, and keeps NaN out of it
     learn: Callable[[Iterator[Tensor], Tensor], None]
 
 
 def whole_update(bound: "BoundExpert", state: FilterState) -> FixedUpdate:
-    """Whole new state, of any expert."""
+    """Full new state, for any expert."""
 
     def stage(before: FilterState, Phi: Tensor, y: Tensor) -> tuple[Predictions, list[Tensor]]:
         after, steps = bound.update_block(before, Phi, y)
@@ -240,11 +240,11 @@ def whole_update(bound: "BoundExpert", state: FilterState) -> FixedUpdate:
 
 
 class Upkeep(NamedTuple):
-    """Work of an expert that falls into some row, which takes longer."""
+    """Work of an expert that makes a single row take longer."""
 
     what: str  # a noun, such as ``refit``
-    rows: int  # rows with a target until it is done: 1 for within the next one
-    do: Callable[[], FilterState]  # makes the state after doing it now; the same state if it is too early
+    rows: int  # number of rows with a target until it is due: 1 means within the next one
+    do: Callable[[], FilterState]  # returns the state after doing it now; the same state if it is too early
 
 
 def _none(bound: "BoundExpert", state: FilterState) -> Sequence[Upkeep]:
@@ -252,27 +252,27 @@ def _none(bound: "BoundExpert", state: FilterState) -> Sequence[Upkeep]:
 
 
 class Plans(NamedTuple):
-    """Ways to run a kind of expert in the memory of a state, beside the pure update."""
+    """Ways to run a kind of expert in the memory of a state, in addition to the pure update."""
 
-    runner: Callable[[Any, Any], Runner] = pure_runner  # makes what runs a bound expert over blocks from it and a state
-    # Makes what runs it at one row on plain arrays, from these and its features; or ``None``
+    runner: Callable[[Any, Any], Runner] = pure_runner  # creates a block runner from a bound expert and a state
+    # Creates the single-row form on plain arrays, from these and its features; or ``None``
     row: Callable[[Any, Any, FeatureMap], LinearRow | RowExpert | None] | None = None
-    # Makes its update in a block that is recorded, from a bound expert and a state
+    # Creates the update of a recorded block, from a bound expert and a state
     fixed: Callable[[Any, Any], FixedUpdate] = whole_update
-    series: Callable[[Any, Any], SeriesBatch] = CopiedSeries  # makes what runs it on the states of many series
-    # Lists the refits, trainings and drops that are to come, from a bound expert and a state
+    series: Callable[[Any, Any], SeriesBatch] = CopiedSeries  # creates the batch for many series
+    # Lists upcoming refits, trainings and drops, from a bound expert and a state
     upkeep: Callable[[Any, Any], Sequence[Upkeep]] = _none
 
 
 class BoundExpert(ABC):
-    r"""An expert's hyperparameters as plain tensors, read once: the view that loops use.
+    r"""An expert's hyperparameters as plain tensors, read once, for use in loops.
 
     Shapes: ``prior_variance`` (\*batch).
     """
 
     plans: ClassVar[Plans] = Plans()
-    columns: tuple[int, ...] = ()  # places of forecasts among the inputs, if it sees nothing else
-    # How latent values become targets that are not real numbers; ``None`` where there are none
+    columns: tuple[int, ...] = ()  # indices of forecast columns among the inputs, if it sees only these
+    # Link from latent values to targets that are not real numbers; ``None`` for real targets
     likelihood: Likelihood | None = None
     predictive: Predictive | None = None
 
@@ -285,20 +285,20 @@ class BoundExpert(ABC):
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor | Rows) -> tuple[FilterState, Predictions]:
         r"""Predict and learn a block of targets from its features.
 
-        Shapes: ``Phi`` (\*batch, B, F), ``y`` (B,), or rows of such targets.
+        Shapes: ``Phi`` (\*batch, B, F), ``y`` (B,) or ``Rows`` with such targets.
         """
 
     @abstractmethod
     def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> Predictions:
-        r"""Predict each row (\*batch, N, F) so many steps (1,) ahead on its own, as a row whose target is missing."""
+        r"""Predict each row (\*batch, N, F) independently, ``steps`` (1,) ahead, as a row with a missing target."""
 
     def runner(self, state: FilterState) -> Runner:
-        """What runs the expert over blocks, changing a state in place."""
+        """A runner that processes blocks and updates the state in place."""
         return self.plans.runner(self, state)
 
     @abstractmethod
     def take(self, index: Tensor) -> "BoundExpert":
-        r"""The same for some experts of the flattened batch: batch shape (S,) for ``index`` (S,)."""
+        r"""A subset of the flattened batch of experts: batch shape (S,) for ``index`` (S,)."""
 
 
 class Expert(nn.Module, ABC):
@@ -313,7 +313,7 @@ class Expert(nn.Module, ABC):
     """
 
     traits: Traits = Traits()
-    columns: tuple[int, ...] = ()  # as those of the bound expert
+    columns: tuple[int, ...] = ()  # as in the bound expert
 
     def __init__(self, features: FeatureMap, transition: Transition | None) -> None:
         super().__init__()
@@ -343,10 +343,10 @@ class Expert(nn.Module, ABC):
 
     @abstractmethod
     def check_targets(self, y: Tensor) -> None:
-        """Raise a clear error unless the targets, (B,) or (B, O), are legal; NaN means missing.
+        """Raise unless the targets, (B,) or (B, O), are valid; NaN means missing.
 
         Raises:
-            ValueError: Naming the value and the row.
+            ValueError: With the value and the row.
         """
 
     @abstractmethod
@@ -367,14 +367,14 @@ class Expert(nn.Module, ABC):
 
     @abstractmethod
     def with_transition(self, transition: Transition | None) -> "Expert":
-        """An expert that shares features and likelihood with this one, under another transition."""
+        """An expert with another transition that shares features and likelihood with this one."""
 
     def update(self, state: FilterState, X: Tensor, y: Tensor) -> tuple[FilterState, Predictions]:
         r"""Predict and learn a block of targets.
 
         Args:
             state: Posterior before the block.
-            X: Inputs in the order of time, shape (B, D).
+            X: Inputs in time order, shape (B, D).
             y: Targets, shape (B,); NaN where missing.
 
         Returns:
@@ -386,7 +386,7 @@ class Expert(nn.Module, ABC):
         return bound.update_block(state, bound.features(X), y)
 
     def predict(self, state: FilterState, X: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Mean and variance (noise included) one step ahead at X (N, D), each (\*batch, N); learns nothing."""
+        r"""Mean and variance (noise included) one step ahead at X (N, D), (\*batch, N) each, without learning."""
         self.features.check_inputs(X)
         bound = self.bind()
         predictions = bound.predict(state, bound.features(X))

@@ -1,9 +1,9 @@
-r"""Structural experts selected by the evidence of a warm-up: straight, changing and fast changing trends.
+r"""Structural experts selected by the evidence of a warm-up: linear, changing and fast changing trends.
 
-The Bayesian information criterion chooses whether the slope of a trend walks and whether it is damped: the log evidence
-less :math:`\frac12 \log N` for each additional parameter. A short warm-up has little information about slow changes,
-such as those of a trend's slope, and a variance estimated as zero stays zero. So there is a second expert whose slope
-and season walk as fast as the evidence allows.
+The Bayesian information criterion decides whether the slope is a random walk and whether it is damped: log evidence
+minus :math:`\frac12 \log N` for each additional parameter. A short warm-up has little information on slow changes,
+such as those of the slope, and a variance estimated as zero stays zero. Therefore a second expert has a slope
+and season that vary as fast as the evidence allows.
 """
 
 import itertools
@@ -16,17 +16,17 @@ from torch import Tensor
 
 from gp_ensembles.experts.structural import StructuralExpert
 
-_LOSS = 1.0  # nats of evidence: what is e times less likely than the best is not ruled out
+_LOSS = 1.0  # nats of evidence: models up to e times less likely than the best are not ruled out
 _DAMPINGS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
-_FACTORS = (10.0, 10**0.5, 10**0.25, 10**0.125)  # of variances, from one round of the search to the next
-_MOST_ROUNDS = 8  # for each of them
+_FACTORS = (10.0, 10**0.5, 10**0.25, 10**0.125)  # for variances, from one round of the search to the next
+_MOST_ROUNDS = 8  # per factor
 _HALF_DECADES = tuple(10.0 ** (k / 2) for k in range(-18, 0))
-_LEAST = (1e-7, 1e-8, 1e-9, 1e-10)  # variances of noise, level, season and slope: nothing, in standardized units
-# From these the search for a straight trend starts, and with these slopes that for another.
+_LEAST = (1e-7, 1e-8, 1e-9, 1e-10)  # variances of noise, level, season and slope: negligible in standardized units
+# Starting points of the search for a linear trend, and, with these slopes, for a changing one.
 _NOISES, _LEVELS, _SEASONS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4), (1e-1, 1e-3, 1e-5), (1e-2, 1e-3, 1e-4, 1e-5, 1e-7)
 _SLOPES, _SOME_DAMPINGS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7), (0.5, 0.8, 0.95)
-_MORE = (1.0, 10.0, 100.0)  # a slope that is drawn back walks faster for it
-# With a slope or a season that walks faster, noise and level have less to explain.
+_MORE = (1.0, 10.0, 100.0)  # a damped slope has larger steps
+# With a faster slope or season, noise and level have less to explain.
 _LESS_NOISE, _LESS_LEVEL = (0.1, 10**-0.5, 1.0), (1e-3, 0.1, 10**-0.5, 1.0)
 
 
@@ -53,24 +53,24 @@ class _Series(NamedTuple):
     num_inputs: int
 
     def experts(self, points: Sequence[_Point]) -> StructuralExpert:
-        """A batch of them."""
+        """A batch of experts with these variances."""
         numbers = self.y.new_tensor(points)
         return StructuralExpert(numbers[:, :3], self.season, self.num_inputs, self.y.shape[0], numbers[:, 3:])
 
     def evidence(self, points: Sequence[_Point]) -> list[float]:
-        """Log evidence of each."""
+        """Log evidence of each point."""
         found = self.experts(points).log_evidence(self.y.new_zeros(self.y.shape[0], self.num_inputs), self.y)
         return found.nan_to_num(nan=-math.inf).tolist()
 
     def best(self, points: Sequence[_Point]) -> _Found:
-        """The one with the most evidence."""
+        """The point with the highest evidence."""
         evidence = self.evidence(points)
         return max(map(_Found, points, evidence), key=lambda found: found.evidence)
 
 
 @torch.no_grad()
 def fit_trends(y: Tensor, season: int | None, num_inputs: int) -> list[tuple[str, StructuralExpert]]:
-    """Structural experts by name, one whose slope and season walk as fast as the warm-up allows among them.
+    """Structural experts by name, including one whose slope and season vary as fast as the warm-up allows.
 
     Shapes: ``y`` (N,); returns (1,).
     """
@@ -93,7 +93,7 @@ def fit_trends(y: Tensor, season: int | None, num_inputs: int) -> list[tuple[str
 
 
 def _searched(series: _Series, starts: Sequence[_Point], dampings: tuple[float, ...]) -> _Found:
-    """The most evidence: from the best start by steps of one or two numbers for as long as they help, ever smaller."""
+    """Coordinate search from the best starting point, in one or two coordinates at a time, with decreasing steps."""
     best = series.best(starts)
     for factor in _FACTORS:
         for _ in range(_MOST_ROUNDS):
@@ -105,7 +105,7 @@ def _searched(series: _Series, starts: Sequence[_Point], dampings: tuple[float, 
 
 
 def _around(point: _Point, factor: float, dampings: tuple[float, ...]) -> list[_Point]:
-    """Points that differ in one number or two: variances by a factor, the damping by a place."""
+    """Neighbors that differ in one or two coordinates: variances by a factor, the damping by one grid position."""
     place = dampings.index(point.damping)
     points = set()
     for moves in itertools.product((-1, 0, 1), repeat=5):
@@ -125,7 +125,7 @@ def _grid(seasons: Sequence[float], slopes: Sequence[float]) -> list[_Point]:
 
 
 def _with_less(points: Sequence[_Point]) -> list[_Point]:
-    """Each point with smaller noises and levels: a faster slope or season explains part of them."""
+    """Each point with smaller noise and level variances, as a faster slope or season explains part of them."""
     return [
         point._replace(noise=max(point.noise * less, _LEAST[0]), level=max(point.level * lower, _LEAST[1]))
         for point in points
@@ -134,7 +134,7 @@ def _with_less(points: Sequence[_Point]) -> list[_Point]:
 
 
 def _fastest(series: _Series, found: _Found) -> _Point:
-    """The largest variances of slope and season, each on its own, that the evidence does not rule out."""
+    """The largest variances of slope and season, separately, that the evidence does not rule out."""
 
     def largest(of: Callable[[float], _Point], now: float) -> float:
         values = [now, *(value for value in _HALF_DECADES if value > 1.1 * now)]

@@ -1,4 +1,4 @@
-"""An adapter of classifiers, whose probabilities are calibrated out of sample."""
+"""Adapter for classifiers, with probabilities calibrated out of sample."""
 
 import copy
 from collections.abc import Callable
@@ -10,8 +10,8 @@ from torch import Tensor
 
 from gp_ensembles.experts.adapters import ModelAdapter, PredictFunction, TrainingRows, check_methods
 
-_HELD_SHARE, _EXPONENTS = 5, (-1.0, 0.2, 25)  # one row in so many calibrates; logarithms of the grid's ends, its size
-_REST, _LEAST = 1e-3, 1e-9  # share of the frequencies, and least probability before calibration
+_HELD_SHARE, _EXPONENTS = 5, (-1.0, 0.2, 25)  # one in this many rows is held out; grid of log exponents
+_REST, _LEAST = 1e-3, 1e-9  # weight of class frequencies, and minimum probability before calibration
 
 
 @final
@@ -20,8 +20,8 @@ class ClassifierAdapter(ModelAdapter):
 
     .. math:: p_c \propto q_c^a
 
-    The exponent a is the best one of a grid for the last fifth of the rows, predicted by a copy that is trained on the
-    rows before. A thousandth of each probability is that of the frequencies of the classes.
+    The exponent a is the best value of a grid for the last fifth of the rows, predicted by a copy trained on the
+    earlier rows. Probabilities are mixed with class frequencies, with a weight of 0.001 for the latter.
 
     Args:
         classifier: The untrained classifier, copied for each training.
@@ -55,7 +55,7 @@ class ClassifierAdapter(ModelAdapter):
         return lambda X: (calibrated(exponent, of_all(X)).log_softmax(-1), None)
 
     def _log_probabilities(self, rows: TrainingRows, part: slice) -> Callable[[Tensor], Tensor]:
-        """Log probabilities (N, C) by a copy that is trained on some rows; the least ones of classes that it lacks."""
+        """Log probabilities (N, C) by a copy trained on part of the rows; the minimum for classes absent there."""
         from threadpoolctl import ThreadpoolController
 
         threads, model = ThreadpoolController(), copy.deepcopy(self.classifier)
@@ -77,7 +77,7 @@ class ClassifierAdapter(ModelAdapter):
 
 
 def boosted_classes(num_trees: int, learning_rate: float) -> ClassifierAdapter:
-    """Histogram gradient boosting of classes, for each as many trees."""
+    """Histogram gradient boosting classifier, with this many trees per class."""
     from sklearn.ensemble import HistGradientBoostingClassifier
 
     sizes = {"max_iter": num_trees, "learning_rate": learning_rate}

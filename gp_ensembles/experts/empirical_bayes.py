@@ -1,7 +1,7 @@
 """Empirical Bayes: hyperparameters that maximize the evidence of the first rows, for all experts at once.
 
-Trainable hyperparameters of a batch of experts are one matrix in the unconstrained space, one row per expert. Around
-each optimum more experts are sampled: by a Laplace approximation of the evidence, or by Gaussian perturbation.
+Trainable hyperparameters of a batch of experts form a matrix in the unconstrained space, one row per expert. Around
+each optimum more experts are sampled, by a Laplace approximation of the evidence or by Gaussian perturbation.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,22 +20,22 @@ from gp_ensembles.numerics.draws import generator_device
 from gp_ensembles.numerics.minimize import CurvaturePairs, minimize
 from gp_ensembles.numerics.profiled_evidence import best_variances, profile
 
-_WORTH = 0.1  # nats per row that a further start must be ahead: where a first one finds something, it stays
-_SHORTER = 2.0, 4.0  # what further starts are divided by where nothing is found
-_BLOCKS = 6  # blocks of consecutive first rows: near rows show short length scales, spread blocks the whole warm-up
-_SHRINK = 0.7  # share of experts still running below which the others are no longer evaluated
-_ABOVE = 1.2  # least length scales to start from, in their bound: at the bound itself nothing moves
+_WORTH = 0.1  # nats per row by which another start must win against one that explains something
+_SHORTER = 2.0, 4.0  # divisors of further starts if nothing is found
+_BLOCKS = 6  # blocks of consecutive rows: neighbors show short length scales, spread blocks cover the warm-up
+_SHRINK = 0.7  # once less than this share of experts is running, the others are no longer evaluated
+_ABOVE = 1.2  # smallest starting length scale relative to its bound: at the bound the gradient vanishes
 _Chosen = TypeVar("_Chosen", bound=tuple[Any, ...] | Tensor)
-_TRAINED = frozenset({"features.kernel.raw_outputscale", "likelihood.noise_covar.raw_noise"})  # of fixed kernels
+_TRAINED = frozenset({"features.kernel.raw_outputscale", "likelihood.noise_covar.raw_noise"})  # for fixed kernels
 
 
 class LBFGS(NamedTuple):
-    """Quasi-Newton with a line search for every expert: the default.
+    """Quasi-Newton method with a line search per expert; the default.
 
     Attributes:
-        max_iterations: Most iterations per expert.
+        max_iterations: Maximum number of iterations per expert.
         gradient_tolerance: Stop when no entry of the gradient, in nats per row, exceeds it.
-        loss_tolerance: Stop when an iteration gains less than this share of the loss.
+        loss_tolerance: Stop when an iteration improves the loss by less than this share.
     """
 
     max_iterations: int = 200
@@ -43,19 +43,19 @@ class LBFGS(NamedTuple):
     loss_tolerance: float = 1e-7
 
 
-_FIRST_SEARCH = LBFGS(max_iterations=15, loss_tolerance=1e-4)  # from each of several starts
-_MEMORY = 20  # steps that a search remembers: where there are many columns, fewer evaluations than with ten
+_FIRST_SEARCH = LBFGS(max_iterations=15, loss_tolerance=1e-4)  # from each of several starting points
+_MEMORY = 20  # steps in memory: with many columns, fewer evaluations than with ten
 
 
 class EvidenceFit(NamedTuple):
     """Result of a fit, per expert.
 
     Attributes:
-        log_evidence: Log evidence (plus log priors, if any) at the end, in nats, shape (M,).
+        log_evidence: Final log evidence (plus log priors, if any), in nats, shape (M,).
         num_iterations: Iterations of the last search, shape (M,).
         converged: Whether a tolerance was met, shape (M,).
-        center: Center of the Gaussian prior around the start that was kept, in the unconstrained space, shape (M, P).
-        pairs: What L-BFGS learned of the curvature.
+        center: Center of the Gaussian prior at the selected start, in the unconstrained space, shape (M, P).
+        pairs: Curvature pairs of L-BFGS.
     """
 
     log_evidence: Tensor
@@ -66,7 +66,7 @@ class EvidenceFit(NamedTuple):
 
 
 def trainable(expert: Expert) -> dict[str, nn.Parameter]:
-    r"""Trainable parameters by name; each has the expert's batch shape first, so experts train on their own."""
+    r"""Trainable parameters by name; each has the leading batch shape of the expert, so experts train independently."""
     found = {name: value for name, value in expert.named_parameters() if value.requires_grad}
     if not found:
         raise ValueError("the expert has no trainable hyperparameters; set requires_grad on those to fit")
@@ -75,7 +75,7 @@ def trainable(expert: Expert) -> dict[str, nn.Parameter]:
         if value.shape[: len(batch_shape)] != batch_shape:
             raise ValueError(
                 f"hyperparameter {name} of shape {tuple(value.shape)} is shared by the {expert.num_experts} experts of "
-                f"a batch and cannot be fitted for each on its own; give it the batch shape {tuple(batch_shape)}"
+                f"a batch and cannot be fitted per expert; give it the batch shape {tuple(batch_shape)}"
             )
     return found
 
@@ -111,7 +111,7 @@ def log_posterior(expert: Expert, X: Tensor, y: Tensor) -> Tensor:
 
 
 def log_priors(expert: Expert) -> Tensor | float:
-    """Log densities of the priors registered on GPyTorch modules, per expert, shape (M,); zero if there is none."""
+    """Log densities of priors registered on GPyTorch modules, per expert, shape (M,); zero if there are none."""
     value: Tensor | float = 0.0
     for module in expert.modules():
         for _, (prior, closure, _) in getattr(module, "_priors", {}).items():
@@ -130,10 +130,10 @@ def fit_empirical_bayes(
     length_scales: Sequence[Tensor] = (),
     before: EvidenceFit | None = None,
 ) -> EvidenceFit:
-    """Fit the hyperparameters of every expert in a batch, each on its own, in place.
+    """Fit the hyperparameters of every expert in a batch independently, in place.
 
-    Type-II maximum likelihood in weight space (MacKay 1992); with GPyTorch priors registered it is the
-    maximum a posteriori. An expert never ends below where it started. If interrupted, the expert keeps the
+    Type-II maximum likelihood in weight space (MacKay 1992), or, with registered GPyTorch priors,
+    maximum a posteriori. The result is never worse than the start. If interrupted, the expert keeps the
     hyperparameters it had before the call.
 
     Args:
@@ -142,18 +142,18 @@ def fit_empirical_bayes(
         y: Warm-up targets, shape (N,); NaN rows are left out.
         method: Settings of the optimizer.
         start_precision: Precision of a Gaussian prior around the starting values in the unconstrained space. A
-            small one keeps hyperparameters that the data do not determine from running away, and starts apart.
+            small value keeps hyperparameters that the data do not determine from diverging, and starts distinct.
         progress: Show a progress bar with the mean log evidence per row.
-        length_scales: Further starts: length scales of the first inputs, shape (D,) each. The search goes on from the
-            one with the most evidence after fifteen steps of L-BFGS each, if that is ahead by a tenth of a nat per row.
-        before: Another search, as of :func:`search_starts`, to go on from: with its prior and curvature.
+        length_scales: Further starts: length scales of the first inputs, shape (D,) each. The search continues from the
+            best one after fifteen steps of L-BFGS each, if it is better than the default by 0.1 nats per row.
+        before: A previous search, as by :func:`search_starts`, to continue, with its prior and curvature.
 
     Returns:
         The log evidence reached, iterations and convergence, per expert.
 
     Raises:
         ValueError: If X or y has the wrong shape, no target is observed, or a parameter is shared.
-        NumericalError: If the evidence of an expert cannot be computed where it starts.
+        NumericalError: If the evidence of an expert cannot be computed at its starting point.
 
     Example:
         >>> import torch
@@ -193,19 +193,19 @@ def search_starts(
     most_steps: int = 15,
     before: EvidenceFit | None = None,
 ) -> EvidenceFit:
-    """Take at most fifteen steps of L-BFGS from each of several starts, and keep the end with the most evidence.
+    """Take at most fifteen steps of L-BFGS from each of several starts, and keep the best result.
 
-    While the best explains nothing, halves and quarters of the further starts follow: few random features reach fewer
-    frequencies than the exact process whose length scales these are. With more rows than ``num_rows`` the steps are
-    taken on so many of them, in six blocks of consecutive rows. A further start must be ahead by ``worth`` nats per
-    row. All rows have targets. Other arguments, and what is raised, as in :func:`fit_empirical_bayes`, which goes on
+    If the best explains nothing, the further starts are tried again at a half and a quarter: few random features cover
+    fewer frequencies than the exact process with these length scales. With more rows than ``num_rows`` the steps
+    use this many of them, in six blocks of consecutive rows. A further start must be ahead by ``worth`` nats per
+    row. All rows have targets. Other arguments and errors are as in :func:`fit_empirical_bayes`, which continues
     from here.
     """
     first = _FIRST_SEARCH._replace(max_iterations=min(most_steps, _FIRST_SEARCH.max_iterations))
     start, missing = get_vectors(expert), torch.nan * X.new_empty(X.shape[1])
     rows = slice(None) if num_rows is None or len(y) <= num_rows else _consecutive(y, num_rows)
-    best, found, pull = start, None, start_precision * len(y[rows]) / len(y)  # as heavy as against all rows
-    something = len(y) * (_WORTH - 0.5 - 0.5 * (2 * torch.pi * y.square().mean()).log())  # more than if all were noise
+    best, found, pull = start, None, start_precision * len(y[rows]) / len(y)  # as strong as for all rows
+    something = len(y) * (_WORTH - 0.5 - 0.5 * (2 * torch.pi * y.square().mean()).log())  # more than pure noise
     shorter = [scales / share for share in _SHORTER for scales in length_scales] if expert.traits.is_real else []
     for number, scales in enumerate((missing, *length_scales, *shorter)):
         if number > len(length_scales) and found is not None and bool((found.log_evidence > something).all()):
@@ -233,7 +233,7 @@ def search_starts(
 
 
 def _chosen(is_first: Tensor, first: _Chosen, second: _Chosen) -> _Chosen:
-    """Rows of one tensor or of another, or of tuples of them, by flags (M,)."""
+    """Select rows of one tensor or another, or of tuples of tensors, by flags (M,)."""
     if isinstance(first, Tensor) and isinstance(second, Tensor):
         found: Any = torch.where(is_first.to(first.device).reshape(-1, *[1] * (first.ndim - 1)), first, second)
         return found  # type: ignore[no-any-return]
@@ -241,14 +241,14 @@ def _chosen(is_first: Tensor, first: _Chosen, second: _Chosen) -> _Chosen:
 
 
 def _consecutive(y: Tensor, num_rows: int) -> Tensor:
-    """Indices of this many rows of y (N,), in evenly spread blocks of consecutive rows."""
+    """Indices of this many rows of y (N,), in evenly spaced blocks of consecutive rows."""
     size = num_rows // _BLOCKS
     starts = torch.linspace(0, len(y) - size, _BLOCKS, dtype=torch.float64, device=y.device).round().long()
     return (starts.unsqueeze(-1) + torch.arange(size, device=y.device)).flatten()
 
 
 def _set_length_scales_(module: nn.Module, scales: Tensor) -> None:
-    """Write length scales of inputs (D,) into kernels and bumps of all these inputs; NaN for those that stay."""
+    """Write length scales (D,) into kernels and bumps of all these inputs; NaN leaves one unchanged."""
     if isinstance(module, SelectColumns):
         scales = scales[module.columns]
     raw = dict(module.named_parameters(recurse=False)).get("raw_lengthscale")
@@ -265,7 +265,7 @@ def _set_length_scales_(module: nn.Module, scales: Tensor) -> None:
 def _fit(
     expert: Expert, X: Tensor, y: Tensor, method: LBFGS, pull: float, progress: bool, before: EvidenceFit | None
 ) -> EvidenceFit:
-    """The same from the hyperparameters that the experts have."""
+    """:func:`fit_empirical_bayes` from the experts' current hyperparameters."""
     start, num_rows = get_vectors(expert), len(y)
     center = start if before is None else before.center
     running, members = expert, list(range(len(start)))
@@ -275,7 +275,7 @@ def _fit(
         """In the expert's own dtype, on its device."""
         nonlocal running, members, is_first
         wanted = problems.tolist()
-        if len(wanted) <= _SHRINK * len(members):  # leave the converged ones behind
+        if len(wanted) <= _SHRINK * len(members):  # drop the converged ones
             running, members = expert.take(torch.tensor(wanted, device="cpu")), wanted
         vectors, rows = get_vectors(running), [members.index(m) for m in wanted]
         vectors[rows] = points.to(vectors)
@@ -299,7 +299,7 @@ def _fit(
 def gradient_ascent(
     expert: Expert, evidence: Callable[[], Tensor], method: LBFGS, start_precision: float, num_rows: int
 ) -> Tensor:
-    """Hyperparameters (M, P) after a few ascent steps on each expert's log posterior, never worse than the current."""
+    """Hyperparameters (M, P) after a few ascent steps on each expert's log posterior, never worse than before."""
     start = get_vectors(expert)
 
     def loss(points: Tensor, problems: Tensor) -> tuple[Tensor, Tensor]:
@@ -320,13 +320,13 @@ def gradient_ascent(
                 start[good].double(),
                 **method._asdict(),
             )
-        except RuntimeError:  # of a kernel or of a factorization: the start stays
+        except RuntimeError:  # from a kernel or a factorization: keep the start
             return start
     return start.index_copy(0, good, found.point.to(start))
 
 
 def has_fixed_kernels(expert: Expert) -> TypeGuard[GaussianExpert]:
-    """Whether noise and kernel scale are all that is to be fitted of an expert, without priors."""
+    """Whether noise and kernel scale are an expert's only trainable hyperparameters, without priors."""
     return (
         isinstance(expert, GaussianExpert)
         and isinstance(expert.features, RandomFourierFeatures)
@@ -338,16 +338,16 @@ def has_fixed_kernels(expert: Expert) -> TypeGuard[GaussianExpert]:
 
 @torch.no_grad()
 def fit_fixed_kernels(expert: GaussianExpert, X: Tensor, y: Tensor) -> Tensor:
-    """Give every expert of a batch the noise and prior variance with the highest evidence, in place.
+    """Set noise and prior variance of every expert of a batch to maximize its evidence, in place.
 
     Shapes: ``X`` (N, D), ``y`` (N,); returns (M,).
     """
     if not has_fixed_kernels(expert):
-        raise ValueError("an expert has more to be fitted than noise and scale; use fit_empirical_bayes")
+        raise ValueError("an expert has trainable hyperparameters other than noise and scale; use fit_empirical_bayes")
     kernel, noise_model = expert.features.kernel, expert.likelihood.noise_covar
     assert isinstance(kernel, ScaleKernel)
     least = float(noise_model.raw_noise_constraint.lower_bound)
-    above = least + max(least, 1e-6) ** 2  # the bound itself is infinitely far away on the scale of logarithms
+    above = least + max(least, 1e-6) ** 2  # on a log scale the bound itself is infinitely far away
     noise, prior_variance, log_evidence = best_variances(profile(expert.features(X), y), above)
     kernel.outputscale = prior_variance.to(X)
     expert.likelihood.noise = noise.to(X).unsqueeze(-1)
@@ -357,7 +357,7 @@ def fit_fixed_kernels(expert: GaussianExpert, X: Tensor, y: Tensor) -> Tensor:
 def _loss(
     expert: Expert, evidence: Tensor, start: Tensor, start_precision: float, num_rows: int
 ) -> tuple[Tensor, Tensor]:
-    """Negative log posterior per row and its gradient, (M,) and (M, P); infinite where it cannot be computed."""
+    """Negative log posterior per row and its gradient, (M,) and (M, P); infinite if it cannot be computed."""
     value = evidence.reshape(-1) + log_priors(expert)
     usable = torch.isfinite(value)
     gradient = gradient_vectors(expert, torch.where(usable, value, 0.0).sum())
@@ -375,7 +375,7 @@ def _evidence(expert: Expert, X: Tensor, y: Tensor) -> Tensor:
 
 
 def _seen(y: Tensor) -> Tensor:
-    """Rows whose targets are all observed, shape (N,)."""
+    """Mask of rows whose targets are all observed, shape (N,)."""
     seen = ~torch.isnan(y)
     return seen if y.ndim == 1 else seen.all(-1)
 
@@ -385,7 +385,7 @@ def _check(expert: Expert, X: Tensor, y: Tensor) -> None:
     if X.ndim != 2 or y.ndim not in (1, 2) or y.shape[:1] != X.shape[:1]:
         raise ValueError(f"X must be (N, D) and y (N,) with the same N, got {tuple(X.shape)} and {tuple(y.shape)}")
     if y.dtype != X.dtype:
-        raise TypeError(f"X is {X.dtype} and y is {y.dtype}; give both one dtype")
+        raise TypeError(f"X is {X.dtype} and y is {y.dtype}; give both the same dtype")
     if not bool(_seen(y).any()):
         raise ValueError("no target is observed; hyperparameters cannot be fitted")
     expert.check_targets(y)
@@ -395,7 +395,7 @@ class LaplaceInformation(NamedTuple):
     """Diagnostics of the approximation, per mode."""
 
     eigenvalues: Tensor  # eigenvalues of the negative Hessian before flooring, shape (M, P)
-    num_floored: Tensor  # how many were below the prior precision (negative ones included), shape (M,)
+    num_floored: Tensor  # number below the prior precision (negative ones included), shape (M,)
     standard_deviations: Tensor  # of the approximation in the unconstrained space, shape (M, P)
 
 
@@ -403,8 +403,8 @@ class GaussianPerturbation(NamedTuple):
     """Independent Gaussian noise on every hyperparameter.
 
     Attributes:
-        variance: Its variance in the unconstrained space (logarithms of length scales, variances and noise; centers and
-            frequencies as they are).
+        variance: Its variance in the unconstrained space (logarithms of length scales, variances and noise;
+            untransformed centers and frequencies).
     """
 
     variance: float = 1e-3
@@ -427,12 +427,12 @@ def sample_hyperparameters(
     *,
     generator: torch.Generator | None = None,
 ) -> tuple[Expert, LaplaceInformation]:
-    r"""Experts with hyperparameters drawn from a Laplace approximation around each expert's own.
+    r"""Experts with hyperparameters drawn from a Laplace approximation around each expert's mode.
 
     With H the negative Hessian of the log evidence in the unconstrained space, draws are
     :math:`N(\hat\psi, \tilde H^{-1})` (Waxman and Djuric 2024, section 4.1). Away from a proper maximum H is
     indefinite; its eigenvalues are floored at ``prior_precision``, which is the approximation under an extra
-    Gaussian prior in those directions. Draws are independent copies: features drawn at random stay those of
+    Gaussian prior in those directions. Draws are independent copies: random features are those of
     their mode.
 
     Args:
@@ -444,7 +444,7 @@ def sample_hyperparameters(
         generator: Source of randomness.
 
     Returns:
-        Experts with batch shape (M S,), the draws of the first expert first, and what was found.
+        Experts with batch shape (M S,), the draws of the first expert first, and diagnostics.
 
     Raises:
         ValueError: If ``num_samples`` or ``prior_precision`` is not positive.
@@ -481,7 +481,7 @@ def sample_hyperparameters(
 def perturb_hyperparameters(
     expert: Expert, num_samples: int, variance: float = 1e-3, *, generator: torch.Generator | None = None
 ) -> Expert:
-    r"""Experts with hyperparameters :math:`\hat\psi + N(0, v I)` around each expert's own.
+    r"""Experts with hyperparameters :math:`\hat\psi + N(0, v I)`, where :math:`\hat\psi` are each expert's own.
 
     Returns shape (M S,).
     """

@@ -48,7 +48,7 @@ def whitened_statistics(Phi: Tensor, y: Tensor, ratio: Tensor) -> tuple[Tensor, 
 
 
 def batched_log_evidence(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Tensor) -> Tensor:
-    """As :func:`log_evidence`, with NaN for those experts of a batch for which it cannot be computed."""
+    """Like :func:`log_evidence`, with NaN for experts of a batch for which it cannot be computed."""
     try:
         return log_evidence(Phi, y, prior_variance, noise)
     except NumericalError:

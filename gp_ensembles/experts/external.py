@@ -1,4 +1,4 @@
-"""An external model as an expert: trained on stored rows by a schedule, weighed like any other."""
+"""External models as experts: trained on stored rows on a schedule, weighted like any other expert."""
 
 import hashlib
 import math
@@ -35,26 +35,26 @@ from gp_ensembles.likelihoods.predictive import Predictive, ProbitApproximation,
 from gp_ensembles.likelihoods.response import check_support, latent_dim
 from gp_ensembles.numerics.gpytorch_types import Likelihood
 
-_KEPT = 3  # trained models: a block is predicted more than once where there are outliers
-_LEAST_ROWS = 10  # to train on
-_LEAST_SHARE = 0.5  # least share of a row that is trained on: few models take weights, and some are slow with them
+_KEPT = 3  # trained models: a block with outliers is predicted more than once
+_LEAST_ROWS = 10  # minimum for training
+_LEAST_SHARE = 0.5  # rows with a smaller share are not trained on: few models support weights, some slowly
 _CERTAIN = 1e-6  # deviation of log probabilities
 
 
 class ExternalRows(NamedTuple):
-    """The change of a state by a block: b observed rows as a state stores them, the counts after it, and messages."""
+    """Changes to a state by a block: b observed rows in the stored form, counts, and messages."""
 
     stored: tuple[Tensor, ...]  # inputs (b, D), targets, shares and errors, (b,) each
-    # Rows seen and stored, when the next training is due, the rows of the last one, its digest, and why a row was
-    # last without a prediction
+    # Rows seen and stored, when the next training is due, the rows and digest of the last one, and why a row last
+    # had no prediction
     counts: tuple[int, ...]
-    words: str | None  # the message of that; ``None`` if every row of the block has one
+    words: str | None  # the corresponding message; ``None`` if every row of the block has a prediction
 
 
 class _Answers(NamedTuple):
-    """Predictions of N rows: means and variances (N,), NaN where it is absent, and the last reason for that.
+    """Predictions of N rows: means and variances (N,), NaN where absent, and the latest reason.
 
-    Of C unordered classes these are latent values (N, C).
+    For C unordered classes these are latent values (N, C).
     """
 
     mean: Tensor
@@ -65,13 +65,13 @@ class _Answers(NamedTuple):
 
 @final
 class TrainedModels:
-    """Cache of the last trained models by the digest of their rows; copies share them, files hold none."""
+    """Cache of the last trained models by the digest of their rows; shared by copies, not saved to files."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[int, Trained] = OrderedDict()
 
     def get(self, digest: int, train: Callable[[], Trained]) -> Trained:
-        """The model of a digest, trained if it does not exist."""
+        """The model for a digest, trained if not cached."""
         if digest not in self._kept:
             self._kept[digest] = train()
             if len(self._kept) > _KEPT:
@@ -92,7 +92,7 @@ class TrainedModels:
 
 
 def _runner(bound: "BoundExternal", state: ExternalState) -> StagedRunner:
-    """Rows of an external model, written in place."""
+    """Runner of an external model that writes rows in place."""
 
     def run(Phi: Tensor, rows: Rows, has_gaps: bool) -> tuple[Predictions, Callable[[], object]]:
         staged, predictions = bound.condition(state, Phi, rows)
@@ -109,14 +109,14 @@ def _row(bound: "BoundExternal", state: ExternalState, features: FeatureMap) -> 
 
 
 def _upkeep(bound: "BoundExternal", state: ExternalState) -> Sequence[Upkeep]:
-    # A model is trained when it is first asked, in the row after the one that was due.
+    # Training happens on first use, in the row after the one in which it was due.
     rows = 1 if bound.is_pending(state) else int(state.due) - int(state.num_seen) + 1
     return [Upkeep("training", rows, lambda: bound.trained(state))]
 
 
 @final
 class BoundExternal(BoundExpert):
-    """The view of an external expert that loops use."""
+    """The view of an external expert for loops."""
 
     plans = Plans(_runner, _row, upkeep=_upkeep)
     predictive: Predictive = ProbitApproximation()
@@ -141,7 +141,7 @@ class BoundExternal(BoundExpert):
         return self._steps(predicted.mean, predicted.variance, X.new_full(X.shape[:1], torch.nan), Phi)
 
     def condition(self, state: ExternalState, Phi: Tensor, y: Tensor | Rows) -> tuple[ExternalRows, Predictions]:
-        """Predict a block, and what :func:`append_` writes to the state; models are trained when they are due."""
+        """Predict a block, and compute what :func:`append_` writes to the state; trains models when due."""
         X, given = self._rows(Phi), as_rows(y)
         targets = given.y.detach().double().cpu()
         shares = torch.ones_like(targets) if given.share is None else given.share.detach().double().cpu()
@@ -173,11 +173,11 @@ class BoundExternal(BoundExpert):
         return ExternalRows(observed, counts, words), noisy
 
     def is_pending(self, state: ExternalState) -> bool:
-        """Whether the next row trains a model first."""
+        """Whether the next row starts with a training."""
         return bool(int(state.digest)) and int(state.digest) not in self._expert.models
 
     def trained(self, state: ExternalState) -> ExternalState:
-        """The state trained now, in place of the next training."""
+        """The state after training now instead of at the next scheduled time."""
         after = ExternalState(*(field.clone() for field in state))
         if not self.is_pending(state):
             after.due.copy_(state.num_seen + state.num_seen.clamp(1, self._expert.every))
@@ -193,12 +193,12 @@ class BoundExternal(BoundExpert):
         return self._expert.take(index).bind()
 
     def _rows(self, Phi: Tensor) -> Tensor:
-        """Inputs (N, D) in single precision, but as doubles, on the CPU."""
+        """Inputs (N, D) rounded to single precision, as doubles on the CPU."""
         Phi = Phi.reshape(-1, *Phi.shape[-2:])[0].detach().double().cpu()
         return Phi[:, :-1].float().double()
 
     def _ask(self, state: ExternalState, digest: int, rows: TrainingRows | None, X: Tensor) -> _Answers:
-        """Predictions at rows X (N, D) by the model of a digest, trained on ``rows`` or on what is stored."""
+        """Predictions at X (N, D) by the model for a digest, trained on ``rows`` or on stored rows."""
         forecast = self.forecast(state, digest, rows)
         shape = (len(X), *self._expert.shape)
         if forecast is not None and not isinstance(forecast, str):
@@ -207,7 +207,7 @@ class BoundExternal(BoundExpert):
         return _Answers(nothing, nothing, FAILED_TRAINING if forecast else UNTRAINED, forecast or "")
 
     def forecast(self, state: ExternalState, digest: int, rows: TrainingRows | None) -> Trained | None:
-        """The model of a digest, trained where it has to be; ``None`` before the first training."""
+        """The model for a digest, trained if needed; ``None`` before the first training."""
         if not digest:
             initial = self._expert.adapter.initial
             return None if initial is None else completed(initial, 1.0)
@@ -225,7 +225,7 @@ class BoundExternal(BoundExpert):
         return self._history(state, stop, empty)
 
     def _history(self, state: ExternalState, stop: int, new: tuple[Tensor, ...]) -> TrainingRows:
-        """The last rows without outliers: those stored before row ``stop``, and new ones behind them."""
+        """The last rows without outliers: those stored before row ``stop``, followed by new ones."""
         rows = _history(state, stop, new, self._expert.num_rows)
         return rows if self.likelihood is None else rows._replace(num_labels=num_classes(self.likelihood))
 
@@ -244,23 +244,23 @@ class BoundExternal(BoundExpert):
 
 @final
 class ExternalExpert(Expert):
-    """An external model that is trained on the last rows now and then, and predicts every row in between.
+    """An external model that is retrained on the last rows from time to time, and predicts every row in between.
 
     Args:
         adapter: The external model.
-        features: :class:`~gp_ensembles.features.linear.InputFeatures` of all columns, or of some of them. Experts of a
-            batch are alike.
-        first: Rows, those without a target among them, after which it is trained first.
-        every: Rows between two trainings later on.
-        num_rows: Most observed rows that it is trained on, the last ones.
-        columns: Places of its inputs in the rows of an ensemble, if they are forecasts, which may be NaN and which no
-            other expert sees; empty if it has the same inputs as the others.
-        likelihood: That of two classes, or of several without an order; ``None`` where targets are real numbers. The
-            model's log probabilities are then latent values that are certain.
+        features: :class:`~gp_ensembles.features.linear.InputFeatures` of all columns or a subset. Experts of a
+            batch are identical.
+        first: Number of rows before the first training, including rows without a target.
+        every: Number of rows between later trainings.
+        num_rows: Maximum number of observed rows used for training, the last ones.
+        columns: Columns of its inputs in the rows of an ensemble, if they are forecasts, which may be NaN and which
+            other experts do not see; empty if it has the same inputs as the others.
+        likelihood: Likelihood of two classes, or of several unordered ones; ``None`` for real targets. The
+            model's log probabilities are then latent values without uncertainty.
 
     Raises:
-        ValueError: If a number is not positive, there are not as many columns as inputs, or the adapter is for numbers
-            and targets are classes, or the other way round.
+        ValueError: If a number is not positive, the numbers of columns and inputs differ, or the adapter is for numbers
+            and targets are classes, or vice versa.
     """
 
     traits = Traits(may_be_absent=True, runs_apart=False, stores_rows=True)
@@ -284,25 +284,25 @@ class ExternalExpert(Expert):
         if adapter.for_classes == (likelihood is None):
             kinds = ("numbers", "classes")
             raise ValueError(
-                f"{type(adapter).__name__} predicts {kinds[adapter.for_classes]} and targets are "
+                f"{type(adapter).__name__} predicts {kinds[adapter.for_classes]}, but targets are "
                 f"{kinds[likelihood is not None]}; for classes use ClassifierAdapter"
             )
         for name, value in (("first", first), ("every", every), ("num_rows", num_rows)):
             if value < 1:
                 raise ValueError(f"{name} must be at least one row, got {value}")
         if columns and len(columns) != features.num_inputs:
-            raise ValueError(f"the expert takes {features.num_inputs} inputs, but {len(columns)} columns are given")
+            raise ValueError(f"the expert takes {features.num_inputs} inputs, but {len(columns)} columns were given")
         self.adapter, self.columns = adapter, tuple(columns)
         self.first, self.every, self.num_rows = first, every, num_rows
         self.models: TrainedModels = TrainedModels()
         self.likelihood = likelihood
         self.traits = self.traits._replace(is_real=likelihood is None)
         dim = 1 if likelihood is None else latent_dim(likelihood)
-        self.shape: tuple[int, ...] = () if dim == 1 else (dim,)  # of the prediction of a row
+        self.shape: tuple[int, ...] = () if dim == 1 else (dim,)  # shape of the prediction of a row
 
     def init(self) -> ExternalState:
         like = self.features.prior_variance
-        room = self.num_rows + self.every  # the rows of the last training, and those since then
+        room = self.num_rows + self.every  # rows of the last training and since then
         zeros = torch.zeros(room, dtype=torch.float64, device=like.device)
         inputs = zeros.float().unsqueeze(-1).repeat(1, self.features.num_features - 1)
         counts = [torch.full((), n, dtype=torch.int64, device=like.device) for n in (0, 0, self.first, 0, 0, 0)]
@@ -318,7 +318,7 @@ class ExternalExpert(Expert):
             check_support(self.likelihood, y)
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
-        """Sum of the one-step-ahead log densities, a constant; see :meth:`Expert.log_evidence`."""
+        """Sum of one-step-ahead log densities, a constant; see :meth:`Expert.log_evidence`."""
         steps = self.update(self.init(), X, y)[1]
         return steps.log_prob.nansum(-1)
 
@@ -330,7 +330,7 @@ class ExternalExpert(Expert):
         """An expert that shares features and external model with this one.
 
         Raises:
-            ValueError: If there is a transition: an external model has no weights that could walk.
+            ValueError: If there is a transition: an external model has no time-varying weights.
         """
         if transition is not None:
             raise ValueError("an external model has no time-varying weights; to forget faster, reduce num_rows")
@@ -342,7 +342,7 @@ class ExternalExpert(Expert):
 
 
 def append_(state: ExternalState, rows: ExternalRows) -> None:
-    """Write the rows and counts of a block to a state, in place."""
+    """Append the rows and counts of a block to a state, in place."""
     capacity = state.targets.shape[0]
     num_stored = rows.counts[1]
     places = torch.arange(num_stored - rows.stored[1].shape[0], num_stored, device=state.targets.device)
@@ -356,7 +356,7 @@ def append_(state: ExternalState, rows: ExternalRows) -> None:
 
 
 def _history(state: ExternalState, stop: int, new: tuple[Tensor, ...], most: int) -> TrainingRows:
-    """The last rows, ``most`` at most, without outliers: those stored before row ``stop``, and new ones behind them."""
+    """At most ``most`` last rows without outliers: those stored before row ``stop``, followed by new ones."""
     capacity, kept = state.targets.shape[0], max(most - new[1].shape[0], 0)
     places = torch.arange(max(stop - kept, 0), stop, device=state.targets.device) % capacity
     old = (field[places].double().cpu() for field in state[:4])
@@ -366,7 +366,7 @@ def _history(state: ExternalState, stop: int, new: tuple[Tensor, ...], most: int
 
 
 def _answers(forecast: Complete, X: Tensor, shape: tuple[int, ...]) -> _Answers:
-    """The legal predictions of a model; if it fails on a block, its rows are predicted one by one."""
+    """The valid predictions of a model; if it fails on a block, rows are predicted one by one."""
     reason, words, nothing = 0, "", X.new_full(shape, torch.nan)
     try:
         mean, deviation = forecast(X)
@@ -408,7 +408,7 @@ def _digest(rows: TrainingRows) -> int:
 
 
 def _trained(adapter: ModelAdapter, rows: TrainingRows, likelihood: Likelihood | None) -> Trained:
-    """A forecast that always has a deviation, or why training failed."""
+    """A forecast that always has a deviation, or the reason why training failed."""
     try:
         forecast = adapter.fit(rows)
     except Exception as error:  # external code may raise anything

@@ -1,4 +1,4 @@
-"""One row of an external model on plain arrays, and boosted trees that are quick at it."""
+"""Single-row predictions of external models on plain arrays, and boosted trees that support them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,14 +14,14 @@ from gp_ensembles.filters.rows import RowExpert
 from gp_ensembles.filters.states import ExternalState
 from gp_ensembles.numerics.compiled import IS_COMPILED, compiled
 
-# Inputs (N, D) to means and deviations, (N,) each.
+# Maps inputs (N, D) to means and deviations, (N,) each.
 Complete = Callable[[Tensor], tuple[Tensor, Tensor]]
-Trained = Complete | str  # the text is why training failed
-LARGEST = 1e30  # mean or variance, in standardized units: single precision holds it
+Trained = Complete | str  # a string is the reason why training failed
+LARGEST = 1e30  # mean or variance, in standardized units: within single precision
 
-# Small leaves for the mean: steps are often of few rows. Few small trees suffice for the scale (benchmarks/README.md).
+# Small leaves for the mean: steps often span few rows. Few small trees suffice for the scale (benchmarks/README.md).
 _LEAST_IN_LEAF, _MEAN_LEAVES = 5, 31
-_FEW_ROWS, _PROOF_ROWS = 4, 64  # so few are predicted by flat trees, which are held against so many
+_FEW_ROWS, _PROOF_ROWS = 4, 64  # up to this many are predicted by flat trees, verified on this many
 _SCALE_TREES, _SCALE_RATE, _SCALE_LEAVES, _LEAST_IN_SCALE_LEAF = 20, 0.2, 8, 20
 Numbers = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -29,7 +29,7 @@ Places = NDArray[np.int64]
 
 @final
 class HistogramBoosting(adapters.ModelAdapter):
-    r"""Gradient-boosted trees for the mean, and others for the scale of the errors of predictions made before.
+    r"""Gradient-boosted trees for the mean, and a second set for the scale of past prediction errors.
 
     .. math:: y \sim N(f(x), s(x)^2), \quad \log s(x) = \mathrm{E}[\log |e| \mid x] - \mathrm{E} \log |z|
     """
@@ -56,7 +56,7 @@ class HistogramBoosting(adapters.ModelAdapter):
 def _trained(
     num_trees: int, rate: float, num_leaves: int, least_rows: int, X: Tensor, y: Tensor
 ) -> Callable[[Tensor], Tensor]:
-    """The predictions of boosted trees that were trained in one thread, so that the same rows give the same trees."""
+    """Predictions of boosted trees, trained in one thread so that the same rows give the same trees."""
     from sklearn.ensemble import HistGradientBoostingRegressor
     from threadpoolctl import ThreadpoolController
 
@@ -86,23 +86,23 @@ class FlatTrees(NamedTuple):
     """T trees, their nodes concatenated."""
 
     baseline: float  # prediction without any tree
-    roots: Places  # places of the trees' first nodes, shape (T,)
-    columns: Places  # input that a node splits on, shape (N,); zero for a leaf
-    thresholds: Numbers  # largest value that goes to the left, shape (N,)
-    left: Places  # place of the node to the left, shape (N,); a leaf's own
-    right: Places  # likewise to the right
-    missing_left: NDArray[np.bool_]  # whether missing values go to the left, shape (N,)
-    values: Numbers  # contribution of a leaf, shape (N,)
+    roots: Places  # indices of the trees' root nodes, shape (T,)
+    columns: Places  # input column of a node's split, shape (N,); zero for a leaf
+    thresholds: Numbers  # largest value that goes left, shape (N,)
+    left: Places  # index of the left child, shape (N,); a leaf's own index
+    right: Places  # likewise for the right child
+    missing_left: NDArray[np.bool_]  # whether missing values go left, shape (N,)
+    values: Numbers  # value of a leaf, shape (N,)
 
     @classmethod
     def of(cls, model: Any, X: Numbers) -> "FlatTrees | None":
-        """The trees of a trained model; ``None`` where they do not predict as it does.
+        """The trees of a trained model; ``None`` if they do not reproduce its predictions.
 
         Shapes: ``X`` (N, D).
         """
         try:
             trees = _read(model)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # another version keeps them elsewhere
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # other versions store them elsewhere
             return None
         agrees = np.allclose(predict_trees(trees, X), model.predict(X), rtol=1e-12, atol=1e-12)
         return trees if agrees else None
@@ -136,7 +136,7 @@ def _read(model: Any) -> FlatTrees:
 
 
 def _predict_by_steps(trees: FlatTrees, X: Numbers, out: Numbers) -> None:
-    """All trees go down a step at a time; sums are taken in the order of the trees, as scikit-learn does."""
+    """Descend all trees one level at a time; sums follow the order of the trees, as in scikit-learn."""
     baseline, roots, columns, thresholds, left, right, missing_left, values = trees
     for number, row in enumerate(X):
         at, before, has_gaps = roots, roots - 1, bool(np.isnan(row).any())
@@ -167,7 +167,7 @@ _predict = compiled(_predict_by_loops) if IS_COMPILED else _predict_by_steps
 
 
 def completed(forecast: adapters.PredictFunction, size: float) -> Complete:
-    """A forecast whose deviation is ``size`` if it has none."""
+    """A forecast with deviation ``size`` if it has none."""
 
     def complete(X: Tensor) -> tuple[Tensor, Tensor]:
         predicted = forecast(X)
@@ -181,7 +181,7 @@ def completed(forecast: adapters.PredictFunction, size: float) -> Complete:
 
 @final
 class ExternalRow(RowExpert):
-    """An external model at one row; ``model`` gives that of a digest, ``None`` before the first training."""
+    """An external model for single rows; ``model`` returns that of a digest, ``None`` before the first training."""
 
     def __init__(self, model: Callable[[int], Trained | None], state: ExternalState, columns: Places) -> None:
         self._model, self._columns = model, columns
@@ -199,7 +199,7 @@ class ExternalRow(RowExpert):
             return None
         try:
             mean, deviation = map(float, forecast(torch.from_numpy(row).unsqueeze(0).float().double()))
-        except Exception:  # external code may raise anything; the reason is recorded where blocks are predicted
+        except Exception:  # external code may raise anything; the block path records the reason
             return None
         variance = deviation**2
         if not (abs(mean) < LARGEST and deviation > 0 and 1 / LARGEST < variance < LARGEST):

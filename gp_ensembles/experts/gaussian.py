@@ -1,4 +1,4 @@
-"""Bayesian linear regression on features, with Gaussian noise and weights that may change."""
+"""Bayesian linear regression on features, with Gaussian noise and possibly time-varying weights."""
 
 from collections.abc import Callable, Iterator
 from typing import final
@@ -54,20 +54,20 @@ from gp_ensembles.filters.update import predict, update_block
 
 InitialState = Callable[[Tensor, int], LinearState]
 
-# Measured on streams of 1e5 collinear rows against a 60-digit reference: in float64 the covariance form is sound
-# while the noise is at least a millionth of the prior variance, in float32 it is not, whatever the noise; a random
-# walk of 1e4 round-offs of the prior variance per step keeps it sound in either.
+# Measured on streams of 1e5 collinear rows against a 60-digit reference: in float64 the covariance form is accurate
+# if the noise is at least 1e-6 of the prior variance, in float32 it never is; a random
+# walk of 1e4 round-offs of the prior variance per step makes it accurate in both.
 _SAFE_NOISE, _SAFE_PRECISION, _SAFE_WALK = 1e-6, 1e-12, 1e4
 _NOISE_FLOOR, _NOISE_START = 1e-6, 0.5
-_SERIES_BYTES = 256_000_000  # of rows of series at once
+_SERIES_BYTES = 256_000_000  # of rows of series processed at once
 
 
-_Prepared = tuple[Schedule, BlockStream, Tensor | None]  # for blocks of one length; factors of the state after each
+_Prepared = tuple[Schedule, BlockStream, Tensor | None]  # per block length; factors of the state after each block
 
 
 @final
 class CovarianceRunner(Runner):
-    """Covariance form, with scratch memory kept between blocks of one length."""
+    """Covariance form, with scratch memory reused between blocks of the same length."""
 
     def __init__(self, bound: "BoundGaussian", state: GaussianState) -> None:
         self._bound, self._moments = bound, state.moments
@@ -101,7 +101,7 @@ class CovarianceRunner(Runner):
 
 
 def gain_update(bound: "BoundGaussian", state: GaussianState) -> FixedUpdate:
-    """Gain of a block in covariance form, so that large states are read and written once."""
+    """Block gain in covariance form, so that large states are read and written once."""
     moments = state.moments.view(-1, *state.moments.shape[-2:])
     diagonal = state.moments[..., :-1].diagonal(dim1=-2, dim2=-1)
 
@@ -123,7 +123,7 @@ def gain_update(bound: "BoundGaussian", state: GaussianState) -> FixedUpdate:
 
 @final
 class GaussianSeries(SeriesBatch):
-    """Covariance form of experts that are static or walk at random, on many series in place."""
+    """Covariance form of static or random-walk experts, on many series in place."""
 
     def __init__(self, bound: "BoundGaussian", state: GaussianState) -> None:
         self._noise, width = bound.noise.reshape(-1), state.moments.shape[-2]
@@ -187,7 +187,7 @@ def _row(bound: "BoundGaussian", state: FilterState, features: FeatureMap) -> Li
 
 
 class BoundGaussian(BoundExpert):
-    r"""A Gaussian expert's numbers.
+    r"""A Gaussian expert's hyperparameters.
 
     Shapes: ``prior_variance`` (\*batch), ``noise`` (\*batch).
     """
@@ -209,7 +209,7 @@ class BoundGaussian(BoundExpert):
         return predict(state, Phi, self.transition, self.noise, prior_variance=self.prior_variance, steps=steps)
 
     def with_variances(self, own: Variances | None) -> "BoundGaussian":
-        r"""The expert of S series with variances of their own, which are its batch then: (S, \*batch)."""
+        r"""The expert with the variances of S series, with batch shape (S, \*batch)."""
         return self if own is None else BoundGaussian(self.features, own.prior, self.transition, own.noise)
 
     def take(self, index: Tensor) -> "BoundGaussian":
@@ -225,8 +225,8 @@ class GaussianExpert(Expert):
         y_t = \phi(x_t)^\top \theta_t + \varepsilon_t, \quad \varepsilon_t \sim N(0, \sigma^2), \quad
         \theta_0 \sim N(0, \sigma_\theta^2 I)
 
-    (Lu et al. 2022; Waxman and Djuric 2024), with weights that stay or change as ``transition`` says. The cost of a
-    row is O(F²) whatever came before.
+    (Lu et al. 2022; Waxman and Djuric 2024), with weights that change by ``transition``. The cost per
+    row is O(F²), independent of the number of rows.
 
     Args:
         features: Feature map; its ``prior_variance`` is :math:`\sigma_\theta^2`.
@@ -236,7 +236,7 @@ class GaussianExpert(Expert):
             :class:`~gp_ensembles.filters.transitions.RandomWalk`; ``None`` for static weights.
         initial_state: :func:`~gp_ensembles.filters.states.gaussian_state` (covariance form) or
             :func:`~gp_ensembles.filters.states.square_root_state`. By default the covariance form where it is
-            sound: in float64 unless the noise is below a millionth of the prior variance or old rows are forgotten
+            accurate: in float64 unless the noise is below 1e-6 of the prior variance or old rows are forgotten
             exponentially, in float32 only with enough random walk.
 
     Raises:
@@ -272,7 +272,7 @@ class GaussianExpert(Expert):
             walk = None if self.transition is None else self.transition.slowest_walk()
             form = _default_form(prior_variance.detach(), noise, walk)
             if isinstance(self.transition, ExponentialForgetting):
-                form = square_root_state  # a covariance that winds up outgrows the digits of the other form
+                form = square_root_state  # covariance wind-up exceeds the precision of the other form
         return form(prior_variance, self.features.num_features)
 
     def bind(self) -> BoundGaussian:
@@ -314,7 +314,7 @@ def checked_likelihood(features: FeatureMap, likelihood: GaussianLikelihood | No
         return default_likelihood(features)
     if likelihood.noise.shape[:-1] != features.batch_shape:
         raise ValueError(
-            f"the likelihood has batch shape {tuple(likelihood.noise.shape[:-1])} and the features have "
+            f"the likelihood has batch shape {tuple(likelihood.noise.shape[:-1])}, but the features have "
             f"{tuple(features.batch_shape)}; build it with batch_shape={tuple(features.batch_shape)}"
         )
     return likelihood
@@ -324,11 +324,11 @@ def check_single_output(y: Tensor) -> None:
     """Raise unless targets have shape (B,) and none is infinite.
 
     Raises:
-        ValueError: Naming the shape, or the value and the row.
+        ValueError: With the shape, or the value and the row.
     """
     if y.ndim != 1:
         hint = "use y.squeeze(-1)" if y.shape[1:] == (1,) else "for several outputs use MultiOutputExpert"
-        raise ValueError(f"y must have shape (B,), one target for each row, got {tuple(y.shape)}; {hint}")
+        raise ValueError(f"y must have shape (B,), one target per row, got {tuple(y.shape)}; {hint}")
     check_real_targets(y)
 
 
@@ -343,7 +343,7 @@ def check_real_targets(y: Tensor) -> None:
 
 
 def sound_variances(prior_variance: Tensor, noise: Tensor, walk: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Prior and noise variances (...) with which the covariance form keeps its digits, the nearest to those given."""
+    """The closest prior and noise variances (...) for which the covariance form is accurate."""
     precision = torch.finfo(prior_variance.dtype).eps
     if precision <= _SAFE_PRECISION:
         return prior_variance, torch.maximum(noise, _SAFE_NOISE * prior_variance)
@@ -351,7 +351,7 @@ def sound_variances(prior_variance: Tensor, noise: Tensor, walk: Tensor | None) 
 
 
 def _default_form(prior_variance: Tensor, noise: Tensor, walk: Tensor | None) -> InitialState:
-    """The covariance form where it keeps its digits, for every expert of the batch; else the square root."""
+    """The covariance form if it is accurate for every expert of the batch; otherwise the square root."""
     precision = torch.finfo(prior_variance.dtype).eps
     sound = noise >= _SAFE_NOISE * prior_variance
     if precision > _SAFE_PRECISION:

@@ -1,7 +1,7 @@
-"""Bayesian basis expansions for targets that are not Gaussian: classes, counts, levels, heavy tails.
+"""Bayesian basis expansions for non-Gaussian targets: classes, counts, levels, heavy tails.
 
-The likelihood of a target depends on its latent value only. So the experts of an ensemble that share a likelihood find
-their modes at once, as one batch of numbers, whatever their bases and sizes, instead of in as many small searches.
+The likelihood of a target depends only on its latent value. Experts of an ensemble that share a likelihood therefore
+find their modes together, as one batch of scalars, whatever their bases and sizes, instead of in separate searches.
 """
 
 import copy
@@ -31,21 +31,21 @@ from gp_ensembles.numerics.cholesky import NumericalError, cholesky
 from gp_ensembles.numerics.derivatives import LatentDensity
 from gp_ensembles.numerics.gpytorch_types import Likelihood
 
-_STEPS = 60  # of Newton's method for the mode of the weights, at most
+_STEPS = 60  # maximum for Newton's method for the mode of the weights
 _WHAT = "the curvature of the posterior of the weights"
 
 
 class LatentGroup(NamedTuple):
     """Experts of one or more objects that share a likelihood."""
 
-    num_objects: int  # how many objects, the first ones of an ensemble
-    likelihood: Likelihood  # the likelihood, of batch shape (M,) or none
-    rule: SiteRule  # gives the site of each target
+    num_objects: int  # number of objects, the first ones of an ensemble
+    likelihood: Likelihood  # the likelihood, with batch shape (M,) or none
+    rule: SiteRule  # computes the site of each target
     predictive: Predictive  # computes predictions of targets
 
 
 class LatentRunner(Runner):
-    """A batch of experts with a likelihood, its state changed in place."""
+    """Runner of a batch of experts with a likelihood, which updates the state in place."""
 
     def __init__(self, bound: "BoundLaplace", state: GaussianState, alone: LatentGroup) -> None:
         self._bound, self._state, self._alone = bound, state, alone
@@ -63,7 +63,7 @@ class LatentRunner(Runner):
         return LatentPredictions(*(part.reshape(*self._batch_shape, *part.shape[1:]) for part in steps))
 
     def latent(self, ages: Tensor | None) -> LatentBlock:
-        """Moments of the latent values of the block, the batch as one axis."""
+        """Moments of the latent values of the block, with a flattened batch."""
         Phi = self._Phi
         assert Phi is not None
         transition, prior_variance = self._bound.transition, self._bound.prior_variance.detach()
@@ -82,7 +82,7 @@ class LatentRunner(Runner):
         return LatentBlock(cross, mean, covariance, scale, block.drift)
 
     def keep(self, block: LatentBlock, sites: BlockSites) -> None:
-        """Keep what a block teaches until :meth:`commit`."""
+        """Store the update of a block until :meth:`commit`."""
         self._staged = latent_gain(block, sites)
 
     def commit(self) -> None:
@@ -101,7 +101,7 @@ class LatentRunner(Runner):
 
 
 def condition_latent(group: LatentGroup, runners: Sequence[LatentRunner], rows: Rows) -> LatentPredictions:
-    """Predict a block (M, B) with all objects of a group, which have its features; states are not touched."""
+    """Predict a block (M, B) with all objects of a group, whose features are set; states are unchanged."""
     blocks = [runner.latent(rows.ages) for runner in runners]
     mean, covariance = torch.cat([block.mean for block in blocks]), torch.cat([block.covariance for block in blocks])
     scale = None
@@ -123,7 +123,7 @@ def condition_latent(group: LatentGroup, runners: Sequence[LatentRunner], rows: 
 def latent_predictions(
     predictive: Predictive, likelihood: Likelihood, moments: LatentMoments, y: Tensor
 ) -> LatentPredictions:
-    r"""Predictions of targets (B,), NaN where missing, from latent values one step ahead (\*batch, B)."""
+    r"""Predictions of targets (B,), NaN where missing, from one-step-ahead latent values (\*batch, B)."""
     seen = ~torch.isnan(y)
     if bool(seen.all()):
         mean, variance, log_prob = predictive.assess(likelihood, *moments, y)
@@ -139,7 +139,7 @@ def _runner(bound: "BoundLaplace", state: GaussianState) -> Runner:
 
 
 class BoundLaplace(BoundExpert):
-    r"""The numbers of an expert with a likelihood.
+    r"""The hyperparameters of an expert with a likelihood.
 
     Shapes: ``prior_variance`` (\*batch).
     """
@@ -192,21 +192,21 @@ class BoundLaplace(BoundExpert):
 
 
 class LaplaceExpert(Expert):
-    r"""A batch of Bayesian basis expansions whose targets have any likelihood.
+    r"""A batch of Bayesian basis expansions with any likelihood.
 
     .. math:: y_t \sim p(y \mid z_t), \qquad z_t = \phi(x_t)^\top \theta_t, \qquad \theta_0 \sim N(0, \sigma_\theta^2 I)
 
-    After each target the posterior of the weights is made Gaussian again, by Laplace's method or by moment matching
-    (Lu et al. 2022, section 3.2; Waxman and Djuric 2024, section 3.4). All that a target teaches passes through its
+    After each target the posterior of the weights is approximated by a Gaussian, by Laplace's method or moment matching
+    (Lu et al. 2022, section 3.2; Waxman and Djuric 2024, section 3.4). A target informs the weights only through its
     latent value, so a row costs O(F²) and no system of F equations is solved. Unordered classes have a latent function
-    each, whose weights are independent of those of the others given the targets so far, see
+    each, with weights that are independent of those of the others given the targets so far, see
     :mod:`~gp_ensembles.filters.latent`.
 
     Args:
         features: Feature map; its ``prior_variance`` is :math:`\sigma_\theta^2`.
         likelihood: Any GPyTorch likelihood of one function whose ``likelihood(f)`` is a torch distribution, or one of
-            :mod:`gp_ensembles.likelihoods`. Its parameters, if any, have the feature map's ``batch_shape`` first, or
-            none and are then shared.
+            :mod:`gp_ensembles.likelihoods`. Its parameters, if any, have the feature map's leading ``batch_shape``, or
+            no batch shape and are then shared.
         transition: How the weights change before every row; ``None`` for static weights.
         latent_update: How the expert learns: :class:`~gp_ensembles.filters.sites.LaplaceUpdate` by default, or
             :class:`~gp_ensembles.filters.sites.MomentMatchingUpdate`.
@@ -267,17 +267,17 @@ class LaplaceExpert(Expert):
         check_support(self.likelihood, y)
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
-        """By Laplace's approximation, however the expert learns; see :meth:`Expert.log_evidence`.
+        """By Laplace's approximation, whatever the update of the expert; see :meth:`Expert.log_evidence`.
 
-        Of C classes it is the sum of those of each class against all others, under the logistic link.
+        For C classes it is the sum over one-versus-rest evidences, with the logistic link.
         """
         Phi, prior_variance = self.features.bind()(X), self.features.prior_variance
-        if self.num_latent > 1:  # a binary regression of each class
+        if self.num_latent > 1:  # one binary regression per class
             Phi, prior_variance = Phi.unsqueeze(-3), prior_variance.unsqueeze(-1)
             y = (y == torch.arange(self.num_latent, device=y.device).unsqueeze(-1)).to(y)
             density = latent_density(LogisticLikelihood())
         else:
-            is_closed = isinstance(self.likelihood, CountLikelihood)  # through whose derivatives gradients pass
+            is_closed = isinstance(self.likelihood, CountLikelihood)  # its derivatives are differentiable
             density = latent_density(self.likelihood, force_autograd=not is_closed)
         try:
             found = laplace_log_evidence(Phi, y, density, prior_variance)
@@ -299,7 +299,7 @@ class LaplaceExpert(Expert):
 
 
 def take_likelihood(likelihood: Likelihood, batch_shape: torch.Size, index: Tensor) -> Likelihood:
-    """A likelihood for some experts of a batch; one without parameters serves any batch."""
+    """A likelihood for some experts of a batch; one without parameters fits any batch."""
     if not any(True for _ in likelihood.parameters()):
         return likelihood
     return take_experts(likelihood, batch_shape, index)
@@ -308,7 +308,7 @@ def take_likelihood(likelihood: Likelihood, batch_shape: torch.Size, index: Tens
 def join_latent(bound: Sequence[BoundExpert]) -> LatentGroup | None:
     """All Laplace experts of an ensemble as one group.
 
-    ``None`` unless they come before all others, and share a likelihood and the kind of update.
+    ``None`` unless they come before all others and share a likelihood and the kind of update.
     """
     members = [b for b in bound if isinstance(b, BoundLaplace)]
     if not members or list(bound[: len(members)]) != members:
@@ -375,7 +375,7 @@ def laplace_log_evidence(Phi: Tensor, y: Tensor, density: LatentDensity, prior_v
 
 @torch.no_grad()
 def _weights_at_mode(Phi: Tensor, y: Tensor, density: LatentDensity, prior_variance: Tensor) -> Tensor:
-    r"""Weights (\*batch, F) at the mode, by damped Newton from zero, for every expert by itself."""
+    r"""Weights (\*batch, F) at the mode, by a damped Newton method from zero, separately for every expert."""
     tolerance = float(torch.finfo(Phi.dtype).eps ** 0.6)
 
     def height(weights: Tensor) -> Tensor:
@@ -388,7 +388,7 @@ def _weights_at_mode(Phi: Tensor, y: Tensor, density: LatentDensity, prior_varia
         step = _newton(weights, Phi, y, density, prior_variance, convex=True) - weights
         size, before = float(step.abs().amax() / (1 + weights.abs().amax())), last
         last = size
-        # Of large counts the steps are soon round-off: as short as the next is to be, and no shorter than the last.
+        # For large counts steps soon are round-off: as short as the next should be, but not shorter than the last.
         return step, 0.0, size <= tolerance or (size <= tolerance**0.75 and size > 0.1 * before)
 
     start = Phi.new_zeros(*torch.broadcast_shapes(prior_variance.shape, y.shape[:-1]), Phi.shape[-1])
@@ -412,7 +412,7 @@ def _log_joint(weights: Tensor, Phi: Tensor, y: Tensor, density: LatentDensity, 
 def _newton(
     weights: Tensor, Phi: Tensor, y: Tensor, density: LatentDensity, prior_variance: Tensor, *, convex: bool = False
 ) -> Tensor:
-    """Where a Newton step leads; with ``convex`` negative curvature is left out, so that it always climbs."""
+    """The result of a Newton step; ``convex`` drops negative curvature, so that it is an ascent step."""
     latent = _latent(weights, Phi)
     first, second = density.derivatives(latent, y)
     curvature = (-second).clamp_min(0.0) if convex else -second

@@ -1,13 +1,13 @@
-r"""Linear experts at one row on plain arrays, where a call of torch costs as much as its numbers.
+r"""Linear experts for single rows on plain arrays, as the overhead of a torch call would dominate.
 
-Features come first, all sines of all maps at once. Then the state [Σ | μ] of E experts on each of T transitions is read
-and changed in the memory of its tensor. As in :mod:`~gp_ensembles.filters.block` with one row,
+Features are computed first, all sines of all maps at once. Then the state [Σ | μ] of E experts on each of T transitions
+is read and updated in the memory of its tensor. As in :mod:`~gp_ensembles.filters.block` with one row,
 
 .. math:: c = \Sigma \phi + Q \phi, \quad v = \phi^\top c + \sigma^2, \quad m = \phi^\top \mu, \qquad
           [\Sigma \mid \mu] \leftarrow [\Sigma + Q \mid \mu] - \frac{c}{v}\, [c^\top \mid m - y]
 
-The cost is that of memory access, so the compiled loops read and change the lower triangle of the covariance alone, and
-``mirror`` fills the upper triangle before anything else reads the state. Without numba the products are those of
+Memory access dominates the cost, so the compiled loops use only the lower triangle of the covariance, and
+``mirror`` fills the upper triangle before anything else reads the state. Without numba, products are computed by
 numpy and torch, and there is nothing to mirror.
 """
 
@@ -108,37 +108,37 @@ def _nothing(moments: Numbers) -> None:
     pass
 
 
-# Predict one target; the state is not touched. Shapes: ``moments`` (T, E, F, F + 1), ``walk`` (T, E, F), ``noise``
+# Predict one target; the state is unchanged. Shapes: ``moments`` (T, E, F, F + 1), ``walk`` (T, E, F), ``noise``
 # (T, E), ``design`` (E, F), ``joint`` (T, E, F + 1), ``mean`` (T, E), ``variance`` (T, E).
 predict_row = compiled(_predict_by_loops, any_order=True) if IS_COMPILED else _predict_by_products
-# Learn the target that ``predict_row`` has predicted; the state changes in place, up to ``mirror``.
+# Learn the target predicted by ``predict_row``; the state changes in place, up to ``mirror``.
 learn_row = compiled(_learn_by_loops) if IS_COMPILED else _learn_by_products
-# Make whole what ``learn_row`` has left: the upper triangle of each covariance, from the lower one.
+# Complete the state after ``learn_row``: copy the lower triangle of each covariance to the upper one.
 mirror = compiled(_mirror_by_loops) if IS_COMPILED else _nothing
 
 
 class _Map(NamedTuple):
-    """A map of E experts with F features: each of them is a wave, a column or one, times a factor."""
+    """A map of E experts with F features, each of which is a wave, a column or one, times a factor."""
 
     frequencies: Numbers  # of its W waves, (W, d)
-    inputs: list[int]  # the columns that these are on, (d,)
+    inputs: list[int]  # the columns of these, (d,)
     phases: Numbers  # (W,)
-    sines: list[int]  # number of the wave of each feature that is a sine, in order
-    cosines: list[int]  # likewise, behind them
-    columns: list[int]  # behind them; -1 for the constant one
+    sines: list[int]  # wave index of each sine feature, in order
+    cosines: list[int]  # likewise for cosines, which follow
+    columns: list[int]  # column features, which follow; -1 for the constant one
     factor: Numbers  # (E, F)
 
 
 @final
 class RowFeatures:
-    r"""Feature maps with their hyperparameters read, on all or some columns, clamped to a box or not.
+    r"""Feature maps with their hyperparameters read, on all or some columns, optionally clamped to a box.
 
     .. math:: \sin(\omega_w^\top x + \beta_w), \cos(\omega_w^\top x + \beta_w), x_1, \dots, x_D, 1
     """
 
     def __init__(self, maps: Sequence[FeatureMap]) -> None:
         self._num_inputs = maps[0].num_inputs
-        # Columns seen within a box, with its ends, as further columns behind those of the row.
+        # Columns clamped to a box, with its bounds, appended after the columns of the row.
         self._clips: list[tuple[list[int], Numbers, Numbers]] = []
         parts = [self._read(features, list(range(self._num_inputs))) for features in maps]
         known = [part for part in parts if part is not None]
@@ -189,7 +189,7 @@ class RowFeatures:
                 design[...] = features(inputs).detach().reshape(design.shape).numpy()
 
     def _read(self, features: FeatureMap, columns: list[int]) -> _Map | None:
-        """A map on some columns, in its own order; ``None`` for one that has to be called."""
+        """A map on some columns, in its own order; ``None`` for one that must be called."""
         if isinstance(features, SelectColumns):
             return self._read(features.features, [columns[j] for j in features.columns.tolist()])
         if isinstance(features, Clamp):
@@ -218,7 +218,7 @@ class RowFeatures:
             return None
         with torch.no_grad():
             omega = features.frequencies().reshape(-1, len(columns))
-            # All sines are zero at zero and all cosines one: what is seen there is the factors.
+            # At zero, all sines are zero and all cosines one, which gives the factors.
             factor = features.bind()(omega.new_zeros(1, len(columns)))
         cosines = factor.reshape(num_experts, num_features)[:, num_features // 2 :].numpy()
         waves = list(range(len(omega)))
@@ -237,10 +237,10 @@ def passed_columns(features: FeatureMap) -> Places | None:
 
 @final
 class RowBatches:
-    """Linear experts at one row; states are changed in place by :meth:`learn`, and whole after :meth:`flush`.
+    """Linear experts for single rows; states change in place by :meth:`learn`, and are complete after :meth:`flush`.
 
     Attributes:
-        experts: Places of the linear experts among all, in the order of :attr:`mean`.
+        experts: Indices of the linear experts among all, in the order of :attr:`mean`.
         mean: Means at the last row.
         variance: Their variances.
     """
@@ -257,7 +257,7 @@ class RowBatches:
     ) -> None:
         self._features = RowFeatures(features)
         self._seasons: list[Season] = []
-        # T objects of E experts on one design, as predict_row takes them.
+        # T objects of E experts with the same design, in the form of predict_row.
         self._batches: list[tuple[Numbers, Numbers, Numbers, Numbers, Numbers, Numbers, Numbers]] = []
         sizes = [len(own) * len(design) for own, design in zip(objects, self._features.designs, strict=True)]
         self.mean, self.variance = np.empty(sum(sizes)), np.empty(sum(sizes))
@@ -288,7 +288,7 @@ class RowBatches:
         self._is_whole = True
 
     def look(self, x: Numbers) -> None:
-        """Predict a row x (D,) and keep what learning needs."""
+        """Predict a row x (D,) and store what learning needs."""
         self._features.fill(x)
         for design, num_rows, growth, waves, slope in self._seasons:
             design[0, 1] = growth * num_rows
@@ -310,7 +310,7 @@ class RowBatches:
                 season.slope.moments[...] = season.slope.ahead
 
     def flush(self) -> None:
-        """Complete the states, before others read them."""
+        """Complete the states before other code reads them."""
         if not self._is_whole:
             for moments, *_ in self._batches:
                 mirror(moments)
@@ -319,7 +319,7 @@ class RowBatches:
 
 @compiled
 def _go_on(moments: Numbers, ahead: Numbers, variance: float, damping: float) -> None:
-    """Moments one step later, given the level and the slope, the first and the last state."""
+    """Moments one step later, with level and slope as the first and the last state."""
     last = len(moments) - 1
     ahead[:] = moments
     ahead[0] += ahead[last]

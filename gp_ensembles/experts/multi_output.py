@@ -28,7 +28,7 @@ from gp_ensembles.numerics.cholesky import NumericalError
 
 
 def _runner(bound: "BoundMultiOutput", state: MultiOutputState) -> StagedRunner:
-    """Several outputs: the covariances in use change in place, the memory reserved for others is not touched."""
+    """Runner of several outputs: covariances in use change in place, memory reserved for others is untouched."""
 
     def run(Phi: Tensor, rows: Rows, has_gaps: bool) -> tuple[Predictions, Callable[[], object]]:
         schedule = make_schedule(bound.transition, Phi.shape[-2], bound.prior_variance, rows.ages)
@@ -42,7 +42,7 @@ def _runner(bound: "BoundMultiOutput", state: MultiOutputState) -> StagedRunner:
 
 
 class BoundMultiOutput(BoundExpert):
-    r"""A multi-output expert's numbers.
+    r"""A multi-output expert's hyperparameters.
 
     Shapes: ``prior_variance`` (\*batch), ``noise`` (\*batch), ``scale`` (\*batch, O).
     """
@@ -87,9 +87,9 @@ class MultiOutputExpert(Expert):
         y_{t,o} = s_o (\phi(x_t)^\top \theta_{t,o} + \varepsilon_{t,o}), \quad
         \varepsilon_{t,o} \sim N(0, \sigma^2), \quad \theta_{0,o} \sim N(0, \sigma_\theta^2 I)
 
-    Outputs are independent given the inputs, share features, prior, noise and transition up to their scale, and so
-    share the covariance of the weights: seven outputs cost about what one does. Some outputs of a row may be missing;
-    those with different gaps then have covariances of their own (see :mod:`gp_ensembles.filters.multi_output`).
+    Outputs are independent given the inputs, share features, prior, noise and transition up to their scale, and thus
+    share the covariance of the weights: seven outputs cost about as much as one. Some outputs of a row may be missing;
+    outputs with different gaps then have separate covariances (see :mod:`gp_ensembles.filters.multi_output`).
 
     Args:
         features: Feature map; its ``prior_variance`` is :math:`\sigma_\theta^2`.
@@ -122,7 +122,7 @@ class MultiOutputExpert(Expert):
     ) -> None:
         super().__init__(features, transition)
         if num_outputs < 1:
-            raise ValueError(f"there must be at least one output, got {num_outputs}")
+            raise ValueError(f"num_outputs must be at least 1, got {num_outputs}")
         self.num_outputs = num_outputs
         self.traits = Traits(shares_state=True, runs_apart=False, num_outputs=num_outputs)
         self.likelihood = checked_likelihood(features, likelihood)
@@ -132,7 +132,7 @@ class MultiOutputExpert(Expert):
 
     @property
     def output_scale(self) -> Tensor:
-        r"""Scale of each output, in its units, shape (\*batch, O); one at first."""
+        r"""Scale of each output, in its units, shape (\*batch, O); initially one."""
         value: Tensor = self.scale_constraint.transform(self.raw_scale)
         return value
 
@@ -147,9 +147,7 @@ class MultiOutputExpert(Expert):
     def check_targets(self, y: Tensor) -> None:
         """Raise unless targets have shape (B, O) and none is infinite; see :meth:`Expert.check_targets`."""
         if y.ndim != 2 or y.shape[1] != self.num_outputs:
-            raise ValueError(
-                f"y must have shape (B, {self.num_outputs}), a column for each output, got {tuple(y.shape)}"
-            )
+            raise ValueError(f"y must have shape (B, {self.num_outputs}), one column per output, got {tuple(y.shape)}")
         check_real_targets(y)
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:

@@ -32,11 +32,11 @@ from gp_ensembles.filters.window import rows_until_refit
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.lag_selection import carried_forward, find_lags
 
-# ``benchmarks/README.md``: half the steps of the search lose 0.04 nats where much changes, twice as many gain nothing;
-# what is known of the last two thousand rows predicts as well as what is known of four thousand.
+# ``benchmarks/README.md``: half the search steps lose 0.04 nats on data with large changes, twice as many gain nothing;
+# a model conditioned on the last two thousand rows predicts as well as one conditioned on four thousand.
 _SEARCH = LBFGS(max_iterations=15, loss_tolerance=1e-5)
-_PRECISION = 0.5  # of a prior around the hyperparameters until then
-_REMEMBERED = 2  # stored rows, all of them learned again after a refit, as a multiple of those that are fitted to
+_PRECISION = 0.5  # of a prior around the previous hyperparameters
+_REMEMBERED = 2  # stored rows, all relearned after a refit, as a multiple of the rows used for fitting
 LONGEST_LAG = 200
 _LEAST_ROWS = 10
 _BLOCK = 64
@@ -45,11 +45,11 @@ _BLOCK = 64
 class InitialFit(NamedTuple):
     """The start of a refitted expert."""
 
-    lags: tuple[int, ...] = ()  # lags at first, one for each lagged column; zero where there is none
-    # Mean squared norm of the features at first, by which speeds become variances of weights' steps
+    lags: tuple[int, ...] = ()  # initial lags, one per lagged column; zero for an unused one
+    # Initial mean squared norm of the features, which converts speeds to variances of weight steps
     mean_square: Tensor | float = 1.0
-    # Unconstrained hyperparameters (P,) from which a second search is made as long as refits come at twice as many
-    # rows each: the best values for few rows may be far from those for more, and the evidence has several modes.
+    # Unconstrained hyperparameters (P,) from which a second search starts as long as each refit has twice as many
+    # rows: the best values for few rows may be far from those for more, and the evidence has several modes.
     # ``None`` for those of the model
     hyperparameters: Tensor | None = None
 
@@ -58,22 +58,22 @@ class RefittedBlock(NamedTuple):
     """A block of rows prepared for a refitted expert."""
 
     inputs: Tensor  # rows, shape (B, D)
-    targets: Tensor  # targets, NaN where missing or where they count less than others, shape (B,)
-    remembered: Tensor  # targets with gaps filled by the last value before them, shape (B,)
+    targets: Tensor  # targets, NaN where missing or downweighted, shape (B,)
+    remembered: Tensor  # targets with gaps filled by the last value, shape (B,)
     design: Tensor  # features, shape (*batch, B, F)
-    rows: Rows  # all targets in double precision, and what counts of them
-    ages: Tensor | None  # steps to each row, shape (B,); ``None`` for one each
+    rows: Rows  # all targets in double precision, with their shares
+    ages: Tensor | None  # steps to each row, shape (B,); ``None`` for one per row
 
 
 def _runner(bound: "BoundRefitted", state: RefittedState) -> StagedRunner:
-    """In place, except for blocks with a refit, which run on a copy."""
+    """In-place runner, except for blocks with a refit, which use a copy."""
     prepared, made_until = dict[int, BlockStream](), -1
 
     def stream_of(num_rows: int, ages: Tensor | None) -> BlockStream:
         nonlocal made_until
         if ages is not None:
             return bound.stream(state, num_rows, ages)
-        if int(state.due) != made_until:  # another model
+        if int(state.due) != made_until:  # the model has changed
             prepared.clear()
             made_until = int(state.due)
         return of_length(prepared, num_rows, partial(bound.stream, state))
@@ -104,7 +104,7 @@ def _upkeep(bound: "BoundRefitted", state: RefittedState) -> Sequence[Upkeep]:
 
 @final
 class BoundRefitted(BoundExpert):
-    """The view of a refitted expert for loops; its hyperparameters are in the state."""
+    """The view of a refitted expert for loops; hyperparameters are part of the state."""
 
     plans = Plans(_runner, upkeep=_upkeep)
 
@@ -113,7 +113,7 @@ class BoundRefitted(BoundExpert):
         self._expert = expert
         with torch.inference_mode(False):
             self._copy = copy.deepcopy(expert.model).double()
-        self._latest: tuple[Tensor, BoundGaussian] | None = None  # hyperparameters (P,), and the model at these
+        self._latest: tuple[Tensor, BoundGaussian] | None = None  # hyperparameters (P,) and the model with these
 
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor | Rows) -> tuple[RefittedState, StepPredictions]:
         assert isinstance(state, RefittedState)
@@ -140,7 +140,7 @@ class BoundRefitted(BoundExpert):
         return in_dtype(StepPredictions(mean, variance, torch.full_like(mean, torch.nan)), Phi)
 
     def joint_covariance(self, state: FilterState, Phi: Tensor) -> Tensor:
-        r"""Joint covariance of the targets of rows (\*batch, N, D + 1) that all come next, (\*batch, N, N)."""
+        r"""Joint covariance (\*batch, N, N) of targets of rows (\*batch, N, D + 1), all one step ahead."""
         assert isinstance(state, RefittedState)
         model, walk = self._model(state), RandomWalk(state.walks[..., None])
         design, moments = self._next_design(state, Phi), GaussianState(state.moments)
@@ -157,7 +157,7 @@ class BoundRefitted(BoundExpert):
         return state.remembered[(state.num_rows - back) % state.targets.shape[0]]
 
     def features_at(self, state: RefittedState, Phi: Tensor, past: Tensor) -> Tensor:
-        r"""Features of rows (\*batch, N, D + 1) that have these past targets (200, N), each (\*batch, N, F)."""
+        r"""Features of rows (\*batch, N, D + 1) with these past targets (200, N), each (\*batch, N, F)."""
         lagged = torch.where(state.lags[:, None] > 0, past[-state.lags], 0.0).mT
         return self._design(state, torch.cat([self._own(_rows(Phi)), lagged], dim=-1))
 
@@ -178,11 +178,11 @@ class BoundRefitted(BoundExpert):
         return RefittedBlock(self._own(rows), counted, remembered, design, Rows(y.double(), given.share), ages)
 
     def stream(self, state: RefittedState, num_rows: int, ages: Tensor | None = None) -> BlockStream:
-        """The filter in place, on the state's own memory, until the next refit."""
+        """The in-place filter, on the state's own memory, until the next refit."""
         return BlockStream(state.moments, self._model(state).noise, state.walks[..., None], num_rows, ages)
 
     def _model(self, state: RefittedState) -> BoundGaussian:
-        """The model at a state's hyperparameters, for each expert; the latest one is remembered."""
+        """The model at a state's hyperparameters, for each expert; the latest one is cached."""
         given = state.hyperparameters
         if self._latest is None or not torch.equal(self._latest[0], given):
             with torch.no_grad():
@@ -195,7 +195,7 @@ class BoundRefitted(BoundExpert):
         return self._latest[1]
 
     def _own(self, rows: Tensor) -> Tensor:
-        """Its input columns."""
+        """The model's input columns."""
         return rows[:, : self._expert.num_columns]
 
     def _design(self, state: RefittedState, columns: Tensor) -> Tensor:
@@ -209,7 +209,7 @@ class BoundRefitted(BoundExpert):
         return self._design(state, torch.cat([self._own(rows), past], dim=-1))
 
     def _stored(self, state: RefittedState, block: RefittedBlock) -> RefittedState:
-        """The state that remembers a block."""
+        """The state with a block stored."""
         state = RefittedState(*(field.clone() for field in state))
         store_(state, block)
         return state
@@ -222,7 +222,7 @@ class BoundRefitted(BoundExpert):
         used = min(count, capacity)
         order = (count - used + torch.arange(used, device=state.due.device)) % capacity
         targets, remembered = state.targets[order], state.remembered[order]
-        # Rows whose lagged targets are not remembered any more are left out; before the first row they are zero.
+        # Rows whose lagged targets are no longer stored are left out; before the first row they are zero.
         first = LONGEST_LAG if count > capacity else 0
         seen = (~torch.isnan(targets[first:])).nonzero().flatten()[-self._expert.refit.num_rows :]
         if len(seen) < _LEAST_ROWS:
@@ -238,7 +238,7 @@ class BoundRefitted(BoundExpert):
             return state
 
     def _fitted(self, state: RefittedState, columns: Tensor, targets: Tensor) -> Tensor:
-        """Hyperparameters (P,) that explain these rows at least as well as the state's."""
+        """Hyperparameters (P,) with at least the evidence of the state's for these rows."""
         model, num_rows, starts = self._copy, targets.shape[0], [state.hyperparameters]
         self._latest = None
         if int(state.num_rows) < self._expert.refit.every:
@@ -256,7 +256,7 @@ class BoundRefitted(BoundExpert):
         return found[-1 if values[-1] > values[0] else 0][0]
 
     def _learned(self, state: RefittedState, columns: Tensor, targets: Tensor) -> RefittedState:
-        """What a state's model knows after these rows alone."""
+        """The state's model conditioned on these rows only."""
         model, design = self._model(state), self._design(state, columns)
         walks = self._expert.speeds / design[0].square().sum(-1).mean()
         moments = gaussian_state(model.prior_variance, design.shape[-1])
@@ -267,18 +267,18 @@ class BoundRefitted(BoundExpert):
 
 @final
 class RefittedExpert(Expert):
-    """A linear model in features of inputs and past targets, refitted every so many rows to the rows it stores.
+    """A linear model in features of inputs and past targets, refitted to its stored rows at intervals.
 
     Args:
-        model: A single expert without a transition, on D inputs and L lagged targets behind them, valid everywhere.
-        num_inputs: Number of input columns; the model takes the first D.
-        initial_fit: Its lags at first, and where a second search begins.
-        speeds: For each expert of the batch what a step of its walk adds to the variance of the function, shape (K,);
-            zero for weights that stay.
-        refit: When it is refitted and to how many rows; twice as many are remembered.
+        model: A single expert without a transition, on D inputs followed by L lagged targets, valid everywhere.
+        num_inputs: Number of input columns; the model uses the first D.
+        initial_fit: Its initial lags, and the starting point of a second search.
+        speeds: Variance that a step of the random walk adds to the function, per expert of the batch, shape (K,);
+            zero for static weights.
+        refit: Schedule of refits and number of rows; twice as many are stored.
 
     Raises:
-        ValueError: If the model is a batch, has a transition, is not valid everywhere, or lags do not fit.
+        ValueError: If the model is a batch, has a transition, is not valid everywhere, or lags are invalid.
     """
 
     traits = Traits(shares_state=True, runs_apart=False)
@@ -296,14 +296,14 @@ class RefittedExpert(Expert):
         if model.num_experts != 1 or model.transition is not None:
             raise ValueError(
                 f"a refitted expert needs a single model without a transition, got {model.num_experts} and "
-                f"{model.transition}; speeds make the batch"
+                f"{model.transition}; speeds define the batch"
             )
         if model.features.domain is not None:
             raise ValueError(
-                "the model's features are valid in a box only; a stream may leave it, so use features valid everywhere"
+                "the model's features are valid only in a box, which a stream may leave; use features valid everywhere"
             )
         if speeds.ndim != 1 or not bool((speeds >= 0).all()):
-            raise ValueError(f"speeds must be numbers (K,) that are not negative, got {speeds}")
+            raise ValueError(f"speeds must be non-negative numbers, shape (K,), got {speeds}")
         if any(not 0 <= lag <= LONGEST_LAG for lag in lags) or len(lags) >= model.features.num_inputs:
             raise ValueError(
                 f"lags must be at least 0 and at most {LONGEST_LAG}, and fewer than the model's "
@@ -311,7 +311,7 @@ class RefittedExpert(Expert):
             )
         self_columns = model.features.num_inputs - len(lags)
         if num_inputs < self_columns:
-            raise ValueError(f"the model takes {self_columns} inputs and there are only {num_inputs}")
+            raise ValueError(f"the model takes {self_columns} inputs, but there are only {num_inputs}")
         like = model.features.prior_variance.detach()
         super().__init__(InputFeatures(num_inputs, like.new_ones(speeds.shape)), None)
         self.model, self.refit, self.lags = model, refit, tuple(int(lag) for lag in lags)
@@ -339,14 +339,14 @@ class RefittedExpert(Expert):
         )
 
     def bind(self) -> BoundRefitted:
-        """See :meth:`Expert.bind`; the numbers are those of a state, so predictions are not differentiable in them."""
+        """See :meth:`Expert.bind`; hyperparameters are in the state, so predictions are not differentiable in them."""
         return BoundRefitted(self)
 
     def check_targets(self, y: Tensor) -> None:
         check_single_output(y)
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
-        """Of rows that follow one another from the first on, under static weights; see :meth:`Expert.log_evidence`."""
+        """For consecutive rows from the first on, with static weights; see :meth:`Expert.log_evidence`."""
         lags = torch.tensor(self.lags, dtype=torch.int64, device=y.device)
         columns = torch.cat([X[:, : self.num_columns], lagged_columns(y, lags)], dim=-1)
         return self.model.log_evidence(columns, y).reshape(1).expand(self.batch_shape)
@@ -368,7 +368,7 @@ class RefittedExpert(Expert):
 
 
 def store_(state: RefittedState, block: RefittedBlock) -> None:
-    """Remember a block, in place."""
+    """Store a block, in place."""
     capacity, num_rows = state.targets.shape[0], block.targets.shape[0]
     last = min(num_rows, capacity)
     place = (state.num_rows + torch.arange(num_rows - last, num_rows, device=state.num_rows.device)) % capacity
@@ -379,13 +379,13 @@ def store_(state: RefittedState, block: RefittedBlock) -> None:
 
 
 def lags_of(y: Tensor, room: int) -> tuple[int, ...]:
-    """At most so many lags that help to predict targets (N,), see :func:`find_lags`."""
-    most = max(1, room - 1)  # with any lag goes the lag of one row
+    """At most ``room`` lags that help to predict targets (N,), see :func:`find_lags`."""
+    most = max(1, room - 1)  # any lag is accompanied by the lag of one row
     return find_lags(y, most, LONGEST_LAG)[:room]
 
 
 def lagged_columns(y: Tensor, lags: Tensor) -> Tensor:
-    """Targets (N,) without gaps as columns (N, L): that many rows before each, zero before the first and for lag 0."""
+    """Lagged columns (N, L) of targets (N,) without gaps; zero before the first row and for lag 0."""
     return _lagged(torch.cat([y.new_zeros(LONGEST_LAG), y]), lags, y.shape[0])
 
 
@@ -395,13 +395,13 @@ def _rows(Phi: Tensor) -> Tensor:
 
 
 def _lagged(known: Tensor, lags: Tensor, num_rows: int) -> Tensor:
-    """Columns (B, L) of the values that many rows before each of the last B of those that are known; zero for lag 0."""
+    """Lagged columns (B, L) for the last B of the known values; zero for lag 0."""
     place = known.shape[0] - num_rows + torch.arange(num_rows, device=known.device).unsqueeze(-1) - lags
     return torch.where(lags > 0, known[place], 0.0)
 
 
 def _updated_lags(lags: Tensor, remembered: Tensor) -> Tensor:
-    """The lags that help now, those that stay in their places, (L,); zero where there is none."""
+    """The lags that help now, (L,), with retained ones in their positions; zero for an unused one."""
     room = lags.numel()
     if room == 0:
         return lags

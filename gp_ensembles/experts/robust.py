@@ -1,4 +1,4 @@
-"""Bayesian linear regression on features, robust against gross outliers."""
+"""Bayesian linear regression on features, robust to gross outliers."""
 
 import math
 
@@ -19,15 +19,15 @@ from gp_ensembles.filters.update import predict, update_block
 from gp_ensembles.numerics import normal
 from gp_ensembles.numerics.cholesky import NumericalError, cholesky
 
-_SHARE = 0.01  # prior share of outliers among the warm-up targets; 0.05 calls the tails of clean noise outliers
+_SHARE = 0.01  # prior share of outliers in the warm-up; with 0.05 tails of clean noise count as outliers
 _MAD_TO_SD = 1.4826
-_HUBER = 1.345  # residual in standard deviations from which Huber's weight falls
-_ROUGH, _ANNEALED, _MOST = 3, 2, 24  # rounds of Huber's fit, of a widened noise, and of responsibilities at most
-_SETTLED = 1e-3  # change of every responsibility that ends the rounds
+_HUBER = 1.345  # residual in standard deviations beyond which Huber's weight decreases
+_ROUGH, _ANNEALED, _MOST = 3, 2, 24  # rounds of Huber's fit, with inflated noise, and maximum for responsibilities
+_SETTLED = 1e-3  # convergence tolerance of the responsibilities
 
 
 class BoundRobust(BoundExpert):
-    r"""A robust expert's numbers.
+    r"""A robust expert's hyperparameters.
 
     Shapes: ``prior_variance`` (\*batch), ``noise`` (\*batch), ``threshold`` (\*batch).
     """
@@ -76,21 +76,21 @@ class BoundRobust(BoundExpert):
 
 
 class RobustExpert(Expert):
-    r"""A batch of Bayesian basis expansions that learn less from a target the further it lies from its prediction.
+    r"""A batch of Bayesian basis expansions that learn less from targets far from their prediction.
 
     The weighted-observation-likelihood filter (Duran-Martin et al. 2024) with the inverse multiquadric weight, see
-    :class:`~gp_ensembles.filters.sites.RobustRule`. Predictions are normal, of targets that are not outliers; the cost
-    of a row is that of :class:`~gp_ensembles.experts.gaussian.GaussianExpert`.
+    :class:`~gp_ensembles.filters.sites.RobustRule`. Predictions are normal, for targets that are not outliers; the cost
+    per row is that of :class:`~gp_ensembles.experts.gaussian.GaussianExpert`.
 
     Args:
         features: Feature map; its ``prior_variance`` is the prior variance of the weights.
         likelihood: GPyTorch's Gaussian likelihood with the feature map's ``batch_shape``; by default as for a
             Gaussian expert.
         transition: How the weights change before every row; ``None`` for static weights.
-        threshold: Residual in predictive standard deviations that counts half: a number, or a tensor () or (\*batch).
+        threshold: Residual, in predictive standard deviations, with weight 1/2: a number or a tensor () or (\*batch).
 
     Raises:
-        ValueError: If a batch shape does not fit or the threshold is not positive.
+        ValueError: If a batch shape does not match or the threshold is not positive.
 
     Example:
         >>> import torch
@@ -132,10 +132,10 @@ class RobustExpert(Expert):
         check_single_output(y)
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
-        r"""A lower bound on the evidence of targets some of which are outliers; see :meth:`Expert.log_evidence`.
+        r"""A lower bound on the evidence of targets with outliers; see :meth:`Expert.log_evidence`.
 
-        Each target is, with probability :math:`1 - \epsilon = 0.99`, the function plus Gaussian noise, and else drawn
-        from a fixed Cauchy density c around the median of the targets, as wide as their median absolute deviation.
+        With probability :math:`1 - \epsilon = 0.99` a target is the function plus Gaussian noise, otherwise it is drawn
+        from a fixed Cauchy density c around the median of the targets, scaled by their median absolute deviation.
         With :math:`\gamma_n` the probability that target n is no outlier, independent of the weights a posteriori, the
         variational bound of this mixture (Bishop 2006, section 10.1) is
 
@@ -144,12 +144,12 @@ class RobustExpert(Expert):
             + \sum_n \Big( \gamma_n \log \frac{1 - \epsilon}{\gamma_n}
             + (1 - \gamma_n) \log \frac{\epsilon\, c(y_n)}{1 - \gamma_n} \Big)
 
-        at the :math:`\gamma` that maximize it, found from Huber's fit. They are constants for the gradient, which is
-        exact where they have settled. The residual, not the target, makes an outlier: a heavy tail that the inputs
-        explain is learned. It costs about ten factorizations where the Gaussian evidence costs one.
+        at the maximizing :math:`\gamma`, found from Huber's fit. They are constants for the gradient, which is
+        exact once they have converged. Outliers are defined by residuals, not targets: a heavy tail that the inputs
+        explain is learned. It costs about ten factorizations, compared with one for the Gaussian evidence.
 
-        Limits: the few targets beyond a jump that the features cannot follow are taken for outliers, and outliers that
-        the features can follow for the function; with more than a third of the targets outliers the start breaks down.
+        Limits: a few targets beyond a jump that the features cannot follow are treated as outliers, and outliers that
+        the features can follow as signal; with more than a third of outliers the initialization breaks down.
         """
         bound = self.bind()
         return _bounded_evidence(bound.features(X), y, bound.prior_variance, bound.noise, _outlier_log_density(y))
@@ -167,16 +167,16 @@ class RobustExpert(Expert):
 
 
 def _outlier_log_density(y: Tensor) -> Tensor:
-    """Log density of each target if it is an outlier, (N,): so heavy a tail that one more zero costs 2 log 10."""
+    """Log density of each target as an outlier, (N,), with a tail so heavy that a factor of ten costs 2 log 10."""
     distance = (y - y.median()).abs()
     scale = _MAD_TO_SD * distance.median()
-    scale = torch.where(scale > 0, scale, distance.mean())  # more than half of the targets are one number
+    scale = torch.where(scale > 0, scale, distance.mean())  # more than half of the targets are equal
     scale = torch.where(scale > 0, scale, 1.0)
     return -torch.log(math.pi * scale) - 2 * torch.log(torch.hypot(distance / scale, torch.ones_like(distance)))
 
 
 def _bounded_evidence(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Tensor, outlier: Tensor) -> Tensor:
-    """The bound of :meth:`RobustExpert.log_evidence`; NaN for those experts of a batch without one."""
+    """The bound of :meth:`RobustExpert.log_evidence`; NaN for experts of a batch for which it fails."""
     try:
         with torch.no_grad():
             share = _responsibilities(Phi, y, prior_variance, noise, outlier)
@@ -196,7 +196,7 @@ def _bounded_evidence(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Ten
 
 
 def _responsibilities(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Tensor, outlier: Tensor) -> Tensor:
-    r"""Probabilities that a target is no outlier, (\*batch, N): coordinate ascent that starts at Huber's fit."""
+    r"""Probabilities that a target is no outlier, (\*batch, N), by coordinate ascent from Huber's fit."""
     residual = (y - y.median()).expand(Phi.shape[:-1])
     width = torch.maximum(_squared_scale(residual), noise)
     for _ in range(_ROUGH):

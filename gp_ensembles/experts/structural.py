@@ -1,12 +1,12 @@
-r"""Structural time series: level, trend and season; time is the only input.
+r"""Structural time series models: level, trend and season; time is the only input.
 
-The slope of a trend may walk:
+The slope of a trend may be a random walk:
 
 .. math::
     \mu_{t+1} = \mu_t + b_t, \qquad b_{t+1} = \phi\, b_t + \zeta_t, \quad \zeta_t \sim N(0, q)
 
 (the local linear trend, damped where :math:`\phi < 1`: Harvey 1989, section 2.3; Durbin and Koopman 2012, section 3.2).
-Level and slope are the first and the last of F states; the others stay, or walk at random as the level may.
+Level and slope are the first and the last of F states; the others are static or random walks, like the level.
 """
 
 import itertools
@@ -34,10 +34,10 @@ from gp_ensembles.filters.transitions import RandomWalk, Transition
 from gp_ensembles.filters.update import predict, update_block
 
 _MOST_WAVES = 6
-_BLOCK = 16  # rows, about as many as there are states: hundreds of small filters run side by side
-# Deviations of what a series starts from, in those of the warm-up's targets: level, trend over the warm-up, waves.
+_BLOCK = 16  # rows, about the number of states: hundreds of small filters run in parallel
+# Prior deviations relative to those of the warm-up's targets: level, trend over the warm-up, waves.
 _LEVEL, _TREND, _WAVE = 2.0, 4.0, 1.0
-# Among these the variances are looked for: of the noise and of a step of the level, of a step of the season, and
+# Search grids of variances: of the noise and of a step of the level, of a step of the season, and
 # around the best of the first two.
 _HALF_DECADES = tuple(10.0 ** (-k / 2) for k in range(9))
 _SEASONAL_STEPS = (0.0, 1e-5, 1e-3)
@@ -62,17 +62,17 @@ class BoundStructural(BoundExpert):
     def __init__(self, expert: "StructuralExpert") -> None:
         super().__init__(expert.features.bind(), expert.features.prior_variance, None)
         self._expert = expert
-        self.period: int = expert.season or 1  # rows after which the design of level and season comes again
+        self.period: int = expert.season or 1  # period of the design of level and season
         self.noise, level, season = expert.variances.double().unbind(-1)
         scale = [_LEVEL, _TREND, *([_WAVE] * (2 * expert.num_waves))]
         steps = [level, torch.zeros_like(level), *([season] * (2 * expert.num_waves))]
         self.slope: WalkingSlope | None = None
-        if expert.slope is not None:  # a state behind the others, in units of the level's
+        if expert.slope is not None:  # the last state, in units of the level
             variance, damping = expert.slope.double().unbind(-1)
             self.slope = WalkingSlope(variance / _LEVEL**2, damping)
             scale, steps = [*scale, _LEVEL], [*steps, torch.zeros_like(level)]
         self._scale = level.new_tensor(scale)
-        # how level and season walk before every row, but for what the slope does to the level
+        # steps of level and season before every row, without the effect of the slope on the level
         self.walk: RandomWalk = RandomWalk(torch.stack(steps, -1) / self._scale.square())
 
     def update_block(
@@ -80,7 +80,7 @@ class BoundStructural(BoundExpert):
     ) -> tuple[StructuralState, StepPredictions]:
         assert isinstance(state, StructuralState)
         rows = as_rows(y)
-        # Trend and season go on by whole steps.
+        # Trend and season advance by whole steps.
         whole = torch.ones_like(rows.y, dtype=torch.int64) if rows.steps is None else rows.steps.round().long()
         numbers = state.num_rows - 1 + whole.cumsum(0)
         moments, design = GaussianState(state.moments.double()), self.design(numbers) * Phi.double()
@@ -106,7 +106,7 @@ class BoundStructural(BoundExpert):
         return in_dtype(predict(moments, design, self.walk, self.noise, steps=steps), Phi)
 
     def ahead(self, state: StructuralState, num_rows: int) -> tuple[Tensor, Tensor]:
-        r"""The joint law of the targets of the rows that come next, double precision.
+        r"""The joint distribution of the targets of the next rows, in double precision.
 
         Returns: mean (\*batch, H) and covariance (\*batch, H, H), noise included.
         """
@@ -132,9 +132,9 @@ class BoundStructural(BoundExpert):
         return self._expert.take(index).bind()
 
     def design(self, rows: Tensor) -> Tensor:
-        """What each state adds to the targets of rows by their numbers (B,), zero for the slope, shape (B, F)."""
+        """Contribution of each state to the targets of rows with these numbers (B,), zero for the slope, (B, F)."""
         season, waves = self.period, torch.arange(1, self._expert.num_waves + 1, device=rows.device)
-        # Whole periods are taken away in whole numbers, so that waves keep their digits for ever.
+        # Whole periods are subtracted in integer arithmetic, so that waves never lose precision.
         angle = (rows.unsqueeze(-1) * waves % season).double() * (2 * math.pi / season)
         age = (rows.double() / self._expert.num_warm_up).unsqueeze(-1)
         columns = [torch.ones_like(age), age, angle.cos(), angle.sin()]
@@ -145,7 +145,7 @@ class BoundStructural(BoundExpert):
 
 @final
 class StructuralExpert(Expert):
-    r"""A batch of series with a level that walks, a trend and a season whose shape walks.
+    r"""A batch of series with a random-walk level, a trend and a time-varying season.
 
     .. math::
         y_t &= \mu_t + \beta t + \sum_{k=1}^K
@@ -155,11 +155,11 @@ class StructuralExpert(Expert):
     Args:
         variances: Of noise, of a step of the level and of a step of each :math:`a` and :math:`b`, shape (\*batch, 3),
             in squared units of the standardized target; the dtype and device are the expert's.
-        season: Rows s of a season; ``None`` for none.
-        num_inputs: Number of input columns D, whose values do not matter.
-        num_warm_up: Rows over which the trend is counted: the prior of its change over them has deviation 4.
+        season: Season length s in rows; ``None`` for no season.
+        num_inputs: Number of input columns D, whose values are ignored.
+        num_warm_up: Rows over which the trend is measured: its change over them has prior deviation 4.
         slope: Variance of :math:`\zeta` in these units and damping :math:`\phi`, shape (\*batch, 2); ``None`` for a
-            straight trend.
+            linear trend.
 
     Raises:
         ValueError: If a number is out of range.
@@ -175,11 +175,11 @@ class StructuralExpert(Expert):
         self, variances: Tensor, season: int | None, num_inputs: int, num_warm_up: int, slope: Tensor | None = None
     ) -> None:
         if (season is not None and season < 2) or num_warm_up < 1:
-            raise ValueError(f"a season has at least two rows and a warm-up one, got {season} and {num_warm_up}")
+            raise ValueError(f"a season needs at least two rows and a warm-up one, got {season} and {num_warm_up}")
         legal = (variances[..., :2] > 0).all() & (variances >= 0).all() & torch.isfinite(variances).all()
         if variances.shape[-1] != 3 or not bool(legal):
             raise ValueError(
-                "variances must be of noise, level and season, (..., 3): two positive, the third at least zero"
+                "variances must be those of noise, level and season, (..., 3): two positive, the third at least zero"
             )
         if slope is not None:
             _check_slope(slope, variances)
@@ -194,7 +194,7 @@ class StructuralExpert(Expert):
         ones = torch.ones_like(self.variances[..., 0], dtype=torch.float64)
         start = gaussian_state(ones, 2 + 2 * self.num_waves)
         moments = start.moments
-        if self.slope is not None:  # known to be zero at the start
+        if self.slope is not None:  # initially zero
             moments = torch.nn.functional.pad(start.covariance, (0, 2, 0, 1))
         return StructuralState(moments, torch.zeros((), dtype=torch.int64, device=ones.device))
 
@@ -205,7 +205,7 @@ class StructuralExpert(Expert):
         check_single_output(y)
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
-        """Of rows that follow one another from the first on, NaN where missing; see :meth:`Expert.log_evidence`."""
+        """For consecutive rows from the first on, NaN where missing; see :meth:`Expert.log_evidence`."""
         bound, state, evidence = self.bind(), self.init(), []
         for rows, targets in zip(X.split(_BLOCK), y.split(_BLOCK), strict=True):
             state, steps = bound.update_block(state, bound.features(rows), targets)
@@ -219,7 +219,7 @@ class StructuralExpert(Expert):
         return StructuralExpert(variances, self.season, self.features.num_inputs, self.num_warm_up, slope)
 
     def with_transition(self, transition: Transition | None) -> "StructuralExpert":
-        """Itself."""
+        """Return this expert; no transition is supported."""
         if transition is not None:
             raise ValueError("a structural expert takes no transition; its variances set its walks")
         return self
@@ -227,7 +227,7 @@ class StructuralExpert(Expert):
 
 @torch.no_grad()
 def fit_structural(y: Tensor, season: int, num_inputs: int) -> StructuralExpert:
-    """The structural expert whose variances have the most evidence on a grid, eighths of decades around the best.
+    """The structural expert with the highest evidence on a grid of variances, refined to eighths of decades.
 
     Shapes: ``y`` (N,); returns (1,).
     """
@@ -248,22 +248,22 @@ def _check_slope(slope: Tensor, variances: Tensor) -> None:
     legal = (variance >= 0) & torch.isfinite(variance) & (damping > 0) & (damping <= 1)
     if slope.shape != (*variances.shape[:-1], 2) or not bool(legal.all()):
         raise ValueError(
-            f"a slope must be given by its variance, at least zero, and its damping, above zero and at most one, for "
+            f"slope must have a variance, at least zero, and a damping, above zero and at most one, for "
             f"each expert, {(*variances.shape[:-1], 2)}; got shape {tuple(slope.shape)}"
         )
 
 
 class Passage(NamedTuple):
-    r"""Level and slope some steps later, :math:`\mu + g b` and :math:`d b` with noise; each (\*batch, ...)."""
+    r"""Level and slope some steps later, :math:`\mu + g b` and :math:`d b`, with noise; (\*batch, ...) each."""
 
     gain: Tensor  # g
     decay: Tensor  # d
     level: Tensor  # variance that the noise of the slope adds to the level
-    both: Tensor  # covariance that it adds
+    both: Tensor  # covariance that it adds between level and slope
     slope: Tensor  # variance that it adds to the slope
 
     def then(self, later: "Passage") -> "Passage":
-        """This one, and another after it."""
+        """The composition of this passage and a later one."""
         g, d = later.gain, later.decay
         return Passage(
             self.gain + g * self.decay,
@@ -276,7 +276,7 @@ class Passage(NamedTuple):
 
 @final
 class WalkingSlope:
-    r"""How level and slope go on.
+    r"""Dynamics of level and slope.
 
     Args:
         variance: q, in squared units of the level's state, shape (\*batch).
@@ -288,10 +288,10 @@ class WalkingSlope:
 
     def __init__(self, variance: Tensor, damping: Tensor) -> None:
         self.variance, self.damping = variance, damping
-        self._last: tuple[int, tuple[Passage, Passage]] | None = None  # of a block of rows one step apart
+        self._last: tuple[int, tuple[Passage, Passage]] | None = None  # for a block of rows one step apart
 
     def over(self, counts: Tensor) -> Passage:
-        r"""The passage over so many steps, by repeated squaring.
+        r"""The passage over a number of steps, by repeated squaring.
 
         Shapes: ``counts`` (...); returns (\*batch, ...).
         """
@@ -307,17 +307,17 @@ class WalkingSlope:
         return whole
 
     def advance(self, state: GaussianState, count: Tensor) -> GaussianState:
-        """The state so many steps later, a whole number (), without the walk of the states."""
+        """The state ``count`` steps later, an integer (), without the random walk of the states."""
         return _moved(state, self.over(count))
 
     def joint(
         self, state: GaussianState, design: Tensor, walk: Tensor, steps: Tensor, counts: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, GaussianState]:
-        r"""Joint moments of a block of B rows and of the state after it, before any of its targets is known.
+        r"""Joint moments of a block of B rows and of the state after it, before any of its targets is observed.
 
         Returns: covariance of the values of the rows with the state after them (\*batch, B, F), mean (\*batch, B) and
         covariance (\*batch, B, B) of the values without noise, the variance that the walk adds to each state
-        (\*batch, F), and the state after the block but for that and for what the targets teach.
+        (\*batch, F), and the state after the block, without that walk and without the targets' information.
 
         Shapes: ``design`` (\*batch, B, F), ``walk`` (\*batch, F), ``steps`` (B,), ``counts`` (B,).
         """
@@ -337,7 +337,7 @@ class WalkingSlope:
         return cross, joint[..., -1], covariance, drift, _moved(state, end)
 
     def _passages(self, counts: Tensor) -> tuple[Passage, Passage]:
-        r"""To each row, (\*batch, B), and from each row to each that is not before it, (\*batch, B, B)."""
+        r"""Passages to each row, (\*batch, B), and from each row to every row not before it, (\*batch, B, B)."""
         num_rows = counts.shape[0]
         is_regular = bool((counts == torch.arange(1, num_rows + 1, device=counts.device)).all())
         if is_regular and self._last is not None and self._last[0] == num_rows:

@@ -24,7 +24,7 @@ class InverseGammaNoise(nn.Module):
 
     Args:
         like: A tensor of the experts' batch shape, dtype and device.
-        concentration: :math:`a_0 > 1` (so that predictive variances exist), half the number of rows it is worth.
+        concentration: :math:`a_0 > 1` (so that predictive variances exist), half the equivalent number of rows.
         rate: :math:`b_0 > 0`, in squared units of the target.
 
     Raises:
@@ -38,7 +38,7 @@ class InverseGammaNoise(nn.Module):
         super().__init__()
         if not concentration > 1 or not rate > 0:
             raise ValueError(
-                f"the concentration must exceed 1 and the rate 0 for predictions to have a variance, got "
+                f"the concentration must exceed 1 and the rate must exceed 0 for a finite predictive variance, got "
                 f"{concentration} and {rate}"
             )
         self.concentration_constraint = GreaterThan(1.0, transform=torch.exp, inv_transform=torch.log)
@@ -70,7 +70,7 @@ class InverseGammaNoise(nn.Module):
 
 
 class BoundStudentT(BoundExpert):
-    """A Student-t expert's numbers."""
+    """A Student-t expert's hyperparameters."""
 
     def __init__(
         self, features: BoundFeatures, prior: StudentTState, transition: Transition | None, discount: Tensor | None
@@ -107,19 +107,19 @@ class StudentTExpert(Expert):
         y_t = \phi(x_t)^\top \theta_t + \varepsilon_t, \quad \varepsilon_t \sim N(0, \sigma^2), \quad
         \theta_0 \mid \sigma^2 \sim N(0, \sigma^2 \sigma_\theta^2 I), \quad \sigma^2 \sim IG(a_0, b_0)
 
-    Everything about the weights is in units of the noise variance: the feature map's ``prior_variance`` is the signal
-    to noise ratio, and a random walk is relative too. Predictions are Student-t with 2a degrees of freedom.
+    Variances of weights are in units of the noise variance: the feature map's ``prior_variance`` is the signal
+    to noise ratio, and a random walk is relative, too. Predictions are Student-t with 2a degrees of freedom.
 
     Args:
         features: Feature map; its ``prior_variance`` is :math:`\sigma_\theta^2`.
-        noise: Prior of the noise variance, with the feature map's batch shape; by default a weak one with mean 0.5.
+        noise: Prior of the noise variance, with the feature map's batch shape; by default a weak prior with mean 0.5.
         transition: How the weights change before every row; ``None`` for static weights.
-        noise_discount: :math:`\delta` in (0, 1]: what was learned about the noise fades back to its prior with a memory
-            of :math:`1 / (1 - \delta)` rows, so that predictions follow a noise that changes; ``None`` for a constant
-            one.
+        noise_discount: :math:`\delta` in (0, 1]: the posterior of the noise reverts to its prior with a memory
+            of :math:`1 / (1 - \delta)` rows, so that predictions track changing noise; ``None`` for constant
+            noise.
 
     Raises:
-        ValueError: If a batch shape does not fit or the discount is not in (0, 1].
+        ValueError: If a batch shape does not match or the discount is not in (0, 1].
 
     Example:
         >>> import torch
@@ -147,7 +147,7 @@ class StudentTExpert(Expert):
         self.noise: InverseGammaNoise = InverseGammaNoise(features.prior_variance) if noise is None else noise
         if self.noise.raw_rate.shape != features.batch_shape:
             raise ValueError(
-                f"the noise's batch shape {tuple(self.noise.raw_rate.shape)} is not the feature map's "
+                f"the noise has batch shape {tuple(self.noise.raw_rate.shape)}, but the feature map has "
                 f"{tuple(features.batch_shape)}; build it like features.prior_variance"
             )
         discount = None if noise_discount is None else exact_tensor(noise_discount).to(features.prior_variance)
@@ -168,7 +168,7 @@ class StudentTExpert(Expert):
         check_single_output(y)
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
-        r"""Exact, the noise variance integrated out; see :meth:`Expert.log_evidence`.
+        r"""Exact, with the noise variance integrated out; see :meth:`Expert.log_evidence`.
 
         .. math:: \log p(y) = \log \frac{\Gamma(a + N / 2)}{\Gamma(a)} - \frac N2 \log 2 \pi b - \tfrac12 \log |K|
                   - \Big(a + \frac N2\Big) \log\Big(1 + \frac{y^\top K^{-1} y}{2 b}\Big)

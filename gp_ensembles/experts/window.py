@@ -1,4 +1,4 @@
-"""Exact Gaussian process of the last rows, with any kernel and mean, and refits of its hyperparameters."""
+"""Exact Gaussian process of the last rows, with any kernel and mean, and scheduled refits of its hyperparameters."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -46,23 +46,23 @@ from gp_ensembles.numerics.exact_gp import log_density
 from gp_ensembles.numerics.gpytorch_types import GPyTorchModule, Kernel, Mean
 
 M = TypeVar("M", bound=nn.Module | GPyTorchModule)
-# Few steps, often: more of them, or steps on the last rows only, overfit. But with twice as many rows as before the
-# search runs to its end, or hyperparameters of few rows would stay (``benchmarks/README.md``).
+# Few steps at a time: more steps, or steps on the last rows only, overfit. But with twice as many rows as before, the
+# search runs to convergence; otherwise hyperparameters of few rows would remain (``benchmarks/README.md``).
 _REFIT = LBFGS(max_iterations=3, loss_tolerance=1e-5)
 _REFIT_TO_MORE = LBFGS(max_iterations=30, loss_tolerance=1e-5)
-_WORTH = 1.0  # nats of evidence that a refit must gain for each hyperparameter
-_REFIT_PRECISION = 0.5  # of a prior around the hyperparameters until then
+_WORTH = 1.0  # nats of evidence that a refit must gain per hyperparameter
+_REFIT_PRECISION = 0.5  # of a prior around the previous hyperparameters
 
 
 @final
 @dataclass(frozen=True)
 class Refit:
-    """Schedule on which a window's hyperparameters are refitted: three steps of the optimizer from their last values.
+    """Schedule of refits of a window's hyperparameters: three optimizer steps from their last values each.
 
     Attributes:
         every: Rows between two refits.
-        first: Rows at the first refit; ``every`` if ``None``.
-        num_rows: Most rows that are fitted to, evenly spread over the window.
+        first: Number of rows at the first refit; ``every`` if ``None``.
+        num_rows: Maximum number of rows used, evenly spaced over the window.
 
     Raises:
         ValueError: If a number is not positive.
@@ -80,7 +80,7 @@ class Refit:
 
 
 def _runner(bound: "BoundWindow", state: WindowState) -> StagedRunner:
-    """Rows appended and dropped in place; a block in which hyperparameters are refitted runs on a copy."""
+    """Runner that appends and drops rows in place; a block with a refit runs on a copy."""
 
     def run(Phi: Tensor, rows: Rows, has_gaps: bool) -> tuple[Predictions, Callable[[], object]]:
         staged, predictions = bound.stage(state, Phi, rows)
@@ -142,7 +142,7 @@ class BoundWindow(BoundExpert):
         return predict(state, Phi, None, self.window_of(state))
 
     def stage(self, state: WindowState, Phi: Tensor, rows: Rows) -> tuple[WindowChange | WindowState, StepPredictions]:
-        """Predict a block, and the change for :meth:`commit`: the whole state after it if a refit falls into it."""
+        """Predict a block, and return the change for :meth:`commit`, or the full new state if a refit is due."""
         if self._refitted is not None and Phi.shape[-2] >= rows_until_refit(state):
             return self.update_block(state, Phi, rows)
         return stage_window(state, Phi, rows, self.window_of(state))
@@ -154,12 +154,12 @@ class BoundWindow(BoundExpert):
 
     @torch.no_grad()
     def refitted(self, state: WindowState) -> WindowState:
-        """The state refitted now, in place of the next refit."""
+        """The state after refitting now instead of at the next scheduled time."""
         assert self._refitted is not None
         return self._refitted.counted(state._replace(due=state.num_rows.clone()), 0)
 
     def commit(self, state: WindowState, staged: WindowChange | WindowState, num_rows: int) -> None:
-        """Learn what :meth:`stage` made of so many rows, in place."""
+        """Apply the result of :meth:`stage` for this many rows, in place."""
         if isinstance(staged, WindowState):
             overwrite_(state, staged)
             return
@@ -168,7 +168,7 @@ class BoundWindow(BoundExpert):
             state.num_rows.add_(num_rows)
 
     def joint_covariance(self, state: FilterState, Phi: Tensor) -> Tensor:
-        r"""Joint covariance of the targets of rows (\*batch, N, F) that all come next, (\*batch, N, N)."""
+        r"""Joint covariance (\*batch, N, N) of the targets of rows (\*batch, N, F), all one step ahead."""
         assert isinstance(state, WindowState)
         return joint_window(state, Phi, self.window_of(state))
 
@@ -181,7 +181,7 @@ class BoundWindow(BoundExpert):
 
 
 class _Refitted:
-    """The window at the hyperparameters of a state, and their refits."""
+    """The window with the hyperparameters of a state, and their refits."""
 
     def __init__(self, expert: "WindowExpert", refit: Refit) -> None:
         self._refit = refit
@@ -191,7 +191,7 @@ class _Refitted:
 
     @torch.no_grad()
     def window(self, state: WindowState) -> Window:
-        """The window of a state's hyperparameters; the latest one is remembered."""
+        """The window with a state's hyperparameters; the latest one is cached."""
         vectors = state.hyperparameters
         if self._latest is None or not torch.equal(self._latest[0], vectors):
             set_vectors_(self._copy, vectors.reshape(self._copy.num_experts, -1))
@@ -199,7 +199,7 @@ class _Refitted:
         return self._latest[1]
 
     def counted(self, state: WindowState, num_rows: int) -> WindowState:
-        """The state after so many rows came, refitted where that is due."""
+        """The state after this many rows arrived, refitted if due."""
         state = state._replace(num_rows=state.num_rows + num_rows)
         if rows_until_refit(state):
             return state
@@ -207,7 +207,7 @@ class _Refitted:
         return self._refit_state(state)._replace(due=due)
 
     def _refit_state(self, state: WindowState) -> WindowState:
-        """The window with better hyperparameters, or unchanged if none are found."""
+        """The state with better hyperparameters, or unchanged if none are found."""
         last, axis = num_used(state), state.targets.ndim - 1
         if last == 0:
             return state
@@ -233,7 +233,7 @@ class _Refitted:
                 after = refactored(after, self.window(after), last)
             except NumericalError:
                 return state
-            held, reached = (log_density(one.factor, one.projected) for one in (state, after))  # unused rows add none
+            held, reached = (log_density(one.factor, one.projected) for one in (state, after))  # unused rows add 0
             better = reached > held + _WORTH * found.shape[-1]
             if bool(better.all()) or not bool(better.any()):
                 return after if bool(better.all()) else state
@@ -252,22 +252,22 @@ class WindowExpert(Expert):
         y_t = f(x_t) + \varepsilon_t, \quad f \sim GP(m, k), \quad \varepsilon_t \sim N(0, \sigma^2)
 
     given at least the last W targets and fewer than 2 W: the older half is dropped at once, which costs less than
-    dropping some more often, for the same number of rows on average. A row costs O(W²) and memory is O(W²), in double
-    precision whatever the dtype of the rows. Where a stream drifts the window forgets;
-    where all rows fit into it this is the exact Gaussian process of all of them. The number of rows is read, so it does
+    dropping fewer rows more often, for the same average number. A row costs O(W²) and memory is O(W²), in double
+    precision whatever the dtype of the rows. On a drifting stream the window forgets;
+    if all rows fit, it is the exact Gaussian process of all of them. The number of rows is read on the host, so it does
     not run inside ``torch.func.vmap``.
 
-    Hyperparameters stay as they are, or are refitted now and then: then the current ones are part of the state, and
-    predictions are not differentiable in the expert's. A refit that fails leaves them as they were.
+    Hyperparameters are fixed or refitted on a schedule: then the current ones are part of the state, and
+    predictions are not differentiable in those of the expert. A failed refit leaves them unchanged.
 
     Args:
-        kernel: Any GPyTorch kernel of one output, with batch shape () or (M,); kept, not copied.
-        inputs: Number of input columns D, or what makes the rows that the kernel sees:
-            :class:`~gp_ensembles.features.linear.InputFeatures` of some of the columns.
-        num_rows: Rows W that the window knows at least, once there have been so many.
+        kernel: Any GPyTorch kernel of one output, with batch shape () or (M,); stored, not copied.
+        inputs: Number of input columns D, or the map to the kernel's inputs:
+            :class:`~gp_ensembles.features.linear.InputFeatures` of a subset of the columns.
+        num_rows: Minimum number of rows W in the window, once as many have arrived.
         likelihood: GPyTorch's Gaussian likelihood with the kernel's batch shape; by default a new one.
         mean: Any GPyTorch prior mean with the kernel's batch shape; ``None`` for zero.
-        refit: When hyperparameters are refitted; ``None`` for never.
+        refit: Schedule of refits; ``None`` for none.
 
     Raises:
         ValueError: If the window has no rows or fewer than the kernel has inputs, the likelihood's batch shape is not
@@ -303,7 +303,7 @@ class WindowExpert(Expert):
         if num_rows < features.num_features - 1:
             raise ValueError(
                 f"a window of num_rows={num_rows} rows is shorter than the {features.num_features - 1} inputs of its "
-                f"kernel, which so few rows cannot determine; make it longer, or give it fewer columns"
+                f"kernel, too few rows to determine it; use a longer window or fewer columns"
             )
         super().__init__(features, None)
         self.kernel = kernel
@@ -319,7 +319,7 @@ class WindowExpert(Expert):
         return torch.tensor([part.nu for part in _materns(self.kernel)], dtype=torch.float64, device="cpu")
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Take over what :meth:`get_extra_state` gave."""
+        """Restore the result of :meth:`get_extra_state`."""
         for part, nu in zip(_materns(self.kernel), state.tolist(), strict=True):
             part.nu = nu
 
@@ -337,7 +337,7 @@ class WindowExpert(Expert):
         return BoundWindow(self)
 
     def window(self) -> Window:
-        """The filter's view of the hyperparameters, in double precision: sums of a thousand rows need the digits."""
+        """The filter's view of the hyperparameters, in double precision, which sums of a thousand rows need."""
         mean = None if self.mean is None else bind_mean(_double(self.mean))
         noise = self.likelihood.noise.squeeze(-1).double()
         kernel = bind_covariance(_double(self.kernel), is_constant=not torch.is_grad_enabled())
@@ -347,7 +347,7 @@ class WindowExpert(Expert):
         check_single_output(y)
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
-        """Exact, of all rows at once; see :meth:`Expert.log_evidence`."""
+        """Exact, for all rows at once; see :meth:`Expert.log_evidence`."""
         rows = self.features.bind()(X)[..., :-1]
         return self.evidence(rows, y, y.new_ones(y.shape)).to(y.dtype)
 
@@ -355,12 +355,12 @@ class WindowExpert(Expert):
         r"""Log density of targets, differentiable in the hyperparameters.
 
         Args:
-            rows: What the kernel sees, shape (\*batch, N, D).
+            rows: Kernel inputs, shape (\*batch, N, D).
             targets: Shape (N,) or (\*batch, N).
-            noise_scale: What the noise variance of each is multiplied with, shape (N,) or (\*batch, N).
+            noise_scale: Factor of the noise variance of each, shape (N,) or (\*batch, N).
 
         Returns:
-            In nats, in double precision, shape (\*batch); NaN where the covariance is not positive definite.
+            In nats, in double precision, shape (\*batch); NaN if the covariance is not positive definite.
         """
         noise = (self.likelihood.noise * noise_scale).expand(rows.shape[:-1])
         errors = targets if self.mean is None else targets - self.mean(rows)
@@ -394,7 +394,7 @@ def _materns(kernel: Kernel) -> list[MaternKernel]:
 
 
 def _double(module: M) -> M:
-    """The module in double precision, itself if it is."""
+    """The module in double precision; the module itself if it already is."""
     if all(value.dtype == torch.float64 for value in module.parameters()):
         return module
     double: M = copy.deepcopy(module).double()  # type: ignore[assignment]

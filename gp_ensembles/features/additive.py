@@ -248,7 +248,7 @@ def uniform_breakpoints(X: Tensor, num_intervals: int, margin: float) -> Tensor:
     if margin < 0:
         raise ValueError(f"the margin must not be negative, got {margin}")
     lower, upper = X.amin(0), X.amax(0)
-    check_columns(lower == upper, "of X are constant; drop them, or place the breakpoints by hand")
+    check_columns(lower == upper, "of X are constant; drop them, or place the breakpoints manually")
     room = margin * (upper - lower)
     shares = torch.linspace(0, 1, num_intervals + 1, dtype=X.dtype, device=X.device)
     return torch.lerp((lower - room).unsqueeze(-1), (upper + room).unsqueeze(-1), shares)

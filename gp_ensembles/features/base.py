@@ -162,7 +162,7 @@ def positive(value: float | Tensor, dtype: torch.dtype | None, name: str) -> Ten
     """
     tensor = value.detach() if isinstance(value, Tensor) else torch.tensor(value, dtype=dtype)
     if dtype is not None and tensor.dtype != dtype:
-        raise TypeError(f"{name} is {tensor.dtype}, but the dtype asked for is {dtype}; give one of the two only")
+        raise TypeError(f"{name} is {tensor.dtype}, but the requested dtype is {dtype}; give only one of the two")
     check_positive(tensor, name)
     return tensor
 

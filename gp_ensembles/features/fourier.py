@@ -214,7 +214,7 @@ def _allocate(num_frequencies: int, num_components: int) -> list[int]:
     """Shares of the frequencies, as even as can be, the first summands first."""
     if num_frequencies < num_components:
         raise ValueError(
-            f"{num_frequencies} frequencies are too few for a kernel of {num_components} summands; ask for at least "
+            f"{num_frequencies} frequencies are too few for a kernel of {num_components} summands; use at least "
             f"{2 * num_components} features"
         )
     share, rest = divmod(num_frequencies, num_components)

@@ -255,7 +255,7 @@ def _prior_variance(
         raise TypeError(f"the state must be one of {names}, got {type(state).__name__}")
     if isinstance(state, WindowState) and transition is not None:
         raise TypeError(
-            f"a window has no weights that change, so leave the transition out, got {type(transition).__name__}; it "
+            f"a window has no time-varying weights, so leave the transition out, got {type(transition).__name__}; it "
             f"forgets by fewer rows"
         )
     if isinstance(state, WindowState | ExternalState | StructuralState | RefittedState):
@@ -264,7 +264,7 @@ def _prior_variance(
         return given
     if transition is not None and transition.needs_prior_variance:
         raise ValueError(
-            f"{type(transition).__name__} goes back to the prior, so it needs prior_variance, the prior variance of "
+            f"{type(transition).__name__} reverts to the prior, so it needs prior_variance, the prior variance of "
             "the weights"
         )
     has_classes = isinstance(observation, SiteRule) and observation.num_latent > 1

@@ -1,4 +1,4 @@
-"""Batches of rows that arrive in any order, for any of the series."""
+"""Batching of rows that arrive in any order, for any of the series."""
 
 from collections.abc import Hashable, Iterator, Sequence
 
@@ -9,9 +9,9 @@ LENGTHS = (64, 8, 1)
 
 
 def batches(places: Tensor, lengths: Sequence[int] = LENGTHS) -> Iterator[tuple[Tensor, Tensor]]:
-    """Rows, of series at places (N,), as batches with equally many of each series, in the order of each series.
+    """Split rows of series at places (N,) into batches with equally many rows of each series, in time order.
 
-    A batch is distinct places, ascending, shape (S,), and numbers of rows in the call in the order of time, (S, B).
+    A batch consists of distinct ascending places (S,), and row numbers within the call in time order, (S, B).
     """
     order = places.argsort(stable=True)
     series, counts = places[order].unique_consecutive(return_counts=True)
@@ -29,7 +29,7 @@ def batches(places: Tensor, lengths: Sequence[int] = LENGTHS) -> Iterator[tuple[
 
 
 def numbered(names: Sequence[Hashable], like: Tensor) -> tuple[Tensor, list[Hashable]]:
-    """A number for each distinct name, (N,), on the device of ``like``, and the names by number."""
+    """Integer codes (N,) of names, on the device of ``like``, and the distinct names by code."""
     numbers: dict[Hashable, int] = {}
     codes = [numbers.setdefault(name, len(numbers)) for name in names]
     return torch.tensor(codes, dtype=torch.int64, device=like.device), list(numbers)

@@ -1,4 +1,4 @@
-"""Checks of a fleet's settings and of the rows of its calls, and rows divided over several fleets."""
+"""Validation of a fleet's settings and of the rows of a call, and partitioning of rows over several fleets."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ from gp_ensembles.streaming.config import StreamConfig
 
 
 class RefusedRowError(ValueError):
-    """A row of a call that cannot be learned, of a series."""
+    """A row of a series that cannot be learned."""
 
     def __init__(self, series: Hashable, wrong: IllegalRow) -> None:
         super().__init__(series, wrong)
@@ -35,37 +35,37 @@ Owner = TypeVar("Owner", bound=Hashable)
 class CallRows(NamedTuple):
     """Rows of a call."""
 
-    names: Sequence[Hashable]  # the series of each
+    names: Sequence[Hashable]  # the series of each row
     X: Tensor  # inputs, shape (N, D)
     y: Tensor  # targets, shape (N,)
 
 
 def checked_rows(config: StreamConfig, names: Names, X: Tensor, y: Tensor | None, num_inputs: int | None) -> CallRows:
-    """Names, inputs X (N, D) and targets y (N,), missing by default, as those of a stream, if they are legal."""
+    """Validate names, inputs X (N, D) and targets y (N,), missing by default, as for a stream."""
     given, rows = listed(names), arrive(X, y, None, num_inputs, config)
     if len(given) != len(rows.y):
-        raise ValueError(f"there must be a name for each row of X, got {len(given)} names and {len(rows.y)} rows")
+        raise ValueError(f"names must have one entry per row of X, got {len(given)} names and {len(rows.y)} rows")
     if config.on_bad_row == "refuse":
         refuse(earliest(illegal_input(rows.X), illegal_target(config.ensemble.target, rows.y)), given)
     return CallRows(given, rows.X, rows.y)
 
 
 def refuse(wrong: IllegalRow | None, names: Sequence[Hashable], rows: Tensor | None = None) -> None:
-    """Raise if there is a row that cannot be learned, among rows of series (N,), with numbers in the call (N,)."""
+    """Raise if a row cannot be learned, given names (N,) and, for a part of a call, its row numbers (N,)."""
     if wrong is not None:
         number = wrong.row if rows is None else int(rows[wrong.row])
         raise RefusedRowError(names[wrong.row], wrong._replace(row=number))
 
 
 def arrived(config: StreamConfig, rows: CallRows, numbers: Tensor | None = None) -> tuple[CallRows, tuple[int, ...]]:
-    """Rows of warm-ups, which have numbers in a call, without what cannot be squared, and places of those with such."""
+    """Warm-up rows with unusable numbers removed, and the indices of the rows affected; ``numbers`` are for errors."""
     clean = clean_arrivals(rows.X, rows.y, config)
     refuse(clean.refused, rows.names, numbers)
     return rows._replace(X=clean.X, y=clean.y), clean.bad
 
 
 def divided(rows: CallRows, owners: Sequence[Owner]) -> tuple[dict[Owner, Tensor], dict[Owner, CallRows]]:
-    """Numbers of the rows of each owner, in their order, and these rows."""
+    """Row numbers by owner, in order, and the rows themselves."""
     numbers: dict[Owner, list[int]] = {}
     for row, owner in enumerate(owners):
         numbers.setdefault(owner, []).append(row)
@@ -78,17 +78,17 @@ def divided(rows: CallRows, owners: Sequence[Owner]) -> tuple[dict[Owner, Tensor
 
 
 _BASIS = FourierBasis(num_features=50, starts=(0.7,), name="rff")
-# ``light`` with few features: eighty kilobytes for each series.
+# ``light`` with few features: 80 kilobytes per series.
 SMALL: EnsembleSpec = replace(light, name="small", bases=(_BASIS,), lags=TargetLags(bases=(_BASIS,)), extra_experts=())
 
 
 def fleet_settings(spec: EnsembleSpec, dtype: torch.dtype, device: str | torch.device, **settings: Any) -> StreamConfig:
-    """The settings of a fleet as those of a stream, which checks what is not said here."""
+    """The settings of a fleet as a ``StreamConfig``, which validates the rest."""
     check_made("spec", spec, EnsembleSpec, "gpe.light or gpe.e_doebe")
     if not spec.target.is_real or spec.target.num_outputs is not None:
-        raise ValueError(f"series of a fleet have single real numbers as targets, got {spec.target!r}")
+        raise ValueError(f"a fleet needs scalar real targets, got {spec.target!r}")
     if not spec.learns_warm_up:
-        raise ValueError("series of a fleet learn their warm-ups; use a spec with learns_warm_up=True")
+        raise ValueError("a fleet learns the warm-up rows of its series; use a spec with learns_warm_up=True")
     if dtype not in (torch.float64, torch.float32):
         raise TypeError(f"dtype must be torch.float64 or torch.float32, got {dtype!r}")
     precision: Any = str(dtype).removeprefix("torch.")

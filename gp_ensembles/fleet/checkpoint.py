@@ -1,8 +1,8 @@
-"""A fleet in files: its series in shards of a bounded size, and a head that names them with their digests.
+"""Fleets in files: shards of bounded size with the series, and a head file with the shards' names and digests.
 
-A shard is a file of safetensors with the states of its series, and their names in the metadata.
-Shards have names that no earlier save had, and the head is replaced last, in one step: a reader finds the fleet as it
-was or as it is, never a part of both.
+A shard is a safetensors file with the states of its series, and their names in the metadata.
+Every save uses new shard names and replaces the head last, atomically: a reader finds either the old fleet or
+the new one, never a mixture of both.
 """
 
 import re
@@ -19,7 +19,7 @@ from gp_ensembles.files.operations import make_folder, remove_folder, remove_if_
 
 HEAD = "fleet.pt"
 REMEDY = "fit the fleet again"
-_ADVICE = "give a folder that a fleet was saved in"
+_ADVICE = "give a folder in which a fleet was saved"
 _KIND = Kind("gp_ensembles fleet", 8, "a fleet", _ADVICE)
 SHARD_BYTES = 256_000_000
 _SHARD = re.compile(r"shard-(\d+)-(\d+)\.safetensors")
@@ -36,10 +36,10 @@ def save_fleet(
     *,
     progress: bool = False,
 ) -> None:
-    """Write a fleet of series at places (S,); if that fails, the one that was there before can still be read."""
+    """Write a fleet with series at places (S,); if this fails, the previous save remains readable."""
     for name in names:
         if isinstance(name, bool) or not isinstance(name, str | int):
-            raise TypeError(f"series in files have strings or whole numbers for names, got {name!r}")
+            raise TypeError(f"names of saved series must be strings or integers, got {name!r}")
     make_folder(folder)
     earlier = [(path, match) for path in folder.iterdir() if (match := _SHARD.fullmatch(path.name))]
     number = 1 + max((int(match[1]) for _, match in earlier), default=0)
@@ -59,7 +59,7 @@ def save_fleet(
 
 
 def read_about(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The head, with what all series share, and of each shard the file, the number of series and the digest."""
+    """The head, with what all series share, and the file, number of series and digest of each shard."""
     if not (folder / HEAD).exists():
         raise FileNotFoundError(f"{folder} contains no saved fleet (no {HEAD}); {_ADVICE}")
     head = read_checkpoint(folder / HEAD, _KIND)
@@ -72,19 +72,17 @@ def read_shard(folder: Path, shard: Mapping[str, Any]) -> tuple[list[Name], dict
     path, num_series = folder / shard["file"], int(shard["num_series"])
     states, names = read_tensors(path, shard["digest"])
     if len(names) != num_series or any(len(value) != num_series for value in states.values()):
-        raise ValueError(
-            f"{path} holds {len(names)} series where the fleet has {num_series}; it belongs to another fleet"
-        )
+        raise ValueError(f"{path} contains {len(names)} series instead of {num_series}; it belongs to another fleet")
     return names, states
 
 
 def part_folder(folder: Path, generation: int, number: int) -> Path:
-    """The folder of one of several fleets in a folder, of one of many saves."""
+    """The folder of one of several fleets within a folder, for one of its saves."""
     return folder / f"{generation}-{number}"
 
 
 def remove_part(folder: Path) -> None:
-    """Remove a fleet's folder with its files, as far as possible."""
+    """Remove a fleet's folder and its files, as far as possible."""
     for path in folder.iterdir():
         remove_if_possible(path)
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Many series, each with its own ensemble, in one object that learns them together."""
+"""Many series, each with its own ensemble, learned together by one object."""
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
@@ -32,7 +32,7 @@ from gp_ensembles.numerics.arguments import check_made
 
 @runtime_checkable
 class HasToList(Protocol):
-    """An array or an index of names."""
+    """An array or index of names."""
 
     def tolist(self) -> list[Hashable]:
         """The names."""
@@ -42,37 +42,37 @@ Names = Sequence[Hashable] | HasToList
 
 
 class AllSetAsideError(ValueError):
-    """Every series of a call has failed, before it or in it."""
+    """Every series of a call has failed, before or during the call."""
 
 
 @guarded(writes=["observe", "add", "retire"], reads=["predict", "log_weights", "export", "save"])
 class EnsembleFleet:
-    """An ensemble for each of many series, with shared hyperparameters and a state of its own for each.
+    """An ensemble for each of many series, with shared hyperparameters and separate states.
 
     A series learns what its own :class:`~gp_ensembles.engine.online.OnlineEnsemble` would learn, in whatever order rows
-    arrive, but rows that arrive together are learned together.
+    arrive, but rows of different series are processed together.
 
-    An expert of a series that fails is put into quarantine, see :attr:`expert_failures`; until it is back the series is
-    run by itself, which takes longer. A series of which no expert is left is set aside and the others continue: it
-    keeps the state before that row, predictions of its rows are NaN, :attr:`failures` names it, and :meth:`retire` and
+    An expert that fails on a series is quarantined, see :attr:`expert_failures`; until it returns, the series is
+    processed separately, which takes longer. A series without usable experts is set aside, and the others continue: it
+    keeps its state before that row, its predictions are NaN, :attr:`failures` lists it, and :meth:`retire` and
     :meth:`add` restart it.
 
     Args:
-        ensemble: The ensemble that every series has; its hyperparameters are read when this object is made. Experts are
-            :class:`~gp_ensembles.experts.GaussianExpert`, Student-t experts or such with another likelihood, whose
-            states have a fixed size.
-        names: Names of the first series.
-        start: State of a series before its first row; by default, the ensemble's before any data.
+        ensemble: The ensemble of every series; its hyperparameters are read on construction. Experts must be
+            :class:`~gp_ensembles.experts.GaussianExpert`, Student-t experts or experts with another likelihood, and
+            their states must have a fixed size.
+        names: Names of the initial series.
+        start: State of a series before its first row; by default, the ensemble's initial state.
         folder: Where states live as memory-mapped files, an empty or new folder; by default they live in memory.
-        notes: Further numbers kept for each series, by name, with their initial values.
-        own_variances: Whether series have noise and prior variances of their own, see :meth:`add`.
+        notes: Additional tensors stored per series, by name, with their initial values.
+        own_variances: Whether each series has its own noise and prior variances, see :meth:`add`.
 
     Attributes:
         folder: Where states live; ``None`` for memory.
 
     Raises:
-        TypeError: If this is no ensemble, or an expert cannot be one of a fleet.
-        ValueError: If there are several outputs or external models, or the folder holds anything.
+        TypeError: If ``ensemble`` is no ensemble, or an expert cannot be used in a fleet.
+        ValueError: If there are several outputs or external models, or the folder is not empty.
 
     Example:
         >>> import torch
@@ -119,7 +119,7 @@ class EnsembleFleet:
 
     @property
     def names(self) -> tuple[Hashable, ...]:
-        """Names of all series, in the order of their places: a new series takes the place of a retired one."""
+        """Names of all series, in the order of their places; a new series reuses the place of a retired one."""
         return self._slots.names
 
     def __len__(self) -> int:
@@ -130,14 +130,14 @@ class EnsembleFleet:
 
     @property
     def failures(self) -> dict[Hashable, int]:
-        """Series that were set aside, and how many rows each had learned."""
+        """Series that were set aside, and the number of rows each had learned."""
         names = self._slots.names
         found = self._store.failed[self._slots.places(names)].tolist() if names else []
         return {name: rows for name, rows in zip(names, found, strict=True) if rows >= 0}
 
     @property
     def expert_failures(self) -> dict[Hashable, tuple[QuarantineReport, ...]]:
-        """Experts that have failed, of each series that has such, in rows as its weight rule counts them."""
+        """Failed experts by series, with row numbers as counted by the weight rule."""
         names = self._slots.names
         if not names:
             return {}
@@ -158,14 +158,14 @@ class EnsembleFleet:
         Args:
             names: Their names, new and distinct.
             state: The initial state of each, such as that of a single ensemble (imported, with its noise and prior
-                variances where series have their own); by default, that before any data.
-            variances: For each expert object those of the S series, before any data; ``None`` for the expert's own.
-                None of them by default.
+                variances if series have their own); by default, the state before any data.
+            variances: The variances of the S series before any data, per expert object; ``None`` for the expert's own.
+                Empty by default.
 
         Raises:
-            ValueError: If a series is there already or named twice, or the state is one of another ensemble, or there
-                is no memory for them, or no space on the disk.
-            TypeError: If a name cannot be one.
+            ValueError: If a series already exists or is named twice, the state belongs to another ensemble, or there
+                is not enough memory or disk space.
+            TypeError: If a name is not hashable.
         """
         names = listed(names)
         given = state.state if isinstance(state, OnlineEnsemble) else state
@@ -173,7 +173,7 @@ class EnsembleFleet:
         if given is not None:
             self._store.checked(given)
         if variances and (given is not None or not self.has_own_variances):
-            raise ValueError("a series may be given variances only before any data, and in a fleet with own_variances")
+            raise ValueError("variances can be given only without a state, and in a fleet with own_variances=True")
         if not names:
             return
         device = self._store.failed.device
@@ -195,12 +195,12 @@ class EnsembleFleet:
         """Remove series; their places are reused.
 
         Raises:
-            KeyError: If a series is unknown; then all stay.
+            KeyError: If a series is unknown; then none is removed.
         """
         self._slots.retire(listed(names))
 
     def export(self, name: Hashable) -> OnlineEnsemble:
-        """An ensemble with the hyperparameters of one series and a copy of its state; feature maps and rule are shared.
+        """An ensemble with the hyperparameters and a copy of the state of one series; shares feature maps and rule.
 
         Raises:
             KeyError: If the series is unknown.
@@ -214,7 +214,7 @@ class EnsembleFleet:
         return OnlineEnsemble(ensemble, self._store.state(place))
 
     def _sound(self, number: int, own: Variances) -> Variances:
-        """Variances for which the form of the states is numerically accurate."""
+        """Variances for which the representation of the states is numerically accurate."""
         if self._store.kinds[number] is not GaussianState:
             return own
         transition = self.ensemble.experts[number].transition
@@ -235,23 +235,23 @@ class EnsembleFleet:
     ) -> EnsemblePredictions:
         """Predict each target, then learn it; a rejected call leaves everything as it was.
 
-        An interruption by Ctrl-C takes effect between two batches: every series has learned its rows up to some row,
+        Ctrl-C takes effect between two batches: every series has then learned its rows up to some row,
         see :meth:`export`.
 
         Args:
-            names: The series of each row, N of them. The rows of one series are in the order of time.
+            names: The series of each row, N names. Rows of the same series must be in time order.
             X: Inputs, shape (N, D).
             y: Targets, shape (N,); NaN where missing.
-            steps: Steps since the row before of the same series, at least zero, shape (N,); one each by default.
+            steps: Steps since the previous row of the same series, at least zero, shape (N,); one by default.
             extra: Further noise variance of each row, at least zero, shape (N,); none by default.
 
         Returns:
-            Predictions made before each target, in the order of the rows; NaN for series that are set aside.
+            Predictions made before each target was learned, in row order; NaN for series that are set aside.
 
         Raises:
             KeyError: If a series is unknown.
             ValueError: If a shape is wrong, an input is not finite or outside a feature map's domain, a target is
-                infinite, or steps or further noise are not numbers of zero and more.
+                infinite, or steps or additional noise are negative or not finite.
             TypeError: If a dtype or device is wrong.
         """
         given = checked_rows(self.ensemble.wanted(), X, y, steps, extra)
@@ -269,17 +269,17 @@ class EnsembleFleet:
 
     @torch.no_grad()
     def predict(self, names: Names, X: Tensor, *, extra: Tensor | None = None) -> AnyMixture:
-        """Predict the next target of a series at each row on its own, learning nothing.
+        """Predict the next target of a series at each row independently, without learning.
 
         Args:
-            names: The series of each row, N of them; one may come several times.
+            names: The series of each row, N names; repetitions are allowed.
             X: Inputs, shape (N, D).
             extra: Further noise variance of each row, at least zero, shape (N,); none by default.
 
         Raises:
             KeyError: As in :meth:`observe`.
-            ValueError: As there.
-            TypeError: As there.
+            ValueError: As in :meth:`observe`.
+            TypeError: As in :meth:`observe`.
         """
         step, noise = self._read(), checked_rows(self.ensemble.wanted(), X, extra=extra).extra
         places = self._places(names, X)
@@ -293,25 +293,25 @@ class EnsembleFleet:
         return self._read().log_weights(self._slots.places(listed(names)).to(self._store.failed.device))
 
     def note(self, note: str, names: Names) -> Tensor:
-        """A copy of the further numbers of a name of each series, shape (S, ...)."""
+        """A copy of a stored tensor of each series, shape (S, ...)."""
         return self._store.note(note)[self._slots.places(listed(names)).to(self._store.failed.device)]
 
     def write_note(self, note: str, names: Names, values: Tensor) -> None:
-        """Write further numbers (S, ...) of series, which are distinct."""
+        """Write a stored tensor (S, ...) of distinct series."""
         places = self._slots.places(listed(names)).to(self._store.failed.device)
         self._store.note(note)[places] = values
 
     def save(self, folder: str | Path, *, about: Mapping[str, Any] | None = None, progress: bool = False) -> None:
-        """Write hyperparameters and all series into a folder, in shards; a failed save leaves the previous one.
+        """Write hyperparameters and all series to a folder, in shards; if this fails, the previous save remains.
 
         Args:
-            folder: Where; made if it does not exist.
-            about: Further tensors and plain containers for the head.
+            folder: Target folder; created if it does not exist.
+            about: Additional tensors and plain containers to store in the head.
             progress: Show a progress bar.
 
         Raises:
-            TypeError: If a series' name is neither a string nor a whole number, or a part of the ensemble, such as a
-                kernel, has no name in files.
+            TypeError: If a series' name is neither a string nor an integer, or a part of the ensemble, such as a
+                kernel, cannot be serialized.
             OSError: If a file cannot be written.
         """
         names = self._slots.names
@@ -324,16 +324,16 @@ class EnsembleFleet:
     def load(
         cls, folder: str | Path, *, states: str | Path | None = None, device: str | torch.device = "cpu"
     ) -> "EnsembleFleet":
-        """The fleet that was saved in a folder, equal to the bit; one shard at a time is in memory.
+        """Load a fleet from a folder, bit for bit; only one shard at a time is in memory.
 
         Args:
-            folder: Where it was saved.
+            folder: The folder in which it was saved.
             states: Where states live as memory-mapped files, an empty or new folder; by default they live in memory.
-            device: Where it continues.
+            device: Device of the loaded fleet.
 
         Raises:
             FileNotFoundError: If there is no fleet in the folder.
-            ValueError: If a file is damaged, or there is no room; then no states are left behind.
+            ValueError: If a file is damaged, or memory or disk space is insufficient; then no states are left behind.
         """
         about, shards = read_about(Path(folder))
         with fitting(Path(folder), REMEDY):
@@ -363,7 +363,7 @@ class EnsembleFleet:
         check_domain(X, self.ensemble.bounded_features(), ())
         given = listed(names)
         if len(given) != len(X):
-            raise ValueError(f"there must be one name for each of the {len(X)} rows of X, got {len(given)}")
+            raise ValueError(f"names must have one entry per row of X, got {len(given)} names and {len(X)} rows")
         return self._slots.places(given).to(X.device)
 
     def _read(self) -> Step:
@@ -384,14 +384,14 @@ class EnsembleFleet:
 
 
 def listed(names: Names) -> Sequence[Hashable]:
-    """Names as a sequence of Python objects, so that one series has one name in every fleet.
+    """Names as a sequence of Python objects, so that equal names are equal in every fleet.
 
     Raises:
-        TypeError: If they are one string, or a name cannot be hashed.
+        TypeError: If a single string is given, or a name is not hashable.
         ValueError: If a name is missing: ``None`` or NaN.
     """
     if isinstance(names, str):
-        raise TypeError(f"names must be a sequence with a name for each row, got the string {names!r}")
+        raise TypeError(f"names must be a sequence with one name per row, got the string {names!r}")
     given: list[Any] = names.tolist() if isinstance(names, HasToList) else list(names)
     kinds = {type(name) for name in given}
     scalars = {kind for kind in kinds if kind.__module__ == "numpy" and kind.__hash__ is not None}
@@ -399,23 +399,23 @@ def listed(names: Names) -> Sequence[Hashable]:
         given = [name.item() if type(name) in scalars else name for name in given]
         kinds = {type(name) for name in given}
     if wrong := [kind for kind in kinds if kind.__hash__ is None]:
-        raise TypeError(f"names of series are strings or whole numbers, got a {wrong[0].__name__}, which has no hash")
+        raise TypeError(f"names of series must be strings or integers, got an unhashable {wrong[0].__name__}")
     if not kinds <= {str, int} and any(_is_missing(name) for name in given):
         row = next(row for row, name in enumerate(given) if _is_missing(name))
-        raise ValueError(f"row {row} has no name of a series, got {given[row]!r}; leave the row out or give it a name")
+        raise ValueError(f"row {row} has no series name, got {given[row]!r}; drop the row or give it a name")
     return given
 
 
 def _is_missing(name: Hashable) -> bool:
     is_nan = isinstance(name, float) and math.isnan(name)
-    return name is None or is_nan or type(name).__name__ in ("NAType", "NaTType")  # those of pandas
+    return name is None or is_nan or type(name).__name__ in ("NAType", "NaTType")  # pandas' missing values
 
 
 def _variance_notes(ensemble: Ensemble) -> dict[str, Tensor]:
-    """Initial variances of a series: the experts' own."""
+    """Initial variances of a series: those of the experts."""
     notes = {}
     for number, (expert, bound) in enumerate(zip(ensemble.experts, ensemble.bind(), strict=True)):
         if not isinstance(bound, BoundGaussian):
-            raise TypeError(f"{type(expert).__name__} has no noise variance; leave own_variances out")
+            raise TypeError(f"{type(expert).__name__} has no noise variance; omit own_variances")
         notes[f"noise_{number}"], notes[f"prior_{number}"] = bound.noise.detach(), bound.prior_variance.detach()
     return notes

@@ -1,4 +1,4 @@
-"""One series of a fleet by itself: its units, and the experts of the fleet with its own variances."""
+"""A single series of a fleet: its units, and the experts of the fleet with its own variances."""
 
 import copy
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ from gp_ensembles.streaming.inputs import InputPath, InputState
 
 
 class SeriesModel(NamedTuple):
-    """A series of a :class:`~gp_ensembles.fleet.Fleet` by itself.
+    """A single series of a :class:`~gp_ensembles.fleet.Fleet`.
 
     Attributes:
         online: Its ensemble, on standardized rows.
-        path: How its rows are standardized, with its units.
+        path: Standardization of its rows, with its units.
         state: State of its inputs: last values, scales of columns that were constant in the warm-up, range.
         calibration: State of its recalibration and of its interval levels.
         point: Its point mass, see :mod:`gp_ensembles.fleet.point_mass`, shape (12,).
@@ -48,28 +48,28 @@ class SeriesModel(NamedTuple):
     point: Tensor
 
     def check(self, ensemble: Ensemble, X: Tensor, config: StreamConfig) -> None:
-        """Raise unless this can be a series of a fleet.
+        """Raise unless this series can be added to a fleet.
 
         Args:
-            ensemble: What the fleet's series share.
-            X: Some inputs that it can have, shape (N, D), standardized.
+            ensemble: The ensemble that the fleet's series share.
+            X: Some valid inputs, standardized, shape (N, D).
             config: The fleet's settings.
 
         Raises:
-            ValueError: Saying what differs.
+            ValueError: If the two differ; the message names the difference.
         """
         num, given = X.shape[1], len(self.path.columns.kept)
         if given != num:
-            raise ValueError(f"the model has {given} input columns, the fleet {num}")
+            raise ValueError(f"the model has {given} input columns, the fleet has {num}")
         num = 0 if self.calibration.levels is None else len(self.calibration.levels.ends)
         if num != len(config.coverages):
-            raise ValueError(f"the model has intervals of {num} coverages, the fleet of {config.coverages}")
+            raise ValueError(f"the model has intervals for {num} coverages, the fleet for {config.coverages}")
         if (self.calibration.recalibration is not None) != config.recalibrate:
             raise ValueError(
-                "either the model is recalibrated or the fleet, not both; export it from one with the same"
+                "model and fleet differ in recalibrate; export the model from a fleet with the same setting"
             )
         if not _see_alike(self.online.ensemble, ensemble, X):
-            raise ValueError("the model has other hyperparameters than the fleet; export it from one that shares them")
+            raise ValueError("the model's hyperparameters are not the fleet's; export it from a fleet that shares them")
 
 
 @torch.no_grad()
@@ -88,7 +88,7 @@ class OwnPriorVariance(FeatureMap):
     r"""A feature map with another, fixed prior variance of the weights.
 
     Args:
-        features: The map, shared with whoever else has it.
+        features: The map, which may be shared.
         prior_variance: Its prior variance, shape (\*batch).
     """
 
@@ -110,7 +110,7 @@ class OwnPriorVariance(FeatureMap):
 
 @torch.no_grad()
 def with_own_variances(ensemble: Ensemble, own: Sequence[Variances]) -> Ensemble:
-    """The ensemble with other noise and prior variances, feature maps and rule shared with it."""
+    """A copy of the ensemble with other noise and prior variances; feature maps and rule are shared."""
     experts: list[Expert] = []
     for expert, variances in zip(ensemble.experts, own, strict=True):
         assert isinstance(expert, GaussianExpert)

@@ -1,17 +1,17 @@
-r"""Hyperparameters that many series share: those with the highest sum of the series' evidences.
+r"""Hyperparameters shared by many series, by maximizing the sum of the series' log evidences.
 
 .. math:: \max_\lambda \sum_s \log p(y_s \mid X_s, \lambda)
 
-Every series has a function of its own, drawn from one prior: rows of several series are not pooled, which
-would treat their differences as noise.
+Every series has its own function, drawn from one prior: rows of several series are not pooled, which
+would treat differences between series as noise.
 
-A series may have noise and prior variances of its own. With the features fixed, one decomposition for each series and
+A series may have its own noise and prior variances. With fixed features, one decomposition for each series and
 expert gives its evidence for all variances (:mod:`gp_ensembles.numerics.profiled_evidence`); a prior around the shared
 variances regularizes those of series with few rows.
 
-It may have length scales of its own, too. A stationary kernel with a longer length scale is the same kernel of smaller
-inputs. So such a series divides its standardized inputs by factors, one per column, and keeps the features that all
-series share: no state grows, and the factors are part of the scales of the series.
+It may have its own length scales, too. A stationary kernel with a longer length scale is the same kernel at smaller
+inputs: such a series divides its standardized inputs by factors, one per column, and keeps the features that all
+series share. No state grows, and the factors are part of the scales of the series.
 """
 
 import math
@@ -33,14 +33,14 @@ from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.minimize import minimize
 from gp_ensembles.numerics.profiled_evidence import Profile, evidence_at
 
-_FEATURES_AT_ONCE = 300_000  # numbers that stay in the cache
-_LEAST_NOISE = 1e-6  # of standardized targets, as of experts
+_FEATURES_AT_ONCE = 300_000  # numbers that fit into the cache
+_LEAST_NOISE = 1e-6  # of standardized targets, as for experts
 _ROUND_OFF = 1e-14  # of the largest eigenvalue
 
 
 @torch.no_grad()
 def fit_variances(expert: GaussianExpert, X: Tensor, y: Tensor, fit: FitSettings) -> Variances:
-    """Variances of each series X (S, N, D), y (S, N) with the highest evidence, under a prior around the expert's."""
+    """Variances of each series X (S, N, D), y (S, N) that maximize evidence plus a log prior around the expert's."""
     if fit.method is None:
         raise ValueError("settings without an optimizer fit nothing; give FitSettings(LBFGS())")
     bound = expert.bind()
@@ -70,14 +70,14 @@ def fit_variances(expert: GaussianExpert, X: Tensor, y: Tensor, fit: FitSettings
 
 
 def _profile(Phi: Tensor, y: Tensor) -> Profile:
-    """Of features (S, M, N, F) and targets (S, N), with axes (S, M) in front."""
+    """Profile of features (S, M, N, F) and targets (S, N), with leading axes (S, M)."""
     seen = (~y.isnan()).double()
     targets = y.double().nan_to_num(0.0)
     design = Phi * seen[:, None, :, None]
     eigenvalues, axes = torch.linalg.eigh(design.mT @ design)
     moments = (axes.mT @ (design.mT @ targets[:, None, :, None])).squeeze(-1)
     like = eigenvalues[..., -1:]
-    is_zero = eigenvalues <= _ROUND_OFF * like  # along such an axis the targets have nothing either
+    is_zero = eigenvalues <= _ROUND_OFF * like  # the targets have no component along such an axis
     explained = torch.where(is_zero, 0.0, moments.square() / eigenvalues)
     total, num_rows = (part.unsqueeze(1).expand_as(like[..., 0]) for part in (targets.square().sum(-1), seen.sum(-1)))
     left = (total - explained.sum(-1)).clamp_min(0.0)
@@ -85,7 +85,7 @@ def _profile(Phi: Tensor, y: Tensor) -> Profile:
 
 
 def _evidence(found: Profile, points: Tensor) -> tuple[Tensor, Tensor]:
-    """Log evidence (P,) and its gradient (P, 2) at logarithms of the noise above the least and of the prior."""
+    """Log evidence (P,) and its gradient (P, 2) at logs of the noise above its minimum and of the prior variance."""
     above, prior = points.exp().unbind(-1)
     noise = _LEAST_NOISE + above
     value, by_noise, by_ratio = evidence_at(found, noise, prior / noise)
@@ -117,7 +117,7 @@ def _sum_or_nan(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Tensor) -
 
 @final
 class _Shared(Expert):
-    """Experts whose evidence is the sum over series with rows X (S, N, D) and y (S, N), whatever the arguments."""
+    """Experts whose evidence is the sum over given series, X (S, N, D) and y (S, N), whatever the arguments."""
 
     def __init__(self, expert: GaussianExpert, X: Tensor, y: Tensor) -> None:
         super().__init__(expert.features, expert.transition)
@@ -133,7 +133,7 @@ class _Shared(Expert):
         self._expert.check_targets(y)
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
-        """The sum over series, whatever X and y are; NaN for those experts for which it cannot be computed."""
+        """The sum over series, whatever X and y are; NaN for experts for which it cannot be computed."""
         bound, (own, targets) = self._expert.bind(), self._rows
         return _sum_or_nan(bound.features(own), targets, bound.prior_variance, bound.noise)
 
@@ -147,10 +147,10 @@ class _Shared(Expert):
 def fit_shared(
     expert: GaussianExpert, X: Tensor, y: Tensor, fit: FitSettings, *, progress: bool = False
 ) -> EvidenceFit:
-    """Fit the hyperparameters of every expert of a batch to series X (S, N, D) and y (S, N) at once, in place.
+    """Fit the hyperparameters of every expert of a batch jointly to series X (S, N, D) and y (S, N), in place.
 
     Raises:
-        NumericalError: If an evidence cannot be computed where it starts.
+        NumericalError: If an evidence cannot be computed at the starting point.
         ValueError: If the settings have no optimizer, or no target is observed.
     """
     if fit.method is None:
@@ -171,7 +171,7 @@ def fit_bases(ensemble: Ensemble, X: Tensor, y: Tensor, fit: FitSettings, *, pro
 
 
 def with_lagged(ensemble: Ensemble, X: Tensor, y: Tensor) -> Tensor:
-    """Inputs (S, N, D) as the experts see them: with the lagged targets (S, N) that the ensemble remembers."""
+    """Inputs (S, N, D) as the experts see them: with lagged targets (S, N), if the ensemble has lags."""
     memory = ensemble.memory
     if memory is None:
         return X
@@ -182,9 +182,9 @@ def with_lagged(ensemble: Ensemble, X: Tensor, y: Tensor) -> Tensor:
 def fit_own_variances(
     ensemble: Ensemble, X: Tensor, y: Tensor, fit: FitSettings, may_move: Tensor
 ) -> list[Variances | None]:
-    """Variances of each series under the experts on bases, see :func:`fit_variances`; ``None`` for other experts.
+    """Variances of each series for the experts on bases, see :func:`fit_variances`; ``None`` for other experts.
 
-    Series that ``may_move`` (S,) excludes keep the shared variances.
+    Series excluded by ``may_move`` (S,) keep the shared variances.
     """
     X, known = with_lagged(ensemble, X, y), dict[int, Variances]()
     fitted = {id(expert) for expert in experts_on_bases(ensemble)}
@@ -204,7 +204,7 @@ def fit_own_variances(
 
 
 def experts_on_bases(ensemble: Ensemble) -> Sequence[GaussianExpert]:
-    """The static experts and random walks that :class:`~gp_ensembles.ensembles.spec.EnsembleSpec` makes of bases."""
+    """The static and random-walk experts that :class:`~gp_ensembles.ensembles.spec.EnsembleSpec` builds from bases."""
     found, start = [], 0
     for expert in ensemble.experts:
         name = ensemble.expert_names[start]
@@ -214,8 +214,8 @@ def experts_on_bases(ensemble: Ensemble) -> Sequence[GaussianExpert]:
     return found
 
 
-# Logarithms of factors of all columns to start from: with length scales that are far off a function looks like noise,
-# and the gradient is of no help.
+# Starting points, as logs of a factor for all columns: with length scales far off, a function looks like noise,
+# and the gradient does not help.
 _STARTS = (0.0, -0.7, 0.7, -1.4, 1.4, -2.1, 2.1)
 _TOLERANCE = 1e-3  # nats per row
 
@@ -231,7 +231,7 @@ def fit_factors(ensemble: Ensemble, X: Tensor, y: Tensor, fit: FitSettings, may_
     if fit.method is None:
         raise ValueError("settings without an optimizer fit nothing; give FitSettings(LBFGS())")
     if not (experts := experts_on_bases(ensemble)):
-        raise TypeError("no expert has Gaussian noise and a basis to fit length scales of; leave own_length_scales out")
+        raise TypeError("no expert has Gaussian noise and a basis with length scales to fit; omit own_length_scales")
     size = max(1, _FEATURES_AT_ONCE // (y.shape[1] * sum(expert.features.num_features for expert in experts)))
     parts = zip(X.split(size), y.split(size), may_move.split(size), strict=True)
     logs = torch.cat([_ascent(ensemble, *rows[:2], *_best_start(ensemble, *rows, fit), fit) for rows in parts])
@@ -241,7 +241,7 @@ def fit_factors(ensemble: Ensemble, X: Tensor, y: Tensor, fit: FitSettings, may_
 def _best_start(
     ensemble: Ensemble, X: Tensor, y: Tensor, may_move: Tensor, fit: FitSettings
 ) -> tuple[Tensor, list[Variances]]:
-    """Logarithms of factors (S, D), alike in all columns, with their variances: the best of a few."""
+    """Logs of factors (S, D), equal in all columns, with their variances: the best of a few candidates."""
     best = torch.full_like(y[:, 0], -torch.inf)
     logs, chosen = X.new_zeros(len(y), X.shape[-1]), list[Variances]()
     for start in _STARTS:
@@ -258,7 +258,7 @@ def _best_start(
 def _ascent(
     ensemble: Ensemble, X: Tensor, y: Tensor, start: Tensor, variances: Sequence[Variances], fit: FitSettings
 ) -> Tensor:
-    """Logarithms of factors (S, D) that are better than those to start from, with given variances."""
+    """Logs of factors (S, D), improved from starting points with given variances."""
     assert fit.method is not None
     num_rows = (~y.isnan()).sum(-1).clamp_min(1)
 
@@ -279,14 +279,14 @@ def _ascent(
 
 
 def _mean_evidence(ensemble: Ensemble, X: Tensor, y: Tensor, variances: Sequence[Variances]) -> Tensor:
-    """Mean over the experts on bases of the log evidence of each series, (S,), each feature map once."""
+    """Log evidence of each series, (S,), averaged over experts on bases, each feature map once."""
     X, experts = with_lagged(ensemble, X, y), experts_on_bases(ensemble)
     bound: dict[int, tuple[BoundExpert, Variances]] = {}
     for expert, own in zip(experts, variances, strict=True):
         bound.setdefault(id(expert.features), (expert.bind(), own))
     each = list[Tensor]()
     for one, own in bound.values():
-        # Without noise the evidence of features in single precision may not be a number.
+        # Without noise, the evidence of features in single precision may be NaN.
         terms = evidence_terms(one.features(X).double(), y.double(), own.prior.double(), own.noise.double())
         each.append(terms.reshape(len(y), -1))
     return torch.cat(each, dim=-1).mean(-1).to(y)

@@ -1,4 +1,4 @@
-"""Many series in their own units, each with its own ensemble: rows in, distributions and intervals out."""
+"""Many series in their own units, each with its own ensemble: from rows to distributions and intervals."""
 
 import copy
 from collections import Counter
@@ -57,41 +57,41 @@ from gp_ensembles.streaming.warm_up_rows import warn_of_outliers
 
 _Counts = dict[Hashable, int]  # rows of series
 _FLEETS = STREAMS.with_kinds(WarmUpRows)
-_DTYPES = {"float64": torch.float64, "float32": torch.float32}  # by their names in files
+_DTYPES = {"float64": torch.float64, "float32": torch.float32}  # by the names used in files
 
 
 @final
 @guarded(writes=["fit", "fit_shared", "observe", "add", "retire"], reads=["predict", "export", "save"])
 class Fleet:
-    """A model for each of many series: one ensemble's hyperparameters for all, scales, weights and states for each.
+    """A model for each of many series, with shared hyperparameters, and scales, weights and states per series.
 
-    The first rows of a series set its scales. Hyperparameters are fitted once, to the sum of the evidences of up to
-    fifty series: by :meth:`fit`, to all rows that it is given, or by the first call of :meth:`observe` in which a
-    series comes to the end of its warm-up, to the warm-ups of those that do. A series is not predicted during its
-    warm-up. Missing targets are NaN, and so are missing inputs. Inputs are those of
-    :class:`~gp_ensembles.streaming.OnlineModel`: imputed with further noise, used from their first change if they were
-    constant, and moved into range; but without indicators of missing values, for all series share their columns.
+    The first rows of a series set its scales. Hyperparameters are fitted once, to the sum of the log evidences of up to
+    fifty series: by :meth:`fit`, to all rows given, or by the first call of :meth:`observe` in which a
+    series completes its warm-up, to the warm-ups completed in that call. A series is not predicted during its
+    warm-up. Missing targets and inputs are NaN. Inputs are treated as in
+    :class:`~gp_ensembles.streaming.OnlineModel`: imputed with added noise, used from their first change if they were
+    constant, and clamped to their range; but without missing-value indicators, since all series share their columns.
 
     Args:
-        spec: What every series' ensemble is made of; experts whose states have no fixed size, such as windows and
-            boosted trees, cannot be among them. The default takes eighty kilobytes per series.
-        warmup: Rows from which the scales of a series are taken.
-        coverages: Target coverages of adaptive intervals, which follow the targets of each series.
-        recalibrate: Correct distribution functions by past errors; means and variances are then integrals, which cost
-            several times the row where they are asked for.
-        impute: What a missing input is imputed by, as in :class:`~gp_ensembles.streaming.StreamConfig`.
-        on_bad_row: What becomes of numbers that cannot be learned, as there; rows that had one are in ``bad_rows``.
+        spec: Specification of every series' ensemble; experts whose states have no fixed size, such as windows and
+            boosted trees, are not supported. The default takes 80 kilobytes per series.
+        warmup: Number of rows from which the scales of a series are estimated.
+        coverages: Target coverages of adaptive intervals, which adapt to each series.
+        recalibrate: Correct distribution functions by past errors; means and variances then need integrals, which cost
+            several times as much as the row, when requested.
+        impute: Imputation of missing inputs, as in :class:`~gp_ensembles.streaming.StreamConfig`.
+        on_bad_row: Handling of unusable numbers, as in ``StreamConfig``; ``bad_rows`` counts the rows affected.
         clip: Inputs are clipped at this many warm-up standard deviations from the warm-up mean; not by default.
         seed: Seed of all randomness.
         dtype: Precision of the states; scales and predictions are in float64.
-        device: Where scales, states and predictions are, for instance ``cpu`` or ``cuda``; rows may come from anywhere.
-        own_variances: Whether noise and prior variances are fitted for each series at the end of its warm-up.
-        own_length_scales: Whether length scales are, too: as factors of its inputs; a fit takes several times as long.
+        device: Device of scales, states and predictions, for instance ``cpu`` or ``cuda``; rows may be on any device.
+        own_variances: Whether noise and prior variances are fitted to each series at the end of its warm-up.
+        own_length_scales: The same for length scales, as factors of its inputs; a fit takes several times as long.
         folder: Where states live as memory-mapped files, an empty or new folder; by default, and in copies, in memory.
 
     Raises:
-        TypeError: If an argument is of a wrong kind, as a name of an ensemble or a dtype is.
-        ValueError: If targets are not single numbers, a number is out of range, a device absent, or a folder not empty.
+        TypeError: If an argument has the wrong type, such as a string for ``spec`` or ``dtype``.
+        ValueError: If targets are not scalar, a number is out of range, a device is unavailable, or a folder not empty.
 
     Example:
         >>> import torch
@@ -139,9 +139,9 @@ class Fleet:
         self.own_variances, self.own_length_scales = own_variances, own_length_scales
         self.series: EnsembleFleet | None = None
         self.folder: Path | None = new_folder(folder, self.device)
-        self.bad_rows: Counter[Hashable] = Counter()  # rows with a number that cannot be learned, by series
+        self.bad_rows: Counter[Hashable] = Counter()  # number of rows with an unusable number, by series
         self._waiting: dict[Hashable, WarmUpRows] = {}
-        self._known_X: Tensor | None = None  # standardized rows of the series that the ensemble is made for, (N, D)
+        self._known_X: Tensor | None = None  # standardized rows of the series for which the ensemble was built, (N, D)
 
     @property
     def names(self) -> tuple[Hashable, ...]:
@@ -150,17 +150,17 @@ class Fleet:
 
     @property
     def waiting(self) -> dict[Hashable, int]:
-        """Series in their warm-up, and how many rows each has had."""
+        """Series in their warm-up, and the number of rows each has received."""
         return {name: len(rows.y) for name, rows in self._waiting.items()}
 
     @property
     def failures(self) -> dict[Hashable, int]:
-        """Series that were set aside because no expert was left, and how many rows each had learned."""
+        """Series that were set aside because no expert was left, and the number of rows each had learned."""
         return {} if self.series is None else self.series.failures
 
     @property
     def weights(self) -> dict[Hashable, dict[str, float]]:
-        """Weights for the next target of each series, by expert with its innovation models."""
+        """Weights for the next target of each series, by expert, innovation models included."""
         if self.series is None or not self.names:
             return {}
         layers, experts = self.series.ensemble.layers, self.series.ensemble.expert_names
@@ -168,7 +168,7 @@ class Fleet:
         return {name: dict(zip(experts, row, strict=True)) for name, row in zip(self.names, each, strict=True)}
 
     def fresh(self, folder: str | Path | None = None) -> "Fleet":
-        """Another fleet with the same settings, which has learned nothing; its states live in memory or in a folder."""
+        """A new, untrained fleet with the same settings; its states live in memory or in a folder."""
         return Fleet(self.spec, **self._numbers, dtype=self.dtype, device=self.device, folder=folder)
 
     @property
@@ -178,18 +178,18 @@ class Fleet:
         return {**{name: getattr(self.config, name) for name in names}, **own, "coverages": list(self.config.coverages)}
 
     def fit(self, names: Names, X: Tensor, y: Tensor, *, shared: "Fleet | None" = None, progress: bool = False) -> None:
-        """Forget everything, fit hyperparameters to these rows, and begin with the series that have enough of them.
+        """Discard all states, fit hyperparameters to these rows, and start the series with enough of them.
 
         Args:
-            names: The series of each row, N of them. The rows of one series are in the order of time.
+            names: The series of each row, N names. Rows of the same series must be in time order.
             X: Inputs in their units, shape (N, D), any float dtype; NaN where missing.
             y: Targets, shape (N,); NaN where missing.
-            shared: A fitted fleet, whose shared hyperparameters are taken instead of fitting them.
+            shared: A fitted fleet, whose shared hyperparameters are used instead of fitting them.
             progress: Show a progress bar.
 
         Raises:
-            ValueError: If rows are malformed, too few for each series, or the other fleet has other settings or no fit.
-            NumericalError: If an evidence cannot be computed where it starts.
+            ValueError: If rows are malformed or too few, or ``shared`` has other settings or is not fitted.
+            NumericalError: If an evidence cannot be computed at the starting point.
         """
         with self._restarted(names, X, y, must_fit=shared is None) as (other, ready):
             if shared is not None:
@@ -197,7 +197,7 @@ class Fleet:
             other._prepare(ready, must_fit=True, progress=progress)
 
     def fit_shared(self, names: Names, X: Tensor, y: Tensor, *, progress: bool = False) -> None:
-        """Forget everything, and fit only the shared hyperparameters to these rows; no series starts."""
+        """Discard all states, and fit only the shared hyperparameters to these rows; no series starts."""
         with self._restarted(names, X, y, must_fit=True) as (other, ready):
             warm, other.bad_rows, _ = without_outliers(self.config, {name: other._waiting[name] for name in ready})
             other._begin(*fitted_ensemble(self.config, warm_ups(self.config, warm).standard, progress))
@@ -205,7 +205,7 @@ class Fleet:
 
     @contextmanager
     def _restarted(self, names: Names, X: Tensor, y: Tensor, *, must_fit: bool) -> "Iterator[tuple[Fleet, _Counts]]":
-        """A fleet with only these rows, and the series that have enough; this one becomes it after the block."""
+        """A fleet with only these rows, and the series with enough of them; it replaces this one after the block."""
         other = self.fresh()
         other.folder = self.folder
         rows, bad = arrived(self.config, other.checked(names, X, y))
@@ -214,8 +214,8 @@ class Fleet:
         ready = {name: len(rows.y) for name, rows in other._waiting.items() if length_of_warm_up(rows.y, self.warmup)}
         if must_fit and not ready:
             raise ValueError(
-                f"no series has {self.warmup} rows and {MIN_WARM_UP} targets to start, the longest has "
-                f"{max(other.waiting.values())} rows; give more rows, or take a smaller warmup"
+                f"no series has the {self.warmup} rows and {MIN_WARM_UP} targets needed to start, the longest has "
+                f"{max(other.waiting.values())} rows; give more rows, or use a smaller warmup"
             )
         try:
             yield other, ready
@@ -230,9 +230,9 @@ class Fleet:
 
     def _share(self, other: "Fleet") -> None:
         if other.series is None or other._known_X is None:
-            raise ValueError("the fleet whose hyperparameters are to be shared is not fitted yet")
+            raise ValueError("the fleet given as shared= is not fitted yet")
         if spec_to_plain(self.spec) != spec_to_plain(other.spec) or self.config.seed != other.config.seed:
-            raise ValueError("the fleet whose hyperparameters are to be shared has another ensemble or seed")
+            raise ValueError("the fleet given as shared= has another ensemble or seed")
         self._begin(copy.deepcopy(other.series.ensemble).to(self.device, self.dtype), other._known_X.to(self.device))
 
     @torch.no_grad()
@@ -240,8 +240,8 @@ class Fleet:
         """Predict each target, then learn it; a rejected call changes nothing.
 
         Args:
-            names: The series of each row, N of them, new ones among them. The rows of one series are in the order of
-                time.
+            names: The series of each row, N names, which may be new. Rows of the same series must be in time
+                order.
             X: Inputs in their units, shape (N, D), any float dtype; NaN where missing.
             y: Targets, shape (N,); NaN where missing.
 
@@ -249,7 +249,7 @@ class Fleet:
             Predictions in the order of the rows.
 
         Raises:
-            ValueError: If rows are malformed; with ``on_bad_row="refuse"`` also if one holds a number more than 1e6
+            ValueError: If rows are malformed; with ``on_bad_row="refuse"`` also if one has a number more than 1e6
                 warm-up standard deviations from the warm-up mean of its series.
         """
         call, series = self.checked(names, X, y), self.series
@@ -270,14 +270,14 @@ class Fleet:
 
     @torch.no_grad()
     def predict(self, names: Names, X: Tensor) -> FleetPredictions:
-        """Predictions of the next target of a series at each row, in its units; learns nothing.
+        """Predict the next target of a series at each row, in its units, without learning.
 
         Args:
-            names: The series of each row; one may come several times.
+            names: The series of each row; repetitions are allowed.
             X: Inputs as in :meth:`observe`, shape (N, D).
 
         Returns:
-            Predictions without targets. Rows of series in their warm-up are NaN, and these series are named.
+            Predictions without targets. Rows of series in their warm-up are NaN, and these series are listed.
 
         Raises:
             KeyError: If a series is unknown.
@@ -305,7 +305,7 @@ class Fleet:
         """Remove series, including those in their warm-up.
 
         Raises:
-            KeyError: If one is unknown; then all stay.
+            KeyError: If one is unknown; then none is removed.
         """
         given = list(dict.fromkeys(listed(names)))
         if prepared := [name for name in given if name not in self._waiting]:
@@ -314,7 +314,7 @@ class Fleet:
             del self._waiting[name]
 
     def export(self, name: Hashable) -> SeriesModel:
-        """A series by itself: its ensemble with a copy of its state, its units and intervals.
+        """A single series: its ensemble with a copy of its state, its units and intervals.
 
         Raises:
             KeyError: If it is unknown, or its warm-up is not over.
@@ -327,11 +327,11 @@ class Fleet:
         return SeriesModel(series.export(name), path, state, calibration, series.note("point", own)[0])
 
     def add(self, names: Names, model: SeriesModel) -> None:
-        """Add series, each of which begins as a copy of one by itself, see :meth:`export`.
+        """Add series, each as a copy of an exported one, see :meth:`export`.
 
         Args:
             names: Their names, new and distinct.
-            model: One of this fleet, or of another with the same hyperparameters and settings.
+            model: Exported from this fleet, or from another with the same hyperparameters and settings.
 
         Raises:
             ValueError: If a series exists or is in its warm-up, nothing is fitted yet, or the model has other
@@ -339,7 +339,7 @@ class Fleet:
         """
         given = listed(names)
         if waiting := [name for name in given if name in self._waiting]:
-            raise ValueError(f"series {waiting[0]!r} is in its warm-up; retire it first, or leave it out")
+            raise ValueError(f"series {waiting[0]!r} is in its warm-up; retire it first, or omit it")
         if self.series is None or self._known_X is None:
             raise ValueError("nothing is fitted yet: fit or observe first, or load a fleet")
         model.check(self.series.ensemble, self._known_X.to(self.dtype), self.config)
@@ -350,20 +350,20 @@ class Fleet:
         self.series.write_note("point", given, model.point)
 
     def save(self, folder: str | Path, *, notes: Mapping[str, Any] | None = None, progress: bool = False) -> None:
-        """Write everything into a folder, in shards; a failed save leaves the previous one.
+        """Write everything to a folder, in shards; if this fails, the previous save remains.
 
         Args:
-            folder: Where; made if it does not exist.
-            notes: Plain containers to be kept with it, such as where a table was read up to; see :meth:`notes_in`.
+            folder: Target folder; created if it does not exist.
+            notes: Plain containers to store with it, such as the last row read from a table; see :meth:`notes_in`.
             progress: Show a progress bar.
 
         Raises:
-            TypeError: If a series' name is neither a string nor a whole number.
+            TypeError: If a series' name is neither a string nor an integer.
             OSError: If a file cannot be written.
             ValueError: If hyperparameters are not fitted yet.
         """
         if self.series is None:
-            raise ValueError("nothing is fitted yet: no series has had its warm-up; observe more rows before saving")
+            raise ValueError("nothing is fitted yet: no series has finished its warm-up; observe more rows first")
         settings = {"spec": self.spec, **self._numbers, "dtype": str(self.dtype).removeprefix("torch.")}
         rows = {"known_X": self._known_X, "waiting": self._waiting, "bad_rows": dict(self.bad_rows)}
         about = {"fleet": to_plain({"settings": settings, **rows}, _FLEETS), "notes": dict(notes or {})}
@@ -373,20 +373,20 @@ class Fleet:
     def load(
         cls, folder: str | Path, *, states: str | Path | None = None, device: str | torch.device = "cpu"
     ) -> "Fleet":
-        """The fleet that was saved in a folder, to the bit, from whatever device.
+        """Load a fleet from a folder, bit for bit, whatever device it was saved from.
 
         Args:
-            folder: Where it was saved.
+            folder: The folder in which it was saved.
             states: Where states live as memory-mapped files; by default they live in memory.
-            device: Where it continues.
+            device: Device of the loaded fleet.
 
         Raises:
             FileNotFoundError: If there is no fleet in the folder.
-            ValueError: If a file is damaged, or as :class:`Fleet` where it is made.
+            ValueError: If a file is damaged, or as in :class:`Fleet`.
         """
         about, _ = read_about(Path(folder))
         if "fleet" not in about:
-            raise ValueError(f"{folder} was saved by EnsembleFleet; read it with the load of one")
+            raise ValueError(f"{folder} was saved by EnsembleFleet; use EnsembleFleet.load")
         with fitting(Path(folder), REMEDY):
             known = from_plain(about["fleet"], _FLEETS)
             dtype = _DTYPES[known["settings"].pop("dtype")]
@@ -399,11 +399,11 @@ class Fleet:
 
     @staticmethod
     def notes_in(folder: str | Path) -> dict[str, Any]:
-        """What was kept with a fleet that was saved in a folder.
+        """The notes stored with a fleet that was saved in a folder.
 
         Raises:
-            FileNotFoundError: As :meth:`load`.
-            ValueError: As there.
+            FileNotFoundError: As in :meth:`load`.
+            ValueError: As in :meth:`load`.
         """
         return dict(read_about(Path(folder))[0].get("notes", {}))
 
@@ -441,13 +441,13 @@ class Fleet:
         return none._replace(rows=rows, distribution=distribution, levels=intervals.levels)
 
     def checked(self, names: Names, X: Tensor, y: Tensor | None = None) -> CallRows:
-        """Names, inputs and targets (NaN by default) in float64 on the device, if they are legal, or an error."""
+        """Validate names, inputs and targets (NaN by default), and convert them to float64 on the device."""
         kept = (self._known_X, *(waiting.X for waiting in self._waiting.values()))
         num_inputs = next((known.shape[1] for known in kept if known is not None), None)
         return checked_rows(self.config, names, X, y, num_inputs)
 
     def _keep(self, call: CallRows, new: Sequence[int]) -> Tensor:
-        """Keep new rows of warm-ups and start the series that have enough; returns numbers of the rows kept, (K,)."""
+        """Store new warm-up rows and start the series with enough of them; returns the numbers of these rows, (K,)."""
         rows = torch.tensor(new, dtype=torch.int64, device=call.y.device)
         if not new:
             return rows
@@ -455,14 +455,14 @@ class Fleet:
         own, bad = arrived(self.config, own, rows)
         self._waiting = joined(self._waiting, *own)
         least = {name: length_of_warm_up(kept.y, self.warmup) for name, kept in self._waiting.items()}
-        # With all that came in earlier calls, while there was nothing to fit to.
+        # With all rows of earlier calls, if there was nothing to fit to until now.
         prepared = self._prepare({name: max(num, came.get(name, 0)) for name, num in least.items() if num})
         is_kept = rows_of_warm_ups(own.names, came, prepared)
         self.bad_rows.update(own.names[row] for row in bad if is_kept[row])
         return rows[torch.tensor(is_kept, dtype=torch.bool, device=rows.device)]
 
     def _prepare(self, ready: _Counts, *, must_fit: bool = False, progress: bool = False) -> _Counts:
-        """Start series, each from its first rows; none while there is nothing to fit to."""
+        """Start series, each from its first rows; none as long as there is nothing to fit to."""
         first = {name: WarmUpRows(*(part[:num] for part in self._waiting[name])) for name, num in ready.items()}
         warm, bad, num_left_out = without_outliers(self.config, first)
         if not warm or (self.series is None and not must_fit and not any(map(moves, warm.values()))):
@@ -473,7 +473,7 @@ class Fleet:
         own, is_first = (self.own_variances, self.own_length_scales), self.series is None
         if self.series is None:
             self.series = self._begin(*fitted_ensemble(self.config, ups.standard, progress))
-            if len(some_of(ups.standard)) == 1:  # it has been fitted to
+            if len(some_of(ups.standard)) == 1:  # the ensemble was fitted to this series
                 own = False, False
         found = start_series(self.series, self.config, ups, *own)
         warn_of_missed(missed_shares(found) if is_first else {})
@@ -481,7 +481,7 @@ class Fleet:
         return ready
 
     def _begin(self, ensemble: Ensemble, X: Tensor) -> EnsembleFleet:
-        """Begin with an ensemble for rows such as X (N, D), and no series."""
+        """Start with an ensemble for rows such as X (N, D), and no series."""
         self._known_X, notes = X, first_notes(self.config, X.new_zeros(X.shape[1]))
         folder, own = next_folder(self.folder), self.own_variances
         self.series = EnsembleFleet(ensemble, folder=folder, notes=notes, own_variances=own)
@@ -490,10 +490,10 @@ class Fleet:
     def _series_of(self, names: Sequence[Hashable]) -> EnsembleFleet:
         if (waiting := next((name for name in names if name in self._waiting), None)) is not None:
             raise KeyError(
-                f"series {waiting!r} has had {self.waiting[waiting]} of the {self.warmup} rows of its warm-up"
+                f"series {waiting!r} has received {self.waiting[waiting]} of the {self.warmup} rows of its warm-up"
             )
         if self.series is None:
             raise KeyError("no series has started: observe or fit first")
         if unknown := [name for name in names if name not in self.series]:
-            raise KeyError(f"unknown series {unknown[0]!r}; observe rows of it first")
+            raise KeyError(f"unknown series {unknown[0]!r}; observe rows of this series first")
         return self.series

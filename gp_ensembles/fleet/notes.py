@@ -1,4 +1,4 @@
-"""Columns of each series of a fleet, and the states of its inputs and of its calibration, kept as packed numbers."""
+"""Packed tensors per series of a fleet: its columns, and the states of its inputs and of its calibration."""
 
 from collections.abc import Iterator
 
@@ -20,11 +20,11 @@ from gp_ensembles.streaming.inputs import InputPath, InputState, Standard
 from gp_ensembles.streaming.point_mass import without_point
 from gp_ensembles.streaming.predictions import Intervals
 
-NOTES = ("columns", "inputs", "calibration", "point")  # what is kept for each series
+NOTES = ("columns", "inputs", "calibration", "point")  # stored for each series
 
 
 def first_notes(config: StreamConfig, zero: Tensor) -> dict[str, Tensor]:
-    """Initial numbers of a series, all packed; ``zero`` is an input of D zeros."""
+    """Initial packed values of a series; ``zero`` is an input of D zeros."""
     sizes = {"columns": Columns.packed_size(len(zero)), "inputs": InputState.packed_size(len(zero))}
     numbers = {name: zero.new_zeros(size) for name, size in sizes.items()}
     calibration = pack_calibration(calibration_of(config).init()).to(zero)
@@ -32,14 +32,14 @@ def first_notes(config: StreamConfig, zero: Tensor) -> dict[str, Tensor]:
 
 
 def path_of(config: StreamConfig, columns: Tensor) -> InputPath:
-    """The transformation of the rows of series with these columns, packed, (S, ...)."""
+    """The transformation of rows for series with these packed columns (S, ...)."""
     return InputPath(config, Columns.unpacked(columns))
 
 
 def follow_rows(config: StreamConfig, columns: Tensor, states: Tensor, X: Tensor, series: Tensor) -> Standard:
     """Standardize rows X (N, D) of series (N,) in any order; columns and states of the S series are packed, (S, ...).
 
-    See :meth:`~gp_ensembles.streaming.inputs.InputPath.follow`; the states after the rows are those of all S series.
+    See :meth:`~gp_ensembles.streaming.inputs.InputPath.follow`; the states after the rows cover all S series.
     """
     num_rows, num_inputs = X.shape
     states, scaled, extra, num_moved = states.clone(), torch.empty_like(X), X.new_zeros(num_rows), series.clone()
@@ -57,7 +57,7 @@ def follow_rows(config: StreamConfig, columns: Tensor, states: Tensor, X: Tensor
 
 
 def pack_calibration(state: CalibrationState) -> Tensor:
-    """All numbers of a series side by side, (..., P), which :func:`unpack_calibration` reads back."""
+    """Concatenate the state of a series into one vector (..., P); :func:`unpack_calibration` is the inverse."""
     known = [part for part in (state.recalibration, state.levels) if part is not None]
     lead = known[0][-1].shape[:-1] if known else ()
     parts = [value.reshape(*lead, -1) for part in known for value in part]
@@ -65,7 +65,7 @@ def pack_calibration(state: CalibrationState) -> Tensor:
 
 
 def unpack_calibration(config: StreamConfig, numbers: Tensor) -> CalibrationState:
-    """The state whose numbers (..., P) these are, in the same memory."""
+    """Unpack a state from a vector (..., P), as views."""
     start = calibration_of(config).init()
     sizes = [value.numel() for part in (start.recalibration, start.levels) if part is not None for value in part]
     values: Iterator[Tensor] = iter(numbers.split(sizes, dim=-1) if sizes else ())
@@ -86,10 +86,10 @@ def calibrate_rows(
     y: Tensor,
     series: Tensor,
 ) -> tuple[SeriesDistribution, Tensor, Intervals]:
-    """Learn targets (N,) of series (N,) in any order; states of the S series are packed, and changed in place.
+    """Learn targets (N,) of series (N,) in any order; the packed states of the S series change in place.
 
-    ``points`` are their point masses, and ``log_prob`` (N,) log densities of the targets elsewhere. Returns:
-    distributions, log densities with what calibration adds to them, and intervals, each from what came before its
+    ``points`` are their point masses, and ``log_prob`` (N,) log densities of targets elsewhere. Returns
+    distributions, log densities including calibration, and intervals, each based only on data before its
     target. See :func:`~gp_ensembles.streaming.calibration.NumberCalibration`.
     """
     stage, num, own = calibration_of(config), len(config.coverages), points[series]
@@ -101,7 +101,7 @@ def calibrate_rows(
     levels, covered = pit.new_empty(2, num, len(y)), pit.new_empty(num, len(y))
     for places, single in batches(series, lengths=(1,)):
         rows = single.squeeze(-1)
-        here = slice(None) if len(places) == len(numbers) else places  # a view where all have a row
+        here = slice(None) if len(places) == len(numbers) else places  # a view if all have a row
         base = merge_distributions([mixture], rows)
         assert isinstance(base, Mixture | StudentTMixture)
         state = unpack_calibration(config, numbers[here])
@@ -122,7 +122,7 @@ def calibrate_rows(
 def predict_rows(
     config: StreamConfig, numbers: Tensor, points: Tensor, mixture: AnyMixture
 ) -> tuple[SeriesDistribution, Tensor]:
-    """Distributions of rows that all come next, and levels of their intervals, (2, C, N); a series' numbers each."""
+    """Distributions of rows one step ahead, and levels of their intervals, (2, C, N), from packed states per row."""
     calibration = unpack_calibration(config, numbers)
     others = calibration_of(config).predict(calibration, mixture)
     assert isinstance(others, Mixture | StudentTMixture | Recalibrated)

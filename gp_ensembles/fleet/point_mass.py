@@ -1,6 +1,6 @@
-"""Point masses of the targets of series: where each lies, and its probability by the chain of the last labels.
+"""Point masses of series' targets: the location of each, and its probability from a Markov chain of labels.
 
-See :mod:`gp_ensembles.streaming.point_mass`; here the probability follows the targets of a series and not its inputs.
+See :mod:`gp_ensembles.streaming.point_mass`; here the probability depends on past targets but not on inputs.
 """
 
 import torch
@@ -21,12 +21,12 @@ _SIZE = 12
 
 
 def no_point(zero: Tensor) -> Tensor:
-    """Packed numbers of a series whose targets have no point mass, (12,), like an input."""
+    """Packed state of a series without a point mass, (12,), in the dtype of ``zero``."""
     return torch.cat([zero.new_full((1,), torch.nan), zero.new_zeros(_SIZE - 1)])
 
 
 def point_of(y: Tensor, config: StreamConfig) -> tuple[Tensor, Tensor]:
-    """Packed numbers of a series after targets (N,) of its warm-up, (12,), and those of them not at the point."""
+    """Packed state of a series after warm-up targets (N,), (12,), and the targets that are not at the point."""
     at = find_point(y, config)
     if at is None:
         return no_point(y[:0]), y
@@ -36,9 +36,9 @@ def point_of(y: Tensor, config: StreamConfig) -> tuple[Tensor, Tensor]:
 
 
 def learn_points(points: Tensor, y: Tensor, series: Tensor) -> Tensor:
-    """Learn targets (N,) of series (N,) in any order: log probabilities of the point before each, (N,).
+    """Learn targets (N,) of series (N,) in any order; returns log probabilities of the point before each, (N,).
 
-    States of the S series are packed, (S, 12), and changed in place; minus infinity where a series has no point.
+    The packed states (S, 12) change in place; results are minus infinity where a series has no point.
     """
     log_share = torch.full_like(y, -torch.inf)
     has_point = (~points[series, 0].isnan()).nonzero().flatten()
@@ -54,13 +54,13 @@ def learn_points(points: Tensor, y: Tensor, series: Tensor) -> Tensor:
 
 
 def next_shares(points: Tensor) -> Tensor:
-    """Log probabilities that the next target is at the point, of series (S, 12), shape (S,)."""
+    """Log probabilities (S,) that the next target is at the point, for packed series (S, 12)."""
     share = mix_frequency(_frequency(points), predict_labels(_chain(points))[:, 1].exp())
     return torch.where(points[:, 0].isnan(), -torch.inf, share.log())
 
 
 def with_points(base: SeriesDistribution, points: Tensor, log_share: Tensor) -> SeriesDistribution:
-    """Distributions of rows (N,) of series with these packed numbers (N, 12); the base where none has a point."""
+    """Distributions of rows (N,) with the point masses of packed series (N, 12); the base if none has a point."""
     if bool(points[:, 0].isnan().all()):
         return base
     assert not isinstance(base, WithPointMass)
@@ -68,7 +68,7 @@ def with_points(base: SeriesDistribution, points: Tensor, log_share: Tensor) -> 
 
 
 def with_central_levels(distribution: SeriesDistribution, intervals: Intervals, y: Tensor | None) -> Intervals:
-    """Intervals of rows (N,), at central levels where there is a point: levels cannot adapt to a share at one value."""
+    """Intervals of rows (N,), at central levels if there is a point: levels cannot adapt to an atom."""
     if not isinstance(distribution, WithPointMass):
         return intervals
     at, share = distribution.at[0], distribution.log_share[0].exp()
@@ -92,5 +92,5 @@ def _frequency(points: Tensor) -> FrequencyState:
 
 
 def _packed(chain: LabelState, frequency: FrequencyState) -> Tensor:
-    """The numbers of series side by side, (..., 11)."""
+    """The packed numbers of series, (..., 11)."""
     return torch.cat([chain.counts.flatten(-2), chain.last, chain.is_seen.unsqueeze(-1), *frequency], dim=-1)

@@ -22,11 +22,11 @@ class FleetPredictions(NamedTuple):
     Attributes:
         log_prob: Log densities of the targets, in nats, shape (N,); also NaN where a target is missing.
         rows: Numbers of the R predicted rows, shape (R,).
-        distribution: Predictive distributions of these rows, in units of their targets; ``None`` where there are none.
+        distribution: Predictive distributions of these rows, in units of their targets; ``None`` if there are none.
         coverages: Target coverages of the intervals, C of them.
         levels: Probabilities at the lower and upper ends of their intervals, shape (2, C, R).
         covered: Whether each target lies inside, 0 or 1, shape (C, N); NaN where it is missing.
-        waiting: Series of the call that could not be predicted, as their warm-up is not over; only of ``predict``.
+        waiting: Series of the call that are still in their warm-up; only from ``predict``.
 
     Example:
         >>> import torch
@@ -57,7 +57,7 @@ class FleetPredictions(NamedTuple):
         return self.moments()[1]
 
     def moments(self) -> tuple[Tensor, Tensor]:
-        """Means and variances, (N,) each: of recalibrated distributions integrals, which are made when asked for."""
+        """Means and variances, (N,) each; for recalibrated distributions they are integrals, computed on request."""
         if self.distribution is None:
             return self._of_all(), self._of_all()
         mean, variance = self.distribution.moments()
@@ -67,7 +67,7 @@ class FleetPredictions(NamedTuple):
         """Lower and upper ends of the interval of each row, shape (N,) each.
 
         Raises:
-            ValueError: If it is none of the fleet's coverages.
+            ValueError: If ``coverage`` is not among the fleet's coverages.
         """
         place = coverage_place(coverage, self.coverages)
         if self.distribution is None:
@@ -76,7 +76,7 @@ class FleetPredictions(NamedTuple):
         return lower, upper
 
     def _of_all(self, values: Tensor | None = None) -> Tensor:
-        """Numbers of the predicted rows (R,) at their places, NaN elsewhere, (N,)."""
+        """Expand values of predicted rows (R,) to all rows (N,), with NaN elsewhere."""
         whole = torch.full_like(self.log_prob, torch.nan)
         return whole if values is None else whole.index_copy(0, self.rows, values)
 
@@ -89,14 +89,14 @@ class FleetPredictions(NamedTuple):
 
 
 def empty_predictions(y: Tensor, coverages: tuple[float, ...]) -> FleetPredictions:
-    """Predictions of rows (N,) none of which is predicted."""
+    """Predictions for rows (N,) that are all in the warm-up."""
     num = len(coverages)
     none, rows = torch.full_like(y, torch.nan), torch.zeros(0, dtype=torch.int64, device=y.device)
     return FleetPredictions(none, rows, None, coverages, y.new_zeros(2, num, 0), none.expand(num, -1).clone())
 
 
 def merge_predictions(parts: Sequence[tuple[Tensor, FleetPredictions]], y: Tensor) -> FleetPredictions:
-    """Predictions of a call of N rows from parts: numbers of the rows of each, and their predictions."""
+    """Merge predictions of a call of N rows from parts: row numbers and predictions of each."""
     waiting = tuple(name for _, part in parts for name in part.waiting)
     whole = empty_predictions(y, parts[0][1].coverages)._replace(waiting=waiting)
     for here, part in parts:
@@ -113,7 +113,7 @@ def merge_predictions(parts: Sequence[tuple[Tensor, FleetPredictions]], y: Tenso
 
 
 def merge_distributions(parts: Sequence[SeriesDistribution], order: Tensor) -> SeriesDistribution:
-    """Distributions of the rows of all parts, in an order (N,)."""
+    """Concatenate distributions of all parts, reordered by (N,)."""
     first = parts[0]
     if any(isinstance(part, WithPointMass) for part in parts):
         return _merge_point_masses([_with_point_mass(part) for part in parts], order)
@@ -142,7 +142,7 @@ def _with_point_mass(part: SeriesDistribution) -> WithPointMass:
 
 
 def quantile_each(distribution: SeriesDistribution, levels: Tensor) -> Tensor:
-    """Quantiles of rows (R,) at probabilities of their own (R,); NaN where a distribution is."""
+    """Quantiles of rows (R,), each at its own probability (R,); NaN if a distribution is NaN."""
     known = _base(distribution).mean.isfinite().nonzero().flatten()
     found = torch.full_like(levels, torch.nan)
     if len(known):

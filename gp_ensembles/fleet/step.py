@@ -1,7 +1,7 @@
-"""Rows of many series through experts, innovation models, weight rule and outlier treatment.
+"""One step of many series: experts, innovation models, weight rule and outlier handling.
 
-Equally many rows of each of some series are learned at once. A series in which an expert fails, or has failed not long
-ago, is run as an ensemble by itself until all its experts are back.
+Equally many rows of several series are learned at once. A series in which an expert fails, or has recently
+failed, is processed as a separate ensemble until all its experts are back.
 """
 
 from collections.abc import Callable
@@ -26,12 +26,12 @@ from gp_ensembles.numerics.cholesky import NumericalError
 
 
 class Work(NamedTuple):
-    """Equally many rows of each of some series."""
+    """Equally many rows of each of several series."""
 
     places: Tensor  # distinct places of the series, shape (S,)
-    numbers: Tensor  # numbers of their rows in the call, in the order of time, shape (S, B)
+    numbers: Tensor  # row numbers within the call, in time order, shape (S, B)
     X: Tensor  # inputs, shape (S, B, D)
-    rows: Rows  # targets, NaN where missing, further noise and steps, shape (S, B) each
+    rows: Rows  # targets, NaN where missing, additional noise and steps, shape (S, B) each
 
     def row(self, number: int) -> "Work":
         """One row of each series."""
@@ -39,12 +39,12 @@ class Work(NamedTuple):
         return Work(self.places, self.numbers[:, here], self.X[:, here], self.rows.mapped(lambda part: part[:, here]))
 
     def take(self, series: Tensor) -> "Work":
-        """Some of the series: places among them, or a mask."""
+        """A subset of the series, by index or mask."""
         return Work(self.places[series], self.numbers[series], self.X[series], self.rows.at(series))
 
 
 class RowBuffer:
-    """Predictions of the N rows of a call, put together from parts in any order; NaN for rows without one."""
+    """Predictions of the N rows of a call, assembled from parts in any order; NaN for rows without one."""
 
     whole: EnsemblePredictions | None  # all rows; ``None`` before any prediction
 
@@ -72,12 +72,12 @@ class RowBuffer:
 
 
 class Step:
-    """An ensemble with its hyperparameters read, on the states of many series.
+    """An ensemble with its hyperparameters read, applied to the states of many series.
 
     Args:
         ensemble: The ensemble.
         store: The states.
-        alone: Makes an ensemble by itself of the series at a place, with a copy of its state.
+        alone: Creates a separate ensemble for the series at a place, with a copy of its state.
     """
 
     def __init__(self, ensemble: Ensemble, store: Store, alone: Callable[[int], OnlineEnsemble]) -> None:
@@ -87,11 +87,11 @@ class Step:
         self._batches = [bound.plans.series(bound, store.expert(n)) for n, bound in enumerate(self._experts)]
 
     def most_series(self, num_rows: int) -> int:
-        """How many series are processed at once, with this many rows each."""
+        """Maximum number of series processed at once, with this many rows each."""
         return min(batch.most_series(num_rows) for batch in self._batches)
 
     def observe(self, work: Work, predicted: RowBuffer) -> None:
-        """Predict and learn; the predictions made before each target are put into ``predicted``."""
+        """Predict and learn; predictions made before each target are written to ``predicted``."""
         left_out = self._store.is_left_out(work.places)
         if bool(left_out.any()):
             self._observe_alone(work.take(left_out), predicted)
@@ -100,7 +100,7 @@ class Step:
             return
         try:
             self._learn(work, predicted)
-        except NumericalError:  # of some series: find out of which
+        except NumericalError:  # in some series: bisect to find it
             if len(work.places) == 1:
                 self._observe_alone(work, predicted)
                 return
@@ -108,7 +108,7 @@ class Step:
                 self.observe(work.take(half), predicted)
 
     def predict(self, places: Tensor, X: Tensor, extra: Tensor | None) -> AnyMixture:
-        """Predict one step ahead at each row X (N, D) of a series (N,); the distribution of a failed one is NaN."""
+        """Predict one step ahead at each row X (N, D) of series (N,); NaN for series that have failed."""
         state, memory = self._store.layers(places), self._layers.memory
         inputs = X
         if memory is not None and state.history is not None:
@@ -139,12 +139,12 @@ class Step:
         return mixture
 
     def log_weights(self, places: Tensor) -> Tensor:
-        """Log weights for the next target of each series (N,), shape (N, M); none for experts in quarantine."""
+        """Log weights for the next target of each series (N,), shape (N, M); minus infinity for quarantined experts."""
         log_weights = torch.func.vmap(self._layers.rule.log_weights)(self._store.layers(places).meta)
         return weights_without(log_weights, self._store.quarantine(places), self._layers.num_copies)
 
     def _observe_alone(self, work: Work, predicted: RowBuffer) -> None:
-        """Learn series one by one, with experts that fail in quarantine; those that have none left are set aside."""
+        """Learn series one by one, quarantining experts that fail; series without usable experts are set aside."""
         for number in torch.arange(len(work.places), device=work.places.device).split(1):
             one = work.take(number)
             place, num_rows = int(one.places), one.numbers.shape[1]
@@ -156,7 +156,7 @@ class Step:
             except NumericalError:
                 if num_rows == 1:
                     self._store.set_aside(place)
-                else:  # the rows before the one that fails are learned
+                else:  # learn the rows before the failing one
                     for row in range(num_rows):
                         self._observe_alone(one.row(row), predicted)
                 continue
@@ -167,9 +167,9 @@ class Step:
     def _learn(
         self, work: Work, predicted: RowBuffer, kept: Predictions | None = None, last: Discounted | None = None
     ) -> None:
-        """Learn series of which no expert is in quarantine; the outliers of a series are found one after the other.
+        """Learn series without quarantined experts; the outliers of a series are found one after another.
 
-        After the first: ``kept`` are the experts' predictions so far, (S, M, B), and ``last`` the newest outliers.
+        After the first outlier, ``kept`` are the experts' predictions so far, (S, M, B), and ``last`` the latest one.
         """
         layers, before, size = self._layers, self._store.layers(work.places), work.numbers.shape[1]
         y = within_reach(layers, work.rows.y)
@@ -183,11 +183,11 @@ class Step:
         after, steps, output = self._weighed(before._replace(history=history), own, y, share)
         predictions = self._assembled(steps, output)
         mean, variance = (part.reshape(y.shape) for part in predictions[:2])
-        sound = are_sound(own).flatten(1).all(1)  # series all of whose experts predict numbers
+        sound = are_sound(own).flatten(1).all(1)  # series whose experts' predictions are all finite
         far = find_outliers(layers.outlier_threshold, mean, variance, y, start)
         is_far = torch.zeros_like(sound) if far is None else far.any(-1) & sound
         done = (sound & ~is_far).nonzero().flatten()
-        with uninterrupted():  # all of a series' state or nothing
+        with uninterrupted():  # a series' state is written completely or not at all
             for batch in self._batches:
                 batch.commit(done)
             self._store.put_layers(work.places[done], after, done)
@@ -209,7 +209,7 @@ class Step:
             self._observe_alone(work.take(~sound), predicted)
 
     def _stage(self, places: Tensor, inputs: Tensor, rows: Rows) -> Predictions:
-        """Predict rows (S, B) with all expert objects, (S, M, B), and keep their updates."""
+        """Predict rows (S, B) with all expert objects, (S, M, B), and stage their updates."""
         parts = [
             batch.stage(places, Phi, rows, self._store.variances(number, places))
             for number, (batch, Phi) in enumerate(zip(self._batches, self._features(inputs), strict=True))
@@ -217,11 +217,11 @@ class Step:
         return flatten(parts, lead=1)
 
     def _features(self, X: Tensor) -> list[Tensor]:
-        r"""Features of each expert object at inputs (S, B, D), shape (S, \*batch, B, F); of all rows in one product."""
+        r"""Features of each expert object at inputs (S, B, D), shape (S, \*batch, B, F), all rows in one product."""
         known: dict[int, Tensor] = {}
         values = []
         for Phi in evaluate(self._experts, X.flatten(0, 1)):
-            if id(Phi) not in known:  # experts on one map share its values
+            if id(Phi) not in known:  # experts with the same map share its values
                 known[id(Phi)] = Phi.unflatten(-2, X.shape[:2]).movedim(-3, 0).contiguous()
             values.append(known[id(Phi)])
         return values
@@ -229,7 +229,7 @@ class Step:
     def _weighed(
         self, before: EnsembleState, own: Predictions, y: Tensor, share: Tensor | None
     ) -> tuple[EnsembleState, Predictions, MetaOutput]:
-        """Innovation models and the weight rule of each series: the state after them, predictions, weights."""
+        """Apply innovation models and weight rule to each series: updated state, predictions, weights."""
         missing = y.isnan()
         optional = before.innovations, share, missing if bool(missing.any()) else None
         present = [number for number, part in enumerate(optional) if part is not None]
@@ -246,14 +246,14 @@ class Step:
         return before._replace(meta=meta, innovations=innovations[0] if innovations else None), steps, output
 
     def _assembled(self, steps: Predictions, output: MetaOutput) -> EnsemblePredictions:
-        """Predictions of all rows, those of a series one after the other."""
+        """Predictions of all rows, grouped by series."""
         log_weights = output.log_weights.movedim(0, 1).flatten(1)
         predictions = assemble(_flat(steps), log_weights, output.log_prob.flatten())
         return predictions._replace(responses=self._responses)
 
 
 def _flat(steps: Predictions) -> Predictions:
-    """Predictions (S, M, B, ...) as (M, S B, ...), those of a series one after the other."""
+    """Reshape predictions (S, M, B, ...) to (M, S B, ...), grouped by series."""
     return type(steps)(*(field.movedim(0, 1).flatten(1, 2) for field in steps))
 
 

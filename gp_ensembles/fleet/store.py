@@ -1,4 +1,4 @@
-"""The states of many series as one tensor for each part of a state, and the places of series in them, by name."""
+"""States of many series, one tensor per part of a state, and the places of series in them, by name."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ from gp_ensembles.files.operations import OpenFile, make_folder, remove_if_possi
 from gp_ensembles.filters.states import FilterState, GaussianState, gaussian_state, square_root_state
 from gp_ensembles.numerics.devices import check_memory
 
-FAILED = "failed"  # rows learned until a series failed, -1 for those that did not
+FAILED = "failed"  # rows learned before a series failed, -1 if it did not
 _LEAST_ROOM = 16
 
 
@@ -39,19 +39,19 @@ class Store:
 
     @property
     def begin(self) -> dict[str, Any]:
-        """The state of a series before its first row, of experts of what kinds, and its further numbers."""
+        """The initial state of a series, the kinds of its experts, and its initial notes."""
         of_states = {name: value for name, value in self._start.items() if name != FAILED and name[:5] != "note_"}
         notes = {name[5:]: value for name, value in self._start.items() if name[:5] == "note_"}
         return {"start": state_from(self.kinds, of_states, of_states.__getitem__), "notes": notes}
 
     def remove_files(self) -> None:
-        """Remove the files of states that live in a folder; the store is of no use afterwards."""
+        """Remove the files of states that live in a folder; the store cannot be used afterwards."""
         if self._folder is not None:
             for name in self._start:
                 remove_if_possible(self._path(name))
 
     def prepare_with_variances(self, number: int, places: Tensor, own: Variances) -> None:
-        """Restart series under one expert object, with their own variances (S, ...)."""
+        """Restart series for one expert object, with their own variances (S, ...)."""
         state, kind = self.expert(number), self.kinds[number]
         num_features = state[0].shape[-2] if kind is GaussianState else state[0].shape[-1]
         first = (gaussian_state if kind is GaussianState else square_root_state)(own.prior, num_features)
@@ -60,7 +60,7 @@ class Store:
         self.put_variances(number, places, own)
 
     def put_variances(self, number: int, places: Tensor, own: Variances) -> None:
-        """Write variances (S, ...) of series under one expert object; states stay."""
+        """Write variances (S, ...) of series for one expert object; states are unchanged."""
         for name, value in own._asdict().items():
             note = self.note(f"{name}_{number}")
             note[places] = value.to(note)
@@ -72,7 +72,7 @@ class Store:
 
     @property
     def bytes_each(self) -> int:
-        """What the state of one series takes."""
+        """Size of the state of one series."""
         return sum(value.numel() * value.element_size() for value in self._start.values())
 
     @property
@@ -87,25 +87,25 @@ class Store:
 
     @property
     def failed(self) -> Tensor:
-        """Rows that each series had learned when it failed, -1 for those that did not, (T,), by reference."""
+        """Rows that each series had learned when it failed, -1 if it did not, (T,), by reference."""
         return self._tensors[FAILED]
 
     def variances(self, number: int, places: Tensor) -> Variances | None:
-        """Variances of some series under one expert object; ``None`` where all share the expert's."""
+        """Variances of some series for one expert object; ``None`` if all share the expert's."""
         if f"note_noise_{number}" not in self._tensors:
             return None
         return Variances(*(self.note(f"{kind}_{number}")[places] for kind in Variances._fields))
 
     def note(self, name: str) -> Tensor:
-        """One of the further numbers of each series, (T, ...), by reference."""
+        """One note of every series, (T, ...), by reference."""
         return self._tensors[f"note_{name}"]
 
     def quarantine(self, places: Tensor) -> Quarantine:
-        """Copies of the failures of the experts of some series, (S, ...) each."""
+        """Copies of the quarantine states of some series, (S, ...) each."""
         return Quarantine(*(self._tensors[f"quarantine_{field}"][places] for field in Quarantine._fields))
 
     def is_left_out(self, places: Tensor) -> Tensor:
-        """Which series no batch may run, (S,): those with an expert in quarantine, and those that are set aside."""
+        """Mask (S,) of series to exclude from batches: with a quarantined expert, or set aside."""
         return (self._tensors["quarantine_until"][places] > 0).any(-1) | (self.failed[places] >= 0)
 
     def has_failed(self, place: int) -> bool:
@@ -113,7 +113,7 @@ class Store:
         return bool(self.failed[place] >= 0)
 
     def set_aside(self, place: int) -> None:
-        """Set a series aside, whose experts have all failed."""
+        """Set aside a series whose experts have all failed."""
         self.failed[place] = self._tensors["meta_num_seen"][place]
 
     def layers(self, places: Tensor) -> EnsembleState:
@@ -122,12 +122,12 @@ class Store:
         return state_from((), names, lambda name: self._tensors[name][places])
 
     def put_layers(self, places: Tensor, state: EnsembleState, some: Tensor) -> None:
-        """Write the states that :meth:`layers` reads, of some series, integers, of a state (S, ...)."""
+        """Write the states that :meth:`layers` reads, for the series with indices ``some`` of a state (S, ...)."""
         for name, value in named_layers(state):
             self._tensors[name].index_copy_(0, places, value if len(some) == len(value) else value[some])
 
     def write(self, place: int, state: EnsembleState) -> None:
-        """Give a series another state; its further numbers stay."""
+        """Replace the state of a series; its notes are unchanged."""
         for name, value in named_tensors(state):
             self._tensors[name][place] = value
 
@@ -136,30 +136,30 @@ class Store:
         return state_from(self.kinds, self._start, lambda name: self._tensors[name][place].clone())
 
     def put(self, places: Tensor, state: EnsembleState | None = None) -> None:
-        """Give series a state, that before any data by default; makes room for them."""
+        """Set the state of series, by default that before any data; grows the store if needed."""
         self._grow(int(places.max()) + 1 if len(places) else 0)
         values = self._start if state is None else {**self._start, **self.checked(state)}
         for name, value in values.items():
             self._tensors[name][places] = value.detach().to(self._tensors[name])
 
     def put_tensors(self, places: Tensor, states: Mapping[str, Tensor]) -> None:
-        """Give series their states as :attr:`tensors` has them, (S, ...) each; makes room for them."""
+        """Set the states of series in the form of :attr:`tensors`, (S, ...) each; grows the store if needed."""
         self._grow(int(places.max()) + 1 if len(places) else 0)
         for name, value in states.items():
             self._tensors[name][places] = value.to(self._tensors[name].device)
 
     def check_tensors(self, states: Mapping[str, Tensor]) -> None:
-        """Raise unless states (S, ...) are of this kind of ensemble."""
+        """Raise unless states (S, ...) match this kind of ensemble."""
         wanted = {name: (value.shape, value.dtype) for name, value in self._start.items()}
         got = {name: (value.shape[1:], value.dtype) for name, value in states.items()}
         for name in [*wanted, *got]:
             if wanted.get(name) != got.get(name):
                 raise ValueError(
-                    f"the states are of another ensemble: {name} is {got.get(name)}, in this fleet {wanted.get(name)}"
+                    f"the states are from another ensemble: {name} is {got.get(name)}, in this fleet {wanted.get(name)}"
                 )
 
     def checked(self, state: EnsembleState) -> dict[str, Tensor]:
-        """A state by name, if it is one of this kind of ensemble."""
+        """A state by name; raises unless it matches this kind of ensemble."""
         values = dict(named_tensors(_with_quarantine(state)))
         wanted = {name: value.shape for name, value in self._start.items() if name != FAILED and name[:5] != "note_"}
         got = {name: value.shape for name, value in values.items()}
@@ -172,23 +172,23 @@ class Store:
         return values
 
     def reserve(self, least: int) -> None:
-        """Make room for this many series."""
+        """Reserve space for this many series."""
         self.check_growth(least)
         self._grow(least)
 
     def check_growth(self, least: int) -> None:
-        """Raise unless there is space for so many series: on the disk, or in memory for old and new arrays together."""
+        """Raise unless this many series fit: on disk, or in memory with old and new arrays at once."""
         room = self._next_room(least)
         if self._folder is not None:
             free, more = shutil.disk_usage(self._folder).free, (room - self.room) * self.bytes_each
             if more > free:
                 raise ValueError(
-                    f"{room} series would take {more / 1e9:.3g} GB more on the disk of {self._folder}, and "
-                    f"{free / 1e9:.3g} GB are free; add fewer, or take another folder"
+                    f"{room} series would take {more / 1e9:.3g} GB more on the disk of {self._folder}, but "
+                    f"{free / 1e9:.3g} GB are free; add fewer, or use another folder"
                 )
         elif room > self.room:
             device = self.failed.device
-            old = self.room if device.type == "cpu" else 0  # free memory of a GPU is counted without it
+            old = self.room if device.type == "cpu" else 0  # on a GPU, free memory excludes it already
             what = f"{room} series, with the {self.room} places that are copied,"
             check_memory((room + old) * self.bytes_each, device, what, "add fewer, or give a folder")
 
@@ -212,7 +212,7 @@ class Store:
     def _room(self, name: str, like: Tensor, room: int) -> Tensor:
         if self._folder is None or room == 0:
             return like.new_empty(room, *like.shape)
-        # A file that is there already keeps what it holds, and gets longer.
+        # An existing file is extended and keeps its contents.
         path, numbers = self._path(name), room * like.numel()
         size = numbers * like.element_size()
         with OpenFile(path, os.O_RDWR | os.O_CREAT) as file:
@@ -222,7 +222,7 @@ class Store:
         return torch.from_file(str(path), shared=True, size=numbers, dtype=like.dtype).reshape(room, *like.shape)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles live in memory: files are one store's."""
+        """Copies and pickles live in memory: files belong to one store."""
         return {**self.__dict__, "_folder": None}
 
     def _path(self, name: str) -> Path:
@@ -231,7 +231,7 @@ class Store:
 
 
 def _with_quarantine(state: EnsembleState) -> EnsembleState:
-    """A state with the failures of its experts, none where it says nothing of them."""
+    """A state with a quarantine, empty if it had none."""
     if state.quarantine is not None:
         return state
     like = state.meta.log_weights if state.innovations is None else state.innovations.last_error
@@ -244,7 +244,7 @@ def _shape(shape: Sequence[int] | None) -> str:
 
 
 def next_folder(folder: Path | None) -> Path | None:
-    """A new subfolder of a folder that holds the states of several fleets, one after the other."""
+    """A new subfolder of a folder for the states of successive fleets."""
     if folder is None:
         return None
     numbers = (int(path.name) for path in folder.iterdir() if path.name.isdecimal())
@@ -252,13 +252,12 @@ def next_folder(folder: Path | None) -> Path | None:
 
 
 def new_folder(folder: str | Path | None, device: torch.device) -> Path | None:
-    """Make the folder of states, if one is given."""
+    """Create the folder of states, if one is given."""
     if folder is None:
         return None
     if device.type != "cpu":
         raise ValueError(
-            f"states in memory-mapped files are on the host, not on {device}; leave the folder out, or use the "
-            f"device cpu"
+            f"states in memory-mapped files are on the host, not on {device}; omit the folder, or use the device cpu"
         )
     path = Path(folder)
     make_folder(path)
@@ -277,12 +276,12 @@ class Slots:
 
     @property
     def names(self) -> tuple[Hashable, ...]:
-        """Names of all series in the order of their places, which files keep: rounding may depend on it."""
+        """Names of all series in the order of their places; files preserve it, as rounding may depend on it."""
         return tuple(sorted(self._places, key=self._places.__getitem__))
 
     @property
     def size(self) -> int:
-        """Places in use and free ones between them."""
+        """Number of places in use, and free ones between them."""
         return self._num_used
 
     def __len__(self) -> int:
@@ -292,7 +291,7 @@ class Slots:
         return name in self._places
 
     def places(self, names: Sequence[Hashable]) -> Tensor:
-        """Places of series, integers, in the order of the names, which may come several times."""
+        """Places of series (integers), in the order of the names, which may repeat."""
         try:
             return torch.tensor([self._places[name] for name in names], dtype=torch.int64, device="cpu")
         except KeyError:
@@ -307,13 +306,13 @@ class Slots:
         """Raise unless series are new and distinct."""
         known = [name for name in names if name in self._places]
         if known:
-            raise ValueError(f"series {_few(known)} are in the fleet already; retire them first, or leave them out")
+            raise ValueError(f"series {_few(known)} are in the fleet already; retire them first, or omit them")
         if len(set(names)) < len(names):
             twice = [name for name, count in Counter(names).items() if count > 1]
-            raise ValueError(f"series {_few(twice)} are named twice; every series is added once")
+            raise ValueError(f"series {_few(twice)} are named twice; add every series once")
 
     def add(self, names: Sequence[Hashable]) -> Tensor:
-        """Give places to new series; see :meth:`check_new` for what is raised."""
+        """Assign places to new series; raises as :meth:`check_new`."""
         self.check_new(names)
         taken = [self._free.pop() for _ in range(min(len(names), len(self._free)))]
         more = len(names) - len(taken)
@@ -323,13 +322,13 @@ class Slots:
         return torch.tensor(taken, dtype=torch.int64, device="cpu")
 
     def retire(self, names: Iterable[Hashable]) -> None:
-        """Remove series; all stay if one is unknown."""
+        """Remove series; none is removed if one is unknown."""
         names = list(dict.fromkeys(names))
         self.places(names)
         self._free += [self._places.pop(name) for name in names][::-1]
 
 
 def _few(names: Sequence[Hashable]) -> str:
-    """The first names of a list, and how many more there are."""
+    """The first names of a list, and the number of the others."""
     shown = ", ".join(repr(name) for name in names[:3])
     return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"

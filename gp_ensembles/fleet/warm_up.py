@@ -1,4 +1,4 @@
-"""Warm-ups of series: their rows, units, and the ensemble that all series share."""
+"""Warm-ups of series: their rows, their units, and the ensemble that all series share."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -26,19 +26,19 @@ from gp_ensembles.streaming.warm_up_rows import clean_warm_up, extended_warm_up
 
 T = TypeVar("T")
 
-_MOST_CHECKED, _ROWS_CHECKED = 10, 300  # for structure that the fit misses
-_MOST_SERIES, _MOST_ROWS = 50, 500  # to which hyperparameters are fitted
+_MOST_CHECKED, _ROWS_CHECKED = 10, 300  # series and rows checked for structure missed by the fit
+_MOST_SERIES, _MOST_ROWS = 50, 500  # used to fit hyperparameters
 _AT_ONCE = 256  # series whose rows are standardized together
 
 
 class WarmUpRows(NamedTuple):
-    """Rows of the warm-up of one series, in the order of time."""
+    """Warm-up rows of one series, in time order."""
 
     X: Tensor  # inputs, shape (N, D)
     y: Tensor  # targets, shape (N,); NaN where missing
 
     def to(self, like: torch.device | torch.dtype) -> "WarmUpRows":
-        """The same on a device, or in a precision."""
+        """The same rows on another device or in another precision."""
         return WarmUpRows(self.X.to(like), self.y.to(like))
 
 
@@ -46,16 +46,16 @@ class WarmUps(NamedTuple):
     """Warm-ups of S series."""
 
     names: list[Hashable]  # their names
-    rows: list[WarmUpRows]  # their rows in units, without targets at a point mass
+    rows: list[WarmUpRows]  # their rows in original units, without targets at a point mass
     points: Tensor  # their point masses, packed, shape (S, 12)
-    columns: Tensor  # the use of their columns, packed, shape (S, ...)
-    standard: list[WarmUpRows]  # their rows in units of their own, without gaps in the inputs
+    columns: Tensor  # their columns, packed, shape (S, ...)
+    standard: list[WarmUpRows]  # their rows, standardized per series, with imputed inputs
 
 
 def joined(
     waiting: Mapping[Hashable, WarmUpRows], names: Sequence[Hashable], X: Tensor, y: Tensor
 ) -> dict[Hashable, WarmUpRows]:
-    """The rows of each series, with N further ones appended."""
+    """The rows of each series, with N new ones appended."""
     found = dict(waiting)
     codes, distinct = numbered(names, y)
     counts = codes.bincount(minlength=len(distinct)).tolist()
@@ -78,7 +78,7 @@ def rows_of_warm_ups(
 
 
 def length_of_warm_up(y: Tensor, warmup: int) -> int | None:
-    """How many of the first rows of a series are its warm-up; ``None`` while there are too few rows or targets."""
+    """Number of warm-up rows of a series; ``None`` while there are too few rows or targets."""
     num_seen = (~y.isnan()).cumsum(0)
     least = max(warmup, int((num_seen < MIN_WARM_UP).sum()) + 1)
     return extended_warm_up(y, least) if least <= len(y) else None
@@ -87,7 +87,7 @@ def length_of_warm_up(y: Tensor, warmup: int) -> int | None:
 def without_outliers(
     config: StreamConfig, warm: Mapping[Hashable, WarmUpRows]
 ) -> tuple[dict[Hashable, WarmUpRows], Counter[Hashable], int]:
-    """Warm-ups without outliers; how many rows of each had a number that cannot be learned; and targets left out."""
+    """Warm-ups without outliers, the number of rows of each with unusable numbers, and of targets left out."""
     found, bad, num_left_out = dict[Hashable, WarmUpRows](), Counter[Hashable](), 0
     for name, rows in warm.items():
         clean, _, num = clean_warm_up(*rows, config)
@@ -96,7 +96,7 @@ def without_outliers(
 
 
 def warm_ups(config: StreamConfig, warm: Mapping[Hashable, WarmUpRows]) -> WarmUps:
-    """Warm-ups of some series with their columns, in units of their own."""
+    """Warm-ups of some series, standardized per series, with their columns."""
     points, targets = zip(*(point_of(rows.y, config) for rows in warm.values()), strict=True)
     others = [WarmUpRows(rows.X, y) for rows, y in zip(warm.values(), targets, strict=True)]
     columns = torch.stack([Columns.of_series(*rows).packed() for rows in others])
@@ -118,7 +118,7 @@ def _standardized(config: StreamConfig, ups: WarmUps) -> WarmUps:
 def start_series(
     series: EnsembleFleet, config: StreamConfig, ups: WarmUps, own_variances: bool, own_length_scales: bool
 ) -> dict[Hashable, tuple[WarmUpRows, Tensor]]:
-    """Add series that have had their warm-ups, and let them learn these; rows and one-step means of those that vary."""
+    """Add series and learn their warm-ups; returns rows and one-step means of those whose targets vary."""
     settings = config.ensemble.fit_settings
     if own_length_scales:
         ups = _standardized(config, ups._replace(columns=_own_length_scales(series.ensemble, settings, ups)))
@@ -135,21 +135,21 @@ def start_series(
 
 
 def missed_shares(warm: Mapping[Hashable, tuple[WarmUpRows, Tensor]]) -> dict[Hashable, float]:
-    """What a fit misses of the last rows of ten series at most, from their warm-ups and one-step means."""
+    """Share of structure missed by a fit in the last rows of at most ten series, from rows and one-step means."""
     last = slice(-_ROWS_CHECKED, None)
     some = ((name, *warm[name]) for name in evenly(list(warm), _MOST_CHECKED))
     return {name: missed_share(rows.X[last], rows.y[last], mean[last]) for name, rows, mean in some}
 
 
 def _states_after(series: EnsembleFleet, config: StreamConfig, ups: WarmUps) -> Tensor:
-    """States of the inputs of S series after their warm-ups, which they have learned, packed, (S, ...)."""
+    """Packed input states (S, ...) of series that have learned their warm-ups."""
     states = ups.columns.new_zeros(len(ups.rows), InputState.packed_size(ups.rows[0].X.shape[1]))
     for group, X in _alike(ups.rows):
 
         def predict(rows: Tensor, group: list[int] = group) -> Tensor:
             own = [ups.names[number] for number in group for _ in range(rows.shape[1])]
             mean = series.predict(own, rows.flatten(0, 1)).mean.reshape(rows.shape[:-1])
-            return mean.nan_to_num(0.0)  # of a series that is set aside
+            return mean.nan_to_num(0.0)  # NaN for a series that is set aside
 
         path = path_of(config, ups.columns[group])
         states[group] = path.with_effects(path.warm_up(X), predict).packed()
@@ -157,7 +157,7 @@ def _states_after(series: EnsembleFleet, config: StreamConfig, ups: WarmUps) -> 
 
 
 def _alike(warm: Sequence[WarmUpRows]) -> Iterator[tuple[list[int], Tensor]]:
-    """Numbers of a few series at a time with warm-ups of one length, and their rows (S, N, D)."""
+    """Groups of series with warm-ups of equal length: their numbers and inputs (S, N, D)."""
     lengths: dict[int, list[int]] = {}
     for number, rows in enumerate(warm):
         lengths.setdefault(len(rows.y), []).append(number)
@@ -168,32 +168,32 @@ def _alike(warm: Sequence[WarmUpRows]) -> Iterator[tuple[list[int], Tensor]]:
 
 
 def template_of(series: Sequence[WarmUpRows]) -> WarmUpRows:
-    """The first rows of the series that has the most targets: the ensemble is made for it, with its lags and season.
+    """The first rows of the series with the most targets; the ensemble is built for it, with its lags and season.
 
-    It is one whose inputs vary, if there is any.
+    Series whose inputs vary are preferred.
     """
     moving = [rows for rows in series if moves(rows)]
     if not moving:
         raise ValueError(
-            f"the targets of all {len(series)} series whose warm-up is over are constant; nothing can be fitted"
+            f"the targets of all {len(series)} series with a complete warm-up are constant; nothing can be fitted"
         )
     longest = max(moving, key=lambda rows: (bool((rows.X[0] != rows.X).any()), int((~rows.y.isnan()).sum())))
     return WarmUpRows(longest.X[:_MOST_ROWS], longest.y[:_MOST_ROWS])
 
 
 def some_of(series: Sequence[WarmUpRows]) -> list[WarmUpRows]:
-    """Some of the series that vary, evenly chosen."""
+    """Some of the series that vary, evenly spaced."""
     return evenly([rows for rows in series if moves(rows)], _MOST_SERIES)
 
 
 def evenly(things: Sequence[T], most: int) -> list[T]:
-    """So many of them at most, evenly chosen."""
+    """At most this many, evenly spaced."""
     num = min(len(things), most)
     return [things[number * len(things) // num] for number in range(num)]
 
 
 def stacked(series: Sequence[WarmUpRows]) -> tuple[Tensor, Tensor]:
-    """Inputs (S, N, D) and targets (S, N) of the first rows of series; NaN where one is shorter."""
+    """Inputs (S, N, D) and targets (S, N) of the first rows of series; targets are NaN beyond the end of one."""
     longest, like = min(_MOST_ROWS, max(len(rows.y) for rows in series)), series[0].X
     X, y = like.new_zeros(len(series), longest, like.shape[1]), like.new_full((len(series), longest), torch.nan)
     for number, rows in enumerate(series):
@@ -202,7 +202,7 @@ def stacked(series: Sequence[WarmUpRows]) -> tuple[Tensor, Tensor]:
 
 
 def fitted_ensemble(config: StreamConfig, standard: Sequence[WarmUpRows], progress: bool) -> tuple[Ensemble, Tensor]:
-    """The ensemble of all series, fitted to some of them, or as that of a stream if only one varies; rows (N, D)."""
+    """The shared ensemble, fitted to some series (like a stream's if only one varies), and its template rows (N, D)."""
     template, some, spec = template_of(standard), some_of(standard), config.ensemble
     rows, settings = template.to(config.torch_dtype), replace(spec.fit_settings, num_samples=1)
     is_several = settings.method is not None and len(some) > 1
@@ -224,7 +224,7 @@ def fitted_ensemble(config: StreamConfig, standard: Sequence[WarmUpRows], progre
 def _own_variances(
     ensemble: Ensemble, settings: FitSettings, standard: Sequence[WarmUpRows]
 ) -> Sequence[Variances | None]:
-    """Variances of new series, from their standardized warm-ups; none where nothing is fitted."""
+    """Variances of new series, from their standardized warm-ups; empty if nothing is fitted."""
     if settings.method is None:
         return ()
     X, y, may_move = _for_fit(ensemble, standard)
@@ -232,7 +232,7 @@ def _own_variances(
 
 
 def _own_length_scales(ensemble: Ensemble, settings: FitSettings, ups: WarmUps) -> Tensor:
-    """Columns of S series, packed, with inputs on the length scales of each, see :func:`fit_factors`."""
+    """Packed columns of S series, with inputs scaled by each one's length scales, see :func:`fit_factors`."""
     if settings.method is None:
         return ups.columns
     X, y, may_move = _for_fit(ensemble, ups.standard)
@@ -243,13 +243,13 @@ def _own_length_scales(ensemble: Ensemble, settings: FitSettings, ups: WarmUps) 
 
 
 def _for_fit(ensemble: Ensemble, standard: Sequence[WarmUpRows]) -> tuple[Tensor, Tensor, Tensor]:
-    """Warm-ups side by side, X (S, N, D) and y (S, N), in the ensemble's dtype, and which series vary, (S,)."""
+    """Stacked warm-ups, X (S, N, D) and y (S, N), in the ensemble's dtype, and a mask (S,) of series that vary."""
     like = ensemble.experts[0].features.prior_variance
     X, y = (part.to(like.dtype) for part in stacked(standard))
     return X, y, torch.tensor([moves(rows) for rows in standard], dtype=torch.bool, device=y.device)
 
 
 def moves(rows: WarmUpRows) -> bool:
-    """Whether the targets of a series, of which there is one at least, differ."""
+    """Whether the targets of a series, at least one, differ."""
     seen = rows.y[~rows.y.isnan()]
     return bool((seen != seen[0]).any())

@@ -252,7 +252,7 @@ def class_probabilities(likelihood: Likelihood, latent: Tensor) -> Tensor:
 
 def _check_has_classes(likelihood: Likelihood) -> None:
     if num_classes(likelihood) is None:
-        raise TypeError(f"{type(likelihood).__name__} has no classes; ask for the mean and variance of its targets")
+        raise TypeError(f"{type(likelihood).__name__} has no classes; use the mean and variance of its targets")
 
 
 def _probabilities(response: Distribution) -> Tensor:

@@ -1,4 +1,4 @@
-"""Weight rules: mixture weights from the experts' log densities alone.
+"""Weight rules: mixture weights computed only from the experts' log densities.
 
 - :mod:`~gp_ensembles.meta_learners.averaging`, one expert is right: :class:`BayesianModelAveraging`, and
   :class:`DynamicModelAveraging`, which forgets.
@@ -8,12 +8,12 @@
 - :mod:`~gp_ensembles.meta_learners.gradient`, a mixture is right: first-order :class:`ExponentiatedGradient` and
   :class:`SoftBayes`, second-order :class:`OnlineNewton` and :class:`DiscountedOnlineNewton`, which solve the quadratic
   programs of :mod:`~gp_ensembles.numerics.simplex_path`.
-- :mod:`~gp_ensembles.meta_learners.combined`: a mixture of rules weighed by another rule, :class:`CombinedRules`, and a
+- :mod:`~gp_ensembles.meta_learners.combined`: a mixture of rules weighted by another, :class:`CombinedRules`, and a
   rule averaged with a few reference experts, :class:`ReferenceAveraging`.
 - :mod:`~gp_ensembles.meta_learners.base`: :class:`MetaLearner`, the base class of rules, and their shared helpers;
-  :mod:`~gp_ensembles.meta_learners.steps`: the formulas of one target, on tensors and on arrays.
+  :mod:`~gp_ensembles.meta_learners.steps`: the updates for one target, on tensors and on arrays.
 
-Regret bounds of each rule are in :mod:`gp_ensembles.metrics.regret_bounds`.
+Regret bounds are in :mod:`gp_ensembles.metrics.regret_bounds`.
 """
 
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging, DynamicModelAveraging

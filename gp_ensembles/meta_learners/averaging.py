@@ -21,7 +21,7 @@ from gp_ensembles.meta_learners.base import (
 )
 from gp_ensembles.numerics.reductions import readable_all
 
-_WINDOW = 64  # targets weighed at once while experts may die: what a death makes worthless is bounded
+_WINDOW = 64  # targets per pass while experts may be pruned: bounds the work repeated after each pruning
 
 
 class BayesianModelAveraging(MetaLearner):
@@ -30,12 +30,12 @@ class BayesianModelAveraging(MetaLearner):
     .. math:: \log w_{t,m} = \log w_{0,m} + \sum_{s < t} \log p_m(y_s \mid y_{1:s-1}) + \text{const}
 
     (Lu et al. 2022, equations 20 and 25; Waxman and Djurić 2024, equation 23.) A block is one cumulative sum. Weights
-    never underflow: an expert at log weight -10 000 comes back if the data turn in its favor.
+    never underflow: an expert at log weight -10 000 recovers if the data turn in its favor.
 
     Args:
-        prior_weights: Prior weights, shape (M,), normalized here; ``None`` for equal ones and any M.
+        prior_weights: Prior weights, shape (M,), normalized here; ``None`` for equal weights and any M.
         prune_below: An expert whose normalized weight is below this **before** a target is removed permanently
-            after it, as in the papers with 1e-16; a mixture that has collapsed stays so. Off (``None``) by default.
+            after it, as in the papers with 1e-16; a collapsed mixture stays collapsed. Off (``None``) by default.
 
     Raises:
         ValueError: If a prior weight is negative or not finite, or ``prune_below`` is not in (0, 1).
@@ -67,7 +67,7 @@ class BayesianModelAveraging(MetaLearner):
 
         Raises:
             ValueError: If the prior weights belong to another number of experts, or ``prune_below`` would
-                kill experts of average weight.
+                remove experts of average weight.
         """
         if self.prune_below is not None and self.prune_below * num_experts >= 1:
             raise ValueError(
@@ -82,7 +82,7 @@ class BayesianModelAveraging(MetaLearner):
     def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
         """Weigh a block of targets in order; see :meth:`MetaLearner.update_block`.
 
-        Where every living expert gives a target density zero, the weights stay and the mixture's log density
+        If every remaining expert gives a target density zero, the weights are unchanged and the mixture's log density
         is minus infinity.
         """
         check_block(state, log_prob)
@@ -100,11 +100,11 @@ class BayesianModelAveraging(MetaLearner):
         )
 
     def grow(self, state: MetaState, num_new: int, share: float) -> MetaState:
-        """New experts with weight ``share`` together; prior weights, if any, must be those of all M + n experts.
+        """Add experts with total weight ``share``; prior weights, if any, must cover all M + n experts.
 
         Raises:
             ValueError: If the prior weights belong to another number of experts, a number is out of range, or
-                ``prune_below`` would kill the new experts at once.
+                ``prune_below`` would remove the new experts at once.
         """
         grown = grown_weights(state, num_new, share)
         if self.log_prior is not None:
@@ -112,7 +112,7 @@ class BayesianModelAveraging(MetaLearner):
         if self.prune_below is not None and share / num_new <= self.prune_below:
             raise ValueError(
                 f"a share of {share} gives each of {num_new} new experts no more weight than "
-                f"prune_below={self.prune_below}; give them more"
+                f"prune_below={self.prune_below}; use a larger share"
             )
         return grown
 
@@ -121,7 +121,7 @@ class BayesianModelAveraging(MetaLearner):
         return -torch.inf if self.prune_below is None else math.log(self.prune_below)
 
     def _pruned(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput] | None:
-        """Cumulative sums from one death to the next; ``None`` if the block needs the loop."""
+        """Cumulative sums between prunings; ``None`` if the block needs the loop."""
         weights, densities = [], []
         start = 0
         while start < log_prob.shape[1]:
@@ -141,7 +141,7 @@ class BayesianModelAveraging(MetaLearner):
                 if not readable_all(density.isfinite()):
                     return None
                 after = _after(state, last, length)
-            # An expert that dies at a target still had weight in its prediction.
+            # An expert pruned at a target still has weight in its prediction.
             weights.append(output.log_weights[:, :length])
             densities.append(output.log_prob[:length])
             state = after
@@ -150,7 +150,7 @@ class BayesianModelAveraging(MetaLearner):
 
 
 class DynamicModelAveraging(MetaLearner):
-    r"""Bayesian model averaging in which old targets count less and less.
+    r"""Bayesian model averaging with exponential forgetting of old targets.
 
     .. math:: w_{t \mid t-1} \propto w_{t-1 \mid t-1}^{\gamma}, \qquad
               w_{t \mid t} \propto w_{t \mid t-1} \circ p(y_t)
@@ -160,7 +160,7 @@ class DynamicModelAveraging(MetaLearner):
     missing one: time passes. It never revives an expert of weight zero.
 
     Args:
-        forgetting: Exponent γ in (0, 1]; 1 is Bayesian model averaging, 0.99 remembers about 100 targets.
+        forgetting: Exponent γ in (0, 1]; 1 is Bayesian model averaging, 0.99 has a memory of about 100 targets.
 
     Raises:
         ValueError: If the exponent is not in (0, 1].
@@ -194,11 +194,11 @@ class DynamicModelAveraging(MetaLearner):
         num_steps = log_prob.shape[1]
         if num_steps == 0:
             return pack(state, state.log_weights, [], [])
-        # The best density of each target is taken out first, so that sums of large numbers do not round.
+        # The best log density of each target is subtracted first to avoid round-off in large sums.
         best = log_prob.detach().amax(0)
         columns = torch.cat([state.log_weights.unsqueeze(1), log_prob - best], dim=1)
         times = torch.arange(num_steps + 1, device=log_prob.device)
-        # Entry (s, t): what is left, before the step after t, of what was learned in s.
+        # Entry (s, t): the share of step s that remains before the step after t.
         age = (times - times.unsqueeze(1)).to(log_prob.dtype)
         decay = torch.pow(log_prob.new_full((), self.forgetting), age.clamp(min=0.0)).triu()
         after = columns @ decay
@@ -210,7 +210,7 @@ class DynamicModelAveraging(MetaLearner):
         return state._replace(log_weights=last, num_seen=state.num_seen + num_steps), MetaOutput(weights, density)
 
     def grow(self, state: MetaState, num_new: int, share: float) -> MetaState:
-        """New experts with weight ``share`` together, before the next flattening; for any number of experts."""
+        """Add experts with total weight ``share``, before the next flattening; for any number of experts."""
         return grown_weights(state, num_new, share)
 
 
@@ -218,17 +218,17 @@ def _average(state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]
     """Bayes' rule for a block by one cumulative sum; ``None`` if a target is impossible or undefined."""
     num_steps = log_prob.shape[1]
     before = state.log_weights.unsqueeze(1)
-    if num_steps == 1:  # users run at one target a call: as few operations as can be
+    if num_steps == 1:  # online use has one target per call: minimize operations
         joint = before + log_prob
         density = joint.logsumexp(0)
         if not readable_all(density.isfinite()):
             return None
         return _after(state, normalized(joint, density).squeeze(1), 1), MetaOutput(before, density)
-    # The best density of each target is taken out first, so that sums of large numbers do not round.
+    # The best log density of each target is subtracted first to avoid round-off in large sums.
     best = log_prob.detach().amax(0)
     joint = torch.cat([before, before + (log_prob - best).cumsum(1)], dim=1)
     normalizer = joint.logsumexp(0)
-    # Dead or undefined sums stay so: checking the last one is enough.
+    # Infinite or undefined sums remain so: checking the last one is enough.
     if not readable_all(normalizer[-1].isfinite()):
         return None
     log_weights = normalized(joint, normalizer)

@@ -1,4 +1,4 @@
-"""Abstract weight rule, its state and output, and shared helpers: checks, Bayes' rule, loops over targets."""
+"""Base class of weight rules, their state and output, and shared helpers: checks, Bayes' rule, loops over targets."""
 
 import math
 from abc import ABC, abstractmethod
@@ -19,12 +19,12 @@ from gp_ensembles.numerics.display import call_text, prints_fields
 from gp_ensembles.numerics.reductions import readable_all
 
 Numbers = NDArray[np.float64]
-# Log densities whose digits leave room for weights, in double and in single precision.
+# Largest log densities that leave enough precision for weights, in double and single precision.
 PLAIN, _PLAIN_SINGLE = 1e6, 1e4
-_FEW = 4  # experts of one rule, which run quicker in plain numbers
+_FEW = 4  # up to this many experts of one rule run faster on Python floats
 SMALLEST_DENSITY = torch.finfo(torch.float64).tiny / torch.finfo(torch.float64).eps  # relative to the best expert's
 
-Step = Callable[[Tensor, Tensor, int], Tensor]  # log weights before, a legal column, its number: log weights after
+Step = Callable[[Tensor, Tensor, int], Tensor]  # maps log weights, a valid column and its number to new log weights
 
 
 @prints_fields
@@ -34,7 +34,7 @@ class MetaState(NamedTuple):
     Attributes:
         log_weights: Log weights after the last target seen, shape (M,); minus infinity for a dead expert.
         num_seen: Number of steps taken, a scalar integer tensor.
-        memory: Further statistics of the rule, shape (M, K), one row an expert; K is zero for rules that need none.
+        memory: Other statistics of the rule, shape (M, K), one row per expert; K is zero for rules without any.
     """
 
     log_weights: Tensor
@@ -59,8 +59,8 @@ class MetaLearner(nn.Module, ABC):
     """A rule that turns the experts' log densities into mixture weights, one step behind the data.
 
     Attributes:
-        form: The numbers a, b and M c of a rule of the form of :func:`~gp_ensembles.meta_learners.steps.linear`, which
-            can run with others in one pass; ``None`` for a rule of another form.
+        form: Coefficients a, b and M c of a rule of the form of :func:`~gp_ensembles.meta_learners.steps.linear`, which
+            can run with others in one pass; ``None`` for other rules.
     """
 
     form: tuple[float, float, float] | None = None
@@ -82,14 +82,14 @@ class MetaLearner(nn.Module, ABC):
 
     @abstractmethod
     def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
-        """Weigh a block of targets in order.
+        """Update the weights over a block of targets, in order.
 
         Args:
             state: The state before the block.
-            log_prob: Log densities of the block's targets under each expert, made before each target,
-                shape (M, B). A column of zeros is a missing target (:func:`weigh_observed` puts it there): nothing is
-                learned from it, though a rule whose weights move with time (by switching, sharing or forgetting)
-                lets time pass.
+            log_prob: Log densities of the block's targets under each expert, predicted before each target,
+                shape (M, B). A column of zeros is a missing target (set by :func:`weigh_observed`): nothing is
+                learned from it, but a rule whose weights change with time (by switching, sharing or forgetting)
+                takes a step.
 
         Returns:
             The state after the block, and the weights and mixture log densities before each target.
@@ -104,41 +104,41 @@ class MetaLearner(nn.Module, ABC):
     def grow(self, state: MetaState, num_new: int, share: float) -> MetaState:
         """A state with new experts appended to the old ones; ``state`` itself is unchanged.
 
-        Call it on the rule of the **enlarged** ensemble. Rules built for no particular number of experts serve old
-        and new ensemble alike; one built with prior weights or a transition has to be rebuilt for M + n experts.
+        Call it on the rule of the **enlarged** ensemble. Rules that are not built for a number of experts fit both old
+        and new ensemble; one built with prior weights or a transition must be rebuilt for M + n experts.
 
         Args:
-            state: State of the M experts so far.
-            num_new: Number of new experts n, put after the old ones.
-            share: Weight that the new experts get together, in equal parts; between 0 and 1. The old ones keep their
+            state: State of the M existing experts.
+            num_new: Number of new experts n, appended to the old ones.
+            share: Total weight of the new experts, divided equally; between 0 and 1. The old ones keep their
                 proportions.
 
         Raises:
-            ValueError: If ``num_new`` or ``share`` is out of range, the rule was built for another number of experts
+            ValueError: If ``num_new`` or ``share`` is out of range, the rule was built for a number of experts other
                 than M + n, or the state has no memory of this rule.
         """
 
     def revive(self, state: MetaState, experts: Tensor, share: float) -> MetaState:
-        """A state in which dead experts have weight again; ``state`` itself is unchanged.
+        """A state in which experts of zero weight have weight again; ``state`` itself is unchanged.
 
         Args:
-            state: The state with dead experts, those of log weight minus infinity.
+            state: A state with dead experts, whose log weight is minus infinity.
             experts: Indices of the experts to revive, integers, shape (n,).
-            share: Weight that they get together, in equal parts; between 0 and 1. The living keep their proportions.
+            share: Their total weight, divided equally; between 0 and 1. The others keep their proportions.
 
         Raises:
-            ValueError: If ``share`` is out of range, an index is not an expert's or repeated, an expert is alive, or
-                the rule averages other rules, whose weights it cannot give back.
+            ValueError: If ``share`` is out of range, an index is invalid or repeated, an expert has weight, or
+                the rule averages other rules, whose weights it cannot restore.
             TypeError: If the indices are not integers.
         """
         check_share(share, lowest_is_legal=False)
         dead = torch.isneginf(state.log_weights)
         num_experts = dead.shape[0]
         if experts.dtype != torch.int64:
-            raise TypeError(f"experts to revive are given by their indices, int64, got {experts.dtype}")
+            raise TypeError(f"experts to revive must be given as int64 indices, got {experts.dtype}")
         indices = experts.tolist()
         if experts.ndim != 1 or len(set(indices)) != len(indices) or not indices:
-            raise ValueError(f"experts to revive must be different indices of shape (n,), got {indices}")
+            raise ValueError(f"experts to revive must be distinct indices, shape (n,), got {indices}")
         for index in indices:
             if not 0 <= index < num_experts:
                 raise ValueError(
@@ -151,13 +151,13 @@ class MetaLearner(nn.Module, ABC):
         revived = state._replace(log_weights=log_weights.index_copy(0, experts.to(log_weights.device), part))
         if bool(torch.isneginf(self.log_weights(revived)[experts]).any()):
             raise ValueError(
-                f"{type(self).__name__} averages rules and cannot revive dead experts; add them again with add_experts"
+                f"{type(self).__name__} averages rules and cannot revive experts; add them again with add_experts"
             )
         return revived
 
 
 def check_prior_weights(prior_weights: Tensor) -> Tensor:
-    """Normalized log prior weights, shape (M,); a weight of zero is legal and means a dead expert."""
+    """Normalized log prior weights, shape (M,); zero is a valid weight and excludes an expert."""
     if not isinstance(prior_weights, Tensor) or not prior_weights.is_floating_point():
         raise TypeError("prior_weights must be a floating point tensor of shape (M,)")
     if prior_weights.ndim != 1 or prior_weights.shape[0] == 0:
@@ -176,23 +176,23 @@ def check_prior_weights(prior_weights: Tensor) -> Tensor:
 
 
 def check_num_experts(expected: int, num_experts: int) -> None:
-    """Raise a clear error if a rule built for some number of experts meets another."""
+    """Raise if a rule was built for another number of experts."""
     if num_experts != expected:
         raise ValueError(
-            f"this weight rule was built for {expected} experts but the ensemble has {num_experts}; "
+            f"this weight rule was built for {expected} experts, but the ensemble has {num_experts}; "
             f"build it with weights or a transition of {num_experts} experts"
         )
 
 
 def check_share(share: float, lowest_is_legal: bool) -> None:
-    """Raise a clear error unless a share is a number between 0 and 1, not 1, and 0 only where that is legal."""
+    """Raise unless a share is at least 0 (or above 0, if zero is not allowed) and below 1."""
     if not (0 <= share < 1 and (share > 0 or lowest_is_legal)):
         kind = "at least 0" if lowest_is_legal else "above 0"
         raise ValueError(f"share must be {kind} and below 1, got {share}")
 
 
 def check_block(state: MetaState, log_prob: Tensor) -> None:
-    """Raise a clear error if log densities do not fit the state; looks at shape and dtype only."""
+    """Raise if log densities do not match the state in shape or dtype."""
     num_experts = state.log_weights.shape[0]
     if log_prob.ndim != 2 or log_prob.shape[0] != num_experts:
         raise ValueError(
@@ -200,37 +200,37 @@ def check_block(state: MetaState, log_prob: Tensor) -> None:
         )
     if log_prob.dtype != state.log_weights.dtype:
         raise TypeError(
-            f"log_prob is {log_prob.dtype} but the state is {state.log_weights.dtype}; "
-            f"make the state with init(num_experts, like=log_prob)"
+            f"log_prob is {log_prob.dtype}, but the state is {state.log_weights.dtype}; "
+            f"create the state by init(num_experts, like=log_prob)"
         )
 
 
 def check_densities(log_prob: Tensor) -> None:
-    """Raise if a log density is NaN or plus infinity; minus infinity is legal."""
+    """Raise if a log density is NaN or plus infinity; minus infinity is valid."""
     if readable_all(log_prob < torch.inf):
         return
     try:
         entry = int((~(log_prob < torch.inf)).flatten().int().argmax())
-    except RuntimeError:  # values cannot be read
+    except RuntimeError:  # values are not available
         return
     expert, step = divmod(entry, log_prob.shape[1])
     raise NumericalError(
         f"the log density of expert {expert} at step {step} of the block is "
-        f"{float(log_prob[expert, step])}; its predictive variance has vanished or is not a number"
+        f"{float(log_prob[expert, step])}; its predictive variance is zero or NaN"
     )
 
 
 def initial_state(log_prior: Tensor | None, num_experts: int, like: Tensor) -> MetaState:
-    """State before any data: the prior weights, or equal ones if there are none.
+    """State before any data: the prior weights, or equal weights if there are none.
 
     Raises:
-        ValueError: If the prior weights belong to another number of experts, or there is no expert.
+        ValueError: If the prior weights belong to another number of experts, or there are no experts.
         TypeError: If ``like`` is not a floating point tensor.
     """
     if num_experts < 1:
         raise ValueError(f"a weight rule needs at least one expert, got {num_experts}")
     if not like.is_floating_point():
-        raise TypeError(f"log weights must be floating point numbers, got {like.dtype}")
+        raise TypeError(f"log weights must be floating point, got {like.dtype}")
     num_seen = like.new_zeros((), dtype=torch.int64)
     memory = like.new_zeros(num_experts, 0)
     if log_prior is None:
@@ -242,13 +242,13 @@ def initial_state(log_prior: Tensor | None, num_experts: int, like: Tensor) -> M
 
 
 def grown_weights(state: MetaState, num_new: int, share: float) -> MetaState:
-    """The state of a rule without memory, with ``num_new`` more experts that have weight ``share`` together.
+    """The state of a rule without memory, with ``num_new`` additional experts of total weight ``share``.
 
     Raises:
         ValueError: If ``num_new`` is not positive or ``share`` is not between 0 and 1.
     """
     if num_new < 1:
-        raise ValueError(f"at least one expert must be added, got {num_new}")
+        raise ValueError(f"num_new must be at least 1, got {num_new}")
     check_share(share, lowest_is_legal=False)
     new = state.log_weights.new_full((num_new,), math.log(share / num_new))
     log_weights = torch.cat([state.log_weights + math.log1p(-share), new])
@@ -273,10 +273,10 @@ def run_bayes(
     log_prob: Tensor,
     survive: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[MetaState, MetaOutput]:
-    """The textbook recursion, for blocks in which a density is zero: weights move, then learn by Bayes' rule.
+    """The textbook recursion, for blocks with a zero density: a transition of the weights, then Bayes' rule.
 
-    Shapes: ``move``, log weights (M,) for a target from those after the last one; ``log_prob`` (M, B); ``survive``,
-    log weights that learn from a target, from those that predicted it.
+    ``move`` maps log weights (M,) after a target to those for the next one; ``log_prob`` is (M, B); ``survive``
+    maps log weights that predicted a target to those that are updated with it.
     """
     check_densities(log_prob)
     current, weights, densities = state.log_weights, [], []
@@ -290,7 +290,7 @@ def run_bayes(
 
 
 def normalized(joint: Tensor, normalizer: Tensor) -> Tensor:
-    """Log weights (M, ...) from their sums with log densities, (M, ...), and the logarithm of the total, (...)."""
+    """Normalize joint log weights (M, ...) by their logsumexp (...); returns (M, ...)."""
     is_plain = normalizer.abs() < (PLAIN if torch.finfo(joint.dtype).eps < 1e-10 else _PLAIN_SINGLE)
     if readable_all(is_plain):
         return joint - normalizer
@@ -300,7 +300,7 @@ def normalized(joint: Tensor, normalizer: Tensor) -> Tensor:
 def weigh_observed(
     rule: MetaLearner, state: MetaState, log_prob: Tensor, missing: Tensor
 ) -> tuple[MetaState, MetaOutput]:
-    """Weigh a block some of whose targets are missing.
+    """Update the weights over a block in which some targets are missing.
 
     Shapes: ``log_prob`` (M, B), ``missing`` (B,).
     """
@@ -311,7 +311,7 @@ def weigh_observed(
 def pack(
     state: MetaState, last: Tensor, log_weights: list[Tensor], log_prob: list[Tensor]
 ) -> tuple[MetaState, MetaOutput]:
-    """State and output from the lists that a per-step loop leaves behind."""
+    """State and output from the lists collected by a loop over targets."""
     num_steps = len(log_prob)
     if num_steps == 0:
         empty = state.log_weights.new_empty((state.log_weights.shape[0], 0))
@@ -321,7 +321,7 @@ def pack(
 
 
 def run_steps(step: Step, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
-    """Weigh a block target by target.
+    """Update the weights over a block, target by target.
 
     Shapes: ``log_prob`` (M, B).
 
@@ -347,14 +347,14 @@ class LinearBlock(NamedTuple):
     """A block of R rules of the form of :func:`~gp_ensembles.meta_learners.steps.linear`."""
 
     weights: Tensor  # weights before each target and after the last, shape (B + 1, R, M)
-    log_weights: Tensor  # their logarithms, of weights of any smallness under rules that give nothing, (B + 1, R, M)
+    log_weights: Tensor  # their logarithms, exact for arbitrarily small weights if c = 0, (B + 1, R, M)
     log_prob: Tensor  # log density of each target under each of their mixtures, shape (R, B)
 
 
 def run_linear(form: Sequence[Tensor], log_weights: Tensor, log_prob: Tensor) -> LinearBlock | None:
-    """Weigh a block in plain numbers by several rules; ``None`` where they do not suffice.
+    """Update several rules over a block in linear space; ``None`` if its range does not suffice.
 
-    Shapes: ``form``, the numbers a, b and c, (R, 1) each, or (B, R, 1) for those before each target; ``log_weights``
+    Shapes: ``form``, coefficients a, b and c, (R, 1) each, or (B, R, 1) if they change with targets; ``log_weights``
     (R, M), ``log_prob`` (M, B).
     """
     arrays = as_arrays(log_weights, log_prob, *form)
@@ -374,7 +374,7 @@ def run_linear(form: Sequence[Tensor], log_weights: Tensor, log_prob: Tensor) ->
     info = torch.finfo(log_prob.dtype)
     if not readable_all(density > info.tiny / info.eps):
         return None
-    is_given = give > 0  # what is not chosen must have a finite derivative
+    is_given = give > 0  # the unselected branch must have a finite derivative
     factors = torch.where(is_given, 1.0, keep + (gain / density) * p.unsqueeze(1))
     logs = torch.where(is_given, weights[1:], 1.0).log()
     logs = torch.where(is_given, logs, log_weights + factors.log().cumsum(0))
@@ -382,7 +382,7 @@ def run_linear(form: Sequence[Tensor], log_weights: Tensor, log_prob: Tensor) ->
 
 
 def _run_on_arrays(log_weights: Numbers, log_prob: Numbers, *form: Numbers) -> LinearBlock | None:
-    """The same on arrays: a call of torch costs more than so few numbers."""
+    """The same on NumPy arrays, which is faster for small sizes."""
     best = log_prob.max(0)
     keep, gain, give = (np.broadcast_to(part, (len(best), *part.shape[-2:])).copy() for part in form)
     follow = _follow_few if len(log_weights) == 1 and log_weights.size <= _FEW else rows_of(steps).follow
@@ -399,7 +399,7 @@ def _run_on_arrays(log_weights: Numbers, log_prob: Numbers, *form: Numbers) -> L
 
 
 def _follow_few(weights: Numbers, p: Numbers, *form: Numbers) -> tuple[Numbers, Numbers]:
-    """As :func:`~gp_ensembles.meta_learners.steps.follow` for one rule of few experts, in plain numbers."""
+    """As :func:`~gp_ensembles.meta_learners.steps.follow` for one rule of few experts, on Python floats."""
     found, densities = [weights[0].tolist()], []
     for column, *numbers in zip(p.tolist(), *(part[:, 0, 0].tolist() for part in form), strict=True):
         density = math.fsum(map(mul, found[-1], column))
@@ -419,10 +419,10 @@ def run_by_form(
     gives: bool = True,
     in_numbers: bool = True,
 ) -> tuple[MetaState, MetaOutput]:
-    """Weigh a block by one rule of the same form: in plain numbers, or in logarithms where they do not suffice.
+    """Update one rule of this form over a block: in linear space, or in log space if its range does not suffice.
 
-    Shapes: ``form``, the numbers a, b and c, (1, 1) each, or (B, 1, 1) for those before each target, ``keeps`` and
-    ``gives`` whether a and c are not zero; ``log_prob`` (M, B).
+    Shapes: ``form``, coefficients a, b and c, (1, 1) each, or (B, 1, 1) if they change with targets; ``keeps`` and
+    ``gives`` tell whether a and c are nonzero; ``log_prob`` (M, B).
 
     Raises:
         NumericalError: If a log density is NaN or plus infinity; names the expert and the step.
@@ -449,7 +449,7 @@ def run_by_form(
 def form_on(
     forms: tuple[tuple[float, float, float], ...], num_experts: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, ...]:
-    """The numbers a, b and c of R rules for some experts, (R, 1) each, from their forms; copied to a device once."""
+    """Coefficients a, b and c of R rules, (R, 1) each, from their forms; copied to a device once."""
     rows = [(keep, gain, give / num_experts) for keep, gain, give in forms]
     with torch.inference_mode(False):
         numbers = torch.tensor(rows, dtype=dtype, device=device)

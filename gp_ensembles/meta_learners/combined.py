@@ -1,4 +1,4 @@
-"""Mixtures of weight rules, weighed by a rule or averaged with references; and their path of single targets."""
+"""Mixtures of weight rules, weighted by a rule or averaged with references, and their single-target path."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, final
@@ -26,28 +26,28 @@ from gp_ensembles.meta_learners.switching import MarkovSwitching
 from gp_ensembles.numerics.backends import as_arrays, rows_of
 
 Numbers = NDArray[np.float64]
-# Of :class:`ReferenceAveraging`: places of the references, what is shared out after each target, and their part in it.
+# Parameters of :class:`ReferenceAveraging`: indices of the references, share, and their prior weight.
 References = tuple[tuple[int, ...], float, float]
 
 
 class CombinedRules(MetaLearner):
-    r"""A mixture of the mixtures that several rules make of the same experts.
+    r"""A mixture of several rules' mixtures of the same experts.
 
-    With :math:`w_{r}` the weights of rule r before a target, its mixture is a prediction :math:`p_r = w_r^\top p` of
-    its own, and another rule weighs these predictions:
+    With :math:`w_{r}` the weights of rule r before a target, its mixture predicts :math:`p_r = w_r^\top p`, and
+    another rule weights these predictions:
 
     .. math:: w = \sum_r W_r\, w_r, \qquad w^\top p = \sum_r W_r\, p_r
 
-    The log loss exceeds that of the best rule by no more than the regret of the rule over them, log R for Bayesian
-    model averaging of R rules. No rule is best on all streams (one expert is right on some, their mixture on others);
+    The log loss exceeds that of the best rule by at most the regret of the upper rule, log R for Bayesian
+    model averaging of R rules. No rule is best on all streams (a single expert is best on some, a mixture on others);
     this makes the choice unnecessary.
 
     Attributes:
-        forms: The forms of all rules and of that over them, where they can run in one pass; some give to all experts.
+        forms: The forms of all rules and of the upper rule, if they can run in one pass; some have c > 0.
 
     Args:
-        rules: The rules, at least two; none may be built for another number of experts than the ensemble has.
-        over: The rule that weighs them, for R = ``len(rules)`` predictions.
+        rules: The rules, at least two; none may be built for a number of experts other than the ensemble's.
+        over: The upper rule, for R = ``len(rules)`` predictions.
 
     Raises:
         ValueError: If there are fewer than two rules.
@@ -66,22 +66,22 @@ class CombinedRules(MetaLearner):
         super().__init__()
         _check_rules([*rules, over])
         if len(rules) < 2:
-            raise ValueError(f"there must be at least two rules to combine, got {len(rules)}")
+            raise ValueError(f"rules must contain at least two rules, got {len(rules)}")
         self._modules_of_rules = nn.ModuleList(rules)
-        self.rules: tuple[MetaLearner, ...] = tuple(rules)  # the same objects with their type
+        self.rules: tuple[MetaLearner, ...] = tuple(rules)  # the same objects, typed
         self.over = over
         forms = tuple(rule.form for rule in (*rules, over) if rule.form is not None)
         can_run_at_once = len(forms) > len(rules) and any(give for _, _, give in forms[:-1])
         self.forms: tuple[tuple[float, float, float], ...] | None = forms if can_run_at_once else None
 
     def numbers(self, log_weights: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """The numbers a, b and c of the rules, (R, 1) each, and of that over them, (1, 1), for experts (M,)."""
+        """Coefficients a, b and c of the rules, (R, 1) each, and of the upper rule, (1, 1), for experts (M,)."""
         assert self.forms is not None
         kind = log_weights.dtype, log_weights.device
         return form_on(self.forms[:-1], len(log_weights), *kind), form_on(self.forms[-1:], len(self.rules), *kind)
 
     def init(self, num_experts: int, like: Tensor) -> MetaState:
-        """State before any data: that of every rule, and of the rule over them."""
+        """State before any data: those of all rules and of the upper rule."""
         states = [rule.init(num_experts, like) for rule in self.rules]
         return self._pack(states, self.over.init(len(self.rules), like))
 
@@ -107,13 +107,13 @@ class CombinedRules(MetaLearner):
         return self._pack([after for after, _ in results], over), MetaOutput(log_weights, above.log_prob)
 
     def grow(self, state: MetaState, num_new: int, share: float) -> MetaState:
-        """New experts with weight ``share`` together under every rule; see :meth:`MetaLearner.grow`."""
+        """Add experts with total weight ``share`` under every rule; see :meth:`MetaLearner.grow`."""
         states, over = self._unpack(state)
         grown = [rule.grow(s, num_new, share) for rule, s in zip(self.rules, states, strict=True)]
         return self._pack(grown, over)
 
     def _at_once(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput] | None:
-        """A block of all rules in one pass, and of the rule over them; ``None`` where each has to run by itself."""
+        """A block of all rules and the upper rule in one pass; ``None`` if they must run separately."""
         num_experts, num_rows = log_prob.shape
         if self.forms is None or not num_rows:
             return None
@@ -132,7 +132,7 @@ class CombinedRules(MetaLearner):
         return after, MetaOutput(log_weights[:, :-1], above.log_prob[0])
 
     def _pack(self, states: Sequence[MetaState], over: MetaState) -> MetaState:
-        """All states as one: a column of log weights and the memory of each rule, then the rule over them."""
+        """All states in one: a column of log weights and the memory of each rule, then the upper rule."""
         num_experts = states[0].log_weights.shape[0]
         above = torch.cat([over.log_weights, over.memory.reshape(-1).to(over.log_weights)])
         columns = [torch.cat([s.log_weights.unsqueeze(-1), s.memory.to(s.log_weights)], dim=-1) for s in states]
@@ -155,7 +155,7 @@ class CombinedRules(MetaLearner):
 
 
 class WeighedRow(NamedTuple):
-    """A weighed target, before the rule learns it."""
+    """The update by one target, before it is committed."""
 
     log_weights: Numbers  # log weights before it, shape (M,)
     log_prob: float  # its log density
@@ -165,10 +165,10 @@ class WeighedRow(NamedTuple):
 
 @final
 class RowRule:
-    """R rules of one form and a rule over them, averaged with references or not, for one target at a time.
+    """R rules of linear form and an upper rule, optionally averaged with references, for one target at a time.
 
-    ``numbers`` are those of the rules and of the rule over them, see
-    :meth:`~gp_ensembles.meta_learners.CombinedRules.numbers`; the state is of the processor, in double precision.
+    ``numbers`` are the coefficients of the rules and of the upper rule, see
+    :meth:`~gp_ensembles.meta_learners.CombinedRules.numbers`; the state is on the CPU, in double precision.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class RowRule:
         return np.log(mixture, out=mixture)
 
     def weigh(self, log_prob: Numbers) -> WeighedRow | None:
-        """Weigh log densities (M,) of a target; ``None`` where one is undefined, or all are next to impossible."""
+        """Compute the update for log densities (M,); ``None`` if one is undefined, or all are nearly zero."""
         formulas, own, over = self._formulas, self._memory[:, self._rules].T.copy(), self._memory[0, self._rest]
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # results are checked
             learned, shared, before, after, density, least = formulas.combine(
@@ -230,7 +230,7 @@ class RowRule:
 def weigh_one(
     numbers: Sequence[Sequence[Tensor]], state: MetaState, log_prob: Tensor, references: References | None = None
 ) -> tuple[MetaState, MetaOutput] | None:
-    """A block of one target (M, 1) by :class:`RowRule`; ``None`` where it does not apply."""
+    """A block of one target (M, 1) by :class:`RowRule`; ``None`` if it does not apply."""
     arrays = as_arrays(log_prob, state.log_weights, state.memory)
     if arrays is None:
         return None
@@ -242,36 +242,36 @@ def weigh_one(
 
 
 def _check_rules(rules: Sequence[object]) -> None:
-    """Raise a TypeError unless each is a rule, and not its class."""
+    """Raise a TypeError unless all are rule instances."""
     for rule in rules:
         if not isinstance(rule, MetaLearner):
-            what = f"the class {rule.__name__}; call it" if isinstance(rule, type) else repr(rule)
-            raise TypeError(f"a rule to combine must be a weight rule such as FixedShare(), got {what}")
+            what = f"the class {rule.__name__}; instantiate it" if isinstance(rule, type) else repr(rule)
+            raise TypeError(f"rules must be weight rules such as FixedShare(), got {what}")
 
 
 class ReferenceAveraging(MetaLearner):
     r"""A rule's mixture and that of a few reference experts, averaged by Bayes' rule with a small share.
 
-    Where many experts differ by a thousandth of a nat per row, a rule that follows changes within a hundred rows cannot
-    tell which of them is best: their differences are lost in what it shares out. Two predictions can be distinguished
-    over thousands of rows. With :math:`w_r` the weights that the rule gives before a target, :math:`u` those of
+    If many experts differ by 0.001 nats per row, a rule that adapts within a hundred rows cannot
+    identify the best: their differences are smaller than its share. Two predictions can be distinguished
+    over thousands of rows. With :math:`w_r` the weights of the rule before a target, :math:`u` those of
     Bayesian model averaging of the references alone, and :math:`v` the weight of the latter,
 
     .. math:: w = (1 - v)\, w_r + v\, u, \qquad
               v_{t+1} = (1 - \delta) \frac{v_t\, u^\top p}{w^\top p} + \delta v_0
 
-    So the log loss exceeds that of the rule by at most :math:`-\log(1 - v_0) - T \log(1 - \delta v_0)` after T targets,
+    The log loss exceeds that of the rule by at most :math:`-\log(1 - v_0) - T \log(1 - \delta v_0)` after T targets,
     and that of the best of R references by at most :math:`\log R - \log v_0 - T \log(1 - \delta (1 - v_0))`.
 
     Args:
         rule: The rule for all experts.
-        references: Places of the reference experts among them, distinct.
-        prior: :math:`v_0`, their weight at the start and in what is shared out, between 0 and 1.
+        references: Distinct indices of the reference experts.
+        prior: :math:`v_0`, their initial weight and their part of the share, between 0 and 1.
         share: :math:`\delta`, above 0 and below 1.
 
     Raises:
         TypeError: If ``rule`` is not a weight rule.
-        ValueError: If there is no reference, places are not distinct and from zero, or a number is out of range.
+        ValueError: If there is no reference, indices are negative or repeated, or a number is out of range.
 
     Example:
         >>> import torch
@@ -291,7 +291,7 @@ class ReferenceAveraging(MetaLearner):
             raise TypeError(f"rule must be a weight rule such as FixedShare(), got {rule!r}")
         places = sorted(int(place) for place in references)
         if not places or places[0] < 0 or len(set(places)) < len(places):
-            raise ValueError(f"references must be distinct places from zero, at least one, got {list(references)}")
+            raise ValueError(f"references must be distinct indices, at least one, got {list(references)}")
         if not 0 < prior < 1:
             raise ValueError(f"prior must lie between 0 and 1, got {prior}")
         check_share(share, lowest_is_legal=False)
@@ -304,17 +304,17 @@ class ReferenceAveraging(MetaLearner):
         weights = torch.tensor([1 - prior, prior], dtype=torch.float64, device="cpu")
         stay = torch.diag_embed(torch.full_like(weights, 1 - share))
         self._between: MarkovSwitching = MarkovSwitching(stay + share * weights.unsqueeze(-1), weights)
-        self._places: dict[str, Tensor] = {}  # on each device
+        self._places: dict[str, Tensor] = {}  # per device
 
     def init(self, num_experts: int, like: Tensor) -> MetaState:
         """State before any data.
 
         Raises:
-            ValueError: If a reference is not among so many experts, or the rule was built for another number.
+            ValueError: If a reference index is too large, or the rule was built for another number of experts.
         """
         if self.references[-1] >= num_experts:
             raise ValueError(
-                f"the rule has a reference expert {self.references[-1]} and the ensemble has {num_experts} experts, "
+                f"the rule has reference expert {self.references[-1]}, but the ensemble has {num_experts} experts, "
                 f"counted from 0"
             )
         among = self._among.init(len(self.references), like)
@@ -342,10 +342,10 @@ class ReferenceAveraging(MetaLearner):
         return self._packed(inner, among, between), MetaOutput(log_weights, over.log_prob)
 
     def grow(self, state: MetaState, num_new: int, share: float) -> MetaState:
-        """New experts with weight ``share`` together; see :meth:`MetaLearner.grow`. None of them is a reference."""
+        """Add experts with total weight ``share``, none of them a reference; see :meth:`MetaLearner.grow`."""
         check_share(share, lowest_is_legal=False)
         inner, among, between = self._unpacked(state)
-        # All of the share is to be inside the rule's part, and the references' part to shrink like everything else.
+        # The share goes entirely to the rule's part; the references' part shrinks like everything else.
         references = self._between.log_weights(between)[1].exp() * (1 - share)
         grown = self.rule.grow(inner, num_new, share / (1 - float(references)))
         after = torch.stack([1 - references, references])
@@ -356,7 +356,7 @@ class ReferenceAveraging(MetaLearner):
     def _on_arrays(
         self, state: MetaState, inner: MetaState, own: MetaOutput, log_prob: Tensor
     ) -> tuple[MetaState, MetaOutput] | None:
-        """A block (M, B), given what the rule makes of it; ``None`` where only tensors will do.
+        """A block (M, B), given the rule's own output; ``None`` if tensors are required.
 
         The references' average is one cumulative sum, in place of :func:`~gp_ensembles.meta_learners.steps.refer`.
         """
@@ -388,24 +388,24 @@ class ReferenceAveraging(MetaLearner):
         found, scores, last = map(torch.from_numpy, (log_weights, whole, learned))
         columns = [inner.log_weights.unsqueeze(-1), inner.memory.to(last), last.expand(len(targets), -1)]
         new = MetaState(found[:, -1].clone(), inner.num_seen, torch.cat(columns, dim=-1))
-        if not isinstance(self.rule, CombinedRules):  # their weights are those for the next target
+        if not isinstance(self.rule, CombinedRules):  # its weights are those for the next target
             new = new._replace(log_weights=self.log_weights(new))
         return new, MetaOutput(found[:, :-1], scores)
 
     def _place(self, like: Tensor) -> Tensor:
         places = self._places.get(str(like.device))
-        if places is None or places.device != like.device:  # what was read from a file is on the host
+        if places is None or places.device != like.device:  # indices read from a file are on the CPU
             places = torch.tensor(self.references, dtype=torch.int64, device=like.device)
             self._places[str(like.device)] = places
         return places
 
     def _joined(self, own: Tensor, theirs: Tensor, rule_weight: Tensor, reference_weight: Tensor) -> Tensor:
-        """Log weights of all experts, (M, ...), from both parts' and the log weights (...) of these."""
+        """Log weights of all experts, (M, ...), from those within both parts and the parts' log weights (...)."""
         places, whole = self._place(own), own + rule_weight
         return whole.index_copy(0, places, torch.logaddexp(whole.index_select(0, places), theirs + reference_weight))
 
     def _packed(self, inner: MetaState, among: MetaState, between: MetaState) -> MetaState:
-        """All states as one: a column of the rule's log weights, its memory, and what is known of the references."""
+        """All states in one: a column of the rule's log weights, its memory, and the state of the references."""
         known = torch.cat([among.log_weights, between.log_weights])
         num_experts = inner.log_weights.shape[0]
         columns = [inner.log_weights.unsqueeze(-1), inner.memory.to(inner.log_weights), known.expand(num_experts, -1)]
@@ -423,7 +423,7 @@ class ReferenceAveraging(MetaLearner):
 
 
 def row_rule(rule: MetaLearner, state: MetaState) -> RowRule | None:
-    """A rule for one target at a time, in the memory of its state on the processor; ``None`` for other kinds."""
+    """A single-target rule in the memory of its state, on the CPU; ``None`` for rules of another form."""
     inner, references = (rule.rule, rule.numbers) if isinstance(rule, ReferenceAveraging) else (rule, None)
     if not isinstance(inner, CombinedRules) or inner.forms is None:
         return None

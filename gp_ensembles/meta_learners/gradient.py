@@ -1,11 +1,11 @@
-r"""Rules for the best mixture: they follow the gradient of the mixture's log density, or also its curvature.
+r"""Rules for the best mixture, which follow the gradient of the mixture's log density, or also its curvature.
 
 The gradient at weights w is the vector of ratios :math:`r_m = p_m(y_t) / \sum_j w_j p_j(y_t)`, whose mean under the
-weights is one. Where no expert is right a mixture beats each of them, and these rules look for it; Bayesian model
-averaging looks for the best expert.
+weights is one. If no expert is right, a mixture beats each of them, and these rules search for it; Bayesian model
+averaging searches for the best expert.
 
-With :math:`g_t = p(y_t) / w_t^\top p(y_t)` the gradient at the current weights, :math:`g_t g_t^\top` is minus the
-Hessian. The second-order rules accumulate it, and end a step with the exact projection on the simplex in the norm of
+With :math:`g_t = p(y_t) / w_t^\top p(y_t)` the gradient at the current weights, :math:`g_t g_t^\top` is the negative
+Hessian. The second-order rules accumulate it, and end a step with the exact projection onto the simplex in the norm of
 the curvature.
 """
 
@@ -36,18 +36,18 @@ from gp_ensembles.numerics.simplex_path import Followed, Growth, follow_minimize
 
 
 class ExponentiatedGradient(MetaLearner):
-    r"""Weights multiplied by the exponential of the gradient, then a little sharing.
+    r"""Weights multiplied by the exponential of the gradient, followed by a small share.
 
     .. math:: w_{t+1} = (1 - \delta)\, \frac{w_t \circ e^{\eta r_t}}{w_t^\top e^{\eta r_t}} + \frac{\delta}{M}
 
     (Helmbold, Schapire, Singer and Warmuth 1998; the share is that of Herbster and Warmuth 1998.) A ratio can be as
     large as one over the weight, so without a share the rule is unsafe: an expert that lost its weight and then
-    explains one target takes all weight at once. The share bounds ratios by M / δ. Without it ratios may exceed every
-    number; the weights are then the exact limit. A missing target shares too: time passes.
+    explains one target gets all weight at once. The share bounds ratios by M / δ. Without it ratios may overflow;
+    the weights are then the exact limit. Weight is also shared at a missing target: time passes.
 
     Args:
         learning_rate: Step η, positive.
-        share: Share δ of the weight given away after each target, from 0 to below 1.
+        share: Share δ of the weight that is redistributed after each target, from 0 to below 1.
 
     Raises:
         ValueError: If the learning rate is not a positive number or the share is out of range.
@@ -79,7 +79,7 @@ class ExponentiatedGradient(MetaLearner):
         check_block(state, log_prob)
         if log_prob.shape[1] == 0:
             return pack(state, state.log_weights, [], [])
-        # The largest exponent that can be met: ratios are at most one over the smallest weight.
+        # The largest possible exponent: ratios are at most one over the smallest weight.
         largest = self.learning_rate * log_prob.shape[0] / self.share if self.share else math.inf
         found = None
         if largest < 0.9 * math.log(torch.finfo(log_prob.dtype).max):
@@ -90,7 +90,7 @@ class ExponentiatedGradient(MetaLearner):
         return grown_weights(state, num_new, share)
 
     def _in_numbers(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput] | None:
-        """The block in plain numbers, where no weight falls near the smallest of them."""
+        """The block in linear space, if no weight comes close to underflow."""
         best = log_prob.detach().amax(0)
         kept, rate = (log_prob.new_full((), number) for number in (1 - self.share, self.learning_rate))
         part = kept.new_full((), self.share / log_prob.shape[0])
@@ -112,8 +112,8 @@ class ExponentiatedGradient(MetaLearner):
         part = state.log_weights.new_full((), self.share / state.log_weights.shape[0]).log()
 
         def exact(log_weights: Tensor, column: Tensor, _: int) -> Tensor:
-            # Exponents are taken relative to the largest one, so that what cancels is never infinite: the factor
-            # may be cut off at the largest number, as every difference that it multiplies is above round-off.
+            # Exponents are taken relative to the largest one, so that canceling terms are finite: the factor
+            # may be clamped to the largest number, as every difference that it multiplies is above round-off.
             largest = torch.finfo(column.dtype).max / (4 * max(1.0, self.learning_rate))
             alive = log_weights > -torch.inf
             log_ratio = torch.where(alive, column - (log_weights + column).logsumexp(0), -torch.inf)
@@ -126,7 +126,7 @@ class ExponentiatedGradient(MetaLearner):
 
 
 class SoftBayes(MetaLearner):
-    r"""Bayes' rule taken only part of the way: safe for any densities, with no constant to choose.
+    r"""Partial steps of Bayes' rule: safe for any densities, with no constant to choose.
 
     .. math:: w_{t+1} = \frac{\alpha_{t+1}}{\alpha_t}\, w_t \circ (1 - \alpha_t + \alpha_t r_t) +
               \Bigl(1 - \frac{\alpha_{t+1}}{\alpha_t}\Bigr) \frac1M,
@@ -134,12 +134,12 @@ class SoftBayes(MetaLearner):
 
     (Orseau, Lattimore and Legg 2017, "Soft-Bayes".) As :math:`w_t \circ r_t` is the Bayes posterior, each step mixes
     the weights before the target with those after it. Regret against the best fixed mixture is bounded whatever the
-    densities, see :func:`~gp_ensembles.metrics.regret_bounds.soft_bayes_bound`. A missing target moves weights towards
-    equal ones, and the rate falls: time passes.
+    densities, see :func:`~gp_ensembles.metrics.regret_bounds.soft_bayes_bound`. A missing target moves weights toward
+    equal ones and decreases the rate: time passes.
 
     Args:
-        learning_rate: A fixed rate α in (0, 1), with which weights are never mixed with equal ones: for tracking at
-            one speed. ``None`` for the anytime rate above.
+        learning_rate: A fixed rate α in (0, 1), without mixing with equal weights: for tracking at
+            constant speed. ``None`` for the anytime rate above.
 
     Raises:
         ValueError: If the learning rate is not between 0 and 1.
@@ -156,7 +156,7 @@ class SoftBayes(MetaLearner):
     def __init__(self, learning_rate: float | None = None) -> None:
         super().__init__()
         if learning_rate is not None and not 0 < learning_rate < 1:
-            raise ValueError(f"learning_rate must lie between 0 and 1, got {learning_rate}; None for the anytime rate")
+            raise ValueError(f"learning_rate must lie between 0 and 1, got {learning_rate}; None is the anytime rate")
         self.learning_rate = learning_rate
         self.form = None if learning_rate is None else (1 - learning_rate, learning_rate, 0.0)
 
@@ -174,16 +174,16 @@ class SoftBayes(MetaLearner):
         return run_by_form(form, state, log_prob, gives=False)
 
     def grow(self, state: MetaState, num_new: int, share: float) -> MetaState:
-        """New experts with weight ``share`` together, for any number of experts; the rate follows that number."""
+        """Add experts with total weight ``share``, for any number of experts; the rate follows that number."""
         return grown_weights(state, num_new, share)
 
 
 def _anytime_form(state: MetaState, log_prob: Tensor) -> list[Tensor]:
-    """Parts of old weights, of the posterior and of each expert in the new ones, each of shape (B, 1, 1)."""
+    """Coefficients of old weights, posterior and equal weights in the new ones, (B, 1, 1) each."""
     num_experts, num_steps = log_prob.shape
     times = (state.num_seen + torch.arange(1, num_steps + 1, device=log_prob.device)).double()
     rate = (math.log(num_experts) / (2 * num_experts) / times).sqrt()
-    ratio = (times / (times + 1)).sqrt()  # of one rate to the one before it
+    ratio = (times / (times + 1)).sqrt()  # of consecutive rates
     learn = ratio * rate
     parts = ratio - learn, learn, (1 - ratio) / num_experts
     return [part.to(log_prob.dtype).reshape(-1, 1, 1) for part in parts]
@@ -193,14 +193,14 @@ Numbers = NDArray[np.float64]
 
 
 class OnlineNewton(MetaLearner):
-    r"""Online Newton step: all targets so far, each by the quadratic that touches its log density.
+    r"""Online Newton step: a quadratic approximation of the log density of every target so far.
 
     .. math::
         A_t &= A_{t-1} + g_t g_t^\top, \qquad b_t = b_{t-1} + (1 + 1/\beta)\, g_t, \qquad A_0 = I, \; b_0 = 0 \\
         w_{t+1} &= (1 - \eta)\, \Pi_{A_t}(\delta A_t^{-1} b_t) + \eta / M
 
-    (Agarwal, Hazan, Kale and Schapire 2006.) :math:`\Pi_A` is the projection on the simplex in the norm of A; here
-    it is exact. A missing target has all ratios one, which leaves the projection where it is.
+    (Agarwal, Hazan, Kale and Schapire 2006.) :math:`\Pi_A` is the projection onto the simplex in the norm of A; here
+    it is exact. For a missing target all ratios are one, which leaves the projection unchanged.
 
     The projection is the minimum of a sum of squares, :math:`|w|^2 + \sum_t (g_t^\top w - c)^2` with
     :math:`c = \delta (1 + 1/\beta)`, recomputed after each target from the experts that had weight before it.
@@ -209,9 +209,9 @@ class OnlineNewton(MetaLearner):
     the mixture's log density carries that of the experts' densities at the target itself.
 
     Args:
-        beta: Constant β, positive; smaller steps go to fewer experts.
+        beta: Constant β, positive; smaller values select fewer experts.
         delta: Constant δ, positive.
-        share: Share η of the weight that is spread equally, between 0 and 1; it bounds ratios by M / η.
+        share: Share η of the weight that is distributed equally, between 0 and 1; it bounds ratios by M / η.
 
     Raises:
         ValueError: If a number is out of range.
@@ -248,10 +248,10 @@ class OnlineNewton(MetaLearner):
         return _follow(state, log_prob, Growth(1.0, 0.0, self.delta * ratio, False, self.share), ratio)
 
     def grow(self, state: MetaState, num_new: int, share: float) -> MetaState:
-        """New experts with weight ``share`` together for the next target; for any number of experts.
+        """Add experts with total weight ``share`` for the next target; for any number of experts.
 
-        After it weights follow from the memory, in which the new experts are taken to have predicted as the mixture
-        with the present weights did.
+        After it, weights follow from the memory, in which the new experts count as having predicted like the mixture
+        with the current weights.
         """
         grown = grown_weights(state, num_new, share)
         num_experts = state.log_weights.shape[0]
@@ -263,27 +263,27 @@ class OnlineNewton(MetaLearner):
 
 
 class DiscountedOnlineNewton(MetaLearner):
-    r"""Online Newton step from the weights before, with a curvature that forgets.
+    r"""Online Newton step from the previous weights, with discounted curvature.
 
     .. math::
         A_t &= \gamma A_{t-1} + (1 - \gamma)\, \varepsilon I + g_t g_t^\top, \qquad A_0 = \varepsilon I \\
         v_{t+1} &= \Pi_{A_t}\bigl(v_t + A_t^{-1} g_t / \beta\bigr), \qquad w_t = (1 - \delta)\, v_t + \delta / M
 
     (the discounted Online Newton step as used for stacking by Waxman, Llorente and Djurić 2025, with an exact
-    projection and a share.) The projection may take all weight from an expert, and a ratio may then be as large as
-    one over nothing: the share bounds it by M / δ. A missing target has all ratios one: the curvature forgets,
-    as time passes, and weights stay.
+    projection and a share.) The projection may take all weight from an expert, whose ratio is then
+    unbounded: the share bounds it by M / δ. For a missing target all ratios are one: the curvature is
+    discounted, as time passes, and weights are unchanged.
 
     Weights are computed in float64 whatever the dtype of the densities, and carry no gradient; the mixture's log
     density carries that of the experts' densities at the target itself.
 
     Args:
-        beta: Constant β, positive; the step is 1 / β of Newton's.
-        discount: Discount γ in (0, 1]; 0.99 remembers the curvature of about 100 targets.
+        beta: Constant β, positive; the step is 1 / β times Newton's.
+        discount: Discount γ in (0, 1]; with 0.99 the curvature has a memory of about 100 targets.
         epsilon: Curvature ε without data, positive.
-        share: Share δ of the weight that is spread equally, from 0 to below 1. Without one an expert can have weight
-            exactly zero, which an online ensemble takes for dead, and one target that is all but impossible under the
-            current weights makes the curvature singular in double precision, which raises an error.
+        share: Share δ of the weight distributed equally, from 0 to below 1. Without it an expert can have weight
+            exactly zero, which an online ensemble treats as dead, and a target with almost no density under the
+            current weights makes the curvature numerically singular, which raises an error.
 
     Raises:
         ValueError: If a number is out of range.
@@ -324,9 +324,9 @@ class DiscountedOnlineNewton(MetaLearner):
         return _follow(state, log_prob, Growth(self.discount, refill, 1 / self.beta, True, self.share))
 
     def grow(self, state: MetaState, num_new: int, share: float) -> MetaState:
-        """New experts with weight ``share`` together, for any number of experts.
+        """Add experts with total weight ``share``, for any number of experts.
 
-        The curvature takes them to have predicted as the mixture with the present weights did.
+        In the curvature they count as having predicted like the mixture with the current weights.
         """
         grown = grown_weights(state, num_new, share)
         _check_state_size(self, state, state.log_weights.shape[0] + 1)
@@ -343,31 +343,31 @@ def _check_positive(name: str, value: float) -> None:
 
 
 def _check_state_size(rule: MetaLearner, state: MetaState, width: int) -> None:
-    """Raise unless a state to grow has the memory, (M, ``width``), from which a rule goes on."""
+    """Raise unless a state to be extended has the memory, (M, ``width``), that the rule needs."""
     if state.memory.shape[-1] != width:
         raise ValueError(
             f"{type(rule).__name__} needs a memory of {width} numbers per expert, but the state has "
-            f"{state.memory.shape[-1]}: it is of another rule; use a rule without memory, or start with init"
+            f"{state.memory.shape[-1]}: it belongs to another rule; use a rule without memory, or start with init"
         )
 
 
 def _identity_memory(num_experts: int, scale: float, like: Tensor) -> Tensor:
-    """A multiple of the identity, shape (M, M), in float64: curvature spans more than float32 has digits for."""
+    """A multiple of the identity, shape (M, M), in float64: curvature exceeds the precision of float32."""
     return torch.diag(like.new_full((num_experts,), scale, dtype=torch.float64))
 
 
 def _follow(state: MetaState, log_prob: Tensor, growth: Growth, scale: float = 1.0) -> tuple[MetaState, MetaOutput]:
-    """Weigh a block by the minimizers of a growing quadratic.
+    """Update the weights over a block by the minimizers of an accumulated quadratic.
 
-    The memory is [A | v] with the minimizer v for one that restarts from it, else [A | b] with ``scale`` times the sum
-    of all gradients, shape (M, M + 1).
+    The memory, (M, M + 1), is [A | v] if the quadratic restarts from its minimizer v, else [A | b] with ``scale`` times
+    the sum b of all gradients.
     """
     check_block(state, log_prob)
     if log_prob.shape[1] == 0:
         return pack(state, state.log_weights, [], [])
     check_densities(log_prob)
     num_seen = state.num_seen + log_prob.shape[1]
-    if log_prob.is_meta:  # there are no values to choose a support by
+    if log_prob.is_meta:  # there are no values to select a support
         output = MetaOutput(torch.empty_like(log_prob), log_prob.new_empty(log_prob.shape[1:]))
         return state._replace(num_seen=num_seen), output
     with torch.no_grad():
@@ -387,7 +387,7 @@ def _follow(state: MetaState, log_prob: Tensor, growth: Growth, scale: float = 1
 
 
 def _relative_densities(log_prob: Tensor) -> Numbers:
-    """Densities relative to the best of each target, one row a target, shape (B, M), in float64."""
+    """Densities relative to the best of each target, one row per target, shape (B, M), in float64."""
     values = log_prob.detach().double().mT
     best = values.amax(1, keepdim=True)
     relative: Numbers = torch.where(best == -torch.inf, 0.0, values - best).exp().contiguous().cpu().numpy()
@@ -395,14 +395,14 @@ def _relative_densities(log_prob: Tensor) -> Numbers:
 
 
 def _near_leader(weights: Tensor, share: float) -> Tensor:
-    """About the leader from which current weights were made: right in its support, but for experts next to none."""
+    """An approximate leader, recovered from current weights; its support is exact except for tiny weights."""
     raw = ((weights - share / weights.shape[0]) / (1 - share)).clamp(min=0)
     kept = torch.where(raw > 1e-6 * raw.max(), raw, 0.0)
     return kept / kept.sum()
 
 
 def _grown_curvature(curvature: Tensor, weights: Tensor, num_new: int, epsilon: float) -> Tensor:
-    """Curvature with experts more that predicted as the mixture of these weights, (M, M) to (M + n, M + n)."""
+    """Curvature with n additional experts that predicted like the mixture with these weights, (M + n, M + n)."""
     num_experts = weights.shape[0]
     old = torch.diag(torch.ones_like(weights))
     mapping = torch.cat([old, weights.expand(num_new, num_experts)])

@@ -1,8 +1,8 @@
-r"""Formulas of weight rules, of one target or of several at once: leading axes are free, on tensors and on arrays.
+r"""Updates of weight rules by one or several targets, on tensors and arrays, with free leading axes.
 
 .. math:: w_{t+1} = w_t \circ \Bigl(a + b\, \frac{p_t}{w_t^\top p_t}\Bigr) + c
 
-is a fixed share for :math:`a = 0, b = 1 - \delta, c = \delta / M`, and Soft-Bayes of a fixed rate for
+is a fixed share for :math:`a = 0, b = 1 - \delta, c = \delta / M`, and Soft-Bayes with a fixed rate for
 :math:`a = 1 - \alpha, b = \alpha, c = 0`. Densities p are relative to the best of each target.
 """
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from gp_ensembles.numerics.backends import backend_of
 
-LARGEST = 600.0  # of a log density above another, lest its factor overflow
+LARGEST = 600.0  # difference of log densities, to avoid overflow
 
 backend = backend_of(__name__)
 xp, jit, part, where, clip = backend.xp, backend.jit, backend.part, backend.where, backend.clip
@@ -20,18 +20,18 @@ take, inner, blend = backend.take, backend.inner, backend.blend
 
 @jit
 def advance(weight: Any, p: Any, density: Any, keep: Any, gain: Any, give: Any) -> Any:
-    """Weights after a target, from those before it and the densities of the target under each expert and their mixture.
+    """Weights after a target, from those before it and the target's densities under each expert and their mixture.
 
-    Arrays and tensors that broadcast, or numbers.
+    Takes arrays or tensors that broadcast, or numbers.
     """
     return weight * (keep + (gain / density) * p) + give
 
 
 @jit
 def linear(weights: Any, p: Any, keep: Any, gain: Any, give: Any) -> tuple[Any, Any]:
-    """Weights (..., R, M) of R rules after a target of densities p (..., M), and its density under each, (..., R, 1).
+    """Weights (..., R, M) of R rules after a target with densities p (..., M), and its density under each, (..., R, 1).
 
-    Shapes: ``keep``, ``gain`` and ``give``, the numbers a, b and c, (..., R, 1).
+    Shapes: ``keep``, ``gain`` and ``give``, coefficients a, b and c, (..., R, 1).
     """
     density = inner(weights, p)
     return advance(weights, up(p), density, keep, gain, give), density
@@ -41,12 +41,12 @@ def linear(weights: Any, p: Any, keep: Any, gain: Any, give: Any) -> tuple[Any, 
 def follow(weights: Any, p: Any, keep: Any, gain: Any, give: Any) -> tuple[Any, Any]:
     """Weights (B + 1, R, M) before each of B targets and after the last, and densities (B, R, 1), on arrays.
 
-    Shapes: ``weights`` (R, M), ``p`` (B, M), the numbers of the rules (B, R, 1).
+    Shapes: ``weights`` (R, M), ``p`` (B, M), coefficients of the rules (B, R, 1).
     """
     found = xp.zeros((len(p) + 1, weights.shape[0], weights.shape[1]))
     densities = xp.zeros((len(p), weights.shape[0], 1))
     row = found[0]
-    row += weights  # a row of an array that is assigned takes numba seconds to compile
+    row += weights  # assigning to a row of an array would take numba seconds to compile
     for t in range(len(p)):
         after, density = linear(row, p[t], keep[t], gain[t], give[t])
         row, of_row = found[t + 1], densities[t]
@@ -57,16 +57,16 @@ def follow(weights: Any, p: Any, keep: Any, gain: Any, give: Any) -> tuple[Any, 
 
 @jit
 def logarithms(log_weights: Any, weights: Any, density: Any, p: Any, keep: Any, gain: Any, give: Any) -> Any:
-    """Logarithms of the weights after a target; where nothing is given, a weight of any smallness keeps its own."""
+    """Logarithms of the weights after a target, exact for arbitrarily small weights if c = 0."""
     return where(give > 0, xp.log(weights), log_weights + xp.log(keep + (gain / density) * up(p)))
 
 
 @jit
 def combine(numbers: Any, above: Any, own: Any, over: Any, log_prob: Any) -> tuple[Any, Any, Any, Any, Any, Any]:
-    """One target of R rules and of a rule over them.
+    """One target of R rules and an upper rule.
 
-    Shapes: ``numbers`` the numbers of the rules, three of (R, 1), ``above`` those of the rule over them, three of
-    (1, 1); ``own`` (..., R, M) and ``over`` (..., R), log weights; ``log_prob`` (..., M). Returns: both after it; the
+    Shapes: ``numbers``, coefficients of the rules, three of (R, 1), ``above``, those of the upper rule, three of
+    (1, 1); ``own`` (..., R, M) and ``over`` (..., R), log weights; ``log_prob`` (..., M). Returns both after it; the
     weights (..., M) of the experts in the mixture before and after it; its log density (..., 1); the smallest relative
     density (..., 1), which must be a normal number.
     """
@@ -85,7 +85,7 @@ def combine(numbers: Any, above: Any, own: Any, over: Any, log_prob: Any) -> tup
 
 @part
 def moved(weight: Any, ratio: Any) -> Any:
-    """The weight of the second of two predictions after a target whose density it has ``ratio`` times as large."""
+    """The weight of the second of two predictions after a target with this ratio of densities."""
     return weight * ratio / (1 - weight + weight * ratio)
 
 
@@ -93,12 +93,12 @@ def moved(weight: Any, ratio: Any) -> Any:
 def refer(
     references: Any, share: float, prior: float, among: Any, weight: Any, log_prob: Any, density: Any
 ) -> tuple[Any, Any, Any, Any, Any]:
-    """One target of R references among the experts, and of a rule beside them.
+    """One target of R reference experts, averaged with a rule.
 
-    Shapes: ``references`` places (R,), ``among`` (..., R) log weights of the references, ``weight`` (..., 1) of their
-    mixture after the last target, ``log_prob`` (..., M), ``density`` (..., 1), the log density under the rule. Returns:
+    Shapes: ``references``, indices (R,); ``among`` (..., R), log weights of references; ``weight`` (..., 1), of their
+    mixture after the last target; ``log_prob`` (..., M); ``density`` (..., 1), the log density under the rule. Returns
     log weights of the references after it, (..., R); the weight of their mixture before it, after it, and before the
-    next one, and the log density of the whole, (..., 1).
+    next one, and the log density of the average, (..., 1).
     """
     joint = among + take(log_prob, references)
     best = peak(joint)
@@ -112,8 +112,8 @@ def refer(
 
 @jit
 def mix(weights: Any, weight: Any, among: Any, places: Any) -> Any:
-    """Log weights (..., M) of a rule's mixture ``weights`` and that of references, which has ``weight`` (..., 1).
+    """Log weights (..., M) of the average of a rule's mixture and that of references, which has ``weight`` (..., 1).
 
-    Shapes: ``among`` (..., R), log weights of the references; ``places`` (R, M), a one at the place of each.
+    Shapes: ``among`` (..., R), log weights of the references; ``places`` (R, M), their one-hot indices.
     """
     return xp.log((1 - weight) * weights + weight * blend(xp.exp(among), places))

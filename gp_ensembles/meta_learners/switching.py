@@ -22,23 +22,23 @@ from gp_ensembles.meta_learners.base import (
 )
 from gp_ensembles.numerics.reductions import readable_all
 
-_SMALLEST_SHARE = 1e-12  # with less, log space only: weights must stay far from the smallest number
-_PLAIN = 1e3  # a log density whose digits leave room for weights
-_STEPS_PER_SCALE = 16  # shares fall by at most the smallest entry of Q per step: far from underflow in 16
+_SMALLEST_SHARE = 1e-12  # below it, only log space is used: weights must stay far from underflow
+_PLAIN = 1e3  # largest log density that leaves enough precision for weights
+_STEPS_PER_SCALE = 16  # shares fall by at most the smallest entry of Q per step: no underflow in 16 steps
 
 
 class FixedShare(MetaLearner):
-    r"""Bayes' rule, after which every expert gets an equal part of a small share of the weight.
+    r"""Bayes' rule, followed by an equal redistribution of a small share of the weight.
 
     .. math:: w_{t+1} = (1 - \delta)\, \frac{w_t \circ p(y_t)}{w_t^\top p(y_t)} + \frac{\delta}{M}
 
-    (Herbster and Warmuth 1998; the receiver of the share may be its giver.) It is
+    (Herbster and Warmuth 1998; experts also get part of their own share.) It is
     :class:`MarkovSwitching` with ``sticky_transition(M, 1 - share + share / M)`` in O(M)
     and for any M: weights before each target are the same, as switching before the first of them leaves equal weights
-    equal. A missing target shares too: time passes. No expert of weight zero stays dead.
+    equal. Weight is also shared at a missing target: time passes. Experts of weight zero recover.
 
     Args:
-        share: Share δ of the weight given away after each target, from 0 (Bayesian model averaging) to below 1.
+        share: Share δ of the weight redistributed after each target, from 0 (Bayesian model averaging) to below 1.
 
     Raises:
         ValueError: If the share is out of range.
@@ -75,7 +75,7 @@ class FixedShare(MetaLearner):
 
 
 class MarkovSwitching(MetaLearner):
-    r"""Weights that move between experts by a transition matrix before each target, then learn from it.
+    r"""Weights that follow a transition matrix before each target, then Bayes' rule.
 
     .. math:: w_{t \mid t-1} = Q\, w_{t-1 \mid t-1}, \qquad
               w_{t \mid t} \propto w_{t \mid t-1} \circ p(y_t)
@@ -84,15 +84,15 @@ class MarkovSwitching(MetaLearner):
     target too, and before a missing one: time passes. A target is predicted with
     :math:`w_{t \mid t-1}`, never with weights that have seen it.
 
-    Inside a block the recursion runs in linear space. Experts that exchange weight, directly or through
-    others, form a *community*; each community carries its own scale in log space, so weights of different
-    communities may differ by any factor. Within one, a predicted weight that falls near the smallest number
-    of the dtype could round wrongly; the block is then done again in log space (exact, and slower).
+    Within a block the recursion runs in linear space. Experts that exchange weight, directly or through
+    others, form a *community*; each community has its own scale in log space, so weights of different
+    communities may differ by any factor. Within one, a predicted weight close to the smallest number
+    of the dtype could be inaccurate; the block is then repeated in log space (exact, but slower).
 
     Args:
         transition: Matrix Q, shape (M, M), nonnegative, each **column** summing to one (to 1e-6): entry (i, j) is the
             probability of a switch from expert j to expert i.
-        prior_weights: Weights before the first switch, shape (M,); ``None`` for equal ones.
+        prior_weights: Weights before the first switch, shape (M,); ``None`` for equal weights.
 
     Raises:
         TypeError: If the transition is not a floating point tensor.
@@ -125,7 +125,7 @@ class MarkovSwitching(MetaLearner):
         if log_prior is not None:
             check_num_experts(transition.shape[0], log_prior.shape[0])
         community = _communities(transition)
-        transition = transition.detach() / transition.detach().sum(0)  # takes round-off out of the sums
+        transition = transition.detach() / transition.detach().sum(0)  # removes round-off from the sums
         self.register_buffer("transition", transition)
         self.register_buffer("log_transition", transition.log())
         self.register_buffer("log_prior", log_prior)
@@ -145,7 +145,7 @@ class MarkovSwitching(MetaLearner):
     def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
         """Weigh a block of targets in order; see :meth:`MetaLearner.update_block`.
 
-        Where every living expert gives a target density zero, the weights switch but do not learn, and the
+        If every remaining expert gives a target density zero, the weights switch but are not updated, and the
         mixture's log density is minus infinity.
         """
         check_block(state, log_prob)
@@ -164,9 +164,9 @@ class MarkovSwitching(MetaLearner):
         return run_bayes(lambda weights: _switch(log_transition, weights), state, log_prob)
 
     def grow(self, state: MetaState, num_new: int, share: float) -> MetaState:
-        """New experts with weight ``share`` together, before the next switch.
+        """Add experts with total weight ``share``, before the next switch.
 
-        Build a new rule with a transition of all M + n experts and call this method of it with the old state.
+        Build a new rule with a transition for all M + n experts and call its method with the old state.
 
         Raises:
             ValueError: If the transition belongs to another number of experts, or a number is out of range.
@@ -176,12 +176,12 @@ class MarkovSwitching(MetaLearner):
         return grown
 
     def _linear_space(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput] | None:
-        """The block with one scale a community, or ``None`` where round-off could matter."""
+        """The block with one scale per community, or ``None`` if round-off could matter."""
         num_experts, num_steps = log_prob.shape
         transition = self.transition.to(log_prob.dtype)
         # The state is the column before the first target. Scales cancel in the weights, so no gradient
-        # need pass through them; a community that is dead, or killed by a target, has scale minus infinity
-        # and carries any finite shares.
+        # need pass through them; a community without weight, before or after a target, has scale minus infinity
+        # and arbitrary finite shares.
         columns = torch.cat([state.log_weights.unsqueeze(1), log_prob], dim=1)
         scale = self._largest(columns.detach())
         linear = (columns - scale).masked_fill(scale == -torch.inf, 0.0).exp().unbind(1)
@@ -204,7 +204,7 @@ class MarkovSwitching(MetaLearner):
         log_weights = normalized(joint, joint.logsumexp(0))
         after = log_weights + (log_prob - best[1:])
         density = after.logsumexp(0)
-        # A product that underflows is off by at most ``tiny``: negligible for shares above this bound.
+        # A product that underflows has an error of at most ``tiny``: negligible for shares above this bound.
         exact = shares.detach() > num_experts * info.tiny / info.eps
         if not readable_all(exact.all() & density.isfinite().all()):
             return None
@@ -219,7 +219,7 @@ class MarkovSwitching(MetaLearner):
 
 
 def sticky_transition(num_experts: int, stay: float) -> Tensor:
-    r"""Stay with the expert with probability ``stay``, else move to any other alike.
+    r"""Stay with the expert with probability ``stay``, else switch to any other with equal probability.
 
     The switching IE-GP's matrix: :math:`Q_{mm}` = ``stay``, all other entries
     :math:`(1 - q_{mm}) / (M - 1)` (Lu et al. 2022, assumption as4).
@@ -252,16 +252,16 @@ def sticky_transition(num_experts: int, stay: float) -> Tensor:
 
 
 def group_transition(labels: Sequence[Hashable], delta: float) -> Tensor:
-    r"""Experts with equal labels pass weight ``delta`` to one another; nothing passes between labels.
+    r"""Experts with equal labels exchange weight ``delta``; none passes between labels.
 
     With k experts of one label, the diagonal entry is :math:`1 - (k - 1)\delta`, so columns sum to one. Labels
-    0 to M - 1, R times over, make the transition of E-DOEBE: R groups of the same M experts that differ in their random
-    walk (Waxman and Djurić 2024, section 4.2; the paper prints :math:`1 - R\delta`, whose columns do not sum to one).
+    0 to M - 1, repeated R times, give the transition of E-DOEBE: R groups of the same M experts with different random
+    walks (Waxman and Djurić 2024, section 4.2; the paper prints :math:`1 - R\delta`, whose columns do not sum to one).
 
     Args:
         labels: One label for each of the M experts, for instance the name of the model that several experts
             share while they differ in the random walk of their weights.
-        delta: Probability of a switch to each other expert of the same label.
+        delta: Probability of a switch to each of the other experts of the same label.
 
     Returns:
         Transition matrix, shape (M, M), float64; columns sum to one.
@@ -283,7 +283,7 @@ def group_transition(labels: Sequence[Hashable], delta: float) -> Tensor:
     largest = int(alike.sum(0).max())
     if not 0 <= delta * (largest - 1) <= 1 or delta < 0:
         raise ValueError(
-            f"delta={delta} is not legal for {largest} experts of one label: "
+            f"delta={delta} is out of range for {largest} experts with the same label: "
             f"it must lie between 0 and 1/{max(largest - 1, 1)}"
         )
     transition = alike * delta
@@ -292,7 +292,7 @@ def group_transition(labels: Sequence[Hashable], delta: float) -> Tensor:
 
 
 def _check_transition(transition: Tensor) -> None:
-    """Raise a clear error unless a matrix is nonnegative with columns that sum to one."""
+    """Raise unless a matrix is nonnegative with columns that sum to one."""
     if not isinstance(transition, Tensor) or not transition.is_floating_point():
         raise TypeError("the transition must be a floating point tensor of shape (M, M)")
     if transition.ndim != 2 or transition.shape[0] != transition.shape[1] or transition.shape[0] == 0:
@@ -302,7 +302,7 @@ def _check_transition(transition: Tensor) -> None:
         row, column = divmod(int(illegal.flatten().int().argmax()), transition.shape[0])
         raise ValueError(
             f"the transition is {float(transition[row, column])} in row {row}, column {column}; "
-            f"its entries are probabilities: finite and at least zero"
+            f"entries are probabilities: finite and at least zero"
         )
     sums = transition.sum(0)
     error = (sums - 1).abs()
@@ -315,7 +315,7 @@ def _check_transition(transition: Tensor) -> None:
 
 
 def _communities(transition: Tensor) -> Tensor:
-    """For each expert the first expert that it exchanges weight with, in any number of steps, shape (M,)."""
+    """For each expert, the first expert with which it exchanges weight, in any number of steps, shape (M,)."""
     linked = (transition + transition.mT > 0).cpu().numpy()
     labels = list(range(linked.shape[0]))
     for root in labels:
@@ -331,10 +331,10 @@ def _communities(transition: Tensor) -> Tensor:
 
 
 def _switch(log_transition: Tensor, log_weights: Tensor) -> Tensor:
-    """Normalized log of Q w in log space, exact however small the weights are."""
+    """Normalized log of Q w, in log space, exact for arbitrarily small weights."""
     joint = log_transition + log_weights
     if not joint.requires_grad:
         return joint.logsumexp(1)
-    unreachable = joint.detach().amax(1) == -torch.inf  # such a row has no gradient, but not a NaN either
+    unreachable = joint.detach().amax(1) == -torch.inf  # for such a row the gradient must be zero, not NaN
     switched = joint.masked_fill(unreachable.unsqueeze(1), 0.0).logsumexp(1)
     return switched.masked_fill(unreachable, -torch.inf)

@@ -10,6 +10,6 @@ def check_made(argument: str, value: object, kind: type, example: str) -> None:
 def describe_argument(value: object) -> str:
     """Text of an argument for messages, with a hint if it is a class instead of an object."""
     if isinstance(value, type):
-        return f"the class {value.__name__}: call it"
+        return f"the class {value.__name__}: instantiate it"
     shape = getattr(value, "shape", None)  # of tensors, arrays and frames
     return repr(value) if shape is None else f"a {type(value).__name__} of shape {tuple(shape)}"

@@ -20,7 +20,7 @@ def check_device(name: str | torch.device) -> torch.device:
     if device.type == "cpu" and device.index is not None:
         raise ValueError(f"device {str(name)!r} is unknown; there is one cpu, so use cpu and --num-threads")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"device {str(name)!r} was asked for, but torch sees no such GPU; use cpu (--device cpu)")
+        raise ValueError(f"device {str(name)!r} was requested, but torch finds no such GPU; use cpu (--device cpu)")
     if device.type not in ("cpu", "cuda"):
         raise ValueError(f"device {str(name)!r} is not supported; use cpu or cuda")
     return device

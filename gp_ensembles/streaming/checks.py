@@ -79,7 +79,7 @@ def arrive(X: Tensor, y: Tensor | None, steps: Tensor | None, num_columns: int |
         raise TypeError(_TENSOR.format("y"))
     if y.shape != wanted:
         hint = "; use y.squeeze(-1)" if y.shape == (num_rows, 1) else ""
-        raise ValueError(f"y must have shape {wanted}, a target for each row of X, got {tuple(y.shape)}{hint}")
+        raise ValueError(f"y must have shape {wanted}, one target per row of X, got {tuple(y.shape)}{hint}")
     X, y = (part.detach().to(config.torch_device, torch.float64) for part in (X, y))
     return Arrived(X, y, row_numbers(steps, "steps", X))
 

@@ -318,7 +318,7 @@ class OnlineModel:
 
         Raises:
             OSError: If the file cannot be written.
-            TypeError: If a record has no name in files, such as ``ExternalModel``; pickle the model instead.
+            TypeError: If a record cannot be saved, such as ``ExternalModel``; pickle the model instead.
         """
         write_checkpoint(Path(path), KIND, self.content())
 

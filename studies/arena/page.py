@@ -30,8 +30,8 @@ class Beside(NamedTuple):
     """A method compared with the best of its rivals on each set, chosen in hindsight.
 
     Attributes:
-        ahead: Its log score less theirs, by set.
-        ratio: Its CRPS over theirs, by set.
+        ahead: Its log score minus theirs, by set.
+        ratio: Its CRPS relative to theirs, by set.
         coverage: Of its 90 % intervals, by set.
     """
 
@@ -109,7 +109,7 @@ def _body(table: str) -> str:
 
 def _rivals_table(found: Mapping[str, Beside]) -> str:
     lines = [
-        "| | at least the best less 0.01 | worst | mean | CRPS within 1 % of the best | worst | 90 % intervals cover |",
+        "| | at most 0.01 behind the best | worst | mean | CRPS within 1 % of the best | worst | 90 % coverage |",
         "|---|" + "---:|" * 6,
     ]
     for name, compared in found.items():

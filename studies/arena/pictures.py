@@ -59,13 +59,13 @@ def panels_of(results: Results[ArenaPlan]) -> list[Panel]:
     if numbers:
         reference = reference_of(list(numbers))
         below, ratio = (
-            f"mean log score less {reference}'s, nats per row",
-            f"CRPS of {reference} over that of the method",
+            f"mean log score minus {reference}'s, nats per row",
+            f"CRPS of {reference} relative to the method's",
         )
         panels.append(Panel("numbers: log score", below, _marks(numbers, "difference", _WORST)))
         panels.append(Panel("numbers: CRPS", ratio, _marks(numbers, "ratio", 1 / _WORST_RATIO)))
     if classes:
-        below = f"mean log score less {reference_of(list(classes))}'s, nats per row"
+        below = f"mean log score minus {reference_of(list(classes))}'s, nats per row"
         panels.append(Panel("classes: log score", below, _marks(classes, "difference", _WORST)))
     return panels
 
@@ -81,7 +81,7 @@ def draw_arena(panels: Sequence[Panel], path: Path) -> None:
 
     figure, axes = new_figure(len(panels), 1, _SIZE[0], _SIZE[1] * len(panels))
     for axis, (title, below, marks) in zip(axes, panels, strict=True):
-        label(axis, f"{title} (higher is better)", "microseconds of CPU per row", below)
+        label(axis, f"{title} (higher is better)", "CPU microseconds per row", below)
         axis.set_xscale("log")
         _draw(axis, marks)
     handles, names = axes[0].get_legend_handles_labels()

@@ -1,4 +1,4 @@
-"""The arena as Markdown: a table of sets by methods for each score, and a summary of the methods."""
+"""Markdown tables of the arena: sets by methods for each score, and a summary of the methods."""
 
 import math
 import statistics
@@ -12,24 +12,24 @@ _LOSSES = ("crps", "nmse", "width", "error_rate", "microseconds")
 _TITLES = {
     "log_score": "Mean log score, nats per row in standardized units (higher is better)",
     "crps": "CRPS, standardized units (lower is better)",
-    "nmse": "Mean squared error over the variance of the targets (lower is better)",
+    "nmse": "Mean squared error relative to the variance of the targets (lower is better)",
     "coverage": "Coverage of the 90 % interval",
-    "windows": "Share of windows of 500 rows in which it covers 85 to 95 %",
+    "windows": "Share of windows of 500 rows with a coverage of 85 to 95 %",
     "width": "Mean width of the 90 % interval, standardized units",
-    "error_rate": "Share of wrong classes",
-    "microseconds": "Microseconds of CPU per row (predicting and learning)",
+    "error_rate": "Error rate",
+    "microseconds": "CPU time per row in microseconds (predicting and learning)",
 }
 _DIGITS = {"nmse": 4, "coverage": 3, "windows": 2, "microseconds": 0}
 
 
 class ArenaPlan(NamedTuple):
-    """What was to be run.
+    """The plan of a run.
 
     Attributes:
         sets: Names of the sets.
         kinds: Their kinds, by name.
         methods: Names of all methods.
-        rows: Most rows of a set that were scored.
+        rows: Maximum number of scored rows per set.
     """
 
     sets: list[str]
@@ -39,15 +39,15 @@ class ArenaPlan(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """A method over all sets that it ran on.
+    """A method over all sets on which it was run.
 
     Attributes:
-        num_sets: How many.
+        num_sets: Number of sets.
         rank: Mean rank of its log score among the methods of a set, 1 the best.
-        difference: Mean log score less that of the reference, on sets that both ran on.
-        worst: The least of these differences.
-        ratio: Geometric mean of its CRPS over the reference's; NaN for classes.
-        best: On how many sets its log score is the best.
+        difference: Mean log score minus that of the reference, on sets with both.
+        worst: The smallest of these differences.
+        ratio: Geometric mean of its CRPS relative to the reference's; NaN for classes.
+        best: Number of sets on which its log score is the best.
         coverage: Mean coverage of its 90 % interval.
         microseconds: Median over sets.
     """
@@ -63,7 +63,7 @@ class Summary(NamedTuple):
 
 
 def present(results: Results[ArenaPlan], is_class: bool) -> tuple[list[str], list[str]]:
-    """Sets of numbers, or of classes, and the methods that there are any scores of."""
+    """Numeric sets, or those with classes, and the methods with any scores."""
     plan = results.plan
     sets = [
         name
@@ -123,7 +123,7 @@ def _log_ratio(results: Results[ArenaPlan], name: str, method: str, reference: s
 
 
 def arena_table(results: Results[ArenaPlan]) -> str:
-    """Everything as Markdown: summaries, then a table for each score."""
+    """All results as Markdown: summaries, then a table for each score."""
     parts = [f"# Arena: {len(results.plan.sets)} sets, at most {results.plan.rows} rows scored"]
     for is_class, kinds in ((False, tuple(_TITLES)), (True, ("log_score", "error_rate", "microseconds"))):
         sets, methods = present(results, is_class)
@@ -145,8 +145,8 @@ def summary_table(results: Results[ArenaPlan], is_class: bool) -> str:
     summaries = summarize_methods(results, is_class)
     reference = reference_of(list(summaries))
     header = (
-        f"| method | sets | mean rank | log score less {reference}'s, mean | worst | best on | "
-        "CRPS ratio | coverage | µs per row | what |"
+        f"| method | sets | mean rank | mean log score minus {reference}'s | worst | best on | "
+        "CRPS ratio | coverage | µs per row | description |"
     )
     lines = [header, "|---|" + "---:|" * 8 + "---|"]
     for name, found in sorted(summaries.items(), key=lambda item: item[1].rank):
@@ -161,15 +161,15 @@ def summary_table(results: Results[ArenaPlan], is_class: bool) -> str:
             f"{found.microseconds:.0f}",
         ]
         lines.append(f"| {name} | " + " | ".join(numbers) + f" | {METHODS[name].title} |")
-    what = "classes" if is_class else "numbers"
-    return f"## Methods on sets of {what}, by mean rank of the log score\n\n" + "\n".join(lines)
+    what = "with class targets" if is_class else "with numeric targets"
+    return f"## Methods on sets {what}, by mean rank of the log score\n\n" + "\n".join(lines)
 
 
 def marks_table(results: Results[ArenaPlan], sets: Sequence[str], method: str = "auto") -> str:
-    """What one method is held to on every set, as Markdown: never behind a baseline, intervals that keep their word.
+    """Goals for one method on every set, as Markdown: never behind a baseline, intervals with the stated coverage.
 
-    Columns: its log score less that of the best baseline and the CRPS of the best baseline over its own, above 0 and 1
-    where it is ahead; coverage of its 90 % interval, and the share of windows in which that is from 85 to 95 %.
+    Columns: its log score minus that of the best baseline, and the CRPS of the best baseline relative to its own, above
+    0 and 1 if it is ahead; coverage of its 90 % interval, and the share of windows with a coverage of 85 to 95 %.
     """
     baselines = [name for name, contender in METHODS.items() if contender.family == "baseline"]
     lines = ["| set | log score ahead | CRPS ratio | coverage | windows | width |", "|---|" + "---:|" * 5]
@@ -186,7 +186,7 @@ def marks_table(results: Results[ArenaPlan], sets: Sequence[str], method: str = 
 
 
 def score_table(results: Results[ArenaPlan], kind: str, sets: Sequence[str], methods: Sequence[str]) -> str:
-    """A score of all methods on all sets as Markdown; the best of a set in bold where there is a best."""
+    """A score of all methods on all sets as Markdown; the best of each set is in bold, if defined."""
     lines = ["| set | " + " | ".join(methods) + " |", "|---|" + "---:|" * len(methods)]
     digits = _DIGITS.get(kind, 3)
     for name in sets:

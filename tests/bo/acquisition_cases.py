@@ -35,7 +35,7 @@ NUM_MEMBERS = 200  # to which weights of experts are rounded
 
 MODEL = "the model"
 MEMBERS = "`members=K`"
-SAME = "as the one it changes"
+SAME = "same as the wrapped function"
 NONE = "none"
 
 

@@ -398,7 +398,7 @@ def test_transforms_with_something_to_learn_are_refused_or_fixed():
     for name in CASES:
         warp = Warp(d=NUM_INPUTS, indices=[0, 1])
         if name in {"exact", "knots", "ensemble"}:
-            with pytest.raises(UnsupportedError, match="Warp has parameters to be trained"):
+            with pytest.raises(UnsupportedError, match="Warp has trainable parameters"):
                 make(name, transforms=Transforms(warp))
         fixed = make(name, transforms=Transforms(warp.requires_grad_(False)))
         assert fixed.posterior(points(2, 1)).mean.shape == (2, 1, 1)
@@ -440,7 +440,7 @@ def test_known_noise_of_further_rows_alone(models):
     for name in CASES:
         ours, (X, Y) = models[name], rows(2, seed=8)
         noise = torch.full((2, 1), 100.0, dtype=DTYPE)
-        with pytest.raises(InputDataError, match="leave noise= out"):
+        with pytest.raises(InputDataError, match="omit noise="):
             ours.condition_on_observations(X, Y, noise=noise)
         noisy = ours.condition_on_observations(X.unsqueeze(0), Y.unsqueeze(0), noise=noise)
         plain = ours.condition_on_observations(X.unsqueeze(0), Y.unsqueeze(0))
@@ -479,7 +479,7 @@ def test_what_is_refused(models):
                 ours.posterior(bad)
         for error, words, given, settings in (
             (InputDataError, "Y is inf in row 0", Y.abs() * torch.inf, {}),
-            (BotorchTensorDimensionError, "one row for each", Y[:1], {}),
+            (BotorchTensorDimensionError, "one row per row", Y[:1], {}),
             (BotorchTensorDimensionError, "1 output", Y.expand(2, 2), {}),
             (UnsupportedError, "unknown options", Y, {"weight": 2.0}),
         ):

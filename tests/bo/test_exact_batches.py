@@ -202,7 +202,7 @@ def test_state_and_precision(generator):
 def test_what_cannot_be_done_is_said(generator):
     X, Y = data(generator, Size([3]))
     for arguments in ((X, Y[:2]), (X[0], Y), (X, Y, 0.1 * Y[0])):
-        with pytest.raises(BotorchTensorDimensionError, match="the same batch of data sets"):
+        with pytest.raises(BotorchTensorDimensionError, match="the same batch shape"):
             exact_ensemble(*arguments)
     with pytest.raises(InputDataError, match="train_Y is inf in row 2"):
         exact_ensemble(X, torch.where(torch.arange(9).unsqueeze(-1) == 2, torch.inf, Y))

@@ -120,7 +120,7 @@ def test_a_sum_of_outputs_is_one_of_normal_distributions():
         whole, scalar = model.posterior(at), model.posterior(at, posterior_transform=scalarize)
         close(scalar.mean, (whole.mean @ weights).unsqueeze(-1))
         close(scalar.variance, (whole.variance @ weights.square()).unsqueeze(-1))
-    with pytest.raises(UnsupportedError, match=r"objective of samples: .* of several outputs, one kernel or members=K"):
+    with pytest.raises(UnsupportedError, match=r"objective on samples .* for several outputs, one kernel or members=K"):
         make().posterior(at, posterior_transform=scalarize)
 
 
@@ -144,7 +144,7 @@ def test_training_inputs_targets_and_priors_are_as_in_botorch():
     at = points(4)
     there = ours.posterior(ours.input_transform.untransform(at)).mean.squeeze(-1)
     close(ours(at).mean, (there - Y.mean()) / Y.std())
-    with pytest.raises(UnsupportedError, match="take one kernel, or members=K"):
+    with pytest.raises(UnsupportedError, match="use one kernel, or members=K"):
         loo_cv(make(1).eval())
     before = ours.posterior(wide).mean
     ours.set_train_data(ours.train_inputs, ours.train_targets)
@@ -239,9 +239,9 @@ def test_members_are_a_fully_bayesian_model():
     with pytest.raises(UnsupportedError, match="members=None"):
         few.fantasize(at, IIDNormalSampler(Size([2])))
     for bad in (0, True, 2.5):
-        with pytest.raises(ValueError, match="members must be one or more"):
+        with pytest.raises(ValueError, match="members must be >= 1"):
             exact_ensemble(X, Y, members=bad)
-    with pytest.raises(ValueError, match=r"of one data set .*, got 4"):
+    with pytest.raises(ValueError, match=r"got 4 and \("):
         exact_ensemble(X.unsqueeze(0), Y.unsqueeze(0), members=4)
     assert torch.equal(few.covar_module.lengthscale, mixture.covar_module.lengthscale)
 

@@ -226,7 +226,7 @@ def test_bad_training_data_are_refused():
         (InputDataError, "train_Yvar must be a tensor", (X, Y, ensemble())),
         (TypeError, "ensemble must be an object such as", (X, Y, None, "auto")),
         (TypeError, "StudentTExpert", (X, Y, None, student)),
-        (UnsupportedError, "one data set, .* use ExactEnsembleModel", both),
+        (UnsupportedError, "one data set and output, .* use ExactEnsembleModel", both),
         (ValueError, r"must have shape \(..., N, 2\)", (X[:, :1], Y, None, ensemble())),
     ):
         with pytest.raises(error, match=words):

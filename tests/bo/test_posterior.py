@@ -127,7 +127,7 @@ def test_the_first_points_of_a_longer_batch_are_drawn_alike():
 
 def test_what_does_not_fit_is_said():
     p = posterior()
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(ValueError, match="do not match"):
         MixturePosterior(p.log_weights[:2], p.component_mean, p.component_covariance)
     with pytest.raises(ValueError, match="base samples must have shape"):
         p.rsample_from_base_samples(Size([2]), torch.zeros(2, Q, dtype=F64))

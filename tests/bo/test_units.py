@@ -66,7 +66,7 @@ def test_kernel_mixtures_have_no_units(size, shift):
     found = []
     for scale, zero in ((1.0, 0.0), (size, shift)):
         problem = RegressionProblem(X * scale + zero, Y.squeeze(-1))
-        with pytest.warns(UserWarning, match="no evidence can be trusted"):
+        with pytest.warns(UserWarning, match="no evidence is reliable"):
             result = gpe.marginalize(problem, Budget(evaluations=20, draws=100), generator=generator())
         found.append(result.predict(at * scale + zero))
     close((found[0].mean, found[0].variance), (found[1].mean, found[1].variance), 1e-4)

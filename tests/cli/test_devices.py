@@ -95,7 +95,7 @@ def test_series_of_a_gpu_go_on_on_the_host(folder, refused, gpu):
     assert Fleet.notes_in("gpu/s/fleet")["device"] == "cuda"
     again = given(COMMANDS["series"][1], "gpu")
     if not torch.cuda.is_available():
-        refused(main(again), "torch sees no such GPU; use cpu (--device cpu)")
+        refused(main(again), "torch finds no such GPU; use cpu (--device cpu)")
     assert main([*again, "--device", "cpu"]) == 0
     summary = json.loads(Path("gpu/t/summary.json").read_text())
     assert (summary["device"], summary["dtype"], summary["rows_read"]) == ("cpu", "float32", 150)
@@ -107,7 +107,7 @@ def test_a_gpu_that_is_not_there_is_one_sentence(folder, capsys):
         assert main([*given(commands[0], "none"), "--device", "cuda"]) == 2
         reported = capsys.readouterr().err
         assert reported.count("\n") == 1
-        assert "torch sees no such GPU; use cpu (--device cpu)" in reported
+        assert "torch finds no such GPU; use cpu (--device cpu)" in reported
 
 
 LABELS = {"counts": 5, "die_gp_classes": 2, "e_doebe_classes": 2, "ie_gp_classes": 2, "sie_gp_classes": 2}

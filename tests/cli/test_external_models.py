@@ -54,7 +54,7 @@ def test_summaries_report_external_models_and_a_resumed_run_tells_the_same(place
     assert stream_external(place, "data.csv", "whole") == 0
     reported = capsys.readouterr().out
     gaps = sum(number % 7 == 2 for number in range(60, 200))
-    absent = "last absent because it gave no prediction (NaN)"
+    absent = "last absent because it returned no prediction (NaN)"
     assert f"forecast/0: predicted {140 - gaps} of 140 rows; {absent}" in reported
     assert "boosting/0: log score -" in reported
     assert "boosting/0: predicted" not in reported
@@ -95,7 +95,7 @@ def test_what_has_no_name_in_files_is_refused_before_anything_is_fitted(tmp_path
     own = ExternalModel(RegressorAdapter(LinearRegression()))
     config = StreamConfig(replace(oebe, bases=(LinearBasis(),), extra_experts=(own,)), warmup=30)
     rows = open_table(Table(X, X[:, 0], ("a", "b"), "y", "rows"), 30)
-    with pytest.raises(TypeError, match=r"ExternalModel has no name in files.*pickle.dump\(model, file\)"):
+    with pytest.raises(TypeError, match=r"ExternalModel cannot be saved.*pickle.dump\(model, file\)"):
         stream(rows, config, Output(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 

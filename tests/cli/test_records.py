@@ -58,7 +58,7 @@ def test_parts_of_the_users_own_have_no_name():
         def build(self, X, *, generator=None):
             return LinearBasis().build(X)
 
-    with pytest.raises(TypeError, match=r"Mine has no name in files.*pickle.dump\(model, file\)"):
+    with pytest.raises(TypeError, match=r"Mine cannot be saved.*pickle.dump\(model, file\)"):
         spec_to_plain(replace(PRESETS["oebe"], bases=(Mine(),)))
     with pytest.raises(TypeError, match=r"one of \['FourierBasis'.*'RecurringBasis'\]$"):
         spec_to_plain(replace(PRESETS["oebe"], bases=(Mine(),)))  # bases only
@@ -67,7 +67,7 @@ def test_parts_of_the_users_own_have_no_name():
         pass
 
     with pytest.raises(
-        TypeError, match=r"Ours has no name in files.* one of \['BayesianModelAveraging', 'Dynamic"
+        TypeError, match=r"Ours cannot be saved.* one of \['BayesianModelAveraging', 'Dynamic"
     ) as reported:
         spec_to_plain(replace(PRESETS["oebe"], rule=Ours()))
     assert "Basis'" not in str(reported.value)

@@ -263,7 +263,7 @@ def test_one_that_cannot_be_trained_is_absent_until_it_can():
 def test_somebody_has_to_speak():
     X, y = rows()
     online = OnlineEnsemble(Ensemble([adapter()], FixedShare(), ["external"]), block_size=8)
-    with pytest.raises(NumericalError, match="no expert that has weight predicts"):
+    with pytest.raises(NumericalError, match="no expert with weight predicts"):
         online.observe(X, y)
     assert int(online.state.experts[0].num_seen) == 0  # nothing was learned
 

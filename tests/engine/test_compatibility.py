@@ -44,11 +44,11 @@ MISFITS = {
     ),
     "counts and numbers": (
         lambda: [with_likelihood(LogPoissonLikelihood()), with_likelihood(StudentTLikelihood())],
-        "different kinds of values",
+        "different kinds of targets",
     ),
     "numbers and shares": (
         lambda: [with_likelihood(StudentTLikelihood()), with_likelihood(BetaLikelihood())],
-        "different kinds of values",
+        "different kinds of targets",
     ),
     "outputs": (lambda: [MultiOutputExpert(features(), o) for o in (3, 2)], r"3 output\(s\).* 2 output\(s\)"),
     "one output": (

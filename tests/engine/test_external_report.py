@@ -108,8 +108,8 @@ def fail(mean, deviation):
 @pytest.mark.parametrize(
     ("adapter", "reason", "fix"),
     [
-        (Failing(lambda m, s: (m * torch.nan, s)), "it gave no prediction (NaN)", "fill the gaps"),
-        (Failing(lambda m, s: (m * math.inf, s)), "its mean was infinite or beyond 1e30 (mean ", "of mean 0"),
+        (Failing(lambda m, s: (m * torch.nan, s)), "it returned no prediction (NaN)", "fill the gaps"),
+        (Failing(lambda m, s: (m * math.inf, s)), "its mean was infinite or beyond 1e30 (mean ", "with mean 0"),
         (Failing(lambda m, s: (m, -s)), "not positive and finite (deviation -1)", "standard deviations or None"),
         (
             Failing(lambda m, s: (torch.cat([m, m]), s)),
@@ -143,4 +143,4 @@ def test_one_that_never_answered_has_no_weight_and_says_why():
     assert (report.num_answered, report.num_absent, report.weight) == (0, 160 - WARM, 0.0)
     assert model.weights["forecast/0"] == 0.0
     assert sum(model.weights.values()) == pytest.approx(1.0)
-    assert str(report).startswith("forecast/0: predicted 0 of 100 rows; last absent because it gave no prediction")
+    assert str(report).startswith("forecast/0: predicted 0 of 100 rows; last absent because it returned no prediction")

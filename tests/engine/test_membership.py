@@ -137,7 +137,7 @@ def test_a_rule_cannot_go_on_from_a_memory_of_another(old, new):
     online.observe(X, y)
     before = [value.clone() for value in online.state_dict().values()]
     owner = type(old).__name__ if type(old) is not type(new) else "the old one, of other rules or references,"
-    words = f"{type(new).__name__} needs a memory that {owner} did not keep"
+    words = f"{type(new).__name__} needs a memory that {owner} did not store"
     refused(ValueError, words, lambda: add_experts(online, [bumps()], 0.1, meta_learner=new))
     assert all(torch.equal(a, b) for a, b in zip(before, online.state_dict().values(), strict=True))
 

@@ -183,7 +183,7 @@ def test_a_gpu_without_memory_says_what_is_needed_and_by_how_much_it_is_too_litt
     )
     with (
         pretend_gpu(needed - 1000),
-        pytest.raises(ValueError, match=message + "1e-06 GB too little; take fewer experts"),
+        pytest.raises(ValueError, match=message + "1e-06 GB too little; use fewer experts"),
     ):
         OnlineEnsemble(ensemble, block_size=block_size)
 
@@ -208,7 +208,7 @@ def test_a_model_that_does_not_fit_on_a_gpu_stays_as_it_was(generator):
     with pretend_gpu(free_bytes=250_000):
         model = OnlineModel(StreamConfig(spec, warmup=40, device="cuda"))
         model.observe(X[:30], y[:30])
-        with pytest.raises(ValueError, match=r"an ensemble of 3 experts .* GB too little; take fewer experts"):
+        with pytest.raises(ValueError, match=r"an ensemble of 3 experts .* GB too little; use fewer experts"):
             model.observe(X[30:], y[30:])
         assert (model.num_rows, model.is_fitted) == (30, False)
 

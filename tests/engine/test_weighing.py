@@ -81,9 +81,9 @@ def test_experts_that_died_stay_out_of_the_mixture():
 def test_layers_are_for_one_real_number():
     features = LinearFeatures(NUM_INPUTS, torch.ones((), dtype=torch.float64))
     for expert in (LaplaceExpert(features, LogisticLikelihood()), MultiOutputExpert(features, 2)):
-        with pytest.raises(ValueError, match="are for targets of one real number"):
+        with pytest.raises(ValueError, match="are for scalar real targets"):
             Ensemble([expert], BayesianModelAveraging(), innovations=MODELS)
-        with pytest.raises(ValueError, match="are for targets of one real number"):
+        with pytest.raises(ValueError, match="are for scalar real targets"):
             Ensemble([expert], BayesianModelAveraging(), outlier_threshold=5)
 
 

@@ -97,7 +97,7 @@ def test_labels_of_one_class_leave_hyperparameters_at_their_start(kind):
     X, y = rows(kind)
     spec = replace(auto, bases=BASES, fit_settings=FITTED, target=TARGETS[kind][0])
     y = torch.where(torch.arange(len(y)) < 5, torch.nan, 1.0).to(y)
-    with pytest.warns(UserWarning, match="all labels of the warm-up are 1, which does not tell how inputs matter"):
+    with pytest.warns(UserWarning, match="all labels of the warm-up are 1, which says nothing about the inputs"):
         online = spec.fit(X, y, generator=torch.Generator().manual_seed(0))
     unfitted = replace(spec, fit_settings=replace(FITTED, method=None))
     again = unfitted.fit(X, y, generator=torch.Generator().manual_seed(0))  # no search, and no warning

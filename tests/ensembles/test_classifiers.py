@@ -127,4 +127,4 @@ def test_what_does_not_fit_is_refused():
         (ClassTarget(3), regressor, "'external' predicts one real number, the target is ClassTarget"),
     ]:
         refused(ValueError, words, lambda t=target, r=record: replace(auto_for(t), extra_experts=(r,)))
-    refused(TypeError, "call it", lambda: ClassifierAdapter(LogisticRegression))
+    refused(TypeError, "instantiate it", lambda: ClassifierAdapter(LogisticRegression))

@@ -47,7 +47,7 @@ def predicted(make):
         (OneByOne(), "use ExternalModel(RiverAdapter(OneByOne(...)))"),
         (last_target, "use ExternalModel(FunctionAdapter(last_target))"),
         (lambda X, rows: X[:, 0], "use ExternalModel(FunctionAdapter(function))"),
-        (Boosting, "call it, Boosting(...)"),
+        (Boosting, "instantiate it, Boosting(...)"),
         ("nwp", "for a column of forecasts use ForecastColumns('nwp')"),
         (3, "got 3"),
     ],

@@ -133,7 +133,7 @@ def test_arrays_will_do_and_nonsense_is_no_failure_of_others():
 
 
 def test_what_cannot_be_is_refused():
-    refused(TypeError, "the class LinearRegression: call it", lambda: RegressorAdapter(LinearRegression))
+    refused(TypeError, "the class LinearRegression: instantiate it", lambda: RegressorAdapter(LinearRegression))
     refused(ValueError, "as many levels", lambda: RegressorAdapter([LinearRegression(), LinearRegression()]))
     for levels in ((0.5,), (0.1, 0.1), (0.0, 0.5)):
         with pytest.raises(ValueError, match="levels"):
@@ -163,7 +163,7 @@ def test_regressors_of_river_learn_the_stored_rows_one_by_one():
         model.learn_one(dict(zip(names, row, strict=True)), target)
     want = [model.predict_one(dict(zip(names, row, strict=True))) for row in X[120:].tolist()]
     torch.testing.assert_close(steps.mean[120:], torch.tensor(want, dtype=torch.float64))
-    refused(TypeError, "the class LinearRegression: call it", lambda: RiverAdapter(river.LinearRegression))
+    refused(TypeError, "the class LinearRegression: instantiate it", lambda: RiverAdapter(river.LinearRegression))
 
 
 NEIGHBORS = ExternalModel(RegressorAdapter(KNeighborsRegressor()), every=50, lags=False, name="neighbors")
@@ -183,8 +183,8 @@ def test_a_model_with_external_models_is_kept_by_pickling(tmp_path):
     assert [adapter.name for adapter in model.external_models] == ["boosting/0", "neighbors/0"]
     loaded = pickle.loads(pickle.dumps(model))
     assert torch.equal(loaded.observe(X[100:], y[100:]).log_prob, model.observe(X[100:], y[100:]).log_prob)
-    refused(TypeError, "ExternalModel has no name in files", lambda: model.save(tmp_path / "model.pt"))
-    refused(TypeError, "ExternalModel has no name in files", lambda: spec_to_plain(SPEC))
+    refused(TypeError, "ExternalModel cannot be saved", lambda: model.save(tmp_path / "model.pt"))
+    refused(TypeError, "ExternalModel cannot be saved", lambda: spec_to_plain(SPEC))
 
 
 class Rewriting(LinearRegression):

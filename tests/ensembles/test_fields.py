@@ -96,6 +96,6 @@ def test_records_within_records():
         FitSettings(perturbation=GaussianPerturbation(-1.0))
     refused(TypeError, "adapter of ExternalModel", lambda: ExternalModel(LinearRegression()))
     refused(TypeError, "basis must be an object such as", lambda: bases.RecurringBasis(3))
-    with pytest.raises(ValueError, match="either num_features or a price that they follow from, got 500 and 30"):
+    with pytest.raises(ValueError, match="either num_features or a price that sets it, got 500 and 30"):
         WideFeatures(num_features=500, price=30.0)
     refused(TypeError, r"bases\[0\] must be an object such as", lambda: TargetLags(bases=(3,)))

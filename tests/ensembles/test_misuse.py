@@ -30,10 +30,10 @@ def rows(num_rows=30):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"target": BinaryTarget}, "target must be an object such as .*, got the class BinaryTarget: call it"),
+        ({"target": BinaryTarget}, "target must be an object such as .*, got the class BinaryTarget: instantiate it"),
         ({"target": "binary"}, "target must be an object such as .*, got 'binary'"),
         ({"bases": LinearBasis()}, r"bases must be a tuple .* use bases=\(LinearBasis"),
-        ({"bases": [LinearBasis(), LinearBasis]}, r"bases\[1\] must be .*, got the class LinearBasis: call it"),
+        ({"bases": [LinearBasis(), LinearBasis]}, r"bases\[1\] must be .*, got the class LinearBasis: instantiate it"),
         ({"bases": "linear"}, r"bases must be a tuple of records such as \(LinearBasis\(\),\), got 'linear'"),
         ({"bases": 3}, "bases must be a tuple of records"),
         ({"fit_settings": 3}, "fit_settings must be an object such as"),

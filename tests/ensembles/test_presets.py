@@ -118,7 +118,7 @@ def test_the_papers_walk_of_weights_starts_from_the_prior():
         build("die_gp", X[:100], y[:100], **settings).predict(X[:2])
     with pytest.raises(ValueError, match="rank_on_warm_up=True requires learns_warm_up=True"):
         replace(PRESETS["ie_gp"], learns_warm_up=False)
-    with pytest.raises(ValueError, match="series of a fleet learn their warm-ups"):
+    with pytest.raises(ValueError, match="a fleet learns the warm-up rows of its series"):
         Fleet(replace(PRESETS["ie_gp"], **settings))
 
 
@@ -173,7 +173,7 @@ def test_bad_warm_up_rows():
         ("oebe", ValueError, "at least 10", (X, y * torch.nan), {}),
         ("oebe", ValueError, "all columns of X are constant", (0 * X, y), {}),
         ("ie_gp", ValueError, "same N", (X, y[:40]), {}),
-        ("ie_gp", TypeError, "one dtype", (X, y.float()), {}),
+        ("ie_gp", TypeError, "they must agree", (X, y.float()), {}),
         ("oebe", ValueError, "row 3, column 2", (holed, y), {}),
         ("doebe", ValueError, "positive", (X, y), {"random_walk_variances": (1e-3, 0.0)}),
         ("oebe", ValueError, "distinct", (X, y), {"bases": (bases.LinearBasis(), bases.LinearBasis())}),

@@ -31,5 +31,5 @@ def test_one_row_ahead_and_rows_whose_dates_are_not_known() -> None:
     mean, std = model.predict(frame[150:], return_std=True)
     np.testing.assert_array_equal(forecast.mean, mean)
     np.testing.assert_array_equal(forecast.stddev, std)
-    with pytest.raises(ValueError, match="the inputs hold dates; give a frame of the 3 future rows, with when"):
+    with pytest.raises(ValueError, match="the inputs contain dates; give a frame of the 3 future rows, with when"):
         model.forecast(3)

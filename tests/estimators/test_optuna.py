@@ -169,7 +169,7 @@ def test_what_says_nothing_is_no_obstacle():
 
 def test_what_is_refused():
     study = optuna.create_study(sampler=EnsembleSampler(), directions=["minimize", "maximize"])
-    with pytest.raises(ValueError, match="takes one objective, and this study has 2"):
+    with pytest.raises(ValueError, match="supports one objective, but this study has 2"):
         study.ask().suggest_float("x", 0, 1)
     with pytest.raises(ValueError, match="n_startup_trials is 1"):
         EnsembleSampler(n_startup_trials=1)

@@ -128,7 +128,7 @@ def test_bad_rows_change_nothing():
     ):
         with pytest.raises(ValueError, match=words):
             model.learn_one(*bad)
-    with pytest.raises(ValueError, match="X has 2 rows and y 1"):
+    with pytest.raises(ValueError, match="X has 2 rows, but y has 1"):
         model.learn_many(pd.DataFrame([x, x]), pd.Series([1.0]))
     assert model.predict_one(x) == want
     with pytest.raises(ValueError, match="at least 10 rows"):

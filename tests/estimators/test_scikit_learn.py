@@ -145,7 +145,7 @@ def test_bad_input_changes_nothing():
     for kind, wrong in itertools.product((OnlineRegressor, OnlineClassifier), ("auto", targets.CountTarget())):
         with pytest.raises(TypeError, match="spec must be"):
             kind(wrong).fit(X, y > np.median(y))
-    refused(TypeError, "warmup must be a whole number", lambda: OnlineRegressor(small, warmup=None).fit(X, y))
+    refused(TypeError, "warmup must be an integer", lambda: OnlineRegressor(small, warmup=None).fit(X, y))
 
 
 def test_missing_inputs_are_between_the_last_value_and_the_mean():
@@ -272,7 +272,7 @@ def test_classes_are_named_before_the_first_rows():
     model.partial_fit(X[20:], named[20:])
     assert model.model_.is_fitted
     assert model.predict_proba(X)[:, 2].max() < 0.2
-    refused(ValueError, "now they are others", lambda: model.partial_fit(X, named, classes=["low", "high"]))
+    refused(ValueError, "differ from those of the first", lambda: model.partial_fit(X, named, classes=["low", "high"]))
     refused(ValueError, "at least two classes", lambda: OnlineClassifier(light).fit(X, np.full(150, "one")))
     with pytest.raises(TypeError, match="use OnlineClassifier"):
         OnlineRegressor(replace(light, target=targets.BinaryTarget())).fit(X, y > 50)

@@ -114,7 +114,7 @@ def test_ensembles_fit_fixed_kernels_so_and_others_by_climbing():
     assert not has_fixed_kernels(free)
     _, prior_variance, _ = best_variances(profile(fixed.features(X).detach(), y), FLOOR)
     torch.testing.assert_close(fixed.features.prior_variance, prior_variance, rtol=1e-5, atol=0)
-    with pytest.raises(ValueError, match="more to be fitted"):
+    with pytest.raises(ValueError, match="other than noise and scale"):
         fit_fixed_kernels(free, X, y)
     maps = KernelDictionary(10).build(X, generator=generator)
     ((_, kept),) = fitted_experts(maps, X, y, FitSettings(None, num_samples=1), None, False)

@@ -96,7 +96,7 @@ def test_an_evidence_that_cannot_be_computed_is_nan():
 def test_bad_input():
     X, y = table(5)
     expert = MultiOutputExpert(bumps(), OUTPUTS)
-    with pytest.raises(ValueError, match="a column for each output"):
+    with pytest.raises(ValueError, match="one column per output"):
         expert.update(expert.init(), X, y[:, :2])
     y[3, 1] = torch.inf
     online = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
@@ -104,8 +104,8 @@ def test_bad_input():
     with pytest.raises(ValueError, match="row 3"):
         online.observe(X, y)
     for columns in (y[:, :2], torch.cat([y, y], dim=-1), y[:, 0]):
-        with pytest.raises(ValueError, match=r"y must have shape \(5, 3\)|a column for each output"):
+        with pytest.raises(ValueError, match=r"y must have shape \(5, 3\)|one column per output"):
             online.observe(X, columns)
     assert all(torch.equal(a, b) for a, b in zip(before, online.state_dict().values(), strict=True))
-    with pytest.raises(ValueError, match="at least one output"):
+    with pytest.raises(ValueError, match="num_outputs must be at least 1"):
         MultiOutputExpert(bumps(), 0)

@@ -247,7 +247,7 @@ def test_columns_behind_its_own_are_not_looked_at():
     [
         ({"model": GaussianExpert(LinearFeatures(D + L, torch.ones(2)))}, "single model"),
         ({"model": GaussianExpert(LinearFeatures(D + L, torch.ones(())), transition=RandomWalk(0.1))}, "transition"),
-        ({"speeds": torch.tensor([-1.0])}, "not negative"),
+        ({"speeds": torch.tensor([-1.0])}, "non-negative"),
         ({"initial_fit": InitialFit((1, 2, 201))}, "at most 200"),
         ({"initial_fit": InitialFit((1,) * (D + L))}, "fewer than"),
         ({"num_inputs": 1}, "takes 2 inputs"),
@@ -264,5 +264,5 @@ def test_features_with_a_box_are_refused():
     X, _ = rows()
     kernel = ScaleKernel(RBFKernel(ard_num_dims=D)).double()
     boxed = GaussianExpert(HilbertAdditiveFeatures.from_data(kernel, X, 4))
-    with pytest.raises(ValueError, match="valid in a box only"):
+    with pytest.raises(ValueError, match="valid only in a box"):
         RefittedExpert(boxed, D, InitialFit(), torch.zeros(1), Refit(10))

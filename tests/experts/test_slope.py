@@ -177,7 +177,7 @@ def test_paths_have_the_mean_and_covariance_of_the_textbook(season, slope):
 
 def test_illegal_slopes_are_refused():
     for slope in ((-0.1, 1.0), (0.1, 0.0), (0.1, -0.5), (0.1, 1.1), (math.nan, 1.0), (math.inf, 1.0)):
-        with pytest.raises(ValueError, match="its variance, at least zero, and its damping"):
+        with pytest.raises(ValueError, match="a variance, at least zero, and a damping"):
             made(12, slope)
     one = torch.tensor([VARIANCES], dtype=torch.float64)
     with pytest.raises(ValueError, match="for each expert"):

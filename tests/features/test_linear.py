@@ -38,7 +38,7 @@ def test_prior_variance_must_be_positive() -> None:
 def test_wrong_arguments() -> None:
     with pytest.raises(TypeError, match=r"prior_variance must be a floating point tensor, got torch\.int64"):
         LinearFeatures(2, torch.tensor(1))
-    with pytest.raises(TypeError, match="dtype asked for"):
+    with pytest.raises(TypeError, match="requested dtype"):
         LinearFeatures(2, torch.ones(()), dtype=torch.float64)
     with pytest.raises(ValueError, match="at least one input"):
         LinearFeatures(0, dtype=torch.float64)

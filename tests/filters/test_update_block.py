@@ -137,7 +137,7 @@ def test_only_a_way_back_to_the_prior_needs_the_prior(name):
     with torch.no_grad():
         for change in TRANSITIONS.values():
             if isinstance(change, filters.StabilizedForgetting):
-                with pytest.raises(ValueError, match="StabilizedForgetting goes back to the prior"):
+                with pytest.raises(ValueError, match="StabilizedForgetting reverts to the prior"):
                     filters.update_block(state, Phi, y, change, observation)
                 with pytest.raises(ValueError, match="needs prior_variance"):
                     filters.predict(state, Phi, change, observation)

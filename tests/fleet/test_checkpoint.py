@@ -125,7 +125,7 @@ def test_a_fleet_of_what_this_version_does_not_know_is_refused_with_a_remedy(par
 
 def test_names_that_no_file_holds_are_refused(tmp_path):
     fleet = EnsembleFleet(ENSEMBLES["one expert"](), [("plant", 1)])
-    with pytest.raises(TypeError, match=r"strings or whole numbers for names, got \('plant', 1\)"):
+    with pytest.raises(TypeError, match=r"names of saved series must be strings or integers, got \('plant', 1\)"):
         fleet.save(tmp_path / "fleet")
     assert not (tmp_path / "fleet").exists()
 
@@ -221,5 +221,5 @@ def test_a_folder_of_the_other_kind_of_fleet_is_refused_in_a_sentence(tmp_path):
     fleet.fit(["north", "south"] * 30, X, X.squeeze(-1).sin())
     fleet.save(tmp_path / "units")
     for call in (lambda: fleet.predict(["z"], X[:1]), lambda: fleet.retire(["z"])):
-        with pytest.raises(KeyError, match="unknown series 'z'; observe rows of it first"):
+        with pytest.raises(KeyError, match="unknown series 'z'; observe rows of this series first"):
             call()

@@ -156,8 +156,8 @@ def test_a_series_of_which_no_expert_is_left_is_set_aside(generator):
     ("names", "X", "y", "error", "words"),
     [
         (["series 0", "x"], torch.zeros(2, INPUTS), torch.zeros(2), KeyError, "unknown series 'x'"),
-        (["series 0"], torch.zeros(2, INPUTS), torch.zeros(2), ValueError, "one name for each of the 2 rows"),
-        ("series 0", torch.zeros(8, INPUTS), torch.zeros(8), TypeError, "a sequence with a name for each row"),
+        (["series 0"], torch.zeros(2, INPUTS), torch.zeros(2), ValueError, "one entry per row of X, got 1 names"),
+        ("series 0", torch.zeros(8, INPUTS), torch.zeros(8), TypeError, "a sequence with one name per row"),
         (["series 0"], torch.zeros(1, INPUTS + 1), torch.zeros(1), ValueError, "X must have shape"),
         (["series 0"], torch.full((1, INPUTS), torch.nan), torch.zeros(1), ValueError, "inputs must be finite"),
         (["series 0"], torch.zeros(1, INPUTS), torch.full((1,), torch.inf), ValueError, "y is inf in row 0"),
@@ -186,7 +186,7 @@ def test_states_of_other_ensembles_are_refused():
         (
             GaussianExpert(linear()),
             CombinedRules([OnlineNewton(), FixedShare()], over=FixedShare()),
-            "CombinedRules cannot be the rule of a fleet; take FixedShare",
+            "CombinedRules cannot be the rule of a fleet; use FixedShare",
         ),
         (LaplaceExpert(linear(), SoftmaxLikelihood(3, 3, False)), FixedShare(), "have one latent value"),
         (WindowExpert(RBFKernel().double(), INPUTS, 10), FixedShare(), "WindowExpert cannot be an expert of a fleet"),
@@ -247,8 +247,8 @@ def test_variances_that_cannot_be_are_refused():
     one = torch.ones((), dtype=torch.float64)
     ensemble = of_variances(one, one, True, gaussian_state)
     fleet, own = EnsembleFleet(ensemble, own_variances=True), Variances(one.reshape(1), one.reshape(1))
-    refused(ValueError, "only before any data", lambda: fleet.add(["a"], ensemble.init(), variances=[own, own]))
-    refused(ValueError, "only before any data", lambda: EnsembleFleet(ensemble).add(["a"], variances=[own, own]))
+    refused(ValueError, "only without a state", lambda: fleet.add(["a"], ensemble.init(), variances=[own, own]))
+    refused(ValueError, "only without a state", lambda: EnsembleFleet(ensemble).add(["a"], variances=[own, own]))
     assert len(fleet) == 0
     with pytest.raises(TypeError, match="StudentTExpert has no noise variance;"):
         EnsembleFleet(ENSEMBLES["unknown noise"](), own_variances=True)
@@ -273,10 +273,10 @@ def test_room_is_asked_for_where_states_live(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [
-        (None, ValueError, "row 1 has no name of a series, got None"),
-        (float("nan"), ValueError, "row 1 has no name of a series, got nan"),
-        (np.float64("nan"), ValueError, "row 1 has no name of a series, got nan"),
-        (["a"], TypeError, "got a list, which has no hash"),
+        (None, ValueError, "row 1 has no series name, got None"),
+        (float("nan"), ValueError, "row 1 has no series name, got nan"),
+        (np.float64("nan"), ValueError, "row 1 has no series name, got nan"),
+        (["a"], TypeError, "got an unhashable list"),
     ],
 )
 def test_what_is_no_name_is_refused_by_every_call(name, error, message):

@@ -123,6 +123,6 @@ def test_an_ensemble_without_length_scales_to_fit_is_refused_and_nothing_begins(
     fleet = Fleet(
         replace(SPEC, target=UnknownNoiseTarget()), warmup=WARMUP, own_variances=False, own_length_scales=True
     )
-    with pytest.raises(TypeError, match=r"no expert has Gaussian noise and a basis .* leave own_length_scales out"):
+    with pytest.raises(TypeError, match=r"no expert has Gaussian noise and a basis .* omit own_length_scales"):
         fleet.fit(*of_rows(X, y))
     assert (fleet.names, fleet.waiting) == ((), {})

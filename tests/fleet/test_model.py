@@ -123,7 +123,7 @@ def test_series_begin_one_after_another(generator):
         assert torch.equal(found[[1, 3]], expected)
         assert found[[0, 2]].isnan().all()
     assert fleet.predict(["x"], X[:1]).variance.isnan().all()
-    refused(KeyError, "series 'x' has had 1 of the 40 rows of its warm-up", lambda: fleet.export("x"))
+    refused(KeyError, "series 'x' has received 1 of the 40 rows of its warm-up", lambda: fleet.export("x"))
     fleet.retire(["x", "unit 1"])
     assert (fleet.names, fleet.waiting) == (("unit 0", "unit 2", "unit 3"), {})
 
@@ -190,7 +190,7 @@ def test_series_that_stand_still_have_units_too(generator):
     noisy = torch.randn(num_rows, generator=generator, dtype=torch.float64)
     fleet = Fleet(QUICK, warmup=30)
     fleet.fit(["a", "b"] * num_rows + ["c"] * num_rows, torch.cat([X.reshape(-1, 2), X[:, 0]]), torch.cat([y, noisy]))
-    with pytest.raises(ValueError, match="the targets of all 2 series whose warm-up is over are constant"):
+    with pytest.raises(ValueError, match="the targets of all 2 series with a complete warm-up are constant"):
         Fleet(QUICK, warmup=30).fit(["a", "b"] * num_rows, X.reshape(-1, 2), y)
     mean = fleet.predict(["a", "b"], torch.zeros(2, 2, dtype=torch.float64)).mean
     torch.testing.assert_close(mean, torch.tensor([5.0, 0.0], dtype=torch.float64), rtol=0, atol=0.3)
@@ -199,11 +199,11 @@ def test_series_that_stand_still_have_units_too(generator):
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        (lambda names, X, y: (names[:-1], X, y), ValueError, "there must be a name for each row"),
+        (lambda names, X, y: (names[:-1], X, y), ValueError, "names must have one entry per row"),
         (lambda names, X, y: (names, X[:, :1], y), ValueError, r"X must have shape \(N, 2\)"),
         (lambda names, X, y: (names, X, y / 0.0), ValueError, "series 'unit 0': the target of row 0 is infinite"),
         (lambda names, X, y: (names, X / 0.0, y), ValueError, "series 'unit 0': 'column 0' is infinite in row 0"),
-        (lambda names, X, y: ("unit 0", X, y), TypeError, "a sequence with a name for each row"),
+        (lambda names, X, y: ("unit 0", X, y), TypeError, "a sequence with one name per row"),
     ],
 )
 def test_a_rejected_call_changes_nothing(change, error, words, generator):
@@ -225,10 +225,10 @@ def test_rows_come_in_any_float_dtype(generator):
 
 
 def test_what_cannot_be_a_fleet_is_refused(generator, tmp_path):
-    refused(ValueError, "single real numbers as targets", lambda: Fleet(replace(QUICK, target=BinaryTarget())))
+    refused(ValueError, "scalar real targets", lambda: Fleet(replace(QUICK, target=BinaryTarget())))
     refused(ValueError, "warmup is 3; at least 10 rows are needed", lambda: Fleet(QUICK, warmup=3))
     names, X, y = table(WARMUP, generator)
-    with pytest.raises(ValueError, match="no series has 41 rows and 10 targets to start, the longest has 40 rows"):
+    with pytest.raises(ValueError, match="the 41 rows and 10 targets needed to start, the longest has 40 rows"):
         Fleet(QUICK, warmup=WARMUP + 1).fit(names, X, y)
     with pytest.raises(TypeError, match="WindowExpert cannot be an expert of a fleet"):
         Fleet(replace(QUICK, extra_experts=(WindowGP(),)), warmup=WARMUP).fit(names, X, y)
@@ -240,7 +240,7 @@ def test_what_cannot_be_a_fleet_is_refused(generator, tmp_path):
     ("settings", "words"),
     [
         ({"spec": "light"}, "spec must be an object such as gpe.light or gpe.e_doebe, got 'light'"),
-        ({"spec": EnsembleSpec}, "spec must be .*, got the class EnsembleSpec: call it"),
+        ({"spec": EnsembleSpec}, "spec must be .*, got the class EnsembleSpec: instantiate it"),
         ({"dtype": "float32"}, "dtype must be torch.float64 or torch.float32, got 'float32'"),
         ({"dtype": torch.int64}, "dtype must be torch.float64 or torch.float32, got torch.int64"),
         ({"dtype": np.float32}, "dtype must be torch.float64 or torch.float32, got <class 'numpy.float32'>"),

@@ -89,18 +89,18 @@ def test_what_cannot_be_shared_or_added_is_refused(generator):
     refused(ValueError, "are in the fleet already", lambda: fleet.add(["new", "unit 1"], model))
     fleet.observe(["waits"], X[:1], y[:1])
     refused(ValueError, "'waits' is in its warm-up", lambda: fleet.add(["waits"], model))
-    refused(KeyError, "'waits' has had 1 of the 40", lambda: fleet.export("waits"))
-    with pytest.raises(ValueError, match="has other hyperparameters"):
+    refused(KeyError, "'waits' has received 1 of the 40", lambda: fleet.export("waits"))
+    with pytest.raises(ValueError, match="hyperparameters are not the fleet's"):
         fleet.add(["new"], fitted(rows, replace(spec, bases=(BASIS,), lags=None)).export("unit 0"))
     faster = fitted(rows, spec)
     faster.series.ensemble.experts[0].features.features.kernel.base_kernel.lengthscale = 0.1
-    refused(ValueError, "has other hyperparameters", lambda: fleet.add(["new"], faster.export("unit 0")))
-    with pytest.raises(ValueError, match="is recalibrated or the fleet, not both"):
+    refused(ValueError, "hyperparameters are not the fleet's", lambda: fleet.add(["new"], faster.export("unit 0")))
+    with pytest.raises(ValueError, match="model and fleet differ in recalibrate"):
         fleet.add(["new"], fitted(rows, spec, recalibrate=False).export("unit 0"))
-    with pytest.raises(ValueError, match="of 2 coverages"):
+    with pytest.raises(ValueError, match="for 2 coverages"):
         fleet.add(["new"], fitted(rows, spec, coverages=(0.9, 0.5)).export("unit 0"))
     narrow = Fleet(spec, warmup=WARMUP)
     narrow.fit(names, X[:, :1], y)
-    refused(ValueError, "has 1 input columns, the fleet 2", lambda: fleet.add(["new"], narrow.export("unit 0")))
+    refused(ValueError, "has 1 input columns, the fleet has 2", lambda: fleet.add(["new"], narrow.export("unit 0")))
     assert "new" not in fleet.names
     assert torch.equal(fleet.predict(names[:4], X[:4]).mean, before)

@@ -121,7 +121,7 @@ def check_class_probabilities(likelihood):
     variance = torch.diag_embed(VARIANCE.unsqueeze(-1) + mean.square()) if vector else VARIANCE
     for approximation in (GaussHermite(), ProbitApproximation()):
         if size is None:
-            with pytest.raises(TypeError, match="has no classes; ask for the mean and variance"):
+            with pytest.raises(TypeError, match="has no classes; use the mean and variance"):
                 approximation.class_probabilities(likelihood, mean, variance)
             continue
         if "Softmax" in type(likelihood).__name__ and type(approximation) is ProbitApproximation:

@@ -79,7 +79,7 @@ def test_any_transition_equals_brute_force(seed, num_experts, zeros):
 def test_wrong_number_of_experts():
     like = densities(0, 1)
     for rule in (MarkovSwitching(sticky_transition(4, 0.9)), BayesianModelAveraging(torch.ones(4))):
-        with pytest.raises(ValueError, match="built for 4 experts but the ensemble has 6"):
+        with pytest.raises(ValueError, match="built for 4 experts, but the ensemble has 6"):
             rule.init(6, like)
     with pytest.raises(ValueError, match="at least one expert"):
         BayesianModelAveraging().init(0, like)
@@ -132,8 +132,8 @@ def test_transitions():
         (lambda: sticky_transition(3, 1.1), "probability"),
         (lambda: sticky_transition(0, 0.9), "at least one"),
         (lambda: group_transition([], 0.1), "at least one"),
-        (lambda: group_transition("aaa", 0.6), "3 experts of one label"),
-        (lambda: group_transition("ab", -0.1), "not legal"),
+        (lambda: group_transition("aaa", 0.6), "3 experts with the same label"),
+        (lambda: group_transition("ab", -0.1), "out of range"),
     ):
         with pytest.raises(ValueError, match=message):
             call()

@@ -94,8 +94,8 @@ def test_references_that_die_out_do_no_harm_and_come_back():
     [
         ((meta.FixedShare, [0]), TypeError, "must be a weight rule"),
         ((meta.FixedShare(), []), ValueError, "at least one"),
-        ((meta.FixedShare(), [1, 1]), ValueError, "distinct places"),
-        ((meta.FixedShare(), [-1]), ValueError, "distinct places"),
+        ((meta.FixedShare(), [1, 1]), ValueError, "distinct indices"),
+        ((meta.FixedShare(), [-1]), ValueError, "distinct indices"),
         ((meta.FixedShare(), [0], 1.0), ValueError, "prior must lie between 0 and 1"),
         ((meta.FixedShare(), [0], 0.2, 0.0), ValueError, "share must be above 0"),
     ],
@@ -106,7 +106,7 @@ def test_bad_arguments(arguments, error, words):
 
 
 def test_a_reference_that_is_not_there():
-    with pytest.raises(ValueError, match="reference expert 5 and the ensemble has 5 experts"):
+    with pytest.raises(ValueError, match="reference expert 5, but the ensemble has 5 experts"):
         meta.ReferenceAveraging(meta.FixedShare(), [5]).init(5, densities())
 
 
@@ -155,7 +155,7 @@ def check_mixture(rule, sizes):
 
 
 def test_a_class_is_no_rule():
-    with pytest.raises(TypeError, match="the class FixedShare; call it"):
+    with pytest.raises(TypeError, match="the class FixedShare; instantiate it"):
         meta.CombinedRules([meta.FixedShare, meta.FixedShare()], over=meta.FixedShare())
     with pytest.raises(TypeError, match="got 'BMA'"):
         meta.CombinedRules([meta.FixedShare(), meta.FixedShare()], over="BMA")

@@ -121,7 +121,7 @@ def test_only_kinds_of_the_table_are_written_and_read():
     again = from_plain(plain, ENSEMBLES)
     assert again == things
     assert again["twice"][0] is again["twice"][1]
-    refused(TypeError, "Own has no name in files", lambda: to_plain(Own(), ENSEMBLES))
+    refused(TypeError, "Own cannot be saved", lambda: to_plain(Own(), ENSEMBLES))
     shared.append(shared)
     refused(TypeError, "a list that refers to itself", lambda: to_plain(things, ENSEMBLES))
     twice = [["tuple"], *(["tuple", [place], [place]] for place in range(60))]  # each doubles what the one before holds

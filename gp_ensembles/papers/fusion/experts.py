@@ -119,7 +119,7 @@ def _(expert: Model, X: Tensor) -> ExpertPredictions:
     mean, shape = of_function.mean, (X.shape[0], 1)
     if mean.shape != shape:
         raise ValueError(
-            f"an expert must predict one output, and its posterior has mean {tuple(mean.shape)}, not {shape}; give "
+            f"an expert must predict one output, but its posterior has mean {tuple(mean.shape)}, not {shape}; give "
             "a separate model for each output"
         )
     return _predictions(mean.mT, of_function.variance.mT, of_target.variance.mT)
@@ -218,7 +218,7 @@ def _gpytorch_predictions(model: ExactGP | ApproximateGP, likelihood: Likelihood
         raise ValueError(f"an expert must predict one normal output, but one predicts a {type(latent).__name__}")
     if latent.batch_shape:
         raise ValueError(
-            f"an expert must have no batch shape, but one has {tuple(latent.batch_shape)}; give each model by itself"
+            f"an expert must have no batch shape, but one has {tuple(latent.batch_shape)}; give each model separately"
         )
     target = likelihood(latent, [X])
     return _predictions(latent.mean.unsqueeze(0), latent.variance.unsqueeze(0), target.variance.unsqueeze(0))
@@ -270,7 +270,7 @@ def leave_one_out(model: ExactGP) -> ExpertPredictions:
     # In training as in evaluation mode forward takes the inputs as the model keeps them, and gives the prior.
     latent = model.forward(*model.train_inputs)
     if y.ndim != 1 or not isinstance(latent, MultivariateNormal) or isinstance(latent, MultitaskMultivariateNormal):
-        raise ValueError(f"the model must have one output and no batch shape, and its targets have {tuple(y.shape)}")
+        raise ValueError(f"the model must have one output and no batch shape, but its targets have {tuple(y.shape)}")
     prior = likelihood(latent, list(model.train_inputs))
     factor = cholesky(prior.covariance_matrix, "the covariance of the training targets")
     # The diagonal of the inverse from the factor's: squares only, so that it is positive.
@@ -304,7 +304,7 @@ def check_moments(mean: Tensor, variance: Tensor) -> None:
         )
     _require(torch.isfinite(mean), mean, "means must be finite", "leave the expert out where it does not predict")
     fine = (variance > 0) & torch.isfinite(variance)
-    advice = "give variances, not logarithms, and with the noise where the pool is of targets"
+    advice = "give variances, not logarithms, including the noise if the pool is of targets"
     _require(fine, variance, "variances must be positive and finite", advice)
 
 
@@ -330,7 +330,7 @@ def check_log_weights(log_weights: Tensor, mean: Tensor) -> Tensor:
         )
     log_weights = log_weights.reshape(len(mean), -1)
     if bool((torch.isnan(log_weights) | torch.isposinf(log_weights)).any()):
-        raise ValueError("log weights must be numbers or minus infinity, and one is NaN or plus infinity")
+        raise ValueError("log weights must be numbers or minus infinity, but one is NaN or plus infinity")
     if bool(torch.isneginf(log_weights).all(0).any()):
         raise ValueError(
             "a row has no expert left: all its log weights are minus infinity; give at least one a finite log weight"

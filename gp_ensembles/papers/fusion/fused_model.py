@@ -110,7 +110,7 @@ class FusedModel(MixtureModel):
         self._order = tuple(parts)
         if not experts:
             self.why_no_known_noise = (
-                "a fusion that learns its experts has learned their noise: ask for it by observation_noise=True, and "
+                "a fusion that learns its experts has learned their noise: use observation_noise=True, and "
                 "leave noise= out"
             )
         self.eval()
@@ -282,7 +282,7 @@ class FusedModel(MixtureModel):
 def predict_jointly(expert: object, X: Tensor) -> JointPredictions:
     r"""Joint predictions of one expert at points (\*batch, q, D), with gradients; K is one."""
     raise UnsupportedError(
-        f"a {type(expert).__name__} predicts one point at a time: ask for q = 1 and learn no rows, or use a BoTorch "
+        f"a {type(expert).__name__} predicts one point at a time: use q = 1 and learn no rows, or use a BoTorch "
         f"model as expert (an EnsembleModel in place of an OnlineEnsemble)"
     )
 
@@ -292,7 +292,7 @@ def _(expert: Model, X: Tensor) -> JointPredictions:
     posterior, target = expert.posterior(X), expert.posterior(X, observation_noise=True)
     mean, covariance, variance = _joint_moments(posterior)
     if mean.shape != X.shape[:-1]:
-        raise ValueError(f"an expert must predict one output at each point, and its mean is {tuple(mean.shape)}")
+        raise ValueError(f"an expert must predict one output at each point, but its mean is {tuple(mean.shape)}")
     return _one(mean, covariance, _joint_moments(target)[2] - variance)
 
 

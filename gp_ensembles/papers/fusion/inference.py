@@ -105,7 +105,7 @@ def _chain_lines(chains: ChainDiagnostics) -> list[str]:
     used = int((chains.weights > 0).sum())
     return [
         f"{len(chains.weights)} chains, {used} with weight; rank R-hat up to {chains.rhat:.2f}; effective draws of a "
-        f"row's density {float(chains.ess_log_density.median()):.0f} (each chain by itself)",
+        f"row's density {float(chains.ess_log_density.median()):.0f} (each chain separately)",
         f"leave-one-out density per row {float(chains.loo.amin()):.3f} to {float(chains.loo.amax()):.3f} by chain; "
         f"{chains.unreliable:.1%} of Pareto k above {_PARETO}; {int(chains.divergences.sum())} divergences",
     ]

@@ -149,7 +149,7 @@ def _misfit(
     remedy = "fix the hyperparameters, or " if model.sampled else ""
     return [
         f"the posterior is far from normal at its best mode (a tenth of the draws lie {worst:.2g} nats or more for "
-        "each parameter below what is expected of them), so predictions and evidence may be badly wrong: "
+        "each parameter below expectation), so predictions and evidence may be badly wrong: "
         f"{remedy}sample with HMC"
     ]
 

@@ -1,4 +1,4 @@
-"""The evidence for each number of components by importance sampling, and what can be said of their sum."""
+"""Evidence for each number of components by importance sampling, and bounds on their sum."""
 
 import math
 from collections.abc import Sequence
@@ -31,23 +31,23 @@ from gp_ensembles.papers.quadrature.proposals import (
 from gp_ensembles.papers.quadrature.quadrature import Evidence
 from gp_ensembles.papers.quadrature.surrogate import Evaluations
 
-TARGET_SD = 0.2  # of the log evidence, unless a budget asks for less
-_NEGLIGIBLE = 1e-3  # share of the evidence that a part cannot exceed to be left out of account
-_PRIOR_STARTS = 60  # draws of the prior among which starts are sought
-_ENDS, _OTHERS = 3, 8  # starts of ascents: ends of earlier ones, other evaluations
-_DRAWN, _NESTED = 4, 4  # and draws of the prior, nested kernels
-_APART = 0.1  # of other evaluations in a column of the cube
-_SHARES = (0.02, 0.1, 0.3)  # of the component that is added to a kernel with fewer of them
-_MOST_REFITS, _MOST_REFITS_OF_ONE = 6, 12  # after which several components, or one, are given up
-_CLEAN_SEARCHES = 2  # for modes, in a row, that find nothing new before a part is trusted
-_SEARCH_STARTS = 6  # ascents of such a search from each of three kinds of starts
-# above which an end of an ascent counts as a new mode, relative to the integral
+TARGET_SD = 0.2  # of the log evidence, unless a budget sets another
+_NEGLIGIBLE = 1e-3  # parts below this share of the evidence are ignored
+_PRIOR_STARTS = 60  # prior draws from which starting points are selected
+_ENDS, _OTHERS = 3, 8  # starting points of ascents: ends of earlier ones, other evaluations
+_DRAWN, _NESTED = 4, 4  # and prior draws, nested kernels
+_APART = 0.1  # distance from other evaluations in a column of the cube
+_SHARES = (0.02, 0.1, 0.3)  # weight of a component that is added to a kernel
+_MOST_REFITS, _MOST_REFITS_OF_ONE = 6, 12  # refits before several components, or one, are given up
+_CLEAN_SEARCHES = 2  # consecutive mode searches without a new mode before a part is trusted
+_SEARCH_STARTS = 6  # ascents per search from each of three kinds of starting points
+# relative mass above which the end of an ascent counts as a new mode
 _NEW_HEIGHT, _NEW_MASS = math.log(20.0), math.log(0.02)
 _SEARCH_ITERATIONS = 60
-_KEPT = 0.7  # of a known kernel's hyperparameters, in a start
-_NEW_SHARE = 0.3  # of the weight for modes that are added
-_LARGEST_LOG_ODDS = 700.0  # whose exponential is a number
-_TABLES = 6  # of the size of a covariance, alive while it is differentiated
+_KEPT = 0.7  # share of a known kernel's hyperparameters that a starting point keeps
+_NEW_SHARE = 0.3  # weight of added modes
+_LARGEST_LOG_ODDS = 700.0  # largest with a finite exponential
+_TABLES = 6  # covariance-sized arrays alive during differentiation
 
 _Value = TypeVar("_Value")
 
@@ -65,7 +65,7 @@ def integrand_for(problem: RegressionProblem, components: int) -> Integrand:
 
 
 def nested_kernels(prior: Hyperprior, row: Tensor, count: int, *, generator: torch.Generator | None = None) -> Tensor:
-    """Kernels (count, C) with one component more than a row of the cube has, drawn from the prior."""
+    """Kernels (count, C) with one more component than a row of the cube, drawn from the prior."""
     components = int(prior.num_components(row))
     weights = prior.mixtures(row).weights[:components]
     size = components * prior.num_inputs
@@ -84,7 +84,7 @@ def nested_kernels(prior: Hyperprior, row: Tensor, count: int, *, generator: tor
 
 
 def best_apart(evaluations: Evaluations, columns: Tensor, count: int) -> Tensor:
-    """The most likely kernels (at most ``count``, C) that differ by a tenth in one of the columns, best first."""
+    """The most likely kernels (at most ``count``, C) that differ by 0.1 in one of the columns, best first."""
     cube = evaluations.best(len(evaluations.cube)).cube
     kept: list[Tensor] = []
     while len(cube) and len(kept) < count:
@@ -94,15 +94,15 @@ def best_apart(evaluations: Evaluations, columns: Tensor, count: int) -> Tensor:
 
 
 class EvidenceState(NamedTuple):
-    """Importance sampling of n = 1..N components, one after the other."""
+    """State of importance sampling for n = 1..N components, one after another."""
 
-    draws: tuple[ImportanceDraws | None, ...]  # ``None`` where there are none yet
-    num_evaluations: int  # likelihoods, those of candidates for starts included
-    clean: tuple[int, ...]  # searches for modes since the last that found a new one
+    draws: tuple[ImportanceDraws | None, ...]  # ``None`` if there are none yet
+    num_evaluations: int  # likelihoods, including those of candidate starting points
+    clean: tuple[int, ...]  # mode searches since the last that found a new one
 
 
 class EvidenceSampler:
-    """Importance sampling of the evidence, step by step, one number of components after the other."""
+    """Stepwise importance sampling of the evidence, one number of components after another."""
 
     def __init__(self, problem: RegressionProblem, evaluations: Evaluations, ends: Sequence[int]) -> None:
         self.problem = problem
@@ -112,12 +112,12 @@ class EvidenceSampler:
         self.integrands: list[Integrand] = [integrand_for(problem, n) for n in sizes]
 
     def init(self) -> EvidenceState:
-        """Nothing drawn."""
+        """State without draws."""
         size = self.problem.prior.max_components
         return EvidenceState((None,) * size, 0, (0,) * size)
 
     def step(self, state: EvidenceState, generator: torch.Generator, target_sd: float = TARGET_SD) -> EvidenceState:
-        """A round of draws, or a search for further modes, for the first number of components that is not done."""
+        """A round of draws, or a mode search, for the first number of components that is not done."""
         found = self.estimates(state)
         index = self._num_done(state, found, target_sd)
         one = found[index]
@@ -127,7 +127,7 @@ class EvidenceSampler:
         if draws is None:
             starts, candidates = self._starts(state, index + 1, generator)
             nothing = ImportanceDraws(starts[:0], starts[:0, 0], (), (), False, len(starts))
-            draws = start_draws(integrand, starts) or nothing  # where no start has a likelihood
+            draws = start_draws(integrand, starts) or nothing  # if no starting point has a likelihood
             used += candidates + draws.num_evaluations
         if draws.proposals:
             before = draws.num_evaluations
@@ -136,7 +136,7 @@ class EvidenceSampler:
         return state._replace(draws=_exchanged(state.draws, index, draws), num_evaluations=used)
 
     def search_modes(self, state: EvidenceState, index: int, generator: torch.Generator) -> EvidenceState:
-        """Ascend from new starts for index + 1 components; new modes go into the proposal."""
+        """Ascend from new starting points for index + 1 components; new modes are added to the proposal."""
         draws, integrand = state.draws[index], self.integrands[index]
         assert draws is not None
         starts, used = self._other_starts(state, index + 1, generator)
@@ -164,12 +164,12 @@ class EvidenceSampler:
         )
 
     def is_over(self, state: EvidenceState, target_sd: float = TARGET_SD) -> bool:
-        """Whether all numbers of components are done, or the next one is given up."""
+        """Whether all numbers of components are done, or the next one has been given up."""
         done = self._num_done(state, self.estimates(state), target_sd)
         return done == len(state.draws) or self._is_given_up(state, done)
 
     def _is_given_up(self, state: EvidenceState, index: int) -> bool:
-        """Whether no more is drawn with index + 1 components; one component has more patience, for it comes first."""
+        """Whether sampling of index + 1 components has been given up; the first one gets more attempts."""
         draws = state.draws[index]
         if draws is None:
             return False
@@ -184,7 +184,7 @@ class EvidenceSampler:
         ]
 
     def evidence(self, state: EvidenceState) -> Evidence:
-        """The evidence of 1..m components, which are done, or of one component alone, and what more may add."""
+        """The evidence of the finished 1..m components, or of one component, and a bound on the rest."""
         found, log_prior = self.estimates(state), self.problem.prior.log_prob_components
         done = self._num_done(state, found)
         logs, deviations = [-math.inf] * len(found), [math.inf] * len(found)
@@ -201,7 +201,7 @@ class EvidenceSampler:
         return Evidence(parts, parts_sd, total, sd, _posterior_sd(parts, parts_sd), doubt, log_rest)
 
     def kernels(self, state: EvidenceState) -> WeightedKernels | None:
-        """Draws of the numbers of components that are done, with posterior weights; ``None`` if there are none."""
+        """Draws for the finished numbers of components, with posterior weights; ``None`` if there are none."""
         found = self.estimates(state)
         log_prior = self.problem.prior.log_prob_components
         parts = []
@@ -223,7 +223,7 @@ class EvidenceSampler:
     def _num_done(
         self, state: EvidenceState, found: list[ImportanceEstimate | None], target_sd: float = math.inf
     ) -> int:
-        """How many parts, from that of one component on, are trusted and exact enough, or too small to count."""
+        """Number of parts, from one component on, that are trusted and accurate enough, or negligible."""
         log_prior = self.problem.prior.log_prob_components.tolist()
         total = -math.inf
         for index, one in enumerate(found):
@@ -235,13 +235,13 @@ class EvidenceSampler:
         return len(found)
 
     def _largest(self, state: EvidenceState, index: int) -> float:
-        """The largest log likelihood found with up to index + 1 components, which more components have too."""
+        """The largest log likelihood found with up to index + 1 components, attainable with more components, too."""
         mine = self.problem.prior.num_components(self.evaluations.cube) <= index + 1
         drawn = [draws.log_likelihood for draws in state.draws[: index + 1] if draws is not None]
         return float(torch.cat([self.evaluations.log_likelihood[mine], *drawn]).nan_to_num(nan=-torch.inf).max())
 
     def _doubt(self, state: EvidenceState, done: int, found: ImportanceEstimate | None, log_odds: float) -> str:
-        """Why the parts of more components are not known, and what they may weigh."""
+        """Why the parts of more components are unknown, and a bound on their weight."""
         draws = state.draws[done]
         if draws is None:
             reason = "not started"
@@ -257,23 +257,23 @@ class EvidenceSampler:
         elif not found.is_trusted:
             reason = f"the weights' Pareto k is {found.pareto_k:.2f}, above {TRUSTED_K}"
         else:
-            reason = "searches from other starts are not done, or found new modes"
+            reason = "searches from other starting points are unfinished, or found new modes"
         larger = "" if self._is_given_up(state, done) else "a larger budget, or "
         if not done:
             return (
-                f"no evidence can be trusted (n = 1: {reason}): that of one component is a guess; give {larger}another "
+                f"no evidence is reliable (n = 1: {reason}): that of one component is a guess; use {larger}another "
                 f"prior or likelihood"
             )
         size, most = done + 1, len(state.draws)
         which = f"{size} components" if size == most else f"{size} to {most} components"
         share = 1.0 / (1.0 + math.exp(-min(log_odds, _LARGEST_LOG_ODDS)))
         return (
-            f"the evidence omits {which}, which may hold up to {share:.0%} of it (n = {size}: {reason}); "
-            f"give {larger}the prior at most {done}"
+            f"the evidence omits {which}, which may contribute up to {share:.0%} of it (n = {size}: {reason}); "
+            f"use {larger}a prior with at most {done}"
         )
 
     def _other_starts(self, state: EvidenceState, components: int, generator: torch.Generator) -> tuple[Tensor, int]:
-        """Starts that no other search has: draws of the prior, nested kernels, and known ones with a part redrawn."""
+        """New starting points: prior draws, nested kernels, and known ones with a part redrawn."""
         prior = self.problem.prior
         candidates = self._drawn_starts(state, components, generator)
         best = self._best_drawn(state, components)
@@ -285,7 +285,7 @@ class EvidenceSampler:
         return prior.normal_quantiles(torch.cat(chosen), components), sum(map(len, candidates))
 
     def _starts(self, state: EvidenceState, components: int, generator: torch.Generator) -> tuple[Tensor, int]:
-        """Points to ascend from, and the likelihoods spent on finding them."""
+        """Starting points, and the number of likelihoods evaluated to find them."""
         evaluations, prior = self.evaluations, self.problem.prior
         candidates = self._drawn_starts(state, components, generator)
         chosen = [self._likeliest(cube, count) for cube, count in zip(candidates, (_DRAWN, _NESTED), strict=False)]
@@ -297,7 +297,7 @@ class EvidenceSampler:
         return prior.normal_quantiles(torch.cat(chosen).unique(dim=0), components), sum(map(len, candidates))
 
     def _drawn_starts(self, state: EvidenceState, components: int, generator: torch.Generator) -> list[Tensor]:
-        """Draws of the prior and, if there are draws of one component less, kernels nested around the best of them."""
+        """Prior draws and, if there are draws with one component less, kernels nested around the best of them."""
         candidates = [self.problem.prior.draw(_PRIOR_STARTS, components, generator=generator)]
         best = self._best_drawn(state, components - 1)
         if best is not None:
@@ -305,7 +305,7 @@ class EvidenceSampler:
         return candidates
 
     def _best_drawn(self, state: EvidenceState, components: int) -> Tensor | None:
-        """The likeliest draw with n components as a row of the cube, if there are draws."""
+        """The most likely draw with n components as a row of the cube, if there are draws."""
         draws = state.draws[components - 1] if components else None
         if draws is None or not len(draws.points):
             return None
@@ -321,7 +321,7 @@ def _exchanged(values: tuple[_Value, ...], index: int, value: _Value) -> tuple[_
 
 
 def _posterior_sd(log_parts: Tensor, log_parts_sd: Tensor) -> Tensor:
-    """Deviations of posterior probabilities, to first order, with what parts left out of account may add, (N,)."""
+    """Deviations of posterior probabilities (N,), to first order, including bounds on ignored parts."""
     posterior, known = log_parts.softmax(-1), log_parts_sd.isfinite()
     slopes = torch.diag_embed(posterior) - posterior.unsqueeze(-1) * posterior
     own = (slopes * log_parts_sd.where(known, 0.0)).square().sum(-1).sqrt()

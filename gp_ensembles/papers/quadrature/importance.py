@@ -1,4 +1,4 @@
-"""Integrals by importance sampling from proposals refitted to what was drawn, with the symmetries of kernels."""
+"""Integrals by importance sampling from proposals refitted to their draws, with the symmetries of kernels."""
 
 import itertools
 import math
@@ -21,33 +21,33 @@ from gp_ensembles.papers.quadrature.proposals import (
 
 TRUSTED_K = 0.7  # Pareto k above which importance weights are not trusted (Vehtari et al., 2024)
 _FEWEST = 500  # draws of a round
-_PER_DIMENSION = 30  # draws of a round for each dimension
-_DOMINANT = 0.05  # share of the weight of one draw that calls for a component there
-_NEAR = 1.0  # squared distance per dimension within which a component is near enough
-_NEW_SHARE = 0.3  # of the weight for components that are added
+_PER_DIMENSION = 30  # draws of a round per dimension
+_DOMINANT = 0.05  # share of the weight of a single draw that triggers a new component
+_NEAR = 1.0  # squared distance per dimension within which a component is close enough
+_NEW_SHARE = 0.3  # weight of added components
 _MAX_NEW = 2  # components added after a round
 _EFFECTIVE, _EFFECTIVE_PER_DIMENSION = 100.0, 5.0  # effective draws after which a proposal is kept
-_CHECKED = 2  # rounds of fresh draws before their weights are judged
-_MOST = 24  # components of a proposal
+_CHECKED = 2  # rounds of fresh draws before their weights are assessed
+_MOST = 24  # maximum number of components of a proposal
 _POLISH = 25  # iterations of an ascent from a draw
-_FEWEST_REFITS = 2  # after which a proposal may be given up
-_HOPELESS_K, _HOPELESS_SHARE = 1.0, 0.25  # where k is larger, and effective draws per dimension are fewer and falling
-_DRAWS_TO_REFIT = 5.0  # effective draws per dimension that a refit is made with, by tempering
+_FEWEST_REFITS = 2  # refits before a proposal may be given up
+_HOPELESS_K, _HOPELESS_SHARE = 1.0, 0.25  # if k is larger, and effective draws per dimension are fewer and decreasing
+_DRAWS_TO_REFIT = 5.0  # effective draws per dimension for a refit, by tempering
 _LEAST_SD = 1e-6  # of the features of a component
-_CHUNK = 2**22  # numbers of a table of subsets in memory
+_CHUNK = 2**22  # entries of a table of subsets in memory
 
 
 class ImportanceDraws(NamedTuple):
-    """Draws of several rounds: those that proposals were refitted to, and fresh ones of a proposal that is kept."""
+    """Draws of several rounds: those used to refit proposals, and fresh ones from the final proposal."""
 
     points: Tensor  # (S, d), fresh ones last
     log_likelihood: Tensor  # (S,); NaN where there is none
-    counts: tuple[int, ...]  # draws of each round that a refit followed
-    proposals: tuple[StudentMixture, ...]  # theirs, and that of the fresh draws and of those to come
-    is_kept: bool  # the last proposal
-    num_evaluations: int  # likelihoods, those of ascents and Hessians included
-    effective: tuple[float, ...] = ()  # effective draws that each refit was made with
-    pareto_k: float = math.inf  # shape of the tail of the weights that the last refit was made with
+    counts: tuple[int, ...]  # draws of each round that was followed by a refit
+    proposals: tuple[StudentMixture, ...]  # proposals of these rounds, and the current one
+    is_kept: bool  # whether the last proposal is final
+    num_evaluations: int  # likelihoods, including those of ascents and Hessians
+    effective: tuple[float, ...] = ()  # effective draws of each refit
+    pareto_k: float = math.inf  # tail shape of the weights of the last refit
 
     @property
     def is_hopeless(self) -> bool:
@@ -59,17 +59,17 @@ class ImportanceDraws(NamedTuple):
 
     @property
     def num_fresh(self) -> int:
-        """Fresh draws."""
+        """Number of fresh draws."""
         return len(self.points) - sum(self.counts)
 
 
 class ImportanceEstimate(NamedTuple):
     """An integral by importance sampling."""
 
-    log_weights: Tensor  # of the draws, (S,); the mean of the weights is the integral
+    log_weights: Tensor  # of the draws, (S,); their mean weight is the integral
     log_integral: float
-    log_sd: float  # from the effective number of draws; not to be trusted where k is above 0.7
-    effective_draws: float  # square of the weights' sum over the sum of their squares
+    log_sd: float  # from the effective number of draws; unreliable if k is above 0.7
+    effective_draws: float  # squared sum of the weights over the sum of their squares
     pareto_k: float  # shape of the tail of the weights
 
     @property
@@ -79,7 +79,7 @@ class ImportanceEstimate(NamedTuple):
 
 
 def start_draws(integrand: Integrand, starts: Tensor, max_iterations: int = 60) -> ImportanceDraws | None:
-    """No draws yet, and a proposal made of Laplace's approximations where ascents from starts (M, d) end."""
+    """Empty draws with a proposal of Laplace approximations at the ends of ascents from points (M, d)."""
     points, log_density, used = ascend(integrand, starts, max_iterations)
     if not len(points):
         return None
@@ -89,14 +89,14 @@ def start_draws(integrand: Integrand, starts: Tensor, max_iterations: int = 60) 
 
 
 def round_size(dimension: int) -> int:
-    """Draws of one round in d dimensions."""
+    """Number of draws per round in d dimensions."""
     return max(_FEWEST, _PER_DIMENSION * dimension)
 
 
 def draw_round(
     integrand: Integrand, draws: ImportanceDraws, count: int, *, generator: torch.Generator | None = None
 ) -> ImportanceDraws:
-    """A further round of draws."""
+    """One more round of draws."""
     points = draws.proposals[-1].draw(count, generator=generator)
     draws = draws._replace(
         points=torch.cat([draws.points, points]),
@@ -132,7 +132,7 @@ def estimate(integrand: Integrand, draws: ImportanceDraws) -> ImportanceEstimate
 
 
 def _training_estimate(integrand: Integrand, draws: ImportanceDraws) -> ImportanceEstimate:
-    """From all draws, weighed as draws of the mixture of their proposals (Owen and Zhou, 2000): biased downwards."""
+    """Estimate from all draws, weighted by the mixture of their proposals (Owen and Zhou, 2000): biased downward."""
     if not draws.counts:
         return _estimate(draws.points, draws.log_likelihood, draws.log_likelihood)
     counts = draws.points.new_tensor(draws.counts)
@@ -155,7 +155,7 @@ def _estimate(points: Tensor, log_integrand: Tensor, log_proposal: Tensor) -> Im
 
 
 def _improved(integrand: Integrand, draws: ImportanceDraws, weighed: ImportanceEstimate) -> tuple[StudentMixture, int]:
-    """The last proposal refitted, with components where single draws have much of the weight; likelihoods spent."""
+    """Refit the last proposal, with new components at dominant draws; also returns the likelihoods evaluated."""
     mixture, dimension = draws.proposals[-1], integrand.dimension
     normalized = weighed.log_weights.log_softmax(0)
     refitted = mixture.refit(draws.points, _tempered(normalized, _DRAWS_TO_REFIT * dimension))
@@ -165,7 +165,7 @@ def _improved(integrand: Integrand, draws: ImportanceDraws, weighed: ImportanceE
         return refitted, 0
     places, log_density, used = ascend(integrand, draws.points[heavy], _POLISH)
     if len(places) == len(heavy):
-        # where an ascent ends in a mode that is known, the draw itself is on a ridge or a bend of it
+        # if an ascent ends in a known mode, the draw itself is on a ridge or a bend of it
         near = refitted.squared_distances(places).amin(-1) < _NEAR * dimension
         itself = draws.log_likelihood[heavy] + log_standard_normal(draws.points[heavy])
         places = torch.where(near.unsqueeze(-1), draws.points[heavy], places)
@@ -177,7 +177,7 @@ def _improved(integrand: Integrand, draws: ImportanceDraws, weighed: ImportanceE
 
 
 def _tempered(normalized: Tensor, wanted: float) -> Tensor:
-    """Normalized log weights to the largest power of at most one that leaves this many effective draws."""
+    """Normalized log weights, tempered by the largest power (at most one) that leaves this many effective draws."""
     wanted = min(wanted, 0.5 * float((normalized > -torch.inf).sum()))
     low, high = 0.0, 1.0
     power = 1.0
@@ -192,9 +192,9 @@ def _tempered(normalized: Tensor, wanted: float) -> Tensor:
 
 
 class Relabeling:
-    r"""The group G of permutations and reflections that change no kernel with n components, nor its prior density.
+    r"""The group G of permutations and reflections under which kernels of n components and their prior are invariant.
 
-    With any positive function h the share :math:`a(v) = |G|\, h(v) / \sum_{g \in G} h(g v)` has the mean one over the
+    For any positive function h the share :math:`a(v) = |G|\, h(v) / \sum_{g \in G} h(g v)` has mean one over the
     copies of a point, so that
 
     .. math:: \int L(v)\, \pi(v)\, dv = \int a(v)\, L(v)\, \pi(v)\, dv,
@@ -214,7 +214,7 @@ class Relabeling:
         return math.factorial(self.components) * (1 << self.components * self.signed)
 
     def features(self, points: Tensor) -> Tensor:
-        r"""Every component's means and scales in normal quantiles, and its log weight: (S, n, 2 D + 1)."""
+        r"""Means and scales of every component as normal quantiles, and its log weight: (S, n, 2 D + 1)."""
         n, num_inputs = self.components, self.prior.num_inputs
         cube = self.prior.embed_normal(points, n)
         weights = self.prior.mixtures(cube).weights[..., :n]
@@ -223,7 +223,7 @@ class Relabeling:
         return torch.cat([*parts, weights.log().unsqueeze(-1)], -1)
 
     def slots(self, mixture: StudentMixture) -> tuple[Tensor, Tensor, Tensor]:
-        """Log weights (K,) of the components of a proposal, their features and the spread of those to first order."""
+        """Log weights (K,) of a proposal's components, their features, and the first-order spread of these."""
         shifts = mixture.factors.mT  # (K, d, d): axes of the scale matrix in rows
         center = mixture.means.unsqueeze(-2)
         ahead, behind = self.features(center + shifts), self.features(center - shifts)
@@ -245,7 +245,7 @@ class Relabeling:
         return torch.cat(parts)
 
     def _log_tables(self, features: Tensor, location: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """Log densities of every component in every slot: as it is, and summed with its mirror image."""
+        """Log densities of every component in every slot, as such and summed with its mirror image."""
         x = features[:, None, :, None, :]
         location, scale = location[:, None], scale[:, None]
         squares = ((x - location) / scale).square()

@@ -28,13 +28,13 @@ from gp_ensembles.papers.quadrature.quadrature import (
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
 from gp_ensembles.papers.quadrature.surrogate import Distances, Surrogate
 
-_MISSING = 0.05  # largest share of the weights of products of roots that may be left out
-_LEAST_WEIGHT = 1e-4  # of a kernel that predictions are made with
+_MISSING = 0.05  # largest share of the weights of products of roots that may be omitted
+_LEAST_WEIGHT = 1e-4  # of a kernel used in predictions
 _CHUNK = 2**21  # pairs of kernels times points per chunk
 
 
 class RootMixture(NamedTuple):
-    r"""Products of roots of normal densities, point by point and normalized (Hamid et al., 2022, appendix A).
+    r"""Pointwise normalized products of roots of normal densities (Hamid et al., 2022, appendix A).
 
     .. math:: p(y) \propto \sum_{ij} W_{ij} \sqrt{N_i(y) N_j(y)}
               = \sum_{ij} W_{ij} B_{ij} N(y; c_{ij}, V_{ij})
@@ -43,8 +43,8 @@ class RootMixture(NamedTuple):
     weights: Tensor  # W B over their sum, (P, M), pairs first
     mean: Tensor  # c, (P, M)
     variance: Tensor  # V, (P, M)
-    mass: Tensor  # sum of W B before normalization, (M,): one if the surrogate were exact (and alpha zero)
-    complete: Tensor  # whether the kept kernels' weights have the sum of all, ()
+    mass: Tensor  # sum of W B before normalization, (M,): one for an exact surrogate (with alpha zero)
+    complete: Tensor  # whether the kept kernels have all of the weight, ()
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance at each point, shapes (M,)."""
@@ -53,7 +53,7 @@ class RootMixture(NamedTuple):
 
     @property
     def usable(self) -> Tensor:
-        """Where mass is between one half and two and variance positive, and no kernel is missing, shape (M,)."""
+        """Whether mass is between 1/2 and 2, variance is positive, and no kernel is missing, shape (M,)."""
         return self.complete & (self.mass >= 0.5) & (self.mass <= 2.0) & (self.moments()[1] > 0)
 
 
@@ -83,20 +83,20 @@ def root_mixture(
 class KernelMixtureModel(MixtureModel):
     """Gaussian processes with R kernels, mixed with posterior weights.
 
-    Further rows are learned by every process exactly, and weights follow Bayes' rule; kernels stay.
+    Every process learns additional rows exactly, and weights follow Bayes' rule; kernels are fixed.
 
     Args:
         problem: The data and their prior mean.
         hyperparameters: The kernels, of batch shape (R,).
         log_weights: Their log weights, shape (R,).
-        known_noise: Noise variances of the problem's rows, shape (N, 1), in place of the kernels' own; for the dense
+        known_noise: Noise variances of the problem's rows, shape (N, 1), instead of the kernels' own; for the dense
             likelihood.
-        input_transform: The transform by which the problem's inputs came about, if any; it is applied to others.
-        outcome_transform: The transform by which its targets came about, if any; it is undone in predictions.
+        input_transform: The transform that was applied to the problem's inputs, if any; it is applied to new ones.
+        outcome_transform: The transform that was applied to its targets, if any; it is undone in predictions.
 
     Raises:
         NumericalError: If a kernel's covariance cannot be factorized.
-        ValueError: If noise is known of other rows, or for another likelihood.
+        ValueError: If known noise has the wrong shape, or the likelihood is not the dense one.
 
     Example:
         >>> from gp_ensembles.papers.quadrature import Budget, marginalize
@@ -180,11 +180,11 @@ class KernelMixtureModel(MixtureModel):
         return self.after(self._fantasies, self.noise.unsqueeze(-1), X, noise)
 
     def learned(self, rows: Observations, data: Observations) -> Self:
-        """The processes of all rows; their weights by Bayes' rule."""
+        """The processes conditioned on all rows, with weights by Bayes' rule."""
         assert self._conditioned is not None  # siblings share it
         other = self._sibling()
         other.data = data
-        if self._likelihood is not DenseLikelihood:  # another arithmetic might not take these rows
+        if self._likelihood is not DenseLikelihood:  # another likelihood might not support these rows
             other._fantasies = rows if self._fantasies is None else self._fantasies.followed_by(rows)
             return other
         after = self.after(rows, self.noise.unsqueeze(-1), rows.X[:1], False)
@@ -204,7 +204,7 @@ class KernelMixtureModel(MixtureModel):
         return self._cache
 
     def _kernels(self) -> KernelHyperparameters:
-        """The kernels, with the noise of every row where it is known."""
+        """The kernels, with the noise of every row if it is known."""
         known = self._known_noise
         if known is None:
             return self.hyperparameters
@@ -213,23 +213,23 @@ class KernelMixtureModel(MixtureModel):
 
 @prints_fields
 class Prediction(NamedTuple):
-    """Predictions of targets at M points, each separately, with the standard errors of the quadrature; (M,) each.
+    """Marginal predictions of targets at M points, with the standard errors of the quadrature; (M,) each.
 
-    Standard errors of the means are those of estimates of the means under the exact posterior over kernels, by a
+    Standard errors of the means refer to the means under the exact posterior over kernels, by a
     delete-a-group jackknife over the evaluations.
     """
 
     mean: Tensor
     variance: Tensor  # of the targets, noise included
     mean_sd: Tensor
-    mass: Tensor  # of the products of roots before normalization; one if the surrogate were exact
-    from_roots: Tensor  # where products of roots were used; elsewhere positive weights were
+    mass: Tensor  # of the products of roots before normalization; one for an exact surrogate
+    from_roots: Tensor  # whether products of roots were used, instead of positive weights
 
 
 def quadrature_prediction(
     problem: RegressionProblem, surrogate: Surrogate, nodes: QuadratureNodes, X: Tensor
 ) -> Prediction:
-    """Moments at points (M, D) by products of roots where those are usable, else by positive weights."""
+    """Moments at points (M, D) by products of roots if usable, else by positive weights."""
     distances, count = node_distances(surrogate, nodes), len(surrogate.roots)
     found = []
     for rows in [torch.arange(count, device=nodes.cube.device), *rows_without_each_group(surrogate.roots)]:
@@ -240,12 +240,12 @@ def quadrature_prediction(
         every = roots.new_zeros(count, count).index_put((rows.unsqueeze(-1), rows), roots)
         found.append((log_weights, every))
     largest = torch.stack([log_weights for log_weights, _ in found]).amax(0)
-    kept = (largest > math.log(_LEAST_WEIGHT)).nonzero().squeeze(-1)  # kernels with weight in any of them
+    kept = (largest > math.log(_LEAST_WEIGHT)).nonzero().squeeze(-1)  # kernels with weight in either
     with torch.no_grad():
         hyperparameters = problem.prior.hyperparameters(surrogate.evaluations.cube[kept])
     processes, parts = problem.likelihoods.condition(hyperparameters), []
     for points in X.split(max(1, _CHUNK // len(kept) ** 2)):
-        mean, variance = processes.marginals(points)  # without the prior mean: a large one would cost digits
+        mean, variance = processes.marginals(points)  # without the prior mean, as a large one would cost precision
         variance = variance + hyperparameters.noise.unsqueeze(-1)
         products = root_products(mean, variance)
         mixed = [root_mixture(roots[kept][:, kept], products, roots.sum()) for _, roots in found]

@@ -1,4 +1,4 @@
-"""Log marginal likelihoods of many kernels at once: what computes them, and the dense way, exact for any inputs."""
+"""Log marginal likelihoods of many kernels at once: the base class and the dense method, exact for any inputs."""
 
 import functools
 from abc import ABC, abstractmethod
@@ -15,14 +15,14 @@ from gp_ensembles.numerics.exact_gp import Conditioned, log_marginal
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures, covariance, covariance_at_lags
 
-CHUNK_BYTES = 2**25  # of matrices per chunk: about the size of caches; more is slower
-_SAME_LAG = 1e-9  # lags closer than this share of the range are one lag of a grid
-_MATRICES = 12  # covariance, its factor, inverse and gradient, and the parts of the component being differentiated
-_LEAST_REST = 1e-8  # of 1 - v / noise, where the noise is next to nothing
-_MEMORY_SHARE = 0.8  # of the memory there is that one likelihood may take
+CHUNK_BYTES = 2**25  # of matrices per chunk: about the cache size; larger is slower
+_SAME_LAG = 1e-9  # lags closer than this share of the range count as equal
+_MATRICES = 12  # covariance, factor, inverse, gradient, and parts of the component being differentiated
+_LEAST_REST = 1e-8  # lower limit of 1 - v / noise, for tiny noise
+_MEMORY_SHARE = 0.8  # share of the available memory that one likelihood may use
 
 
-# Means (R, M) at M points, and pairs of rows (R, M, F) whose products the data take off their covariance.
+# Means (R, M) at M points, and pairs of rows (R, M, F) whose products are subtracted from their covariance.
 Known = tuple[Tensor, tuple[tuple[Tensor, Tensor], ...]]
 
 
@@ -37,7 +37,7 @@ class Processes(NamedTuple):
         r"""Joint predictions of the function at points (\*batch, q, D): (\*batch, R, q) and (\*batch, R, q, q)."""
         kernels, scale, _ = self.hyperparameters
         shape, points = X.shape[:-1], X.unsqueeze(-3)
-        mean, pairs = self.known(X.reshape(-1, X.shape[-1]))  # one solve for all batches: no copies of the factor
+        mean, pairs = self.known(X.reshape(-1, X.shape[-1]))  # one solve for all batches, without copies of the factor
         own = scale[:, None, None] * covariance(kernels, points, points)
         for pair in pairs:
             left, right = (part.unflatten(-2, shape).movedim(0, -3) for part in pair)  # (*batch, R, q, F)
@@ -45,17 +45,17 @@ class Processes(NamedTuple):
         return mean.unflatten(-1, shape).movedim(0, -2), own
 
     def marginals(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Means and variances of the function at points (M, D), one at a time: (R, M) each."""
+        """Marginal means and variances of the function at points (M, D): (R, M) each."""
         means, learned, left_open = self._parts(X)
         return means, (learned + left_open).clamp_min(0.0)
 
     def leave_one_out(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Errors of each training target (N,) by all others, and the variances of targets there: (R, N) each.
+        r"""Leave-one-out errors of the training targets (N,), and their predictive variances: (R, N) each.
 
         .. math:: y_i - m_{-i} = \frac{y_i - m_i}{1 - v_i / \sigma^2}, \qquad
                   s_{-i}^2 = \frac{v_i}{1 - v_i / \sigma^2} + d_i + \sigma^2
 
-        with the part v of the posterior variance that comes from the targets, and d that knots leave open (Rasmussen
+        with v the part of the posterior variance that the targets affect, and d that not explained by knots (Rasmussen
         and Williams, 2006, section 5.4.2).
         """
         means, learned, left_open = self._parts(self.X)
@@ -64,7 +64,7 @@ class Processes(NamedTuple):
         return (y - means) / rest, learned.clamp_min(0.0) / rest + left_open + noise
 
     def _parts(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Means at points (M, D), and variances of what the targets tell of, and of what knots leave open: (R, M)."""
+        """Means at points (M, D), and the variances v and d of :meth:`leave_one_out`: (R, M) each."""
         kernels, scale, _ = self.hyperparameters
         prior = (scale * kernels.weights.sum(-1)).unsqueeze(-1)
         parts = []
@@ -81,25 +81,25 @@ class Processes(NamedTuple):
 class LogMarginalLikelihoods(ABC):
     """Log marginal likelihoods of one data set under many kernels. Shapes: ``X`` (N, D), ``y`` (N,)."""
 
-    bytes_each: int  # of the largest table of a kernel, by which kernels are worked on in chunks
+    bytes_each: int  # of the largest table of a kernel, which sets the chunk size
 
     def __init__(self, X: Tensor, y: Tensor) -> None:
         self.X = X
         self.y = y
 
     def __call__(self, mixtures: SpectralMixtures, outputscale: Tensor, noise: Tensor) -> Tensor:
-        """Log marginal likelihoods of B mixtures, shape (B,), differentiable; NaN where there is none."""
+        """Log marginal likelihoods of B mixtures, shape (B,), differentiable; NaN if undefined."""
         if not len(noise):
             return noise.new_zeros(0)
         components = mixtures.num_components
-        order = components.argsort(stable=True)  # those of one size together: no work on padding
+        order = components.argsort(stable=True)  # grouped by size: no work on padding
         parts = order.split(max(1, self._at_once(int(components.max()))))
         found = [self._values(KernelHyperparameters(mixtures.take(k).trim(), outputscale[k], noise[k])) for k in parts]
         return torch.cat(found)[order.argsort()]
 
     @abstractmethod
     def condition(self, hyperparameters: KernelHyperparameters) -> Processes:
-        """Gaussian processes with R kernels, conditioned on the data, by the same arithmetic.
+        """Gaussian processes with R kernels, conditioned on the data by the same method.
 
         Raises:
             NumericalError: If a covariance is not positive definite.
@@ -107,21 +107,21 @@ class LogMarginalLikelihoods(ABC):
 
     @abstractmethod
     def _at_once(self, components: int) -> int:
-        """Number of kernels with this many components that are processed at a time."""
+        """Number of kernels with this many components that are processed at once."""
 
     @abstractmethod
     def _values(self, kernels: KernelHyperparameters) -> Tensor:
         """Log marginal likelihoods of a few kernels, shape (B,)."""
 
 
-# A way to compute log marginal likelihoods of data X (N, D) and y (N,), such as :class:`DenseLikelihood`.
+# Creates log marginal likelihoods of data X (N, D) and y (N,), such as :class:`DenseLikelihood`.
 Likelihood = Callable[[Tensor, Tensor], LogMarginalLikelihoods]
 
 
 def distinct_lags(X: Tensor) -> tuple[Tensor, Tensor] | None:
-    """The distinct lags (U,) of inputs (N, D) and which stands where in the covariance, (N, N).
+    """The distinct lags (U,) of inputs (N, D), and their indices in the covariance, (N, N).
 
-    ``None`` where they are too many to save time, or D > 1.
+    ``None`` if there are too many to save time, or D > 1.
     """
     if X.shape[-1] != 1 or X.shape[-2] < 2:
         return None
@@ -132,7 +132,7 @@ def distinct_lags(X: Tensor) -> tuple[Tensor, Tensor] | None:
     steps, index = torch.unique((lags / unit).round(), return_inverse=True)
     if 4 * steps.numel() > lags.numel():
         return None
-    # the mean of the lags that share a step, so that no lag changes by more than rounding
+    # the mean of the lags that count as equal, so that no lag changes by more than round-off
     sums = lags.new_zeros(steps.numel()).index_add(0, index.reshape(-1), lags.reshape(-1))
     return sums / index.reshape(-1).bincount(minlength=steps.numel()), index
 
@@ -141,7 +141,7 @@ def distinct_lags(X: Tensor) -> tuple[Tensor, Tensor] | None:
 class DenseLikelihood(LogMarginalLikelihoods):
     r"""Log densities :math:`\log N(y;\, 0,\, c\,K_\theta + \sigma^2 I)`, batched over kernels, exact for any inputs.
 
-    By Cholesky factorizations: O(N^3) operations and O(N^2) memory for a kernel.
+    By Cholesky factorizations: O(N^3) operations and O(N^2) memory per kernel.
 
     Raises:
         MemoryError: If a likelihood does not fit into memory.
@@ -172,7 +172,7 @@ class DenseLikelihood(LogMarginalLikelihoods):
         lags, inverse = self._lags
         values = covariance_at_lags(mixtures, lags)
         places = inverse.flatten().expand(*values.shape[:-1], -1)
-        # as an index with ``inverse``, whose derivative is slow
+        # equivalent to indexing by ``inverse``, whose derivative is slow
         matrices: Tensor = values.gather(-1, places).unflatten(-1, inverse.shape)
         return matrices
 
@@ -185,19 +185,19 @@ class DenseLikelihood(LogMarginalLikelihoods):
 
     def _values(self, kernels: KernelHyperparameters) -> Tensor:
         matrices = kernels.outputscale[:, None, None] * self.covariance(kernels.mixtures)
-        matrices.diagonal(dim1=-2, dim2=-1).add_(kernels.noise[:, None])  # of a product, which nothing else sees
+        matrices.diagonal(dim1=-2, dim2=-1).add_(kernels.noise[:, None])  # in place: the product is not used elsewhere
         return log_marginal(matrices, self.y)
 
 
 def check_matrix_memory(X: Tensor, available: int | None = None) -> int:
-    """Bytes that a likelihood of inputs (N, D) with gradients takes, if that much memory is available."""
+    """Bytes needed by a likelihood of inputs (N, D) with gradients; raises if they are not available."""
     needed = _MATRICES * X.shape[0] ** 2 * X.element_size()
     limit = memory_of(X.device) if available is None else available
     if needed > _MEMORY_SHARE * limit:
         most = int((_MEMORY_SHARE * limit / (_MATRICES * X.element_size())) ** 0.5)
         raise MemoryError(
             f"a likelihood of {X.shape[0]} rows takes about {needed / 2**30:.1f} GiB, but only {limit / 2**30:.1f} GiB "
-            f"are available; choose a likelihood other than the dense one, or use at most {most} rows, for instance "
+            f"are available; use a likelihood other than the dense one, or at most {most} rows, for instance "
             f"every {-(-X.shape[0] // max(most, 1))}th"
         )
     return needed

@@ -1,6 +1,6 @@
-r"""Likelihoods of many rows by F features of the kernel: inducing variables at fixed knots.
+r"""Likelihoods of many rows with F features of the kernel: inducing variables at fixed knots.
 
-With features :math:`\Phi` (N, F) of which :math:`Q = \Phi\Phi^\top` is the covariance of the rows,
+With features :math:`\Phi` (N, F), the covariance :math:`Q = \Phi\Phi^\top` of the rows,
 :math:`A = \sigma^2 I + \Phi^\top\Phi` and :math:`b = \Phi^\top y`,
 
 .. math:: -2 \log N(y; 0, Q + \sigma^2 I)
@@ -21,7 +21,7 @@ from gp_ensembles.papers.quadrature.likelihoods import CHUNK_BYTES, Known, Likel
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures, covariance
 
-_TABLES = 2  # of features at a time, less than of covariances: they are multiplied once
+_TABLES = 2  # feature tables alive at once: fewer than covariances, as they are multiplied once
 
 
 def knot_features(
@@ -29,7 +29,7 @@ def knot_features(
 ) -> Tensor:
     r"""Features :math:`L^{-1} k(Z, x)` of knots Z (K, D), with :math:`L L^\top` the covariance of u(Z): (B, N, K).
 
-    The nugget is the variance of u(Z) that is not the function's, as a share of the output scale. Shapes:
+    The nugget is the variance added to u(Z), as a share of the output scale. Shapes:
     ``outputscale`` (B,), ``X`` (N, D).
     """
     scale = outputscale[:, None, None]
@@ -40,14 +40,14 @@ def knot_features(
 
 
 def _solved(features: Tensor, noise: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Cholesky factors of A, (B, F, F), the coefficients A^{-1} b, (B, F), and which kernels have them, (B,)."""
+    """Cholesky factors of A, (B, F, F), the coefficients A^{-1} b, (B, F), and a mask of valid kernels, (B,)."""
     gram = features.mT @ features
     factor, good = _factor(gram + noise[:, None, None] * _eye(gram))
     return factor, torch.cholesky_solve(features.mT @ y.unsqueeze(-1), factor).squeeze(-1), good
 
 
 def _factor(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Cholesky factors and where there are any; the identity's elsewhere, so that derivatives stay finite."""
+    """Cholesky factors and a mask of valid ones; the identity elsewhere, so that derivatives are finite."""
     _, info = torch.linalg.cholesky_ex(matrix.detach())
     good = (info == 0) & matrix.detach().isfinite().all(-1).all(-1)
     factor, _ = torch.linalg.cholesky_ex(torch.where(good[:, None, None], matrix, _eye(matrix)))
@@ -60,7 +60,7 @@ def _eye(like: Tensor) -> Tensor:
 
 @final
 class KnotLikelihood(LogMarginalLikelihoods):
-    """Lower bounds of log marginal likelihoods by knots Z (K, D)."""
+    """Lower bounds of log marginal likelihoods with knots Z (K, D)."""
 
     def __init__(self, X: Tensor, y: Tensor, knots: Tensor, nugget: float) -> None:
         super().__init__(X, y)
@@ -105,7 +105,7 @@ class KnotLikelihood(LogMarginalLikelihoods):
         known = features.detach().isfinite().all(-1).all(-1)
         features = torch.where(known[:, None, None], features, 0.0)
         factor, coefficients, good = _solved(features, noise, y)
-        # (y'y - b'A^{-1}b) / noise as a sum of two squares, which loses no digits to a difference
+        # (y'y - b'A^{-1}b) / noise as a sum of two squares, which avoids cancellation
         rest = y - (features @ coefficients.unsqueeze(-1)).squeeze(-1)
         square = rest.square().sum(-1) / noise + coefficients.square().sum(-1)
         log_determinant = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
@@ -121,11 +121,11 @@ def SparseLikelihood(knots: Tensor, nugget: float = 1e-6) -> Likelihood:
 
     .. math:: \log N(y; 0, Q + \sigma^2 I) - \frac{1}{2\sigma^2} \mathrm{tr}(K - Q) \le \log N(y; 0, K + \sigma^2 I)
 
-    Data whose inputs are not like the knots are refused.
+    Data whose inputs differ from the knots in columns or dtype raise a ValueError.
 
     Args:
-        knots: Knots, shape (K, D), for instance of :func:`~gp_ensembles.numerics.kmeans.kmeans`.
-        nugget: Variance of the inducing variables that is not the function's, as a share of the output scale, which
+        knots: Knots, shape (K, D), for instance from :func:`~gp_ensembles.numerics.kmeans.kmeans`.
+        nugget: Variance added to the inducing variables, as a share of the output scale, which
             keeps their covariance positive definite; single precision needs 1e-4.
     """
     return functools.partial(KnotLikelihood, knots=knots, nugget=nugget)

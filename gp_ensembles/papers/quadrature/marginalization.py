@@ -35,23 +35,23 @@ from gp_ensembles.papers.quadrature.search import (
     sampler_for,
 )
 
-_FEWEST = 5  # evaluations of a budget
-_FEW_INPUTS = 2  # for which the evidence takes seconds
+_FEWEST = 5  # minimum evaluations of a budget
+_FEW_INPUTS = 2  # number of inputs up to which the evidence takes seconds
 _KIND = files.Kind("gp_ensembles marginalization", 12, "a marginalization", "remove it or name another file")
 
 
 class Budget(NamedTuple):
-    """When to stop: whichever comes first.
+    """Stopping criteria; the first one that is met ends the run.
 
     Args:
-        evaluations: Likelihoods of the search, those of its ascents included.
-        seconds: Seconds of wall time; an evaluation that has started (a likelihood, or a refit of the surrogate) is
+        evaluations: Likelihoods of the search, including those of its ascents.
+        seconds: Seconds of wall time; an evaluation in progress (a likelihood, or a refit of the surrogate) is
             finished.
         log_evidence_sd: Stop once the standard deviation of the log evidence is at most this: 0.2 if ``None``, which
-            the search, where draws of the prior cover the likelihood, does not stop for.
-        draws: Likelihoods of the importance sampling that follows the search where draws of the prior do not cover the
-            likelihood, its ascents included; a round that has started is finished. It takes one number of components
-            after the other and ends at the first that fails. With none the evidence stays unknown.
+            does not stop a search in which prior draws cover the likelihood.
+        draws: Likelihoods of the importance sampling that follows the search if prior draws do not cover the
+            likelihood, including its ascents; a round in progress is finished. It processes one number of components
+            after another and ends at the first that fails. With zero draws the evidence remains unknown.
     """
 
     evaluations: int = 200
@@ -71,17 +71,17 @@ def marginalize(
 ) -> Marginalization:
     """Marginalize over kernels: Bayesian quadrature (MASKERADE; Hamid et al., 2022), and importance sampling.
 
-    A search evaluates draws of the prior. Where they cover the likelihood, further kernels are selected by a policy and
-    the evidence is the quadrature's. Elsewhere the likelihood is a spike: ascents seek its modes, and importance
-    sampling from Student-t distributions at them gives the evidence, for each number of components.
+    A search evaluates prior draws. If they cover the likelihood, further kernels are selected by a policy, and
+    the evidence is the quadrature's. Otherwise the likelihood is a spike: ascents find its modes, and importance
+    sampling from Student-t distributions at these gives the evidence, for each number of components.
 
     Args:
         problem: Data and prior.
-        budget: When to stop; by default ``Budget()``, or, where there are more than two inputs and the importance
+        budget: Stopping criteria; by default ``Budget()``, or, with more than two inputs, for which importance
             sampling takes minutes, ``Budget(draws=0)``: predictions, but not the evidence.
-        search: How kernels are selected.
-        checkpoint: File that the search is written to after every round, atomically, and resumed from if it exists.
-        progress: Whether to show a progress bar: best log-likelihood, log evidence and its standard deviation.
+        search: Settings of kernel selection.
+        checkpoint: File to which the search is written after every round, atomically; if it exists, it is resumed.
+        progress: Whether to show a progress bar with best log likelihood, log evidence and its standard deviation.
         generator: Source of randomness; the result is a function of its state.
 
     Returns:
@@ -89,9 +89,9 @@ def marginalize(
         issued if the evidence is in doubt, unless the budget has no draws to estimate it.
 
     Raises:
-        ValueError: If the budget is below five evaluations or has an impossible number, no kernel has a likelihood, or
+        ValueError: If the budget is below five evaluations or otherwise invalid, no kernel has a likelihood, or
             the checkpoint belongs to another problem or search.
-        TypeError: If the problem is none, or the evaluations or the draws of the budget are not whole numbers.
+        TypeError: If ``problem`` is not a ``RegressionProblem``, or evaluations or draws of the budget are no integers.
 
     Example:
         >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
@@ -140,7 +140,7 @@ def marginalize(
                     importance = state.importance or importance
                     _save(state, path, mark)
         except OutOfTimeError:
-            pass  # what was complete before is kept
+            pass  # keep what was complete before
         except KeyboardInterrupt:
             if state is None or not state.num_evaluations:
                 raise
@@ -154,7 +154,7 @@ def marginalize(
 
 
 def _save(state: SearchState, path: Path | None, mark: str) -> None:
-    """Write a search to a file, if there is one, atomically."""
+    """Write a search to a file atomically, if a path is given."""
     if path is not None:
         files.write_checkpoint(path, _KIND, {"fingerprint": mark, "state": to_plain(state)})
 
@@ -164,9 +164,9 @@ def _check_budget(budget: Budget) -> None:
         try:
             operator.index(count)
         except TypeError as error:
-            raise TypeError(f"the {name} of a budget must be a whole number, got {count!r}") from error
+            raise TypeError(f"the {name} of a budget must be an integer, got {count!r}") from error
     if not budget.evaluations >= _FEWEST:
-        raise ValueError(f"a budget of {budget.evaluations} evaluations is too small; give it at least {_FEWEST}")
+        raise ValueError(f"a budget of {budget.evaluations} evaluations is too small; use at least {_FEWEST}")
     if not budget.draws >= 0:
         raise ValueError(f"the draws of a budget must not be negative, got {budget.draws}")
     if budget.seconds is not None and not budget.seconds >= 0:
@@ -191,7 +191,7 @@ def _check_search(search: Search) -> None:
 def _round(
     problem: RegressionProblem, search: Search, state: SearchState, quadrature: Quadrature, evaluations: int
 ) -> SearchState:
-    """A batch of the policy's and, where prior draws do not cover the likelihood, part of an ascent."""
+    """A batch selected by the policy and, if prior draws do not cover the likelihood, part of an ascent."""
     before = state.num_evaluations
     state = evaluate_batch(problem, search, state, quadrature, min(search.batch_size, evaluations - before))
     if state.num_evaluations == before and not problem.deadline.is_over:
@@ -205,7 +205,7 @@ def _round(
 def _sample(
     sampler: EvidenceSampler, importance: EvidenceState, state: SearchState, target_sd: float, bar: "tqdm[Any]"
 ) -> SearchState:
-    """A step of importance sampling, with a round in the history."""
+    """A step of importance sampling, recorded as a round."""
     before, generator = time.perf_counter(), torch.Generator()
     generator.set_state(state.random)
     importance = sampler.step(importance, generator, target_sd)
@@ -221,7 +221,7 @@ def _sample(
 def _record(
     problem: RegressionProblem, search: Search, state: SearchState, bar: "tqdm[Any]"
 ) -> tuple[SearchState, Quadrature]:
-    """The state with a further round in its history, and its quadrature."""
+    """The state with another round in its history, and its quadrature."""
     before = time.perf_counter()
     quadrature = Quadrature(problem, state)
     covered = prior_covers_likelihood(search, state)
@@ -232,7 +232,7 @@ def _record(
 
 
 def _with_round(state: SearchState, count: int, best: float, evidence: Evidence, bar: "tqdm[Any]") -> SearchState:
-    """The state with a further round in its history, which the bar shows."""
+    """The state with another round in its history, shown in the progress bar."""
     seconds, deviation = sum(state.seconds.values()), evidence.log_evidence_sd
     totals = Round(count, seconds, best, evidence.log_evidence, deviation)
     bar.update(count - bar.n)
@@ -247,14 +247,14 @@ def _is_over(state: SearchState, budget: Budget) -> bool:
 
 
 def _of_the_host(generator: torch.Generator | None) -> torch.Generator:
-    """A generator of the host itself; otherwise one that it, or torch's global one, seeds."""
+    """A CPU generator: the given one, or one seeded by it or by torch's global one."""
     if generator is not None and generator.device.type == "cpu":
         return generator
     return torch.Generator().manual_seed(draw_seed(generator))
 
 
 def fingerprint(problem: RegressionProblem, search: Search) -> str:
-    """Hash of the data, the prior's shape and quantiles, and the settings that a checkpoint belongs to."""
+    """Hash of data, prior shape and quantiles, and settings, which identifies a checkpoint."""
     prior = problem.prior
     probe = prior.bounds[0].new_tensor([0.1, 0.5, 0.9]).unsqueeze(-1)
     of_prior = prior.means.icdf(probe), prior.scales.icdf(probe), prior.log_prob_components
@@ -266,7 +266,7 @@ def fingerprint(problem: RegressionProblem, search: Search) -> str:
 
 
 def _name(choice: Any) -> str:
-    """A choice's class and settings, without its address in memory."""
+    """Class and settings of an option, without its memory address."""
     fields = tuple(choice) if isinstance(choice, tuple) else ()
     if isinstance(choice, functools.partial):
         choice, fields = choice.func, tuple(choice.keywords.values())
@@ -276,7 +276,7 @@ def _name(choice: Any) -> str:
 
 
 def load_search(path: Path, problem: RegressionProblem, search: Search) -> SearchState:
-    """Read a search of a problem from a file."""
+    """Read the search of a problem from a file."""
     content = files.read_checkpoint(path, _KIND)
     if content["fingerprint"] != fingerprint(problem, search):
         raise ValueError(

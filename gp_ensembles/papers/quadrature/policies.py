@@ -1,4 +1,4 @@
-"""Policies: which kernels to evaluate next, by prior draws or acquisition functions over the prior's unit cube."""
+"""Policies that select the next kernels, by prior draws or acquisition functions over the prior's unit cube."""
 
 import math
 import warnings
@@ -15,21 +15,21 @@ from gp_ensembles.papers.quadrature.quadrature import QuadratureNodes, draw_node
 from gp_ensembles.papers.quadrature.surrogate import PreparedKernels, Surrogate
 
 _TINY = 1e-200
-_SINGULAR = 1e-7  # smallest pivot over the largest, below which gradients are noise
+_SINGULAR = 1e-7  # ratio of smallest to largest pivot below which gradients are noise
 
 
 class AcquisitionOptimizer(NamedTuple):
     """Settings of BoTorch's ``optimize_acqf_mixed``, one set of fixed features for each number of components."""
 
-    num_restarts: int = 1  # ascents for each number of components
-    raw_samples: int = 32  # candidates for their starts: draws of the prior and of the neighborhood of the best kernels
+    num_restarts: int = 1  # ascents per number of components
+    raw_samples: int = 32  # candidate starting points: draws from the prior and near the best kernels
     max_iterations: int = 8  # of L-BFGS
-    num_sizes: int = 2  # numbers of components optimized over for each batch: those with the best raw samples
+    num_sizes: int = 2  # numbers of components optimized per batch: those with the best raw samples
 
     def optimize(
         self, acquisition: AcquisitionFunction, surrogate: Surrogate, count: int, generator: torch.Generator | None
     ) -> Tensor:
-        """A batch of ``count`` kernels, chosen one after the other, so that it may mix numbers of components."""
+        """A batch of ``count`` kernels, selected sequentially, so that it may mix numbers of components."""
         prior = surrogate.kernel_distance.prior
         raw = draw_nodes(prior, self.raw_samples, around=surrogate.evaluations.best(3).cube, generator=generator)
         with torch.no_grad():
@@ -44,7 +44,7 @@ class AcquisitionOptimizer(NamedTuple):
             return mine[order[: settings["num_restarts"]]]
 
         with warnings.catch_warnings():
-            # a line search without progress has found the maximum to within rounding
+            # a line search without progress has reached the maximum up to round-off
             warnings.filterwarnings("ignore", message="Optimization failed", category=RuntimeWarning)
             batch, _ = optimize_acqf_mixed(
                 acquisition,
@@ -53,7 +53,7 @@ class AcquisitionOptimizer(NamedTuple):
                 num_restarts=min(self.num_restarts, self.raw_samples),
                 raw_samples=self.raw_samples,
                 fixed_features_list=[prior.fixed_features(n) for n in sizes],
-                ic_generator=initial_conditions,  # type: ignore[arg-type]  # any acquisition function will do
+                ic_generator=initial_conditions,  # type: ignore[arg-type]  # any acquisition function is accepted
                 options={"maxiter": self.max_iterations},
                 retry_on_optimization_warning=False,
             )
@@ -64,8 +64,8 @@ class InformationPolicy(NamedTuple):
     """Kernels whose likelihoods are most informative about the evidence (MASKERADE-I).
 
     Args:
-        optimizer: How the acquisition function is optimized.
-        num_nodes: Quadrature nodes of the acquisition function for each number of components.
+        optimizer: Settings of the acquisition optimizer.
+        num_nodes: Quadrature nodes of the acquisition function per number of components.
 
     Example:
         >>> from gp_ensembles.papers.quadrature import Budget, RegressionProblem, Search, marginalize
@@ -90,7 +90,7 @@ class UncertaintyPolicy(NamedTuple):
     """Kernels whose likelihood is most uncertain, as a density over the prior's cube (MASKERADE-U).
 
     Args:
-        optimizer: How the acquisition function is optimized.
+        optimizer: Settings of the acquisition optimizer.
 
     Example:
         >>> from gp_ensembles.papers.quadrature import Search
@@ -128,7 +128,7 @@ Policy = InformationPolicy | UncertaintyPolicy | PriorPolicy
 
 
 class InformationGain(AcquisitionFunction):
-    r"""Information of the likelihoods of a batch about the integral (MASKERADE-I).
+    r"""Information about the integral from the likelihoods of a batch (MASKERADE-I).
 
     .. math:: \log \rho^2, \qquad \rho^2 = c^\top C^{-1} c / V \in [0, 1]
 
@@ -163,7 +163,7 @@ class InformationGain(AcquisitionFunction):
         cross = self.surrogate.cross(flat)
         with_integral = self.surrogate.kernel(flat, self.prepared) @ self.weighted - cross @ self.solved
         factor, sound = _factor(_covariance(self.surrogate, X, cross))
-        # a batch whose points coincide with one another or with the data explains nothing more
+        # a batch with points that coincide with each other or with the data explains nothing more
         with_integral = with_integral.reshape(X.shape[:-1]).where(sound.unsqueeze(-1), 0.0)
         white = torch.linalg.solve_triangular(factor, with_integral.unsqueeze(-1), upper=False).squeeze(-1)
         share: Tensor = (white / self.variance.sqrt()).square().sum(-1)
@@ -198,7 +198,7 @@ class LikelihoodUncertainty(AcquisitionFunction):
 
 
 def _factor(covariance: Tensor) -> tuple[Tensor, Tensor]:
-    """Cholesky factors, and which exist; factors of the identity elsewhere, so that gradients stay finite."""
+    """Cholesky factors and a mask of valid ones; the identity elsewhere, so that gradients are finite."""
     tried, info = torch.linalg.cholesky_ex(covariance.detach())
     pivots = tried.diagonal(dim1=-2, dim2=-1)
     sound = (info == 0) & (pivots.amin(-1) > _SINGULAR * pivots.amax(-1))

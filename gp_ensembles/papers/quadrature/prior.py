@@ -1,4 +1,4 @@
-"""The prior over spectral mixtures, their number of components, output scale and noise: a map from the unit cube."""
+"""Prior over spectral mixtures, their number of components, output scale and noise, as a map from the unit cube."""
 
 import math
 from typing import NamedTuple
@@ -11,16 +11,16 @@ from gp_ensembles.numerics.draws import generator_device
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
 
 _LEAST = 1e-6  # smallest share of the remaining stick on either side of a break
-EDGE = 1e-6  # cube coordinates stay this far from the faces, where quantiles are infinite
+EDGE = 1e-6  # distance of cube coordinates from the faces, where quantiles are infinite
 _SHARE = 5.0  # Nyquist frequency in standard deviations of the prior of the means
 _UNIT_LOG_SD = 0.35
 _NOISE_SHARE, _NOISE_LOG_SD = 1e-2, 1.5
 _OUTPUT_LOG_SD = 0.5
-_ON_GRID = 1e-3  # gaps that differ from whole multiples of the smallest by less than this share are on a grid
+_ON_GRID = 1e-3  # relative tolerance for gaps to be integer multiples of the smallest one
 
 
 class HalfNormal(NamedTuple):
-    """Absolute value of N(0, scale^2), one scale for each input, shape (D,)."""
+    """Absolute value of N(0, scale^2), one scale per input, shape (D,)."""
 
     scale: Tensor
 
@@ -35,7 +35,7 @@ class HalfNormal(NamedTuple):
 
 
 class Normal(NamedTuple):
-    """N(0, scale^2), one scale for each input, shape (D,); for mean frequencies that have a sign."""
+    """N(0, scale^2), one scale per input, shape (D,); for signed mean frequencies."""
 
     scale: Tensor
 
@@ -50,7 +50,7 @@ class Normal(NamedTuple):
 
 
 class LogNormal(NamedTuple):
-    """Exponential of N(location, scale^2), one for each input, shapes (D,)."""
+    """Exponential of N(location, scale^2), one per input, shapes (D,)."""
 
     location: Tensor
     scale: Tensor
@@ -61,7 +61,7 @@ class LogNormal(NamedTuple):
         return value
 
     def standardize(self, value: Tensor) -> Tensor:
-        """Logarithms in units of the scale, from the location."""
+        """Standardized logarithms."""
         return (value.log() - self.location) / self.scale
 
 
@@ -69,14 +69,14 @@ Marginal = HalfNormal | Normal | LogNormal
 
 
 def draw_seed(generator: torch.Generator | None) -> int:
-    """A seed for code that takes no generator, drawn from one (or from torch's global one)."""
+    """A seed drawn from a generator (or torch's global one), for code that accepts no generator."""
     return int(torch.randint(2**31, (), generator=generator, device=generator_device(generator)))
 
 
 def sobol_points(dimension: int, count: int, seed: int) -> Tensor:
     """Scrambled Sobol points in double precision, shape (count, dimension), independent of torch's default dtype."""
     engine = SobolEngine(dimension, scramble=True, seed=seed)
-    first = engine.quasi.double() / 2**engine.MAXBIT  # the engine keeps it in the default dtype
+    first = engine.quasi.double() / 2**engine.MAXBIT  # the engine stores it in the default dtype
     points: Tensor = engine.draw(count, dtype=torch.float64)
     points[0] = first
     return points
@@ -87,11 +87,11 @@ class KernelHyperparameters(NamedTuple):
 
     mixtures: SpectralMixtures
     outputscale: Tensor  # prior variance of the function
-    noise: Tensor  # variance of the observations' noise
+    noise: Tensor  # variance of the observation noise
 
 
 class ScalarPrior(NamedTuple):
-    """Prior of a positive number that is either fixed or log-normal."""
+    """Prior of a positive number, either fixed or log-normal."""
 
     location: float  # logarithm of the median, or of the fixed value
     scale: float  # standard deviation of the logarithm; 0 fixes the value
@@ -149,7 +149,7 @@ class Hyperprior:
         n \sim p(n), \quad w \mid n \sim \mathrm{Dirichlet}(1), \quad
         m_{qd} \sim \mathrm{HalfNormal}, \quad s_{qd} \sim \mathrm{LogNormal}
 
-    (Hamid et al., 2022, section 3.1.1). A kernel is a point of a cube: column 0 holds n itself, then come N - 1 broken
+    (Hamid et al., 2022, section 3.1.1). A kernel is a point of a cube: column 0 is n itself, followed by N - 1 broken
     sticks, N D means, N D scales, and one column each for an inferred output scale and noise; columns that n components
     do not use are ignored. Given n, the prior is uniform on the cube, so that densities of different n can be compared.
 
@@ -162,7 +162,7 @@ class Hyperprior:
         log_prob_components: Log p(n) for n = 1..N, shape (N,), up to a constant; uniform if ``None``.
 
     Raises:
-        ValueError: If N is not positive, the two priors are over different inputs, or p(n) is not a distribution over N
+        ValueError: If N is not positive, the two priors are for different inputs, or p(n) is not a distribution over N
             values.
 
     Example:
@@ -190,10 +190,10 @@ class Hyperprior:
         log_prob_components: Tensor | None = None,
     ) -> None:
         if max_components < 1:
-            raise ValueError(f"at least one component is needed, got {max_components}")
+            raise ValueError(f"max_components must be at least 1, got {max_components}")
         if means.scale.shape != scales.scale.shape or means.scale.ndim != 1:
             raise ValueError(
-                f"the priors of means and scales must have one number for each input, got shapes "
+                f"the priors of means and scales must have one number per input, got shapes "
                 f"{tuple(means.scale.shape)} and {tuple(scales.scale.shape)}"
             )
         self.means = means
@@ -205,7 +205,7 @@ class Hyperprior:
         given = means.scale.new_zeros(max_components) if log_prob_components is None else log_prob_components
         self.log_prob_components: Tensor = given.to(means.scale).log_softmax(-1)
         if self.log_prob_components.shape != (max_components,) or not bool(self.log_prob_components.isfinite().all()):
-            raise ValueError(f"p(n) needs a positive finite probability for each n = 1..{max_components}")
+            raise ValueError(f"p(n) must have a positive finite probability for each n = 1..{max_components}")
 
     @property
     def has_signed_means(self) -> bool:
@@ -214,12 +214,12 @@ class Hyperprior:
 
     @property
     def num_scalars(self) -> int:
-        """Columns for the output scale and the noise, those of them that are inferred."""
+        """Number of columns for the output scale and the noise, if inferred."""
         return int(self.outputscale.is_inferred) + int(self.noise.is_inferred)
 
     @property
     def num_columns(self) -> int:
-        """Columns of a point: n, N - 1 sticks, 2 N D means and scales, and those of output scale and noise."""
+        """Number of columns: n, N - 1 sticks, 2 N D means and scales, and those of output scale and noise."""
         return self.max_components * (1 + 2 * self.num_inputs) + self.num_scalars
 
     @property
@@ -231,7 +231,7 @@ class Hyperprior:
         return torch.stack([lower, upper])
 
     def active_columns(self, components: int) -> Tensor:
-        """The columns, without the first, that n components use; shape (n (1 + 2 D) - 1 + E,)."""
+        """Columns that n components use, without the first; shape (n (1 + 2 D) - 1 + E,)."""
         size, num_inputs = self.max_components, self.num_inputs
         sticks = torch.arange(1, components, device=self.means.scale.device)
         means = size + torch.arange(components * num_inputs, device=self.means.scale.device)
@@ -239,7 +239,7 @@ class Hyperprior:
         return torch.cat([sticks, means, means + size * num_inputs, scalars])
 
     def fixed_features(self, components: int) -> dict[int, float]:
-        """Columns held fixed while n components are optimized, for BoTorch's optimizers."""
+        """Columns that are fixed while n components are optimized, for BoTorch's optimizers."""
         used = set(self.active_columns(components).tolist())
         rest = {column: 0.5 for column in range(1, self.num_columns) if column not in used}
         return {0: float(components), **rest}
@@ -255,26 +255,26 @@ class Hyperprior:
         return self.embed(points.to(self.means.scale).clamp(EDGE, 1.0 - EDGE), components)
 
     def embed(self, points: Tensor, components: int) -> Tensor:
-        r"""Points of the cube of n components, in the order of :meth:`active_columns`, as rows: (\*batch, C)."""
+        r"""Rows (\*batch, C) from points of the cube of n components, in the order of :meth:`active_columns`."""
         rows = points.new_full((*points.shape[:-1], self.num_columns), 0.5)
         rows[..., 0] = components
         return rows.index_copy(-1, self.active_columns(components), points)
 
     def embed_normal(self, points: Tensor, components: int) -> Tensor:
-        r"""Rows (\*batch, C) of normal quantiles of the columns that n components use, (\*batch, d)."""
+        r"""Rows (\*batch, C) from normal quantiles (\*batch, d) of the columns that n components use."""
         return self.embed(torch.special.ndtr(points).clamp(EDGE, 1.0 - EDGE), components)
 
     def normal_quantiles(self, cube: Tensor, components: int) -> Tensor:
-        r"""The inverse of :meth:`embed_normal`: (\*batch, d) of rows (\*batch, C)."""
+        r"""The inverse of :meth:`embed_normal`: (\*batch, d) from rows (\*batch, C)."""
         value: Tensor = torch.special.ndtri(cube[..., self.active_columns(components)].clamp(EDGE, 1.0 - EDGE))
         return value
 
     def num_components(self, cube: Tensor) -> Tensor:
-        r"""The numbers of components n of rows, shape (\*batch)."""
+        r"""Numbers of components n of rows, shape (\*batch)."""
         return cube[..., 0].round().long()
 
     def mixtures(self, cube: Tensor) -> SpectralMixtures:
-        r"""Mixtures of rows of a cube, batch shape (\*batch), zero where a component is absent."""
+        r"""Mixtures from rows of a cube, batch shape (\*batch), zero where a component is absent."""
         size, num_inputs = self.max_components, self.num_inputs
         _, sticks, means, scales, _ = cube.split(
             [1, size - 1, size * num_inputs, size * num_inputs, self.num_scalars], dim=-1
@@ -288,12 +288,12 @@ class Hyperprior:
         )
 
     def scalars(self, cube: Tensor) -> Tensor:
-        r"""Standardized logarithms of those of output scale and noise that are inferred, shape (\*batch, E)."""
+        r"""Standardized logarithms of output scale and noise, if inferred, shape (\*batch, E)."""
         value: Tensor = torch.special.ndtri(cube[..., self.num_columns - self.num_scalars :])
         return value
 
     def hyperparameters(self, cube: Tensor) -> KernelHyperparameters:
-        r"""Mixtures, output scales and noise variances of rows, of batch shape (\*batch), differentiable."""
+        r"""Mixtures, output scales and noise variances from rows, with batch shape (\*batch), differentiable."""
         scalars = list(self.scalars(cube).unbind(-1))
         values = []
         for scalar in (self.outputscale, self.noise):
@@ -302,11 +302,11 @@ class Hyperprior:
         return KernelHyperparameters(self.mixtures(cube), *values)
 
     def _weights(self, sticks: Tensor, components: Tensor) -> Tensor:
-        """Stick-breaking: the stick that is left after k pieces is shared by n - k components."""
+        """Stick-breaking: the stick remaining after k pieces is shared by n - k components."""
         index = torch.arange(1, self.max_components, device=self.means.scale.device)
         rest = (components.unsqueeze(-1) - index).to(sticks)
         share = -torch.expm1(torch.log1p(-sticks) / rest.clamp_min(1.0))
-        share = share.clamp(_LEAST, 1.0 - _LEAST)  # a piece that rounds to zero or one would make later pieces zero
+        share = share.clamp(_LEAST, 1.0 - _LEAST)  # a piece that rounds to zero or one would make later ones zero
         share = torch.where(rest > 0, share, (rest == 0).to(sticks))
         share = torch.cat([share, (components == self.max_components).to(sticks).unsqueeze(-1)], -1)
         left = torch.cat([torch.ones_like(share[..., :1]), (1.0 - share[..., :-1]).cumprod(-1)], -1)
@@ -314,7 +314,7 @@ class Hyperprior:
 
 
 def draw_stratified(prior: Hyperprior, count: int, *, generator: torch.Generator | None = None) -> Tensor:
-    """Sobol draws of the prior, their numbers of components in proportion to p(n) as nearly as can be, (count, C)."""
+    """Sobol draws of the prior, (count, C), with numbers of components as proportional to p(n) as possible."""
     expected = prior.log_prob_components.exp() * count
     counts = expected.floor().long()
     rest = (expected - counts).argsort(descending=True, stable=True)[: count - int(counts.sum())]
@@ -324,7 +324,7 @@ def draw_stratified(prior: Hyperprior, count: int, *, generator: torch.Generator
 
 
 def stick_levels(weights: Tensor) -> Tensor:
-    """Columns of the broken sticks that give weights (n,) under a Dirichlet prior of concentration one, (n - 1,)."""
+    """Stick columns (n - 1,) that give weights (n,) under a Dirichlet prior of concentration one."""
     left = torch.cat([weights.new_ones(1), 1.0 - weights.cumsum(0)[:-1]])
     rest = torch.arange(len(weights) - 1, -1, -1, device=weights.device, dtype=weights.dtype)
     return (1.0 - (1.0 - (weights / left).clamp(EDGE, 1.0 - EDGE)) ** rest)[:-1]
@@ -336,7 +336,7 @@ def paper_prior(X: Tensor, y: Tensor, max_components: int = 5, noise: float = 1e
     Means are half-normal with a fifth of the Nyquist frequency. Scales are log-normal: for one input, one over the
     range and the Nyquist frequency are five deviations from the median; for several, the median is one cycle over each
     input's range and the deviation 0.35. The output scale is fixed at the targets' variance, the noise at a share of it
-    (their code fixes 0.001; the paper does not say).
+    (0.001 in their code; not specified in the paper).
 
     Args:
         X: Inputs, shape (N, D).
@@ -364,7 +364,7 @@ def paper_prior(X: Tensor, y: Tensor, max_components: int = 5, noise: float = 1e
 
 
 def default_prior(X: Tensor, y: Tensor, max_components: int = 5) -> Hyperprior:
-    """A broader prior than the paper's, with the output scale and the noise inferred.
+    """A broader prior than the paper's, with inferred output scale and noise.
 
     Shapes: ``X`` (N, D), ``y`` (N,).
 
@@ -394,7 +394,7 @@ def default_prior(X: Tensor, y: Tensor, max_components: int = 5) -> Hyperprior:
 def _variance(y: Tensor) -> float:
     variance = float(y.var(unbiased=False))
     if not variance > 0:
-        raise ValueError("the targets are constant, so no prior can be scaled by their variance")
+        raise ValueError("the targets are constant, so that their variance cannot scale a prior")
     return variance
 
 
@@ -404,7 +404,7 @@ def mean_spacing_nyquist(X: Tensor) -> Tensor:
 
 
 def grid_nyquist(X: Tensor) -> Tensor:
-    """Nyquist frequency of the grid that one input lies on, gaps or not, (1,); from the mean spacing off grids."""
+    """Nyquist frequency (1,) of the grid of one input, gaps allowed; from the mean spacing if there is no grid."""
     mean, gaps = mean_spacing_nyquist(X), X.unique().diff()
     step = gaps.min()
     multiples = gaps / step
@@ -414,14 +414,14 @@ def grid_nyquist(X: Tensor) -> Tensor:
 
 
 def smallest_gap_nyquist(X: Tensor) -> Tensor:
-    """Nyquist frequency of each input from its smallest gap, at least one Nth of its range, shape (D,)."""
+    """Nyquist frequency of each input from its smallest gap, at least 1/N of its range, shape (D,)."""
     extent = input_range(X)
     gaps = torch.stack([X[:, d].unique().diff().min() for d in range(X.shape[1])])
     return 0.5 / torch.maximum(gaps, extent / X.shape[0])
 
 
 def nyquist_scales(X: Tensor, nyquist: Tensor) -> LogNormal:
-    """Prior of the scales in which one over the range and the Nyquist frequency are five deviations from the median."""
+    """Prior of scales with one over the range and the Nyquist frequency at five deviations from the median."""
     lower, upper = -input_range(X).log(), nyquist.log()
     return LogNormal(0.5 * (lower + upper), (upper - lower).abs().clamp_min(1e-3) / (2.0 * _SHARE))
 
@@ -431,5 +431,5 @@ def input_range(X: Tensor) -> Tensor:
     extent = X.amax(0) - X.amin(0)
     constant = (extent <= 0).nonzero()
     if constant.numel():
-        raise ValueError(f"input {int(constant[0])} is constant and has no frequencies; leave it out")
+        raise ValueError(f"input {int(constant[0])} is constant and has no frequencies; remove it")
     return extent

@@ -1,4 +1,4 @@
-"""The regression problem: data, a prior over kernels and a likelihood; and the kernels with their posterior weights."""
+"""Regression problem: data, a prior over kernels and a likelihood; kernels with posterior weights."""
 
 import copy
 import functools
@@ -18,11 +18,11 @@ from gp_ensembles.papers.quadrature.prior import Hyperprior, default_prior
 from gp_ensembles.papers.quadrature.surrogate import KernelDistance, matern_distance
 from gp_ensembles.papers.rows import check_rows
 
-_BANDWIDTH = 2.0  # of the discrepancy's kernel between standardized atoms, for one input
-_MOST = 64  # kernels that many draws are thinned to
+_BANDWIDTH = 2.0  # of the discrepancy's kernel on standardized atoms, for one input
+_MOST = 64  # number of kernels to which draws are thinned
 _FEWEST = 8
 _FEWEST_ROWS = 2
-_BYTES = 2**28  # of the factors of their covariances
+_BYTES = 2**28  # for the factors of their covariances
 
 
 class OutOfTimeError(Exception):
@@ -31,7 +31,7 @@ class OutOfTimeError(Exception):
 
 @final
 class Deadline:
-    """The end of a call's time, kept to within one evaluation; the first evaluation is always made."""
+    """A call's time limit, accurate to one evaluation; the first evaluation always takes place."""
 
     def __init__(self, seconds: float | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
@@ -40,11 +40,11 @@ class Deadline:
 
     @property
     def is_over(self) -> bool:
-        """Whether the time is over."""
+        """Whether the time is up."""
         return self.clock() >= self.end
 
     def parts(self, rows: Tensor) -> Iterator[Tensor]:
-        """Rows in parts that should take half of the time left, or one evaluation; all at once without a limit."""
+        """Split rows into parts that should take half of the remaining time, or one evaluation, if there is a limit."""
         if math.isinf(self.end):
             yield rows
             return
@@ -59,21 +59,21 @@ class Deadline:
 
 
 class RegressionProblem:
-    r"""Regression data with a prior over kernels: the problem that is marginalized.
+    r"""Regression data with a prior over kernels, for marginalization.
 
     Args:
         X: Inputs, shape (N, D).
-        y: Targets, shape (N,) or (N, 1); rows whose target is NaN are left out, and ``num_missing`` counts them.
-        prior: Prior over kernels; :func:`default_prior` of the other rows if ``None``.
+        y: Targets, shape (N,) or (N, 1); rows whose target is NaN are dropped, and ``num_missing`` counts them.
+        prior: Prior over kernels; :func:`default_prior` of the remaining rows if ``None``.
         mean: Prior mean of the targets, not inferred; their average if ``None``.
-        likelihood: How likelihoods are computed and predictions made: the dense way is exact for any inputs and costs
+        likelihood: Method for likelihoods and predictions: the dense one is exact for any inputs and costs
             O(N^3); see :mod:`~gp_ensembles.papers.quadrature.toeplitz` for series on a grid, and
             :mod:`~gp_ensembles.papers.quadrature.low_rank` for many rows.
 
     Raises:
-        ValueError: If the data are not real numbers of fitting shapes, an input is not finite, all targets are missing,
-            an input or the targets are constant and no prior is given, the prior is over another number of inputs, or
-            the likelihood contradicts the inputs.
+        ValueError: If the data are not real or shapes do not match, an input is not finite, all targets are missing,
+            an input or the targets are constant and no prior is given, the prior is for another number of inputs, or
+            the likelihood does not support the inputs.
         TypeError: If the data are not tensors.
         MemoryError: If a likelihood does not fit into memory.
 
@@ -97,10 +97,10 @@ class RegressionProblem:
         self.num_missing: int = len(y) - int(there.sum())
         X, y = X[there], y[there]
         if len(y) < _FEWEST_ROWS:
-            raise ValueError(f"there is one row with a target; at least {_FEWEST_ROWS} are needed")
+            raise ValueError(f"only one row has a target; at least {_FEWEST_ROWS} are needed")
         self.prior: Hyperprior = default_prior(X, y) if prior is None else prior
         if self.prior.num_inputs != X.shape[1]:
-            raise ValueError(f"the prior is over {self.prior.num_inputs} input(s), but the data have {X.shape[1]}")
+            raise ValueError(f"the prior is for {self.prior.num_inputs} input(s), but the data have {X.shape[1]}")
         if mean is not None and not math.isfinite(mean):
             raise ValueError(f"the prior mean of the targets must be finite, got {mean}")
         self.mean: Tensor = y.mean() if mean is None else y.new_tensor(mean)
@@ -109,7 +109,7 @@ class RegressionProblem:
         self.deadline: Deadline = Deadline()
 
     def within(self, deadline: Deadline) -> "RegressionProblem":
-        """The same problem, whose evaluations keep to a deadline."""
+        """The same problem with a deadline for its evaluations."""
         other = copy.copy(self)
         other.deadline = deadline
         return other
@@ -121,12 +121,12 @@ class RegressionProblem:
 
     @property
     def y(self) -> Tensor:
-        """Targets less their prior mean, shape (N,)."""
+        """Targets minus their prior mean, shape (N,)."""
         return self.likelihoods.y
 
     @property
     def kernel_distance(self) -> KernelDistance:
-        r"""Distances between kernels, on which the surrogate of the likelihood rests.
+        r"""Distances between kernels, for the surrogate of the likelihood.
 
         Maximum mean discrepancies of a Matern-5/2 kernel of bandwidth :math:`2 \sqrt{D}` between atoms standardized by
         the prior.
@@ -136,7 +136,7 @@ class RegressionProblem:
         )
 
     def log_likelihood(self, cube: Tensor) -> Tensor:
-        """Log marginal likelihoods of rows (A, C) of the prior's cube, (A,), differentiable; NaN where there is none.
+        """Log marginal likelihoods (A,) of rows (A, C) of the prior's cube, differentiable; NaN if undefined.
 
         Raises:
             OutOfTimeError: If the deadline comes before the last of them.
@@ -146,12 +146,12 @@ class RegressionProblem:
 
     @torch.no_grad()
     def evaluate(self, cube: Tensor) -> Tensor:
-        """The same without derivatives; NaN where a covariance cannot be factorized."""
+        """The same without derivatives; NaN if a covariance cannot be factorized."""
         return self.log_likelihood(cube)
 
     @torch.no_grad()
     def evaluate_in_time(self, cube: Tensor) -> Tensor:
-        """Those of as many of the first rows as the deadline allows, (B,)."""
+        """Log marginal likelihoods (B,) of as many of the first rows as the deadline allows."""
         values = [self.y[:0]]
         with suppress(OutOfTimeError):
             for rows in self.deadline.parts(cube):
@@ -165,23 +165,23 @@ class WeightedKernels(NamedTuple):
 
     cube: Tensor  # rows of the prior's cube, (R, C)
     log_likelihood: Tensor  # (R,)
-    log_weights: Tensor  # (R,); the weights have the sum one
+    log_weights: Tensor  # (R,); the weights sum to one
 
     def ordered(self) -> "WeightedKernels":
-        """The same, heaviest first, and if equal, the likeliest first."""
+        """The same kernels, sorted by weight, then by likelihood."""
         by_likelihood = self.log_likelihood.argsort(descending=True, stable=True)
         order = by_likelihood[self.log_weights[by_likelihood].argsort(descending=True, stable=True)]
         return WeightedKernels(*(part[order] for part in self))
 
     def thin(self, count: int, *, generator: torch.Generator | None = None) -> "WeightedKernels":
-        """At most ``count`` kernels, their expected weights these (Fearnhead and Clifford, 2003, section 3)."""
+        """At most ``count`` kernels, with the same expected weights (Fearnhead and Clifford, 2003, section 3)."""
         kernels = WeightedKernels(*(part[self.log_weights > -torch.inf] for part in self)).ordered()
         if len(kernels.log_weights) <= count:
             return kernels._replace(log_weights=kernels.log_weights.log_softmax(-1))
         weights = kernels.log_weights.double().softmax(-1)
-        left = weights.flip(0).cumsum(0).flip(0)  # of each kernel and all lighter ones
+        left = weights.flip(0).cumsum(0).flip(0)  # weight of each kernel and all lighter ones
         rank = torch.arange(count, device=weights.device)
-        levels = left[:count] / (count - rank)  # c if so many kernels stay as they are
+        levels = left[:count] / (count - rank)  # c if this many kernels are kept unchanged
         stay = int((weights[:count] > levels).long().cumprod(0).sum())
         level = levels[min(stay, count - 1)]
         start = torch.rand((), generator=generator, dtype=torch.float64, device=generator_device(generator)).to(
@@ -197,5 +197,5 @@ class WeightedKernels(NamedTuple):
 
 
 def affordable_kernels(bytes_each: int) -> int:
-    """Kernels whose tables, of this many bytes each, take at most a quarter of a gibibyte: 8 to 64."""
+    """Number of kernels, 8 to 64, whose tables of this size fit into a quarter of a gibibyte."""
     return max(_FEWEST, min(_MOST, _BYTES // bytes_each))

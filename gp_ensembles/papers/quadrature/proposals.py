@@ -1,4 +1,4 @@
-"""Proposals of importance sampling: mixtures of Student-t distributions at modes of the posterior.
+"""Proposals for importance sampling: mixtures of Student-t distributions at posterior modes.
 
 A posterior is a likelihood L(v) times the standard normal prior of d dimensions.
 """
@@ -13,17 +13,17 @@ from torch import Tensor
 from gp_ensembles.numerics.draws import generator_device
 from gp_ensembles.numerics.minimize import minimize
 
-INFLATION = 1.2  # scale of a component over that of Laplace's approximation
+INFLATION = 1.2  # scale of a component relative to Laplace's approximation
 FLOOR = 0.5  # smallest eigenvalue of a precision; that of the prior is one
-_TEMPER = 0.5  # power of the Laplace masses that components are weighted by
-_STEPS = (1e-3, 0.05)  # of differences of gradients: in units of the prior, then of the posterior
-_SAME = 0.3  # squared distance per dimension below which two ends are one mode
-EVALUATIONS_PER_AXIS = 4  # of :func:`precisions`
+_TEMPER = 0.5  # power of the Laplace masses used as component weights
+_STEPS = (1e-3, 0.05)  # for differences of gradients: in units of the prior, then of the posterior
+_SAME = 0.3  # squared distance per dimension below which two ends are the same mode
+EVALUATIONS_PER_AXIS = 4  # in :func:`precisions`
 DEGREES_OF_FREEDOM = 5.0
-PRIOR_SHARE = 0.1  # of the prior in every proposal: no weight is more than ten times the likelihood
-_LEAST_WEIGHT = 1e-3  # of a component that stays after a refit
-_PRIOR_COUNT = 2.0  # draws per dimension that the old scale matrix counts for in a refit
-_LEAST_EIGENVALUE = 1e-10  # of a scale matrix, over its largest
+PRIOR_SHARE = 0.1  # of the prior in every proposal: no weight exceeds ten times the likelihood
+_LEAST_WEIGHT = 1e-3  # minimum for a component to survive a refit
+_PRIOR_COUNT = 2.0  # weight of the old scale matrix in a refit, in draws per dimension
+_LEAST_EIGENVALUE = 1e-10  # of a scale matrix, relative to its largest
 
 
 class StudentMixture(NamedTuple):
@@ -39,7 +39,7 @@ class StudentMixture(NamedTuple):
         return self.log_weights.shape[0]
 
     def draw(self, count: int, *, generator: torch.Generator | None = None) -> Tensor:
-        """Draws, shape (count, d), the numbers from each component in proportion to the weights as nearly as can be."""
+        """Draws (count, d), with numbers per component as proportional to the weights as possible."""
         size = self.means.shape[-1]
         shares = torch.cat(
             [
@@ -60,7 +60,7 @@ class StudentMixture(NamedTuple):
         return torch.where((pick == self.num_components).unsqueeze(-1).to(moved.device), normal.to(moved), moved)
 
     def log_density(self, points: Tensor) -> Tensor:
-        """Log densities of points (S, d), the prior's share included, shape (S,)."""
+        """Log densities of points (S, d), including the prior's share, shape (S,)."""
         parts = self.log_components(points) + (self.log_weights.log_softmax(-1) + math.log(1.0 - PRIOR_SHARE))
         prior = log_standard_normal(points) + math.log(PRIOR_SHARE)
         return torch.logaddexp(parts.logsumexp(-1), prior)
@@ -82,7 +82,7 @@ class StudentMixture(NamedTuple):
         return white.square().sum(-2).mT
 
     def join(self, other: "StudentMixture", share: float) -> "StudentMixture":
-        """The components of both, those of the other with a share of the weight."""
+        """The components of both, with the given share of the weight for the other."""
         log_weights = [
             self.log_weights.log_softmax(-1) + math.log1p(-share),
             other.log_weights.log_softmax(-1) + math.log(share),
@@ -92,7 +92,7 @@ class StudentMixture(NamedTuple):
         )
 
     def refit(self, points: Tensor, log_weights: Tensor) -> "StudentMixture":
-        r"""One step of expectation and maximization on weighted draws (Cappe et al., 2008, section 4).
+        r"""One step of expectation-maximization on weighted draws (Cappe et al., 2008, section 4).
 
         .. math:: \pi_k \propto \sum_s w_s \rho_{sk}, \quad
                   \mu_k = \frac{\sum_s w_s \rho_{sk} u_{sk} v_s}{\sum_s w_s \rho_{sk} u_{sk}}, \quad
@@ -125,7 +125,7 @@ class StudentMixture(NamedTuple):
 def from_precisions(
     log_weights: Tensor, means: Tensor, precisions: Tensor, inflation: float, floor: float
 ) -> StudentMixture:
-    """Components at points with given precisions: eigenvalues by their absolute value, none below a floor.
+    """Components at points with given precisions: absolute values of eigenvalues, with a floor.
 
     Shapes: ``log_weights`` (K,), ``means`` (K, d), ``precisions`` (K, d, d).
     """
@@ -133,7 +133,7 @@ def from_precisions(
     values = values.abs()
     values = torch.maximum(values, floor + _LEAST_EIGENVALUE * values.amax(-1, keepdim=True))
     roots = inflation * vectors * values.rsqrt().unsqueeze(-2)
-    triangle = torch.linalg.qr(roots.mT).R.mT  # R R^T = Sigma without squaring its condition
+    triangle = torch.linalg.qr(roots.mT).R.mT  # R R^T = Sigma without squaring its condition number
     signs = triangle.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
     return StudentMixture(log_weights, means, triangle * signs)
 
@@ -144,28 +144,28 @@ def log_standard_normal(points: Tensor) -> Tensor:
 
 
 def no_share(points: Tensor, mixture: StudentMixture) -> Tensor:
-    """The logarithm of one: no symmetries are known."""
+    """Log share of zero, for integrands without known symmetries."""
     return points.new_zeros(len(points))
 
 
 class Integrand(NamedTuple):
     """A likelihood L(v) under the prior N(0, I) of d dimensions, evaluated in batches."""
 
-    log_likelihood: Callable[[Tensor], Tensor]  # of points (S, d), (S,), differentiable; NaN where there is none
+    log_likelihood: Callable[[Tensor], Tensor]  # of points (S, d), (S,), differentiable; NaN if undefined
     dimension: int  # d
-    chunk: int = 64  # points that are differentiated at a time
-    # log a(v) at points (S, d) drawn from a proposal, (S,), by which symmetries of the likelihood are counted: a L has
-    # the integral of L, and only one copy of each mode
+    chunk: int = 64  # points differentiated at once
+    # log a(v) at points (S, d) drawn from a proposal, (S,), which accounts for symmetries of the likelihood: a L has
+    # the integral of L, but only one copy of each mode
     log_share: Callable[[Tensor, StudentMixture], Tensor] = no_share
     num_copies: int = 1  # of a mode
 
     def evaluate(self, points: Tensor) -> Tensor:
-        """Log likelihoods of points (S, d), shape (S,); NaN where there is none."""
+        """Log likelihoods of points (S, d), shape (S,); NaN if undefined."""
         with torch.no_grad():
             return self.log_likelihood(points)
 
     def differentiate(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Log posterior densities, unnormalized, (S,), and their gradients (S, d)."""
+        """Unnormalized log posterior densities (S,), and their gradients (S, d)."""
         values, gradients = [], []
         for part in points.split(self.chunk):
             leaf = part.detach().requires_grad_()
@@ -177,9 +177,9 @@ class Integrand(NamedTuple):
 
 
 def ascend(integrand: Integrand, starts: Tensor, max_iterations: int) -> tuple[Tensor, Tensor, int]:
-    """L-BFGS from points (M, d) to modes of the posterior, all at once; starts without a likelihood are left out.
+    """L-BFGS from points (M, d) to posterior modes, all at once; points without a likelihood are dropped.
 
-    Returns the ends, (M, d), their log posterior densities, unnormalized, (M,), and the number of likelihoods
+    Returns the ends, (M, d), their unnormalized log posterior densities, (M,), and the number of likelihoods
     evaluated, with gradients.
     """
     calls = [len(starts)]
@@ -214,7 +214,7 @@ def _differences(integrand: Integrand, points: Tensor, steps: Tensor) -> Tensor:
     _, gradient = integrand.differentiate(both.flatten(0, -2))
     ahead, behind = gradient.reshape(both.shape)
     slope = (behind - ahead) / (2.0 * steps.unsqueeze(-1))
-    slope = slope.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)  # next to points without a likelihood: the floor
+    slope = slope.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)  # near points without a likelihood: use the floor
     hessian: Tensor = 0.5 * (slope + slope.mT)
     return hessian
 
@@ -229,14 +229,14 @@ def laplace_mixture(integrand: Integrand, points: Tensor, log_density: Tensor) -
 
 
 def laplace_modes(integrand: Integrand, points: Tensor, log_density: Tensor) -> tuple[StudentMixture, Tensor]:
-    """Components at the distinct ends of ascents, heights as their log weights, and log Laplace masses, highest first.
+    """Components at the distinct ends of ascents, with heights as log weights, and log Laplace masses, highest first.
 
     Shapes: ``points`` (M, d), ``log_density`` (M,).
     """
     order = log_density.argsort(descending=True, stable=True)
     points, log_density = points[order], log_density[order]
     mixture = from_precisions(log_density, points, precisions(integrand, points), INFLATION, FLOOR)
-    apart = mixture.squared_distances(points) / points.shape[-1]  # of row's point from column's component
+    apart = mixture.squared_distances(points) / points.shape[-1]  # of the row's point from the column's component
     kept: list[int] = []
     for row in range(len(points)):
         if not kept or float(apart[row, kept].min()) > _SAME:

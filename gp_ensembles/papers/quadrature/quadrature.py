@@ -1,4 +1,4 @@
-"""Quadrature over the prior: nodes, estimates of the evidence, posterior weights of kernels, the jackknife."""
+"""Quadrature over the prior: nodes, estimates of the evidence, posterior weights of kernels, and the jackknife."""
 
 import math
 from typing import NamedTuple
@@ -13,21 +13,21 @@ from gp_ensembles.papers.quadrature.surrogate import Distances, Surrogate, log_c
 
 _WIDTHS = (0.1, 0.3, 1.0)  # standard deviations of draws around a kernel, in normal quantiles of the cube
 _EVERY = 3  # one node in three is drawn around a center
-_NEXT_TO_NOTHING = 1e-30  # smallest replicate of the evidence as a share of the evidence
-_SHARPNESS = 10.0  # power of the correlations by which nodes are shared out among kernels
+_NEXT_TO_NOTHING = 1e-30  # smallest replicate of the evidence, as a share of the evidence
+_SHARPNESS = 10.0  # power of the correlations in the assignment of nodes to kernels
 _MAX_GROUPS = 10  # of the jackknife
-NO_DRAWS = "draws of the prior do not cover the likelihood, and the budget left no draws for importance sampling"
+NO_DRAWS = "prior draws do not cover the likelihood, and the budget has no draws for importance sampling"
 
 
 class QuadratureNodes(NamedTuple):
     """Nodes and weights of a quadrature rule for the prior, the same for every integral."""
 
     cube: Tensor  # rows of the prior's cube, (S, C)
-    weights: Tensor  # shares of the prior, (S,), their sum is one
-    components: Tensor  # number of components n of each, (S,)
+    weights: Tensor  # shares of the prior, (S,), which sum to one
+    components: Tensor  # number of components n per node, (S,)
 
     def first(self, count: int) -> "QuadratureNodes":
-        """The first ``count`` nodes of every n, with the same share of the prior for each n."""
+        """The first ``count`` nodes for every n, with the same share of the prior per n."""
         parts = []
         for components in self.components.unique():
             rows = (self.components == components).nonzero().squeeze(-1)
@@ -40,7 +40,7 @@ class QuadratureNodes(NamedTuple):
 def draw_nodes(
     prior: Hyperprior, per_size: int, *, around: Tensor | None = None, generator: torch.Generator | None = None
 ) -> QuadratureNodes:
-    """Sobol points of the prior, ``per_size`` for each number of components; a third of them around centers (K, C)."""
+    """Sobol points of the prior, ``per_size`` per number of components, one third of them around centers (K, C)."""
     parts = []
     for size in range(1, prior.max_components + 1):
         mine = None if around is None else around[prior.num_components(around) == size]
@@ -67,7 +67,7 @@ def _with_centers(
     normal = torch.special.ndtri(points[:, 1:].clamp(EDGE, 1.0 - EDGE))
     moved = local[pick // len(widths)] + widths[pick % len(widths)].unsqueeze(-1) * normal
     limit = float(torch.special.ndtri(local.new_tensor(1.0 - EDGE)))
-    # one of a center after every two of the prior, so that the first few nodes are a fair sample of all
+    # one around a center after every two of the prior, so that the first nodes are representative
     everything = torch.cat([drawn, moved.clamp(-limit, limit)])
     places = [(torch.ones_like(part[:, 0]).cumsum(0) - 0.5) / len(part) for part in (drawn, moved) if len(part)]
     everything = everything[torch.cat(places).argsort(stable=True)]
@@ -85,7 +85,7 @@ def _log_normal(points: Tensor, centers: Tensor, widths: Tensor) -> Tensor:
 
 
 def rows_without_each_group(values: Tensor) -> list[Tensor]:
-    """Rows of all but one group of h values, shape (h,), for each of at most ten groups."""
+    """Rows without one group of h values, shape (h,), for each of at most ten groups."""
     index = torch.arange(values.shape[0], device=values.device)
     groups = min(_MAX_GROUPS, len(index))
     return [index[index % groups != group] for group in range(groups)] if groups > 1 else [index]
@@ -104,12 +104,12 @@ class Evidence(NamedTuple):
     r"""Evidence of the data, in parts for n = 1..N components."""
 
     log_parts: Tensor  # \log p(n) Z_n, (N,)
-    log_parts_sd: Tensor  # their standard deviations, (N,), infinite where the part is not to be trusted
+    log_parts_sd: Tensor  # their standard deviations, (N,), infinite if a part is unreliable
     log_evidence: float  # log evidence, in nats
-    log_evidence_sd: float  # its standard deviation; infinite if the evidence cannot be trusted
-    posterior_sd: Tensor  # standard deviations of the posterior probabilities, (N,); infinite if in doubt
-    doubt: str = ""  # why it cannot be trusted, in words; empty if it can
-    log_rest: float = -math.inf  # a limit of what numbers of components that are left out may add to the evidence
+    log_evidence_sd: float  # its standard deviation; infinite if it is unreliable
+    posterior_sd: Tensor  # standard deviations of the posterior probabilities, (N,); infinite if unreliable
+    doubt: str = ""  # why it is unreliable; empty if it is reliable
+    log_rest: float = -math.inf  # bound on the contribution of omitted numbers of components
 
     @property
     def posterior(self) -> Tensor:
@@ -118,7 +118,7 @@ class Evidence(NamedTuple):
 
 
 def estimate_evidence(surrogate: Surrogate, nodes: QuadratureNodes, covariance_nodes: QuadratureNodes) -> Evidence:
-    """The evidence for each number of components under a surrogate that is trusted."""
+    """The evidence for each number of components under a reliable surrogate."""
     covariance = integral_covariance(surrogate, covariance_nodes)
     return evidence_of(surrogate.log_scale, *integrals(surrogate, nodes), covariance)
 
@@ -126,7 +126,7 @@ def estimate_evidence(surrogate: Surrogate, nodes: QuadratureNodes, covariance_n
 def evidence_of(log_scale: Tensor, mean: Tensor, replicates: Tensor, covariance: Tensor) -> Evidence:
     """The evidence from moments of its integrals, see :func:`integrals`, relative to the largest likelihood."""
     total, posterior = mean.sum(), mean / mean.sum()
-    replicates = replicates.clamp_min(_NEXT_TO_NOTHING * float(total))  # one may leave out all the likelihood there is
+    replicates = replicates.clamp_min(_NEXT_TO_NOTHING * float(total))  # a replicate may omit all of the likelihood
     own = torch.log1p(covariance.sum().clamp_min(0.0) / total.square())
     log_evidence_sd = (own + jackknife_sd(replicates.sum(-1).log()).square()).sqrt()
     slope = (torch.diag_embed(torch.ones_like(mean)) - posterior.unsqueeze(-1)) / total
@@ -138,7 +138,7 @@ def evidence_of(log_scale: Tensor, mean: Tensor, replicates: Tensor, covariance:
 
 
 def nearest_evidence(surrogate: Surrogate, nodes: QuadratureNodes) -> Evidence:
-    """An integral by the nearest evaluated kernel: never above the largest likelihood, and not to be trusted."""
+    """An unreliable integral by the nearest evaluated kernel, never above the largest likelihood."""
     masses, prior = log_masses(surrogate, nodes), surrogate.kernel_distance.prior
     components = prior.num_components(surrogate.evaluations.cube)
     sizes = range(1, prior.max_components + 1)
@@ -150,7 +150,7 @@ def nearest_evidence(surrogate: Surrogate, nodes: QuadratureNodes) -> Evidence:
 def integrals(surrogate: Surrogate, nodes: QuadratureNodes) -> tuple[Tensor, Tensor]:
     r"""Means of :math:`\int L\, d\pi(\theta \mid n)\, p(n)` for n = 1..N, likelihoods over the largest, (N,).
 
-    And those from all but one group of the evaluations, for every group, (G, N), for a jackknife.
+    Also returns those without one group of evaluations, for every group, (G, N), for a jackknife.
     """
     cross = surrogate.cross(surrogate.kernel_distance.prepare(nodes.cube))
 
@@ -192,12 +192,12 @@ def root_weights(surrogate: Surrogate, nodes: QuadratureNodes, distances: Distan
     solved = surrogate.solve(surrogate.covariance(distances).mT)  # (h, S)
     quadratic = 0.5 * (solved * nodes.weights) @ solved.mT
     roots = (0.5 * surrogate.evaluations.log_likelihood - 0.5 * surrogate.log_scale).exp()
-    mean = surrogate.roots @ quadratic @ surrogate.roots  # of roots with alpha, as the paper has it
+    mean = surrogate.roots @ quadratic @ surrogate.roots  # of roots with alpha, as in the paper
     return 2.0 * quadratic * roots.unsqueeze(-1) * roots / mean
 
 
 def positive_weights(surrogate: Surrogate, nodes: QuadratureNodes, distances: Distances | None = None) -> Tensor:
-    r"""Log weights of a mixture of the evaluated kernels that is a distribution, shape (h,).
+    r"""Log weights of a proper mixture of the evaluated kernels, shape (h,).
 
     .. math:: w_i \propto L_i \sum_s \omega_s \frac{r(s, \theta_i)^{10}}{\sum_j r(s, \theta_j)^{10}}
     """
@@ -205,7 +205,7 @@ def positive_weights(surrogate: Surrogate, nodes: QuadratureNodes, distances: Di
 
 
 def log_masses(surrogate: Surrogate, nodes: QuadratureNodes, distances: Distances | None = None) -> Tensor:
-    """Log likelihood of every evaluated kernel times the share of the prior that falls to it, shape (h,)."""
+    """Log of the likelihood of every evaluated kernel times its share of the prior, shape (h,)."""
     distances = node_distances(surrogate, nodes) if distances is None else distances
     shares = (_SHARPNESS * log_correlations(distances, surrogate.parameters)).log_softmax(-1)
     log_volume = (nodes.weights.log().unsqueeze(-1) + shares).logsumexp(0)

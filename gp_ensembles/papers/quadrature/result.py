@@ -31,25 +31,25 @@ from gp_ensembles.papers.sparse.tails import Tails, tails_of
 
 @prints_fields
 class TopKernels(NamedTuple):
-    """The heaviest kernels as GPyTorch kernels, for an online ensemble for instance."""
+    """The heaviest kernels as GPyTorch kernels, for instance for an online ensemble."""
 
     kernels: list[ScaleKernel]  # of :class:`SpectralMixtureKernel`, heaviest first
     noise: Tensor  # their noise variances, (K,)
-    weights: Tensor  # of sum one, (K,)
-    mean: Tensor  # prior mean of the targets, to be subtracted from them first, ()
+    weights: Tensor  # which sum to one, (K,)
+    mean: Tensor  # prior mean of the targets, to be subtracted first, ()
 
 
 class Marginalization:
     """Evidence, posterior over the number of components, weighted kernels and a predictive model.
 
-    Where draws of the prior cover the likelihood, all of it is the quadrature's; elsewhere, importance sampling's.
-    ``quadrature`` has the paper's numbers in any case.
+    If prior draws cover the likelihood, results are from quadrature, otherwise from importance sampling.
+    ``quadrature`` always has the paper's estimates.
 
     Args:
         problem: Data and prior.
         state: State of the search.
         search: Its settings.
-        is_late: Whether the clock ended it.
+        is_late: Whether it ended by the time limit.
 
     Example:
         >>> from gp_ensembles.papers.quadrature import Budget, marginalize
@@ -77,22 +77,22 @@ class Marginalization:
             "kernels evaluated": self.num_evaluations,
         }
         if self.problem.num_missing:
-            reported["rows left out, their targets missing"] = self.problem.num_missing
+            reported["rows dropped for a missing target"] = self.problem.num_missing
         return fields_text(f"Marginalization of {counted((rows, 'row'), (inputs, 'input'))}", reported)
 
     @property
     def history(self) -> tuple[Round, ...]:
-        """Totals after each round, those before a resumption included."""
+        """Totals after each round, including those before a resumption."""
         return self.state.history
 
     @property
     def num_evaluations(self) -> int:
-        """Number of likelihoods evaluated, failed ones and those of importance sampling included."""
+        """Number of likelihoods evaluated, including failed ones and those of importance sampling."""
         return self.state.num_evaluations + (self.state.importance.num_evaluations if self.state.importance else 0)
 
     @property
     def num_failed(self) -> int:
-        """Number of kernels of the search whose covariance could not be factorized; they are left out."""
+        """Number of kernels of the search whose covariance could not be factorized; they are ignored."""
         return self.state.evaluations.num_failed
 
     @property
@@ -102,7 +102,7 @@ class Marginalization:
 
     @cached_property
     def _sampler(self) -> EvidenceSampler | None:
-        """That of the importance sampling, if its draws are what counts."""
+        """The importance sampler, if its draws determine the result."""
         return sampler_for(self.problem, self.state) if self.state.importance and not self.is_covered else None
 
     @cached_property
@@ -123,40 +123,40 @@ class Marginalization:
     def log_evidence_sd(self) -> float:
         """Standard deviation of the log evidence of the numbers of components that it includes.
 
-        Others are left out where their part is not known (``doubt`` says why, and what they may weigh); infinite if all
-        are. It is known only after searches for modes from other starts found nothing new of weight; a mode that all of
-        them missed is not accounted for.
+        Numbers with an unknown part are omitted (``doubt`` gives the reason and a bound on them); infinite if all
+        are. A part is known only after mode searches from other starting points found nothing of weight; a mode missed
+        by all of them is not accounted for.
         """
         return self.evidence.log_evidence_sd
 
     @property
     def doubt(self) -> str:
-        """Why the evidence is not that of all numbers of components; empty if it is."""
+        """Why the evidence does not cover all numbers of components; empty if it does."""
         if self.is_covered:
             return ""
-        doubt = NO_DRAWS if self._sampler is None else self.evidence.doubt  # without the work of a surrogate
-        return f"the seconds of the budget ran out: {doubt}" if doubt and self.is_late else doubt
+        doubt = NO_DRAWS if self._sampler is None else self.evidence.doubt  # without fitting a surrogate
+        return f"the time limit of the budget was reached: {doubt}" if doubt and self.is_late else doubt
 
     @property
     def posterior_components(self) -> Tensor:
         """Posterior probabilities of n = 1..N components, shape (N,), given that n is among those of the evidence.
 
-        NaN if none is.
+        NaN if there are none.
         """
         none = not math.isfinite(self.evidence.log_evidence_sd)
         return torch.full_like(self.evidence.log_parts, torch.nan) if none else self.evidence.posterior
 
     @property
     def posterior_components_sd(self) -> Tensor:
-        """Standard deviations of those, shape (N,); infinite where in doubt."""
+        """Standard deviations of these probabilities, shape (N,); infinite if unreliable."""
         return self.evidence.posterior_sd
 
     @cached_property
     def kernels(self) -> WeightedKernels:
-        """Kernels with posterior weights: up to 64 draws of an importance sampling without doubt, or the search's.
+        """Kernels with posterior weights: up to 64 draws of reliable importance sampling, or those of the search.
 
-        The kernels of the search are weighed by likelihood and by the share of the prior that is nearest to them: where
-        numbers of components had to be left out, they predict better than draws of the others.
+        The kernels of the search are weighted by likelihood and by the share of the prior that is nearest to them: if
+        numbers of components had to be omitted, they predict better than draws of the others.
         """
         importance, drawn = self.state.importance, None
         if self._sampler is not None and importance is not None and not self.doubt:
@@ -174,13 +174,13 @@ class Marginalization:
     def top(self, tolerance: float = 1e-3) -> tuple[Tensor, Tensor]:
         """Rows of the heaviest of ``kernels``, of total weight at least 1 - ``tolerance``, and their log weights.
 
-        No probability under the mixture changes by more than the weight left out.
+        No probability under the mixture changes by more than the omitted weight.
 
         Raises:
             ValueError: If the tolerance is not in [0, 1).
         """
         if not 0.0 <= tolerance < 1.0:
-            raise ValueError(f"the weight that may be left out must be in [0, 1), got {tolerance}")
+            raise ValueError(f"tolerance must be in [0, 1), got {tolerance}")
         order = self.log_weights.argsort(descending=True, stable=True)
         missing = 1.0 - self.log_weights[order].exp().cumsum(0)
         kept = order[: int((missing > tolerance).sum()) + 1]
@@ -195,7 +195,7 @@ class Marginalization:
         """The predictive model of the kept kernels, as a BoTorch ``Model``.
 
         Args:
-            tolerance: Weight that may be left out; no probability changes by more.
+            tolerance: Maximum omitted weight; no probability changes by more.
 
         Raises:
             ValueError: If the tolerance is not in [0, 1).
@@ -205,7 +205,7 @@ class Marginalization:
         return KernelMixtureModel(self.problem, self.hyperparameters(rows), log_weights)
 
     def top_kernels(self, count: int) -> TopKernels:
-        """The ``count`` heaviest kernels (or as many as there are), to start an online ensemble from.
+        """The ``count`` heaviest kernels (or as many as there are), for instance for an online ensemble.
 
         Example:
             >>> from gp_ensembles.engine import Ensemble
@@ -219,7 +219,7 @@ class Marginalization:
             3
         """
         if count < 1:
-            raise ValueError(f"at least one kernel must be asked for, got {count}")
+            raise ValueError(f"count must be at least 1, got {count}")
         rows = self.log_weights.argsort(descending=True, stable=True)[:count]
         kernels_of, outputscale, noise = self.hyperparameters(rows)
         kernels = []
@@ -231,29 +231,29 @@ class Marginalization:
 
     @cached_property
     def _predictor(self) -> tuple[Processes, Tensor, Tensor, Tails]:
-        """The kept kernels' processes, log weights (R,) and largest variances of rows left out, (R, 1), and tails."""
+        """The kept kernels' processes, log weights (R,), largest leave-one-out variances, (R, 1), and tails."""
         rows, log_weights = self.top()
         processes = self.problem.likelihoods.condition(self.hyperparameters(rows))
         errors, variances = processes.leave_one_out(self.problem.y)
-        # by Bayes' rule, each row is taken out of the weights, too
+        # each row is also removed from the weights, by Bayes' rule
         without = log_weights.unsqueeze(-1) + 0.5 * (errors.square() / variances + variances.log())
         center, variance = mixtures.moments(without.log_softmax(0), errors, variances)
         return processes, log_weights, variances.amax(-1, keepdim=True), tails_of(center / variance.sqrt())
 
     @property
     def tails(self) -> Tails:
-        """Student's t of the standardized errors of rows left out, each predicted by all others."""
+        """Student's t fitted to the standardized leave-one-out errors."""
         return self._predictor[-1]
 
     def predict(self, X: Tensor) -> StudentTMixture:
-        r"""Predictive distributions of targets at points (M, D), each on its own.
+        r"""Marginal predictive distributions of targets at points (M, D).
 
-        They are the mixture of ``model()``, noise included, with the tails of errors of rows left out. Where a kernel's
-        variance is beyond all that rows left out had, as far ahead of a series, their errors do not make it narrower.
-        ``quadrature.predict`` has the paper's moments.
+        They are the mixture of ``model()``, noise included, with the tails of leave-one-out errors. If a kernel's
+        variance exceeds all leave-one-out variances, as far ahead of a series, these errors do not make it narrower.
+        ``quadrature.predict`` returns the paper's moments.
 
         Raises:
-            ValueError: If X has another shape or data type than the inputs of the problem, or is not finite.
+            ValueError: If X differs from the problem's inputs in columns or dtype, or is not finite.
             NumericalError: If a kept kernel's covariance cannot be factorized.
         """
         like = self.problem.X
@@ -262,7 +262,7 @@ class Marginalization:
         if X.dtype != like.dtype:
             raise ValueError(f"inputs are {X.dtype}, but the problem's inputs are {like.dtype}; convert one of them")
         if not bool(X.isfinite().all()):
-            raise ValueError("inputs have values that are not finite")
+            raise ValueError("inputs must be finite")
         processes, log_weights, most, tails = self._predictor
         mean, variance = processes.marginals(X)
         variance = variance + processes.hyperparameters.noise.unsqueeze(-1)

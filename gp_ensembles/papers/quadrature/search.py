@@ -1,4 +1,4 @@
-"""The search for kernels: prior draws, peaks of the periodogram, gradient ascents and a policy's batches."""
+"""Search for kernels: prior draws, periodogram peaks, gradient ascents and batches selected by a policy."""
 
 import math
 import time
@@ -35,16 +35,16 @@ from gp_ensembles.papers.quadrature.surrogate import Evaluations, Surrogate
 NODES_PER_SIZE = 256
 FINAL_NODES_PER_SIZE = 1024
 COVARIANCE_NODES = 96
-_FEWEST_EFFECTIVE = 3.0  # smallest effective number of draws that counts as covering the likelihood
-_CHUNK = 32  # draws evaluated at a time: between two of these a search can be stopped and saved
-_GAIN = 1.0  # nats that the last part of an ascent must have gained for the ascent to be continued
+_FEWEST_EFFECTIVE = 3.0  # minimum effective number of draws to cover the likelihood
+_CHUNK = 32  # draws evaluated at once: a search can be stopped and saved in between
+_GAIN = 1.0  # nats that the last part of an ascent must have gained for it to continue
 _PRIOR, _PERIODOGRAM, _ASCENT, _POLICY = range(4)  # origins of evaluations
 _OVERSAMPLING = 5  # frequencies per cycle over the range
 _MAX_FREQUENCIES = 5_000
-_FEWEST_HARMONIC = 3  # components: trend, frequency and a multiple
-_FEWEST_CYCLES = 4.0  # over the range, of a frequency with multiples; slower ones belong to the trend
-_NEAR_PEAK, _TRIED = 0.2, 5  # of a cycle over the range, how far from a peak frequencies are tried, and how many
-_PRESENT = 8.0  # F statistic above which a multiple is present
+_FEWEST_HARMONIC = 3  # components: trend, frequency and a harmonic
+_FEWEST_CYCLES = 4.0  # over the range, for a frequency with harmonics; slower ones belong to the trend
+_NEAR_PEAK, _TRIED = 0.2, 5  # distance from a peak, in cycles over the range, and number of frequencies tried
+_PRESENT = 8.0  # F statistic above which a harmonic is present
 _TREND_SHARE = 0.5  # weight of a component at (almost) zero frequency, for a trend
 
 
@@ -52,17 +52,17 @@ class Search(NamedTuple):
     r"""Settings of the search for kernels.
 
     Args:
-        policy: Selects kernels between ascents. ``None``: information where draws from the prior cover the likelihood
-            (it halves the error of predictions), further draws where they do not (ascents find the mass there, and
+        policy: Selects kernels between ascents. ``None``: information if draws from the prior cover the likelihood
+            (it halves the error of predictions), further draws if they do not (ascents find the mass then, and
             information is not worth its cost).
-        initial_share: Share of the budget that goes to draws from the prior first.
-        batch_size: Kernels that the policy selects at a time.
-        num_ascents: Ascents to start before any is continued; 0 for none at all.
-        ascent_evaluations: Likelihoods of a part of an ascent.
+        initial_share: Share of the budget for initial draws from the prior.
+        batch_size: Number of kernels that the policy selects at once.
+        num_ascents: Number of ascents to start before any is continued; 0 for none.
+        ascent_evaluations: Likelihoods per part of an ascent.
         coverage_threshold: Effective share of the draws from the prior, :math:`(\sum L)^2 / (h \sum L^2)`, above which
-            there are neither ascents nor periodogram peaks: draws cover such a likelihood, and points that seek its
+            there are neither ascents nor periodogram peaks: draws cover such a likelihood, and points near its
             maximum would only mislead the surrogate.
-        use_periodogram: Whether kernels at the peaks of the periodogram are tried (one input only).
+        use_periodogram: Whether to try kernels at periodogram peaks (one input only).
     """
 
     policy: Policy | None = None
@@ -85,7 +85,7 @@ class Round(NamedTuple):
 
 
 class AscentPath(NamedTuple):
-    """An ascent: the row of its best kernel among the evaluations, its log-likelihood, and the last part's gain."""
+    """An ascent: the row of its best kernel among the evaluations, its log likelihood, and the last part's gain."""
 
     row: int
     log_likelihood: float
@@ -93,39 +93,39 @@ class AscentPath(NamedTuple):
 
 
 class SearchState(NamedTuple):
-    """State of a search, all that a checkpoint holds."""
+    """State of a search, as stored in a checkpoint."""
 
     evaluations: Evaluations
-    origins: Tensor  # where each came from: 0 prior, 1 periodogram, 2 ascent, 3 policy; (h,)
+    origins: Tensor  # origin of each: 0 prior, 1 periodogram, 2 ascent, 3 policy; (h,)
     ascents: tuple[AscentPath, ...]
     seconds: dict[str, float]  # spent on likelihoods, ascents, the surrogate and the policy
     random: Tensor  # state of the generator
-    nodes_seed: int  # of all integrals
-    pending: Tensor  # draws from the prior that are yet to be evaluated, (p, C)
+    nodes_seed: int  # for all integrals
+    pending: Tensor  # draws from the prior not yet evaluated, (p, C)
     history: tuple[Round, ...] = ()
     importance: EvidenceState | None = None  # once the search is over
 
     @property
     def num_evaluations(self) -> int:
-        """Likelihoods that the search has evaluated so far."""
+        """Number of likelihoods evaluated by the search so far."""
         return self.evaluations.log_likelihood.numel()
 
 
 def init_search(
     problem: RegressionProblem, search: Search, evaluations: int, generator: torch.Generator
 ) -> SearchState:
-    """The first state: draws from the prior are pending and nothing is evaluated."""
+    """The initial state: draws from the prior are pending and nothing is evaluated."""
     nodes_seed = draw_seed(generator)
     count = max(2, min(evaluations, round(search.initial_share * evaluations)))
     drawn = draw_stratified(problem.prior, count, generator=generator)
-    pending = drawn[_in_turns(problem.prior.num_components(drawn))]  # so that the first few have all sizes
+    pending = drawn[_in_turns(problem.prior.num_components(drawn))]  # so that the first few include all sizes
     empty = Evaluations(drawn[:0], problem.y[:0])
     seconds = dict.fromkeys(("likelihoods", "ascents", "surrogate", "policy", "importance"), 0.0)
     return SearchState(empty, problem.y[:0].long(), (), seconds, generator.get_state(), nodes_seed, pending)
 
 
 def evaluate_draws(problem: RegressionProblem, search: Search, state: SearchState, evaluations: int) -> SearchState:
-    """Evaluate the next few pending draws; after the last of them, kernels made from the data."""
+    """Evaluate the next few pending draws; after the last of them, kernels derived from the data."""
     clock = time.perf_counter()
     values = problem.evaluate_in_time(state.pending[:_CHUNK])
     done, pending = state.pending.tensor_split([len(values)])
@@ -140,7 +140,7 @@ def evaluate_draws(problem: RegressionProblem, search: Search, state: SearchStat
 
 
 def _in_turns(components: Tensor) -> Tensor:
-    """An order in which numbers of components take turns."""
+    """An order that alternates numbers of components."""
     turn = torch.empty_like(components)
     for size in components.unique():
         mine = components == size
@@ -149,7 +149,7 @@ def _in_turns(components: Tensor) -> Tensor:
 
 
 def evaluate_ascent(problem: RegressionProblem, search: Search, state: SearchState, limit: int) -> SearchState:
-    """Evaluate one part of an ascent, from a kernel not yet started from or on from the end of an earlier part."""
+    """Evaluate one part of an ascent, from a new kernel or from the end of an earlier part."""
     clock = time.perf_counter()
     row, continued = _next_ascent(state, search)
     if row is None:
@@ -167,7 +167,7 @@ def evaluate_ascent(problem: RegressionProblem, search: Search, state: SearchSta
 
 
 def prior_covers_likelihood(search: Search, state: SearchState) -> bool:
-    """Whether draws from the prior cover the likelihood, so that a surrogate of it can be trusted."""
+    """Whether draws from the prior cover the likelihood, so that its surrogate is reliable."""
     drawn = state.evaluations.log_likelihood[state.origins == _PRIOR]
     weights = drawn[drawn.isfinite()].softmax(-1)
     if not weights.numel():
@@ -181,7 +181,7 @@ def prior_covers_likelihood(search: Search, state: SearchState) -> bool:
 def evaluate_batch(
     problem: RegressionProblem, search: Search, state: SearchState, quadrature: "Quadrature", limit: int
 ) -> SearchState:
-    """Evaluate a batch that the policy selects by the quadrature so far."""
+    """Evaluate a batch selected by the policy, given the quadrature so far."""
     generator = torch.Generator()
     generator.set_state(state.random)
     clock = time.perf_counter()
@@ -197,7 +197,7 @@ def evaluate_batch(
 
 
 class Quadrature:
-    """The evidence and the weights of Bayesian quadrature (Hamid et al., 2022), by the surrogate of the likelihood."""
+    """Evidence and weights of Bayesian quadrature (Hamid et al., 2022), by the surrogate of the likelihood."""
 
     def __init__(self, problem: RegressionProblem, state: SearchState) -> None:
         self.problem = problem
@@ -210,12 +210,12 @@ class Quadrature:
 
     @cached_property
     def nodes(self) -> QuadratureNodes:
-        """Nodes of the weights and of what the policy sees."""
+        """Nodes for the weights and for the policy."""
         return self._draw_nodes(NODES_PER_SIZE)
 
     @cached_property
     def evidence(self) -> Evidence:
-        """The evidence for each number of components, by more nodes."""
+        """The evidence for each number of components, with more nodes."""
         return self.estimate(self._draw_nodes(FINAL_NODES_PER_SIZE))
 
     @property
@@ -225,12 +225,12 @@ class Quadrature:
 
     @property
     def log_evidence_sd(self) -> float:
-        """Its standard deviation, if the surrogate is right: the surrogate's and the jackknife's."""
+        """Its standard deviation under the surrogate, combined with that of the jackknife."""
         return self.evidence.log_evidence_sd
 
     @cached_property
     def log_weights(self) -> Tensor:
-        """Log weights of the evaluated kernels, shape (h,), those without a likelihood left out."""
+        """Log weights of the evaluated kernels, shape (h,), without those that have no likelihood."""
         return positive_weights(self.surrogate, self.nodes)
 
     @cached_property
@@ -248,15 +248,15 @@ class Quadrature:
         return quadrature_prediction(self.problem, self.surrogate, self.nodes, X)
 
     def estimate(self, nodes: QuadratureNodes) -> Evidence:
-        """The evidence by some nodes."""
+        """The evidence from given nodes."""
         return estimate_evidence(self.surrogate, nodes, nodes.first(COVARIANCE_NODES))
 
     def nearest(self) -> Evidence:
-        """A crude evidence by the nearest kernel, never above the largest likelihood, of unknown error."""
+        """A crude evidence by the nearest kernel, with unknown error, never above the largest likelihood."""
         return nearest_evidence(self.surrogate, self.nodes)
 
     def _draw_nodes(self, per_size: int) -> QuadratureNodes:
-        """The first nodes of all integrals of this search, some of them around the best kernels."""
+        """The first nodes for all integrals of this search, some of them around the best kernels."""
         evaluations = self.state.evaluations
         ends = evaluations.cube[[ascent.row for ascent in self.state.ascents]]
         around = torch.cat([evaluations.best(1).cube, ends])
@@ -265,12 +265,12 @@ class Quadrature:
 
 
 def sampler_for(problem: RegressionProblem, state: SearchState) -> EvidenceSampler:
-    """Importance sampling that starts from what the search has found."""
+    """Importance sampling that starts from the results of the search."""
     return EvidenceSampler(problem, state.evaluations, [ascent.row for ascent in state.ascents])
 
 
 def _next_ascent(state: SearchState, search: Search) -> tuple[int | None, int | None]:
-    """Row to start from, and the ascent it continues: new ones first, then the best that still gains, then new ones."""
+    """Starting row and continued ascent: first new ones, then the best that still gains, then new ones again."""
     fresh = state.evaluations.log_likelihood.nan_to_num(nan=-torch.inf).clone()
     fresh[state.origins == _ASCENT] = -torch.inf
     fresh[_started_from(state)] = -torch.inf
@@ -283,7 +283,7 @@ def _next_ascent(state: SearchState, search: Search) -> tuple[int | None, int | 
 
 
 def _started_from(state: SearchState) -> Tensor:
-    """Rows whose kernel is also the first of an ascent."""
+    """Rows with kernels from which an ascent started."""
     cube = state.evaluations.cube
     ascended = cube[state.origins == _ASCENT]
     others = (state.origins != _ASCENT).nonzero().squeeze(-1)
@@ -299,7 +299,7 @@ def _append(state: SearchState, cube: Tensor, values: Tensor, origin: int) -> Se
 
 
 def add_seconds(state: SearchState, part: str, since: float) -> SearchState:
-    """The state with the seconds since then counted to a part of the work."""
+    """The state with the seconds since ``since`` added to a part of the work."""
     return state._replace(seconds={**state.seconds, part: state.seconds[part] + time.perf_counter() - since})
 
 
@@ -328,9 +328,9 @@ def periodogram_starts(X: Tensor, y: Tensor, prior: Hyperprior) -> Tensor:
 
 
 def harmonic_starts(X: Tensor, y: Tensor, prior: Hyperprior) -> Tensor:
-    """Kernels with a trend, the frequency of data X (N, 1), y (N,) and those of its multiples that are present.
+    """Kernels with a trend, the main frequency of data X (N, 1), y (N,), and the harmonics that are present.
 
-    Returns rows of the cube, (K, C), or (0, C) if there are no multiples, or the prior has fewer than three components.
+    Returns rows of the cube, (K, C), or (0, C) if there are no harmonics, or the prior has fewer than three components.
     """
     extent = float(X.amax() - X.amin())
     if X.shape[1] != 1 or prior.max_components < _FEWEST_HARMONIC or not extent > 0 or bool(y.amax() <= y.amin()):
@@ -355,7 +355,7 @@ def harmonic_starts(X: Tensor, y: Tensor, prior: Hyperprior) -> Tensor:
 def _multiples(
     frequency: Tensor, trend: list[Tensor], x: Tensor, y: Tensor, prior: Hyperprior
 ) -> tuple[Tensor, Tensor]:
-    """A frequency and those of its multiples that are present in addition to a trend, and their shares of the rest."""
+    """A frequency and the harmonics that are present in addition to a trend, and their shares of the rest."""
     columns, means, shares = list(trend), [], []
     plain = left = _residual(columns, y).square().sum()
     for multiple in range(1, prior.max_components):
@@ -373,9 +373,9 @@ def _multiples(
 
 
 def short_starts(X: Tensor, y: Tensor, prior: Hyperprior) -> Tensor:
-    """A kernel of one component with the short length scales of data X (N, D), y (N,) that change fast.
+    """A one-component kernel with the short length scales of rapidly varying data X (N, D), y (N,).
 
-    Returns rows of the cube, shape (1, C), or (0, C) where there are none.
+    Returns rows of the cube, shape (1, C), or (0, C) if there are none.
     """
     found = short_length_scales(X, y)
     if found is None:
@@ -421,7 +421,7 @@ def _nyquist(prior: Hyperprior, like: Tensor) -> float:
 
 def _residual(columns: list[Tensor], y: Tensor) -> Tensor:
     design = torch.stack(columns, -1)
-    # singular for few rows, where this is the least-norm solution
+    # singular for few rows, for which this is the minimum-norm solution
     value: Tensor = y - design @ torch.linalg.pinv(design) @ y
     return value
 
@@ -436,7 +436,7 @@ def _row(prior: Hyperprior, weights: Tensor, means: Tensor, scales: Tensor) -> T
 
 
 def _probability(icdf: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
-    """Probabilities of values by bisection of the quantile function, which every prior has."""
+    """Probabilities of values by bisection of a prior's quantile function."""
     lower, upper = torch.full_like(values, EDGE), torch.full_like(values, 1.0 - EDGE)
     for _ in range(50):
         middle = 0.5 * (lower + upper)
@@ -453,7 +453,7 @@ def gradient_ascent(
     *,
     is_over: Callable[[], bool] = lambda: False,
 ) -> Evaluations:
-    r"""L-BFGS from a kernel (C,) towards larger :math:`\log L + \log N(v; 0, I)`, every evaluation kept."""
+    r"""L-BFGS from a kernel (C,) toward larger :math:`\log L + \log N(v; 0, I)`; stores every evaluation."""
     components = int(prior.num_components(start))
     cubes: list[Tensor] = []
     values: list[Tensor] = []

@@ -1,4 +1,4 @@
-"""Spectral mixture kernels: mixtures padded to one size, their covariance functions, and a GPyTorch kernel of them."""
+"""Spectral mixture kernels: mixtures padded to equal size, their covariance functions, and a GPyTorch kernel."""
 
 import functools
 import math
@@ -13,13 +13,13 @@ from gp_ensembles.spectral.frequencies import BaseDraws, Components, SpectralCom
 
 
 class SpectralMixtures(NamedTuple):
-    r"""Spectral densities that are mixtures of at most Q normal distributions; absent components have weight zero.
+    r"""Spectral densities as mixtures of at most Q normal distributions; absent components have weight zero.
 
     .. math:: k(\tau) = \sum_q w_q \exp(-2\pi^2 \|s_q \circ \tau\|^2) \cos(2\pi\, m_q^\top \tau)
     """
 
     weights: Tensor  # w, (*batch, Q)
-    means: Tensor  # mean frequencies m in cycles per unit of the inputs, (*batch, Q, D)
+    means: Tensor  # mean frequencies m in cycles per input unit, (*batch, Q, D)
     scales: Tensor  # standard deviations s of the frequencies in the same unit, (*batch, Q, D)
 
     @property
@@ -33,13 +33,13 @@ class SpectralMixtures(NamedTuple):
         return (self.weights != 0).sum(-1)
 
     def trim(self) -> "SpectralMixtures":
-        """The same mixtures without the columns that none of them uses (components come first, padding last)."""
+        """The same mixtures without unused columns (components come first, padding last)."""
         used = (self.weights != 0).flatten(0, -2).any(0) if self.weights.ndim > 1 else self.weights != 0
         size = max(int(used.nonzero().max()) + 1 if bool(used.any()) else 1, 1)
         return SpectralMixtures(self.weights[..., :size], self.means[..., :size, :], self.scales[..., :size, :])
 
     def take(self, index: int | slice | Tensor) -> "SpectralMixtures":
-        """Some of the mixtures; the index runs over the batch."""
+        """A subset of the mixtures, by an index into the batch."""
         return SpectralMixtures(self.weights[index], self.means[index], self.scales[index])
 
 
@@ -62,7 +62,7 @@ def covariance_at_lags(mixtures: SpectralMixtures, lags: Tensor) -> Tensor:
 
 
 def _stationary(mixtures: SpectralMixtures, lags: Tensor) -> Tensor:
-    """One input: lags (..., N1, N2) themselves, which loses no digits to a difference of squares."""
+    """One input: from lags (..., N1, N2), which avoids cancellation in a difference of squares."""
     total = lags.new_zeros(())
     for q in range(mixtures.weights.shape[-1]):
         weight = mixtures.weights[..., q, None, None]
@@ -76,7 +76,7 @@ def _component(mixtures: SpectralMixtures, q: int, x1: Tensor, x2: Tensor) -> Te
     """One component for several inputs, by matrix products and one exponential for any D."""
     weight = mixtures.weights[..., q, None, None]
     mean, scale = mixtures.means[..., q, None, :], mixtures.scales[..., q, None, :]
-    center = x1.mean(-2, keepdim=True).detach()  # stationary: only rounding depends on it
+    center = x1.mean(-2, keepdim=True).detach()  # stationary: only round-off depends on it
     x1, x2 = x1 - center, x2 - center
     decay = _decay(2.0 * math.pi * x1 * scale, 2.0 * math.pi * x2 * scale)
     phase1, phase2 = (2.0 * math.pi * (mean * x).sum(-1) for x in (x1, x2))
@@ -86,28 +86,28 @@ def _component(mixtures: SpectralMixtures, q: int, x1: Tensor, x2: Tensor) -> Te
 
 
 def _decay(a: Tensor, b: Tensor) -> Tensor:
-    """exp(-|a - b|^2 / 2): the exponent is one matrix product, to save memory traffic."""
-    if a.dtype != torch.float64:  # products lose as many digits as the points are far from the center
+    """exp(-|a - b|^2 / 2), with the exponent as one matrix product to save memory traffic."""
+    if a.dtype != torch.float64:  # products lose precision with the distance from the center
         apart = ((a[..., d, None] - b[..., None, :, d]).square() for d in range(a.shape[-1]))
         return (-0.5 * functools.reduce(torch.add, apart)).exp()
     half_a, half_b = (-0.5 * points.square().sum(-1, keepdim=True) for points in (a, b))
     left = torch.cat([a, half_a, torch.ones_like(half_a)], -1)
     right = torch.cat([b, torch.ones_like(half_b), half_b], -1)
-    # Equal points round to either side of zero. A clamp there would take the derivatives away.
+    # Equal points round to either side of zero, where a clamp would remove the derivatives.
     return (left @ right.mT).exp()
 
 
 @final
 class SpectralMixtureKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
-    r"""Kernel of a spectral mixture, or of a batch of them, whose weights, means and scales are trained.
+    r"""Spectral mixture kernel, or a batch of them, with trainable weights, means and scales.
 
     .. math:: k(\tau) = \sum_q w_q \exp(-2\pi^2 \|s_q \circ \tau\|^2) \cos(2\pi\, m_q^\top \tau)
 
-    Components that no mixture has are dropped; the others must be there in all of them. Columns that the kernel sees
+    Components absent from all mixtures are dropped; the others must be present in all of them. The kernel's columns
     are ``active_dims``, all if ``None``.
 
     Raises:
-        ValueError: If shapes do not fit, a weight or scale of a component is not positive, or a value is not finite.
+        ValueError: If shapes do not match, a weight or scale of a component is not positive, or a value is not finite.
     """
 
     is_stationary = True
@@ -116,7 +116,7 @@ class SpectralMixtureKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
         weights, means, scales = (value.detach() for value in mixtures)
         if means.ndim < 2 or means.shape != scales.shape or means.shape[:-1] != weights.shape or not means.numel():
             raise ValueError(
-                f"weights (*batch, Q), means (*batch, Q, D) and scales (*batch, Q, D) do not fit: "
+                f"shapes of weights (*batch, Q), means (*batch, Q, D) and scales (*batch, Q, D) do not match: "
                 f"{tuple(weights.shape)}, {tuple(means.shape)} and {tuple(scales.shape)}"
             )
         used = (weights != 0).reshape(-1, weights.shape[-1]).any(0)
@@ -149,10 +149,10 @@ class SpectralMixtureKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
         r"""Covariances of rows (\*batch, N1, D) and (\*batch, N2, D): (\*batch, N1, N2), or (\*batch, N) if ``diag``.
 
         Raises:
-            ValueError: If the rows have another number of inputs, or columns are to be treated as a batch.
+            ValueError: If the rows have another number of inputs, or ``last_dim_is_batch`` is set.
         """
         if last_dim_is_batch:
-            raise ValueError("SpectralMixtureKernel has no last_dim_is_batch; give each column its own kernel")
+            raise ValueError("SpectralMixtureKernel has no last_dim_is_batch; use a separate kernel for each column")
         mixtures = self.mixtures
         if x1.shape[-1] != mixtures.num_inputs:
             raise ValueError(_misfit(mixtures.num_inputs, x1.shape[-1]))
@@ -164,14 +164,14 @@ class SpectralMixtureKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
 
 def _misfit(has: int, sees: int) -> str:
     return (
-        f"SpectralMixtureKernel has means for {has} column(s) but sees {sees} input column(s); give mixtures of as "
-        f"many inputs, or active_dims"
+        f"SpectralMixtureKernel has means for {has} column(s) but got {sees} input column(s); give mixtures for as "
+        f"many inputs, or set active_dims"
     )
 
 
 @spectral_components.register(SpectralMixtureKernel)
 def _components(kernel: SpectralMixtureKernel, num_inputs: int) -> Components:
-    r"""A component for each of the mixture's, :math:`\omega = 2\pi(m_q + s_q \circ z)`."""
+    r"""Spectral components of the mixture, :math:`\omega = 2\pi(m_q + s_q \circ z)`."""
     weights, means, scales = kernel.mixtures
     if means.shape[-1] != num_inputs:
         raise ValueError(_misfit(means.shape[-1], num_inputs))

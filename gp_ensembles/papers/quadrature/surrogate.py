@@ -1,4 +1,4 @@
-"""The surrogate of the likelihood: a Gaussian process on its square root (WSABI-L) over the paper's hyper-kernel."""
+"""Surrogate of the likelihood: a Gaussian process on its square root (WSABI-L) with the paper's hyper-kernel."""
 
 import functools
 import math
@@ -16,9 +16,9 @@ from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
 
 _ALPHA = 0.8  # offset alpha as a share of the smallest likelihood (Gunter et al., 2014)
 CHUNK = 2**21  # pairs of atoms per chunk
-_JITTER = 1e-6  # noise of the roots as a share of the output scale
-_PRIOR_SD = 1.5  # of the log length scales around their starts
-_BOUND = 5.0  # log length scales stay within e^5 of their starts
+_JITTER = 1e-6  # noise of the roots, as a share of the output scale
+_PRIOR_SD = 1.5  # of the log length scales around their starting points
+_BOUND = 5.0  # length scales stay within e^5 of their starting points
 
 # A conditionally negative definite function of the Euclidean distance between two atoms.
 Dissimilarity = Callable[[Tensor], Tensor]
@@ -31,16 +31,16 @@ class Evaluations(NamedTuple):
     log_likelihood: Tensor  # (h,); NaN where a covariance could not be factorized
 
     def append(self, cube: Tensor, log_likelihood: Tensor) -> "Evaluations":
-        """These evaluations followed by further ones."""
+        """These evaluations followed by others."""
         return Evaluations(torch.cat([self.cube, cube]), torch.cat([self.log_likelihood, log_likelihood]))
 
     @property
     def num_failed(self) -> int:
-        """Kernels whose covariance could not be factorized."""
+        """Number of kernels whose covariance could not be factorized."""
         return int(self.log_likelihood.isnan().sum())
 
     def usable(self) -> "Evaluations":
-        """The evaluations with a finite log-likelihood."""
+        """The evaluations with a finite log likelihood."""
         good = self.log_likelihood.isfinite()
         return Evaluations(self.cube[good], self.log_likelihood[good])
 
@@ -52,31 +52,31 @@ class Evaluations(NamedTuple):
 
 
 def energy_distance(distance: Tensor) -> Tensor:
-    """The distance itself, of which the discrepancy is the energy distance (Hamid et al., 2022, equation 7)."""
+    """The distance itself, for which the discrepancy is the energy distance (Hamid et al., 2022, equation 7)."""
     return distance
 
 
 def matern_distance(distance: Tensor, bandwidth: float = 1.0) -> Tensor:
-    """Minus a Matern-5/2 kernel between atoms: with it the discrepancy is the kernel's maximum mean discrepancy."""
+    """Negative Matern-5/2 kernel of atoms, for which the discrepancy is its maximum mean discrepancy."""
     r = 5.0**0.5 * distance / bandwidth
     value: Tensor = -(1.0 + r + r.square() / 3.0) * (-r).exp()
     return value
 
 
 class PreparedKernels(NamedTuple):
-    r"""Kernels as weighted atoms, with what all distances from them share."""
+    r"""Kernels as weighted atoms, with precomputed terms of their distances."""
 
     weights: Tensor  # of their components, (*batch, A, Q)
-    atoms: Tensor  # coordinates of the components, (*batch, A, Q, 2 D), zero where one is absent
-    self_term: Tensor  # mean dissimilarity of a kernel's components from one another, E(p, p), (*batch, A)
-    scalars: Tensor  # standardized output scale and noise, those that are inferred, (*batch, A, E)
+    atoms: Tensor  # coordinates of the components, (*batch, A, Q, 2 D), zero for absent ones
+    self_term: Tensor  # mean dissimilarity of a kernel's components, E(p, p), (*batch, A)
+    scalars: Tensor  # standardized output scale and noise, if inferred, (*batch, A, E)
 
 
 class Distances(NamedTuple):
     """Distances of A kernels from B kernels."""
 
     mixtures: Tensor  # discrepancies of their mixtures, (*batch, A, B)
-    scalars: Tensor  # half squared distances of standardized output scales and noises, likewise; zero if both are fixed
+    scalars: Tensor  # half squared distances of standardized output scales and noises; zero if both are fixed
 
 
 class SurrogateParameters(NamedTuple):
@@ -88,7 +88,7 @@ class SurrogateParameters(NamedTuple):
     outputscale: Tensor  # lambda^2
     lengthscale: Tensor  # l, of the discrepancy
     scalars_lengthscale: Tensor  # l_e, of the standardized output scale and noise, e
-    noise: Tensor  # variance at the observed roots; a small share of the output scale keeps near-duplicates apart
+    noise: Tensor  # variance at the observed roots, a small share of the output scale, for near-duplicates
 
 
 class KernelDistance:
@@ -99,7 +99,7 @@ class KernelDistance:
     .. math:: d(p, p') = E(p, p') - E(p, p) / 2 - E(p', p') / 2, \qquad
               E(p, p') = \sum_{ij} w_i w'_j\, e(\|a_i - a'_j\|),
 
-    with atoms a = (m, s) standardized by their priors. Where means are signed, a component and its mirror image are the
+    with atoms a = (m, s) standardized by their priors. If means are signed, a component and its mirror image are the
     same: mixtures are then reflected at the origin.
     """
 
@@ -108,14 +108,14 @@ class KernelDistance:
         self.dissimilarity = dissimilarity
 
     def prepare(self, cube: Tensor) -> PreparedKernels:
-        r"""Kernels given as rows (\*batch, A, C) of the cube, prepared once for many distances, differentiably."""
+        r"""Precompute kernels given as rows (\*batch, A, C) of the cube, for many distances, differentiably."""
         mixtures = self.prior.mixtures(cube).trim()
         atoms = self.atoms(mixtures)
         self_term = mixtures.weights.unsqueeze(-2) @ self._table(atoms, atoms) @ mixtures.weights.unsqueeze(-1)
         return PreparedKernels(mixtures.weights, atoms, self_term.squeeze(-1).squeeze(-1), self.prior.scalars(cube))
 
     def atoms(self, mixtures: SpectralMixtures) -> Tensor:
-        r"""Coordinates of the components, shape (\*batch, Q, 2 D), zero where one is absent."""
+        r"""Coordinates of the components, shape (\*batch, Q, 2 D), zero for absent ones."""
         present, prior = (mixtures.weights != 0).unsqueeze(-1), self.prior
         means, scales = mixtures.means, mixtures.scales.where(present, mixtures.scales.new_ones(()))
         return torch.cat([prior.means.standardize(means), prior.scales.standardize(scales)], -1).where(
@@ -132,7 +132,7 @@ class KernelDistance:
         return Distances(mixtures, 0.5 * squares)
 
     def _cross(self, first: PreparedKernels, second: PreparedKernels) -> Tensor:
-        """E of all pairs, in chunks of the first so that the table of pairs of atoms stays small."""
+        """E of all pairs, in chunks of the first, to limit the table of pairs of atoms."""
         *batch, count, size, _ = second.atoms.shape
         flat = second.atoms.flatten(-3, -2)
         length, components = first.weights.shape[-2:]
@@ -161,14 +161,14 @@ _distance = functools.partial(torch.cdist, compute_mode="donot_use_mm_for_euclid
 
 
 def log_correlations(distances: Distances, parameters: SurrogateParameters) -> Tensor:
-    """Logarithm of the hyper-kernel without its output scale, of the shape of the distances."""
+    """Logarithm of the hyper-kernel without its output scale, in the shape of the distances."""
     return -distances.mixtures / parameters.lengthscale - distances.scalars / parameters.scalars_lengthscale**2
 
 
 class Surrogate:
     r"""Gaussian process on :math:`g = \sqrt{2 (L - \alpha)}`, where L is the likelihood over its largest value so far.
 
-    Kernels without a likelihood are left out; parameters that are not given are fitted by marginal likelihood.
+    Kernels without a likelihood are ignored; parameters that are not given are fitted by marginal likelihood.
 
     Raises:
         ValueError: If no kernel has a likelihood.
@@ -186,7 +186,7 @@ class Surrogate:
         if not usable.log_likelihood.numel():
             raise ValueError(
                 f"none of {evaluations.log_likelihood.numel()} kernels has a likelihood: no covariance could be "
-                f"factorized; use float64, merge duplicate inputs, or give the noise a prior of larger values"
+                f"factorized; use float64, merge duplicate inputs, or use a prior with larger noise"
             )
         self.evaluations = usable
         self.kernel_distance = kernel_distance
@@ -207,7 +207,7 @@ class Surrogate:
         self.solved: Tensor = self.solve(self.roots)
 
     def only(self, rows: Tensor) -> "Surrogate":
-        """The surrogate of some of the evaluated kernels, with the same parameters."""
+        """The surrogate for a subset of the evaluated kernels, with the same parameters."""
         kept = Evaluations(self.evaluations.cube[rows], self.evaluations.log_likelihood[rows])
         among = Distances(*(part[rows][:, rows] for part in self.distances))
         return Surrogate(kept, self.kernel_distance, self.parameters, among)
@@ -218,7 +218,7 @@ class Surrogate:
         return torch.cholesky_solve(columns, self.factor).reshape(right.shape)
 
     def covariance(self, distances: Distances) -> Tensor:
-        """Prior covariances of roots of kernels at these distances, of their shape."""
+        """Prior covariances of roots at these distances, in the same shape."""
         return self.parameters.outputscale * log_correlations(distances, self.parameters).exp()
 
     def kernel(self, first: PreparedKernels, second: PreparedKernels) -> Tensor:
@@ -237,13 +237,13 @@ class Surrogate:
         return cross @ self.solved, self.kernel(prepared, prepared) - white.mT @ white
 
     def likelihood(self, cube: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean (A,) and covariance (A, A) of the likelihood, over the largest one so far, at rows (A, C)."""
+        """Mean (A,) and covariance (A, A) of the likelihood, relative to the largest so far, at rows (A, C)."""
         mean, covariance = self.latent(cube)
         return self.alpha + 0.5 * mean.square(), mean.unsqueeze(-1) * covariance * mean.unsqueeze(-2)
 
 
 def fit_parameters(roots: Tensor, distances: Distances) -> SurrogateParameters:
-    """Length scales and output scale that make the observed roots (h,) most likely."""
+    """Maximum likelihood length scales and output scale for the observed roots (h,)."""
     has_scalars = bool((distances.scalars > 0).any())
     center = [_typical(distances.mixtures)] + ([_typical(distances.scalars) ** 0.5] if has_scalars else [])
     center = [math.log(value) for value in center]

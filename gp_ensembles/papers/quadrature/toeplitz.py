@@ -1,13 +1,13 @@
 r"""Likelihoods of series on an equally spaced grid, gaps allowed: Toeplitz matrices by Durbin's recursion.
 
-The covariance T of the n cells of a grid has n numbers. Durbin's recursion (Golub and Van Loan, 2013, section 4.7)
-runs through the errors of the best linear predictions of a stationary process, e_1, e_2, ..., whose logarithms sum to
-the log determinant, and ends with the first column x of the inverse, of which the whole inverse is made (Gohberg and
+The covariance T of the n cells of a grid has n parameters. Durbin's recursion (Golub and Van Loan, 2013, section 4.7)
+computes the error variances of the best linear predictions of a stationary process, e_1, e_2, ..., whose logs sum to
+the log determinant, and ends with the first column x of the inverse, which determines the full inverse (Gohberg and
 Semencul, 1972):
 
 .. math:: x_0\, T^{-1} = L(x) L(x)^\top - L(z) L(z)^\top, \quad z = (0, x_{n-1}, \dots, x_1)
 
-with lower triangular Toeplitz matrices L, which multiply by Fourier transforms. Cells without a row are integrated out:
+with lower triangular Toeplitz matrices L, applied by Fourier transforms. Cells without a row are integrated out:
 with P the inverse and m those cells,
 
 .. math:: K^{-1} = P - P_{\cdot m} P_{mm}^{-1} P_{m \cdot}, \quad \log|K| = \log|T| + \log|P_{mm}|.
@@ -25,9 +25,9 @@ from gp_ensembles.papers.quadrature.likelihoods import CHUNK_BYTES, Known, LogMa
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
 from gp_ensembles.papers.quadrature.spectral_mixture import covariance, covariance_at_lags
 
-_OFF_GRID = 1e-4  # of a step, by which a row may be off its cell: dates in tables are rounded
-RECURSION_BYTES = 2**20  # of predictors at a time: they pass through the processor's cache n times
-COLUMNS = 64  # right-hand sides at a time
+_OFF_GRID = 1e-4  # tolerance for off-grid rows, in steps: dates in tables are rounded
+RECURSION_BYTES = 2**20  # of predictors processed at once: they pass through the CPU cache n times
+COLUMNS = 64  # right-hand sides processed at once
 
 
 class Grid(NamedTuple):
@@ -40,7 +40,7 @@ class Grid(NamedTuple):
 
 
 def grid_of(X: Tensor) -> Grid:
-    """The grid that inputs (N, 1) lie on, in any order; at most half of its cells are empty."""
+    """The grid of inputs (N, 1), in any order; at most half of its cells may be empty."""
     if X.shape[-1] != 1:
         raise ValueError(
             f"a Toeplitz likelihood needs one input on an equally spaced grid, but there are {X.shape[-1]} inputs"
@@ -68,8 +68,8 @@ def grid_of(X: Tensor) -> Grid:
     size = int(counts.sum()) + 1
     if size > 2 * len(places):
         raise ValueError(
-            f"a Toeplitz likelihood needs a grid of which at most half is empty: with the smallest spacing of "
-            f"{float(step):.6g} there are {size} cells and {len(places)} rows"
+            f"a Toeplitz likelihood needs a grid that is at most half empty: with the smallest spacing of "
+            f"{float(step):.6g} there are {size} cells but {len(places)} rows"
         )
     cells = torch.empty_like(order)
     cells[order] = torch.cat([order.new_zeros(1), counts.long().cumsum(0)])
@@ -79,9 +79,9 @@ def grid_of(X: Tensor) -> Grid:
 
 
 def durbin(column: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Durbin's recursion for symmetric Toeplitz matrices: O(n^2) operations and O(n) memory for each.
+    """Durbin's recursion for symmetric Toeplitz matrices: O(n^2) operations and O(n) memory per matrix.
 
-    Returns first columns x of the inverses, (B, n), log determinants, (B,), NaN where a matrix is not positive
+    Returns first columns x of the inverses, (B, n), log determinants, (B,), NaN if a matrix is not positive
     definite, and quadratic forms of the inverses in the right-hand side, (B,). Shapes: ``column`` (B, n), ``y`` (n,).
     """
     size = column.shape[-1]
@@ -96,13 +96,13 @@ def durbin(column: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         predictor[:, 1 : k + 1] += reflection.unsqueeze(-1) * used.flip(-1)
         error = error * (1.0 - reflection.square())
         innovation = predictor[:, : k + 1] @ backwards[size - 1 - k :]
-        log_determinant = log_determinant + error.log()  # NaN from the first negative error on
+        log_determinant = log_determinant + error.log()  # NaN after the first negative error
         square = square + innovation.square() / error
     return predictor / error.unsqueeze(-1), log_determinant, square
 
 
 def _spectrum(v: Tensor) -> Tensor:
-    """Fourier transforms of rows (..., n) and as many zeros."""
+    """Fourier transforms of rows (..., n), zero-padded to 2 n."""
     spectrum: Tensor = torch.fft.rfft(v, 2 * v.shape[-1])
     return spectrum
 
@@ -113,12 +113,12 @@ def _signal(spectrum: Tensor, size: int) -> Tensor:
 
 
 def _shifted(first: Tensor) -> Tensor:
-    """The other generator z of the inverse."""
+    """The second generator z of the inverse."""
     return torch.cat([torch.zeros_like(first[..., :1]), first[..., 1:].flip(-1)], -1)
 
 
 def _times(column: Tensor, v: Tensor) -> Tensor:
-    """Symmetric Toeplitz matrices of first columns (..., n) times vectors (..., n)."""
+    """Symmetric Toeplitz matrices with first columns (..., n) times vectors (..., n)."""
     circulant = torch.cat([column, torch.zeros_like(column[..., :1]), column[..., 1:].flip(-1)], -1)
     return _signal(torch.fft.rfft(circulant) * _spectrum(v), v.shape[-1])
 
@@ -130,10 +130,10 @@ class Inverse(NamedTuple):
     first: Tensor  # first columns of their inverses P, (B, n)
     rows: Tensor  # rows of P at the empty cells, (B, m, n)
     factor: Tensor  # Cholesky factors of P's blocks of the empty cells, (B, m, m)
-    log_determinant: Tensor  # of the covariances of the rows, (B,); NaN where one is not positive definite
+    log_determinant: Tensor  # of the covariances of the rows, (B,); NaN if not positive definite
 
     def solve(self, grid: Grid, right: Tensor) -> Tensor:
-        """The inverses times vectors (B, k, N) on the rows of the grid, with a step of refinement, (B, k, N)."""
+        """The inverses times vectors (B, k, N) on the rows of the grid, with one refinement step, (B, k, N)."""
         given = right.new_zeros(*right.shape[:-1], grid.size)
         given[..., grid.cells] = right
         value = self._apply(grid, given)
@@ -143,7 +143,7 @@ class Inverse(NamedTuple):
         return refined
 
     def diagonal_sums(self) -> Tensor:
-        """Sums of the inverses' elements k off the diagonal, on one side of it, for k = 0..n-1: (B, n)."""
+        """Sums of the k-th diagonals of the inverses, on one side, for k = 0..n-1: (B, n)."""
         size = self.first.shape[-1]
         left = torch.arange(size, 0, -1, device=self.first.device, dtype=self.first.dtype)
         other = _shifted(self.first)
@@ -168,7 +168,7 @@ class Inverse(NamedTuple):
 
 
 def _inverse_times(first: Tensor, v: Tensor) -> Tensor:
-    """Inverses of Toeplitz matrices times vectors (..., n), by Gohberg and Semencul's formula."""
+    """Inverses of Toeplitz matrices times vectors (..., n), by the Gohberg-Semencul formula."""
     size, total = v.shape[-1], torch.zeros_like(v)
     for column, sign in ((first, 1.0), (_shifted(first), -1.0)):
         spectrum = _spectrum(column)
@@ -220,7 +220,7 @@ class _LogMarginal(torch.autograd.Function):
         solved = torch.zeros_like(inverse.first)
         solved[:, grid.cells] = inverse.solve(grid, y.expand(len(solved), 1, -1)).squeeze(-2)
         slope = _signal(_spectrum(solved).abs().square() + 0j, grid.size) - inverse.diagonal_sums()
-        slope[:, 0] *= 0.5  # every other lag stands on both sides of the diagonal
+        slope[:, 0] *= 0.5  # all other lags are on both sides of the diagonal
         good = inverse.log_determinant.isfinite() & gradient.isfinite()
         return torch.where(good.unsqueeze(-1), gradient.unsqueeze(-1) * slope, 0.0), None, None
 
@@ -232,13 +232,13 @@ class ToeplitzLikelihood(LogMarginalLikelihoods):
     Shapes: ``X`` (N, 1), ``y`` (N,).
 
     Raises:
-        ValueError: If the rows are not on an equally spaced grid; the spacing found is named.
+        ValueError: If the rows are not on an equally spaced grid; the message gives the spacing found.
     """
 
     def __init__(self, X: Tensor, y: Tensor) -> None:
         super().__init__(X, y)
         self.grid: Grid = grid_of(X)
-        self.bytes_each = y.element_size() * self.grid.size * (4 + len(self.grid.empty))  # rows of the inverse, mostly
+        self.bytes_each = y.element_size() * self.grid.size * (4 + len(self.grid.empty))  # mostly rows of the inverse
         self._lags = self.grid.step * torch.arange(self.grid.size, device=X.device, dtype=X.dtype)
 
     def condition(self, hyperparameters: KernelHyperparameters) -> Processes:

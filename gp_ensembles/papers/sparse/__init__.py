@@ -1,7 +1,7 @@
-"""Sparse Gaussian processes with K knots (inducing points), and how many knots to choose, and where.
+"""Sparse Gaussian processes with K knots (inducing points), and selection of their number and locations.
 
-:func:`select_knots` is the first call to try: its result has knots, model, history, stop reason and ``predict``.
-Targets are normal; for counts and labels BoTorch has ``SingleTaskVariationalGP``. Each module says what it has.
+Start with :func:`select_knots`: its result has knots, model, history, stop reason and ``predict``.
+Targets are normal; for counts and labels use BoTorch's ``SingleTaskVariationalGP``.
 """
 
 from gp_ensembles.papers.sparse.collapsed import DIC, DTC, FIC, FITC, VFE

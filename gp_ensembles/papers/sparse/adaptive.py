@@ -1,4 +1,4 @@
-"""Adaptive number of knots: all rows where affordable, else knots until the bounds meet or the budget ends."""
+"""Adaptive number of knots: all rows if affordable, else knots until the bounds meet or the budget ends."""
 
 import math
 import time
@@ -28,39 +28,39 @@ from gp_ensembles.papers.sparse.regression import ExactGP, SparseGP
 from gp_ensembles.papers.sparse.strategies import SelectionRun, Strategy
 
 _NESTED = (200, 600)  # rows of the first fits
-_STARTS = (1.0, 0.3, 3.0)  # lengthscales of the starts, in standard deviations of the inputs
-_ROWS_PER_LENGTH = 2  # of the first fit of a function that changes fast
-_SHORT, _MIDDLE, _LONG = 15, 30, 200  # iterations from each start, on some rows, and on all
-_TOLERANCE = 0.01  # nats that three iterations must bring
-_FIRST = 100  # knots that growth begins with
-_POOL = 4  # rows per knot among which knots are chosen
-_FEW = 200  # knots that are few for many rows: they are chosen and moved by the bound
-_ROWS_PER_KNOT = 25  # rows by whose bound they are chosen
-_POLISH_SOME, _POLISH = 100, 8  # iterations that move all knots by the bound of these rows, and of all
+_STARTS = (1.0, 0.3, 3.0)  # lengthscales of the starting points, in standard deviations of the inputs
+_ROWS_PER_LENGTH = 2  # in the first fit of a rapidly varying function
+_SHORT, _MIDDLE, _LONG = 15, 30, 200  # iterations from each starting point, on some rows, and on all
+_TOLERANCE = 0.01  # nats that three iterations must gain
+_FIRST = 100  # initial number of knots for growth
+_POOL = 4  # candidate rows per knot
+_FEW = 200  # up to this many knots are few for many rows: they are selected and moved by the bound
+_ROWS_PER_KNOT = 25  # number of rows of that bound, per knot
+_POLISH_SOME, _POLISH = 100, 8  # iterations that move all knots, by the bound of these rows and of all rows
 
 
 @final
 @dataclass(frozen=True)
 class AdaptiveKnots(Strategy):
-    """All rows as knots where affordable, else knots until the bounds meet or the budget ends: the default.
+    """All rows as knots if affordable, else knots until the bounds meet or the budget ends; the default.
 
-    Hyperparameters are fitted by the exact log evidence of nested random rows, cheap to dear: from several starts on
-    200, from the best of these on 600, and on ``fit_rows``. Up to ``exact_rows`` distinct rows the answer is an
-    :class:`ExactGP`, with one factorization of all of them. Beyond that knots are rows of the largest remaining prior
-    variance, doubled until Titsias' bounds of the log evidence are as close as ``gap_tolerance`` or there are
-    ``max_knots``. Up to 200 knots are few for so many rows, and the exact process' hyperparameters are not the best for
-    them: they are chosen by :class:`GreedyBlocks` on some rows, and move with the hyperparameters on all in the end.
+    Hyperparameters are fitted by the exact log evidence of nested random subsets: from several starting points on
+    200 rows, from the best of these on 600, and on ``fit_rows``. Up to ``exact_rows`` distinct rows, the result is an
+    :class:`ExactGP`, with one factorization of all of them. Beyond that, knots are rows of the largest remaining prior
+    variance, doubled until Titsias' bounds on the log evidence are within ``gap_tolerance`` or there are
+    ``max_knots``. Up to 200 knots are few for so many rows, and the exact process' hyperparameters are not optimal for
+    them: they are selected by :class:`GreedyBlocks` on some rows, and finally optimized with hyperparameters on all.
 
     Args:
         max_knots: Maximum number of knots if not all rows are knots.
-        exact_rows: Up to this many distinct rows are all knots, with 16 bytes for each pair of them: 3.6 GB.
+        exact_rows: Up to this many distinct rows, all are knots, with 16 bytes per pair of rows: 3.6 GB.
         fit_rows: Maximum number of rows in the fits of the hyperparameters.
-        gap_tolerance: Distance of the bounds, in nats, at which there are enough knots.
+        gap_tolerance: Distance between the bounds, in nats, at which there are enough knots.
         max_seconds: Time budget: no step starts after it, and the step in progress is finished. The history
             has at least one step.
 
     Raises:
-        ValueError: If a number is too small.
+        ValueError: If a setting is out of range.
 
     Example:
         >>> from gp_ensembles.papers.sparse import select_knots
@@ -85,16 +85,16 @@ class AdaptiveKnots(Strategy):
             )
 
     def initial_knots(self, X: Tensor, *, generator: torch.Generator | None) -> Tensor:
-        """Some rows, for a model to begin with."""
+        """Some rows, for an initial model."""
         return X[distinct_rows(X)[: min(_FIRST, self.max_knots)]]
 
     def search(self, run: SelectionRun) -> str:
-        """Hyperparameters on nested rows, then all rows, or knots until there are enough."""
+        """Fit hyperparameters to nested rows, then use all rows, or add knots until there are enough."""
         deadline, model = time.perf_counter() + self.max_seconds, run.model
         X, y = model.train_X, model.train_y
         if len(distinct_rows(X)) <= self.exact_rows:
             exact = ExactGP(X, y, model.covar_module, model.likelihood, model.mean_module)
-            run.model = exact  # what an interruption keeps
+            run.model = exact  # kept after an interruption
             finished = self._fit(exact, deadline, run.generator)
             step = run.record(exact, "all rows")
             ended = "" if finished else f"; the budget of {self.max_seconds:g} s ended the fit"
@@ -104,14 +104,14 @@ class AdaptiveKnots(Strategy):
         return self._few(run, deadline) if few and finished else self._grow(run, deadline)
 
     def _fit(self, model: SparseModel, deadline: float, generator: torch.Generator | None, few: bool = False) -> bool:
-        """Fit hyperparameters to nested rows; whether the budget allowed all of it."""
+        """Fit hyperparameters to nested rows; returns whether the budget sufficed."""
         if not has_free_hyperparameters(model):
             return True
         total = len(model.train_y)
         order = permutation(total, generator).to(model.train_X.device)
         sizes = [size for size in _NESTED if 2 * size <= min(total, self.fit_rows)] or [min(total, _NESTED[0])]
         short = short_length_scales(model.train_X, model.train_y)
-        if short is not None:  # too few rows of a fast function tell nothing of it
+        if short is not None:  # too few rows of a rapidly varying function are uninformative
             lengths = (model.train_X.amax(0) - model.train_X.amin(0)) / short
             fewest = _ROWS_PER_LENGTH * float(lengths.clamp_min(1.0).prod())
             sizes = [size for size in sizes if size >= fewest] or [min(total, self.fit_rows)]
@@ -153,7 +153,7 @@ class AdaptiveKnots(Strategy):
             if gap < self.gap_tolerance:
                 return f"the bounds of the log evidence are less than {self.gap_tolerance} nats apart"
             if len(chosen) < count:
-                return f"{len(chosen)} rows explain the whole prior"
+                return f"{len(chosen)} rows explain the entire prior"
             if count == most:
                 return f"there are {most} knots, the most allowed; the bounds are {gap:.3g} nats apart"
             if _left(deadline) <= 0.0:
@@ -161,7 +161,7 @@ class AdaptiveKnots(Strategy):
             count = min(2 * count, most)
 
     def _few(self, run: SelectionRun, deadline: float) -> str:
-        """Greedy blocks by the bound of some rows, then all knots and hyperparameters by the bound of all."""
+        """Greedy blocks by the bound of some rows, then all knots and hyperparameters by the bound of all rows."""
         model = run.model
         size = max(_ROWS_PER_KNOT * self.max_knots, self.fit_rows)
         order = permutation(len(model.train_y), run.generator)[:size]
@@ -196,7 +196,7 @@ class AdaptiveKnots(Strategy):
 
 @final
 class _Repeats(Prior):  # type: ignore[misc]  # GPyTorch is untyped
-    r"""What :math:`N(y; f, w \tau)^w` has in addition to :math:`N(y; f, \tau)`, as a prior of :math:`\tau`."""
+    r"""The factor of :math:`N(y; f, w \tau)^w` relative to :math:`N(y; f, \tau)`, as a prior of :math:`\tau`."""
 
     def __init__(self, power: float) -> None:
         nn.Module.__init__(self)
@@ -208,7 +208,7 @@ class _Repeats(Prior):  # type: ignore[misc]  # GPyTorch is untyped
 
 
 def _repeated(likelihood: GaussianLikelihood, times: float, num_rows: int) -> GaussianLikelihood:
-    """A likelihood under which the bound of some rows is that of so many copies of them, up to a constant."""
+    """A likelihood for which the bound of some rows equals that of ``times`` copies of them, up to a constant."""
     constraint = Positive(transform=torch.exp, inv_transform=torch.log)
     other = GaussianLikelihood(noise_constraint=constraint).to(likelihood.noise)
     other.noise = likelihood.noise.detach() / times
@@ -222,7 +222,7 @@ def _left(deadline: float) -> float:
 
 
 def _exact_part(model: SparseModel, rows: Tensor) -> ExactGP:
-    """The exact model of some rows, with the hyperparameters of a model, copied."""
+    """The exact model of some rows, with a copy of a model's hyperparameters."""
     if isinstance(model, ExactGP):
         return model.subset_of_data(rows)
     assert isinstance(model, SparseGP)

@@ -1,4 +1,4 @@
-"""The base of all sparse models: checks of rows and knots, the cached posterior of the knots, joint predictions."""
+"""Base class of sparse models: validation of rows and knots, cached posterior of the knots, joint predictions."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -27,17 +27,15 @@ from gp_ensembles.papers.sparse.initialization import distinct_rows
 
 
 def check_knots(X: Tensor, knots: Tensor) -> None:
-    """Refuse knots that do not fit the rows, or are more than the distinct ones."""
+    """Raise unless knots match the rows and are no more than the distinct rows."""
     check_shape(X, knots)
     distinct = torch.unique(X, dim=0).shape[0]
     if knots.shape[0] > distinct:
-        raise ValueError(
-            f"{knots.shape[0]} knots are more than the {distinct} distinct row(s); more knots cannot add anything"
-        )
+        raise ValueError(f"{knots.shape[0]} knots are more than the {distinct} distinct row(s); use fewer knots")
 
 
 def check_shape(X: Tensor, knots: Tensor) -> None:
-    """Refuse knots of another width or dtype than the rows, none at all, and ones that are not finite."""
+    """Raise unless there are knots, with the rows' width and dtype, and all are finite."""
     if knots.ndim != 2 or knots.shape[-1] != X.shape[-1] or not knots.shape[0] or knots.dtype != X.dtype:
         raise ValueError(
             f"knots must be (K, {X.shape[-1]}) of {X.dtype}, K at least 1, got {tuple(knots.shape)} of {knots.dtype}"
@@ -47,7 +45,7 @@ def check_shape(X: Tensor, knots: Tensor) -> None:
 
 
 def check_positive(**counts: int) -> None:
-    """Refuse counts below one, by name."""
+    """Raise unless all counts are at least one, naming one that is not."""
     for name, value in counts.items():
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
@@ -56,27 +54,27 @@ def check_positive(**counts: int) -> None:
 def gaussian_likelihood(
     likelihood: GaussianLikelihood | None, known_noise: Tensor | None
 ) -> GaussianLikelihood | FixedNoiseGaussianLikelihood:
-    """A likelihood of normal targets: as given, with the known noise (N, 1) of every row, or GPyTorch's default."""
+    """A Gaussian likelihood: as given, with known noise (N, 1) of every row, or GPyTorch's default."""
     if likelihood is not None and not isinstance(likelihood, GaussianLikelihood):
         raise ValueError(
-            f"the likelihood must be a GaussianLikelihood, one noise for all, not {type(likelihood).__name__}; "
-            f"for counts, labels and the like see BoTorch's SingleTaskVariationalGP"
+            f"the likelihood must be a GaussianLikelihood with a single noise, not {type(likelihood).__name__}; "
+            f"for counts or labels use BoTorch's SingleTaskVariationalGP"
         )
     if known_noise is not None and likelihood is not None:
-        raise ValueError("give a likelihood, whose noise is inferred, or train_Yvar, but not both")
+        raise ValueError("give either a likelihood, whose noise is inferred, or train_Yvar, not both")
     if known_noise is not None:
         return FixedNoiseGaussianLikelihood(known_noise.squeeze(-1))
     return GaussianLikelihood() if likelihood is None else likelihood
 
 
 def noise_of(likelihood: Likelihood) -> Tensor:
-    """Noise variance of a Gaussian likelihood, shape (), or of every row, shape (N,)."""
+    """Noise variance of a Gaussian likelihood, shape (), or per row, shape (N,)."""
     noise: Tensor = likelihood.noise
     return noise if isinstance(likelihood, FixedNoiseGaussianLikelihood) else noise.squeeze(-1)
 
 
 def constant_mean(X: Tensor, y: Tensor) -> ConstantMean:
-    """A constant prior mean that starts at the targets' average."""
+    """A constant prior mean, initialized at the targets' average."""
     mean = ConstantMean().to(X)
     mean.constant.data.fill_(float(y.mean()))
     return mean
@@ -86,14 +84,14 @@ class SparseModel(MixtureModel, ABC):
     r"""A sparse BoTorch model of one output: N rows, K knots (inducing points).
 
     As a mixture it has one component. Fantasies become additional knots, with the knots' posterior as
-    their prior. The arguments are those of a :class:`SparseGP`; knots are all distinct rows if ``None``.
+    their prior. The arguments are those of :class:`SparseGP`; knots are all distinct rows if ``None``.
 
     Raises:
-        TypeError: If anything but tensors is given.
-        ValueError: If shapes or dtypes do not fit, a value is not finite, there are more knots than distinct rows, or
+        TypeError: If the data are not tensors.
+        ValueError: If shapes or dtypes do not match, a value is not finite, there are more knots than distinct rows, or
             the kernel has a batch.
-        UnsupportedError: If the input transform has something to learn by gradients.
-        BotorchError: If a known noise variance is not positive, or of another shape than the targets.
+        UnsupportedError: If the input transform has trainable parameters.
+        BotorchError: If a known noise variance is not positive, or its shape is not that of the targets.
     """
 
     train_X: Tensor
@@ -101,7 +99,7 @@ class SparseModel(MixtureModel, ABC):
     knots: Tensor
     likelihood: GaussianLikelihood | FixedNoiseGaussianLikelihood
     approximation: Approximation
-    # The knots' posterior after the values from which it was computed.
+    # The values from which the knots' posterior was computed, and the posterior.
     _cache: tuple[list[Tensor], list[object], KnotsPosterior | Conditioned] | None
 
     def __init__(
@@ -141,8 +139,10 @@ class SparseModel(MixtureModel, ABC):
         own = gaussian_likelihood(likelihood, rows.noise)
         check_knots(X, knots)
         if kernel.batch_shape:
-            raise ValueError(f"the kernel must have no batch, got {tuple(kernel.batch_shape)}; make a model of each")
-        if nugget is None:  # Cholesky factors succeed, and it is far below any noise
+            raise ValueError(
+                f"the kernel must have no batch, got {tuple(kernel.batch_shape)}; use one model per kernel"
+            )
+        if nugget is None:  # large enough for Cholesky factors, and far below any noise
             nugget = max(1e-8, 100.0 * torch.finfo(X.dtype).eps)
         if not 0.0 <= nugget < torch.inf:
             raise ValueError(f"the nugget must be a finite share of the variance, at least 0, got {nugget}")
@@ -162,23 +162,23 @@ class SparseModel(MixtureModel, ABC):
 
     @abstractmethod
     def compute_knots_posterior(self) -> KnotsPosterior | Conditioned:
-        """The knots' posterior at the present parameters, not cached."""
+        """The knots' posterior at the current parameters, not cached."""
 
     @abstractmethod
     def upper_bound(self) -> Tensor:
-        """Upper bound of the exact log evidence at the present hyperparameters, shape ()."""
+        """Upper bound on the exact log evidence at the current hyperparameters, shape ()."""
 
     @abstractmethod
     def bound_gap(self) -> float:
-        """Upper less lower bound of the exact log evidence, in nats: the most that more knots can add."""
+        """Upper minus lower bound on the exact log evidence, in nats: the most that more knots can gain."""
 
     @abstractmethod
     def training_prior(self) -> MultivariateNormal:
-        """The distribution of the training rows that GPyTorch's objectives take."""
+        """The distribution of the training rows for GPyTorch's objectives."""
 
     @abstractmethod
     def follow_rows(self, *, all_are_knots: bool) -> None:
-        """Make what depends on the rows that of other ones, which have taken the place of the first."""
+        """Update everything that depends on the rows after these were replaced."""
 
     @property
     def num_experts(self) -> int:
@@ -191,17 +191,17 @@ class SparseModel(MixtureModel, ABC):
         return self.knots.shape[0]
 
     def kernel_matrix(self, first: Tensor, second: Tensor) -> Tensor:
-        """Covariances of the kernel alone, no nugget."""
+        """Covariances of the kernel, without nugget."""
         matrix: Tensor = self.covar_module(first, second).to_dense()
         return matrix
 
     def kernel_diagonal(self, X: Tensor) -> Tensor:
-        """Variances of the kernel alone."""
+        """Variances of the kernel, without nugget."""
         diagonal: Tensor = self.covar_module(X, diag=True)
         return diagonal
 
     def nugget_variance(self, own: Tensor) -> Tensor:
-        """The nugget as a variance, from the kernel's covariance of the knots."""
+        """The nugget as a variance, given the kernel's covariance of the knots."""
         return self.nugget * own.diagonal(dim1=-2, dim2=-1).mean(-1)
 
     def log_priors(self) -> Tensor | float:
@@ -214,7 +214,7 @@ class SparseModel(MixtureModel, ABC):
 
     @torch.no_grad()
     def start_range(self, name: str, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Least and largest value from which a positive hyperparameter started, in this model or its originals.
+        """Smallest and largest starting values of a positive hyperparameter, in this model or its originals.
 
         Bounds of fits are relative to them, so that they do not drift from one fit to the next.
         """
@@ -223,7 +223,7 @@ class SparseModel(MixtureModel, ABC):
 
     @torch.no_grad()
     def widen_start_range(self, name: str, value: Tensor) -> None:
-        """Include a value in the range from which the hyperparameter started."""
+        """Include a value in the range of starting values of a hyperparameter."""
         least, most = self.start_range(name, value)
         self._start_ranges[name] = torch.minimum(least, value), torch.maximum(most, value)
 
@@ -231,7 +231,7 @@ class SparseModel(MixtureModel, ABC):
     def knots_posterior(self) -> KnotsPosterior | Conditioned:
         """The knots' posterior without gradients, cached until a parameter, buffer, module or setting changes."""
         tensors = [*self.parameters(), *self.buffers(), self.likelihood.noise]
-        # Values are compared, for GPyTorch's setters leave no trace; modules are equal if they are the same.
+        # Values are compared, as GPyTorch's setters leave no trace; modules are compared by identity.
         settings = [*list(self.modules())[1:], self.nugget, self.approximation]
         if self._cache is not None:
             known, same, posterior = self._cache
@@ -244,7 +244,7 @@ class SparseModel(MixtureModel, ABC):
     def latent(self, X: Tensor) -> tuple[Tensor, Tensor]:
         r"""Joint moments of the function without nugget at points (\*batch, q, D): (\*batch, q), (\*batch, q, q)."""
         flat = X.reshape(-1, X.shape[-1])
-        # GPyTorch's own distances lose their second derivatives at the knots.
+        # GPyTorch's own distances lose second derivatives at the knots.
         between = bind_covariance(self.covar_module).between if X.requires_grad else self.kernel_matrix
         known = self.knots_posterior()
         loadings = known.whiten(between(self.knots, flat))  # (K, *batch * q)
@@ -257,7 +257,7 @@ class SparseModel(MixtureModel, ABC):
         return prior_mean + mean, conditional + apart.mT @ apart
 
     def joint(self, X: Tensor) -> MixturePosterior:
-        r"""Joint normal predictions of the function at points (\*t, q, D) as the process has them, a mixture of one.
+        r"""Joint normal predictions of the function at transformed points (\*t, q, D), as a one-component mixture.
 
         They are not differentiable in hyperparameters: the knots' posterior is cached.
         """
@@ -265,34 +265,34 @@ class SparseModel(MixtureModel, ABC):
         return MixturePosterior(mean.new_zeros(1), mean[..., None, :, None], covariance[..., None, None, :, :])
 
     def predict(self, X: Tensor, noise: bool | Tensor) -> GPyTorchPosterior:
-        r"""A ``GPyTorchPosterior`` at points (\*t, q, D) as the process has them, noise added as asked for."""
+        r"""A ``GPyTorchPosterior`` at transformed points (\*t, q, D), with noise if requested."""
         own = self.likelihood.noise.mean().reshape(1, 1)
         return self.after(self._fantasies, own, X, noise).alone()
 
     def learned(self, rows: Observations, data: Observations) -> Self:
-        """A model of more rows, hyperparameters as they are; knots too, unless every row is one."""
+        """A model of more rows with unchanged hyperparameters, and unchanged knots unless every row is one."""
         noise = None if rows.noise is None else torch.cat([self.likelihood.noise, rows.noise.detach().squeeze(-1)])
         X, y = torch.cat([self.train_X, rows.X.detach()]), torch.cat([self.train_y, rows.Y.detach().squeeze(-1)])
         return self._of_rows(X, y, noise, data, self.knots, all_are_knots=False)
 
     def subset_of_data(self, rows: Tensor) -> Self:
-        """The exact model of some distinct rows only: all of them are knots."""
+        """The exact model of some distinct rows, all of which are knots."""
         X, y, noise, data = self.train_X[rows], self.train_y[rows], self.likelihood.noise, self.data
         given = data.map(lambda values: values[rows])
         return self._of_rows(X, y, noise[rows] if len(noise) > 1 else noise, given, X, all_are_knots=True)
 
     def forward(self, X: Tensor) -> MultivariateNormal:
-        """The function at points as the process has them; in training mode :meth:`training_prior` of the rows.
+        """The function at transformed points; in training mode, :meth:`training_prior` of the rows.
 
         Raises:
-            ValueError: If these are not the training inputs, in training mode.
+            ValueError: If X is not the training inputs, in training mode.
         """
         if not self.training:
             mean, covariance = self.latent(X)
-            # Factorized when a sample is drawn only, with jitter where points are close.
+            # Factorized only when a sample is drawn, with jitter if points are close.
             return MultivariateNormal(mean, to_linear_operator(covariance))
         if not any(X.shape == rows.shape and torch.equal(X, rows) for rows in (self.data.X, self.train_X)):
-            raise ValueError("in training mode a model takes its training inputs only; call eval() to predict")
+            raise ValueError("in training mode a model accepts only its training inputs; call eval() to predict")
         return self.training_prior()
 
     def with_knots(self, knots: Tensor) -> Self:
@@ -300,7 +300,7 @@ class SparseModel(MixtureModel, ABC):
         check_shape(self.train_X, knots)
         cached, self._cache = self._cache, None
         added: dict[str, Any] = self._added_loss_terms  # type: ignore[assignment]
-        added.update(dict.fromkeys(added))  # the last loss terms for GPyTorch's objectives have a graph
+        added.update(dict.fromkeys(added))  # the last added loss terms have a graph
         other = deepcopy(self)
         self._cache = cached
         other.knots = nn.Parameter(knots.detach().clone())
@@ -309,7 +309,7 @@ class SparseModel(MixtureModel, ABC):
     def _of_rows(
         self, X: Tensor, y: Tensor, noise: Tensor | None, data: Observations, knots: Tensor, *, all_are_knots: bool
     ) -> Self:
-        """A copy of other rows (N, D) and (N,) and their noise (N,), if it is known; hyperparameters stay."""
+        """A copy with other rows, (N, D) and (N,), and their noise (N,), if known; hyperparameters are unchanged."""
         other = self.with_knots(knots)
         other.train_X, other.train_y, other.data = X, y, data
         if noise is not None and isinstance(other.likelihood, FixedNoiseGaussianLikelihood):

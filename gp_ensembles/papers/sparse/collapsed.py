@@ -1,7 +1,7 @@
-r"""Collapsed objectives of a sparse Gaussian process with normal noise, all in O(N K^2).
+r"""Collapsed objectives of sparse Gaussian processes with normal noise, all in O(N K^2).
 
 A :class:`Projection` has the data's covariances given the knots, :func:`condition` gives the knots' posterior, and an
-:class:`Approximation` says what is maximized and predicted: ``VFE``, ``FITC`` and their relatives.
+:class:`Approximation` defines objective and predictions: ``VFE``, ``FITC`` and their relatives.
 """
 
 import math
@@ -22,25 +22,25 @@ class Projection(NamedTuple):
     projected: Tensor  # V = L^-1 K_uf, shape (K, N), so that Q = V' V
     explained: Tensor  # diagonal q of Q, shape (N,)
     prior: Tensor  # prior variances of the function at the data, shape (N,)
-    residual: Tensor  # targets less their prior mean, shape (N,)
-    noise: Tensor  # noise variance, shape (), or of every row, shape (N,)
-    nugget: Tensor | float = 0.0  # the part of the prior variances that is no covariance between rows, shape ()
+    residual: Tensor  # targets minus their prior mean, shape (N,)
+    noise: Tensor  # noise variance, shape (), or per row, shape (N,)
+    nugget: Tensor | float = 0.0  # part of the prior variances that is independent between rows, shape ()
 
     @property
     def unexplained(self) -> Tensor:
-        """Prior variances that the knots leave unexplained, at least zero, shape (N,)."""
+        """Prior variances not explained by the knots, at least zero, shape (N,)."""
         return (self.prior - self.explained).clamp_min(0.0)
 
 
 class KnotsPosterior(NamedTuple):
-    """The knots' posterior, whitened by their prior: with L the prior's factor, u = L w for whitened knots w."""
+    """The knots' posterior, whitened by their prior: u = L w, with L the factor of the prior."""
 
     lower: Tensor  # Cholesky factor L of the knots' prior covariance, shape (K, K)
     factor: Tensor  # Cholesky factor L_B of the precision of w, which is B = I + V D^-1 V', shape (K, K)
     mean: Tensor  # L_B' E[w] = L_B^-1 V D^-1 r, shape (K,)
 
     def whiten(self, cross: Tensor) -> Tensor:
-        """Covariances (K, M) of the knots and points, by L whitened."""
+        """Covariances (K, M) of knots and points, whitened by L."""
         whitened: Tensor = torch.linalg.solve_triangular(self.lower, cross, upper=False)
         return whitened
 
@@ -77,24 +77,24 @@ def log_density(projection: Projection, diagonal: Tensor) -> Tensor:
 @final
 @dataclass(frozen=True)
 class Approximation:
-    r"""A sparse approximation: what is maximized, and what is predicted.
+    r"""A sparse approximation: its objective and its predictions.
 
     .. math:: \log N\big(r; 0, Q + \tau^2 I + \alpha\, \mathrm{diag}(k - q)\big) - \mathrm{penalty}
 
     ========  ======================================================================================================
-    ``VFE``   Variational free energy (Titsias, 2009): a lower bound of the log evidence.
+    ``VFE``   Variational free energy (Titsias, 2009): a lower bound on the log evidence.
     ``DTC``   Deterministic training conditional (Seeger et al., 2003): no penalty, no bound; knots may overfit.
-    ``DIC``   Deterministic inducing conditional, or subset of regressors (Silverman, 1985): predictions of the knots
+    ``DIC``   Deterministic inducing conditional, or subset of regressors (Silverman, 1985): predictions from the knots
               alone, whose variances collapse away from them.
     ``FITC``  Fully independent training conditional (Snelson and Ghahramani, 2006): exact variances at the data.
-    ``FIC``   Fully independent conditional: FITC whose test points are independent given the knots, too.
+    ``FIC``   Fully independent conditional: FITC with test points that are also independent given the knots.
     ========  ======================================================================================================
 
     Args:
         name: Its name.
-        alpha: The share of the unexplained variances that counts as noise at the data.
-        has_trace: Whether the unexplained variances, over twice the noise, are a penalty.
-        conditional: The covariance of test points given the knots: all that these leave unexplained, its diagonal, or
+        alpha: Share of the unexplained variances that counts as noise at the data.
+        has_trace: Whether the unexplained variances, divided by twice the noise, are a penalty.
+        conditional: Covariance of test points given the knots: all that is unexplained by these, its diagonal, or
             zero.
 
     Example:
@@ -110,17 +110,17 @@ class Approximation:
     conditional: Literal["full", "diagonal", "zero"] = "full"
 
     def objective(self, projection: Projection) -> Tensor:
-        """The objective in nats, shape (): log density of the residuals less the penalty."""
+        """The objective in nats, shape (): log density of the residuals minus the penalty."""
         return log_density(projection, self.diagonal(projection)) - self.penalty(projection)
 
     def diagonal(self, projection: Projection) -> Tensor:
-        """Variances D of the independent noise under which the knots' posterior is taken, shape (N,)."""
+        """Variances D of the independent noise in the knots' posterior, shape (N,)."""
         if self.alpha == 0.0:
             return projection.noise.expand_as(projection.residual)
         return projection.noise + self.alpha * projection.unexplained
 
     def penalty(self, projection: Projection) -> Tensor:
-        r"""Penalty, to be taken from :math:`\log N(r; 0, Q + D)`, shape ()."""
+        r"""Penalty, subtracted from :math:`\log N(r; 0, Q + D)`, shape ()."""
         if not self.has_trace:
             return projection.residual.new_zeros(())
         if projection.noise.ndim:
@@ -128,7 +128,7 @@ class Approximation:
         return projection.unexplained.sum() / (2.0 * projection.noise)
 
     def predictive(self, prior: Tensor, explained: Tensor) -> Tensor:
-        r"""Covariance of test points given the knots, (\*batch, q, q), of the prior and the part they explain."""
+        r"""Covariance of test points given the knots, (\*batch, q, q), from the prior and its explained part."""
         if self.conditional == "zero":
             return torch.zeros_like(prior)
         unexplained = prior - explained
@@ -145,7 +145,7 @@ FIC = Approximation("FIC", alpha=1.0, conditional="diagonal")
 
 
 def upper_bound(projection: Projection) -> Tensor:
-    r"""Upper bound of the log evidence (Titsias, 2014), in O(N K^2).
+    r"""Upper bound on the log evidence (Titsias, 2014), in O(N K^2).
 
     .. math:: -\tfrac12 \log |2 \pi (Q + \tau^2 I)|
               - \tfrac12 r^\top \big(Q + (\tau^2 + \mathrm{tr}(K - Q)) I\big)^{-1} r

@@ -1,4 +1,4 @@
-"""Hyperparameters and knots by L-BFGS, inside bounds; and hyperparameters to start from, by a subset of data."""
+"""Fitting of hyperparameters and knots by bounded L-BFGS, and initialization by a subset of data."""
 
 import math
 import time
@@ -19,17 +19,17 @@ from gp_ensembles.papers.sparse.base import SparseModel
 from gp_ensembles.papers.sparse.initialization import distinct_rows
 from gp_ensembles.papers.sparse.regression import SparseGP
 
-_FACTOR = 1e4  # positive hyperparameters stay within this factor of where the first fit found them
-_MARGIN = 0.1  # knots stay within the inputs' range and a tenth of it
-_EDGE = 1e-6  # share of that range which separates knots from the edge, where logits are infinite
-_VARIANCES = ("raw_outputscale", "raw_noise", "raw_variance")  # moved by the logs of their roots
-_PATIENCE = 3  # iterations that must bring less than the tolerance together: the first ones may be short steps
-_SHARES = (1.0, 0.3, 0.1, 0.03)  # lengthscales of the other starts, in standard deviations of the inputs
-_SHORT, _LONG = 8, 60  # iterations from each start, and from the best one
+_FACTOR = 1e4  # positive hyperparameters stay within this factor of their value before the first fit
+_MARGIN = 0.1  # knots stay within the inputs' range, extended by this share on each side
+_EDGE = 1e-6  # minimum distance from the edge, as a share of that range: at the edge logits are infinite
+_VARIANCES = ("raw_outputscale", "raw_noise", "raw_variance")  # optimized as logs of their roots
+_PATIENCE = 3  # consecutive iterations that must gain less than the tolerance: the first steps may be short
+_SHARES = (1.0, 0.3, 0.1, 0.03)  # lengthscales of the other starting points, in standard deviations of the inputs
+_SHORT, _LONG = 8, 60  # iterations from each starting point, and from the best one
 
 
 class Coordinates:
-    """Unconstrained coordinates in which an optimizer moves knots and hyperparameters together."""
+    """Unconstrained coordinates of knots and hyperparameters for joint optimization."""
 
     def __init__(self, model: SparseModel, knots: slice | None = None, *, hyperparameters: bool = True) -> None:
         self.model = model
@@ -45,7 +45,7 @@ class Coordinates:
         ]
         least, most = model.train_X.amin(0), model.train_X.amax(0)
         margin = _MARGIN * (most - least)
-        # A constant column has a box without width, in which nothing moves.
+        # A constant column has a box of zero width, in which nothing can move.
         self._low, self._width = least - margin, most - least + 2.0 * margin
         self._free = self._width > 0
         movable = model.knots.requires_grad and bool(self._free.any())
@@ -59,7 +59,7 @@ class Coordinates:
 
     @property
     def weights(self) -> Tensor:
-        """Weights of a change of sign in ADADELTA: a half for hyperparameters, one for knots, shape (P,)."""
+        """Weights of sign changes in ADADELTA: 1/2 for hyperparameters, one for knots, shape (P,)."""
         point = self.read()
         rest = len(point) - self._shape[0] * self._shape[1]
         return torch.cat([torch.full_like(point[:rest], 0.5), torch.ones_like(point[rest:])])
@@ -76,7 +76,7 @@ class Coordinates:
 
     @torch.no_grad()
     def write(self, point: Tensor) -> None:
-        """Move the model to a point (P,)."""
+        """Set the model to a point (P,)."""
         at = 0
         for name, parameter, constraint in self._parts:
             part = point[at : at + parameter.numel()].view_as(parameter)
@@ -85,19 +85,19 @@ class Coordinates:
         moved = self.model.knots[self.knots].clone()
         share = point[at:].sigmoid().reshape(self._shape)
         place = self._low[self._free] + self._width[self._free] * share
-        # What has not moved keeps its bits: a category that is a little off is none.
+        # Unmoved values are kept exactly: a category with round-off is no category.
         still = point[at:].reshape(self._shape) == self._start_logits
         moved[:, self._free] = torch.where(still, self._start, place)
         self.model.knots[self.knots] = moved
 
     def evaluate(self, point: Tensor) -> tuple[float, Tensor]:
-        """The model's objective at a point (P,), to which it moves, and its gradient, shape (P,)."""
+        """Set the model to a point (P,); returns its objective and its gradient, shape (P,)."""
         self.write(point)
         with torch.enable_grad():
             value = self.model.objective()
         moving = [parameter for _, parameter, _ in self._parts]
         moving = [*moving, self.model.knots] if self._shape[0] else moving
-        # A kernel may not depend on what moves: categories have no gradient, nor has a constant kernel's knot.
+        # A kernel may not depend on all coordinates: categories have no gradient, nor do knots of a constant kernel.
         gradients = (
             torch.autograd.grad(value, moving, allow_unused=True) if value.requires_grad else [None] * len(moving)
         )
@@ -119,14 +119,14 @@ class Coordinates:
 
     @torch.no_grad()
     def widen(self) -> None:
-        """Make bounds of later fits relative to the present hyperparameters, too."""
+        """Make bounds of later fits relative also to the current hyperparameters."""
         for name, parameter, constraint in self._parts:
             if constraint is not None:
                 self.model.widen_start_range(name, constraint.transform(parameter))
 
     @torch.no_grad()
     def at_bounds(self) -> list[str]:
-        """Names of noises at their upper and lengthscales at their lower bounds."""
+        """Names of noises at their upper bounds and lengthscales at their lower bounds."""
         found = []
         for name, parameter, constraint in self._parts:
             if constraint is not None:
@@ -138,7 +138,7 @@ class Coordinates:
         return found
 
     def _share(self) -> Tensor:
-        """Positions of the moving knots in their box, as shares of its width, shape (k, free columns)."""
+        """Relative positions of the optimized knots in their box, shape (k, free columns)."""
         knots = self.model.knots.detach()[self.knots][:, self._free]
         return (knots - self._low[self._free]) / self._width[self._free]
 
@@ -154,7 +154,7 @@ class Coordinates:
             else:
                 value: Tensor = constraint.transform(parameter)
                 least, most = self.model.start_range(name, value)
-                # A value that was set by hand since then lies inside, too.
+                # A value that was set manually since then must lie inside, too.
                 low = torch.maximum(torch.minimum(least / _FACTOR, value), constraint.lower_bound + 1e-6 * value)
                 high = torch.minimum(torch.maximum(most * _FACTOR, value), constraint.upper_bound - 1e-6 * value)
                 sides = (low.log() * _power(name), high.log() * _power(name))
@@ -171,9 +171,9 @@ def _power(name: str) -> float:
 class FitResult(NamedTuple):
     """Result of a fit."""
 
-    objective: float  # value reached, in nats
-    num_evaluations: int  # values with gradients that it took
-    message: str  # why it stopped
+    objective: float  # final value, in nats
+    num_evaluations: int  # number of evaluations with gradients
+    message: str  # reason for stopping
 
 
 def fit_sparse(
@@ -187,20 +187,20 @@ def fit_sparse(
 ) -> FitResult:
     """Maximize a model's objective in place, by L-BFGS-B in logs of scales and logits of knots in their box.
 
-    Scales stay within a factor of ten thousand of where the first fit of the model (or of one it came from) found
-    them, knots within the inputs' range and a tenth of it.
+    Scales stay within a factor of 10000 of their values before the first fit of the model (or of one it was derived
+    from), knots within the inputs' range extended by a tenth.
 
     Args:
         model: The model, a :class:`~gp_ensembles.papers.sparse.SparseGP` or an
             :class:`~gp_ensembles.papers.sparse.ExactGP`.
-        knots: Whether the knots move, or which.
-        hyperparameters: Whether the kernel's, the mean's and the likelihood's parameters move.
-        max_iterations: Iterations of L-BFGS.
-        tolerance: Stop when three iterations brought less than this, in nats; scipy's relative tolerance always holds.
+        knots: Whether the knots are optimized, or which of them.
+        hyperparameters: Whether the parameters of kernel, mean and likelihood are optimized.
+        max_iterations: Maximum number of L-BFGS iterations.
+        tolerance: Stop when three iterations gain less than this, in nats; scipy's relative tolerance always applies.
         max_seconds: Stop after the first iteration that ends later than this.
 
     Returns:
-        How it went. If nothing better is found, the model is as it was.
+        Value, evaluations and stop message. If nothing better is found, the model is unchanged.
 
     Raises:
         ValueError: If there is nothing to optimize.
@@ -215,18 +215,18 @@ def fit_sparse(
         True
     """
     if max_iterations < 1:
-        raise ValueError(f"at least one iteration is needed, got {max_iterations}")
+        raise ValueError(f"max_iterations must be at least 1, got {max_iterations}")
     moving = knots if isinstance(knots, slice) else slice(None) if knots else None
     return _ascend(Coordinates(model, moving, hyperparameters=hyperparameters), max_iterations, tolerance, max_seconds)
 
 
 def has_free_hyperparameters(model: SparseModel) -> bool:
-    """Whether any hyperparameter requires gradients: all of a kernel fitted elsewhere may be held fixed."""
+    """Whether any hyperparameter requires gradients: those of a kernel fitted elsewhere may all be fixed."""
     return any(parameter.requires_grad for name, parameter in model.named_parameters() if name != "knots")
 
 
 def fit_hyperparameters(model: SparseModel, *, max_iterations: int, tolerance: float = 0.0) -> FitResult:
-    """A fit of the free hyperparameters; the objective as it is where there are none."""
+    """Fit the free hyperparameters; if there are none, only evaluate the objective."""
     if has_free_hyperparameters(model):
         return fit_sparse(model, max_iterations=max_iterations, tolerance=tolerance)
     with torch.no_grad():
@@ -234,15 +234,15 @@ def fit_hyperparameters(model: SparseModel, *, max_iterations: int, tolerance: f
 
 
 def _ascend(coordinates: Coordinates, max_iterations: int, tolerance: float, max_seconds: float) -> FitResult:
-    """L-BFGS-B on a model's coordinates, which end at the best point, also after an error or an interruption."""
+    """L-BFGS-B on a model's coordinates; ends at the best point, even after an error or an interruption."""
     begin, model, bounds = time.perf_counter(), coordinates.model, coordinates.bounds
     start = {name: value.detach().clone() for name, value in model.named_parameters()}
-    with torch.no_grad():  # logs, logits and bounds may move the start a little, and knots of categories a lot
+    with torch.no_grad():  # logs, logits and bounds may change the start slightly, and categorical knots a lot
         best = float(model.objective())
     if not math.isfinite(best):
-        raise NumericalError(f"the objective is {best} at the start; standardize the targets, or start elsewhere")
+        raise NumericalError(f"the objective is {best} at the start; standardize the targets, or use another start")
     best_point: Tensor | None = None
-    num_evaluations, bad = 0, math.inf  # in place of values that do not exist, once one does
+    num_evaluations, bad = 0, math.inf  # replaces undefined values, once there is a defined one
     path: list[float] = []
 
     def descend(point: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
@@ -252,13 +252,13 @@ def _ascend(coordinates: Coordinates, max_iterations: int, tolerance: float, max
         try:
             value, gradient = coordinates.evaluate(x)
             if not math.isfinite(value) or not bool(gradient.isfinite().all()):
-                raise NumericalError(f"the objective is {value}; standardize the targets, or start elsewhere")
+                raise NumericalError(f"the objective is {value}; standardize the targets, or use another start")
         except NumericalError:
             if num_evaluations == 1:
                 raise
             return bad, np.zeros_like(point)
         if num_evaluations == 1:
-            bad = 10.0 * abs(value) + 1e3 - value  # an infinite value would end the line search for good
+            bad = 10.0 * abs(value) + 1e3 - value  # an infinite value would break the line search
         if value > best:
             best, best_point = value, x
         return -value, -gradient.cpu().double().numpy()
@@ -278,12 +278,12 @@ def _ascend(coordinates: Coordinates, max_iterations: int, tolerance: float, max
             method="L-BFGS-B",
             bounds=list(zip(*(side.cpu().double().numpy() for side in bounds), strict=True)),
             options={"maxiter": max_iterations},
-            callback=cast(Any, follow),  # the stubs want a name that scipy looks for
+            callback=cast(Any, follow),  # the stubs require the parameter name that scipy inspects
         )
     finally:
         if best_point is not None:
             coordinates.write(best_point)
-        else:  # back to the start to the last bit
+        else:  # restore the start bit for bit
             with torch.no_grad():
                 for name, parameter in model.named_parameters():
                     parameter.copy_(start[name])
@@ -291,7 +291,7 @@ def _ascend(coordinates: Coordinates, max_iterations: int, tolerance: float, max
 
 
 def initialize_from_subset(model: SparseGP, num_rows: int, generator: torch.Generator | None = None) -> SparseGP:
-    """The model with hyperparameters of an exact fit to random rows, from its own and from scales of the data."""
+    """The model with hyperparameters of an exact fit to random rows, from its own and from data scales."""
     rows = distinct_rows(model.train_X, 1)
     order = permutation(len(rows), generator)[:num_rows]
     rows = rows[order.to(rows.device)]
@@ -302,14 +302,14 @@ def initialize_from_subset(model: SparseGP, num_rows: int, generator: torch.Gene
     if best is not None:
         fit_sparse(best, max_iterations=_LONG)
         copy_hyperparameters(best, found)
-        Coordinates(found).widen()  # ... and around these
+        Coordinates(found).widen()  # ... and to these
     return found
 
 
 def best_start(
     exact: Callable[[], SparseModel], scales: Iterable[Tensor], *, max_seconds: float = math.inf, **settings: Any
 ) -> SparseModel | None:
-    """The model of the largest objective after short fits from its own hyperparameters and from scales of inputs."""
+    """The best model after short fits from its own hyperparameters and from scales of the inputs."""
     deadline = time.perf_counter() + max_seconds
     best, reached = None, -math.inf
     for own in (None, *scales):
@@ -329,21 +329,21 @@ def best_start(
 
 @torch.no_grad()
 def copy_hyperparameters(source: SparseModel, target: SparseModel) -> None:
-    """Give a model the hyperparameters of another of the same modules; knots and rows stay."""
+    """Copy hyperparameters between models of the same structure; knots and rows are unchanged."""
     both = ([part for name, part in model.named_parameters() if name != "knots"] for model in (source, target))
     for learned, parameter in zip(*both, strict=True):
         parameter.copy_(learned)
 
 
 def spread_of(X: Tensor) -> Tensor:
-    """Standard deviations of inputs (N, D), one where they are constant, shape (D,)."""
+    """Standard deviations of inputs (N, D), one for constant columns, shape (D,)."""
     spread = X.std(0, unbiased=False)
     return torch.where(spread > 0, spread, 1.0)
 
 
 @torch.no_grad()
 def rescale(model: SparseModel, scales: Tensor) -> None:
-    """Lengthscales of the inputs (D,); of normal targets, half the variance noise and half the function."""
+    """Set lengthscales (D,), and split the variance of normal targets equally between noise and function."""
     for module in model.covar_module.modules():
         if "raw_lengthscale" in module._parameters:
             old = module.raw_lengthscale_constraint.transform(module.raw_lengthscale)
@@ -361,7 +361,7 @@ def rescale(model: SparseModel, scales: Tensor) -> None:
 
 
 def _set(module: Any, name: str, value: Tensor) -> None:
-    """A hyperparameter's value, if it may move and its constraint allows the value."""
+    """Set a hyperparameter, if it is free and its constraint allows the value."""
     raw, constraint = getattr(module, name), getattr(module, f"{name}_constraint")
     if raw.requires_grad and constraint.check(value):
         raw.copy_(constraint.inverse_transform(value))

@@ -1,6 +1,6 @@
-"""Greedy selection of knots: exact gains of the evidence lower bound for many candidates, in blocks that double.
+"""Greedy selection of knots by exact gains in the evidence lower bound of many candidates, in doubling blocks.
 
-Gains take O(M N K) for M candidates, and O(M N) for each knot more.
+Gains take O(M N K) for M candidates, and O(M N) for each additional knot.
 """
 
 import math
@@ -24,28 +24,28 @@ from gp_ensembles.papers.sparse.initialization import distinct_rows, kmeans_knot
 from gp_ensembles.papers.sparse.regression import SparseGP
 from gp_ensembles.papers.sparse.strategies import SelectionRun, Strategy
 
-NEARLY_EXPLAINED = 1e-9  # share of the prior variance below which a candidate is a knot already
-_FIRST_BLOCK, _NUM_CANDIDATES = 5, 1000  # knots of the first block; random rows to choose among in each
-_MEMORY = 2**28  # bytes of each of the two tables of candidates and data
+NEARLY_EXPLAINED = 1e-9  # share of the prior variance below which a candidate counts as a knot
+_FIRST_BLOCK, _NUM_CANDIDATES = 5, 1000  # knots of the first block; random candidate rows per block
+_MEMORY = 2**28  # bytes of each of the two tables of candidates by data
 
 
 class Candidates(NamedTuple):
-    r"""Gains of M candidates given the knots so far.
+    r"""Gains of M candidates given the current knots.
 
     .. math:: \frac{|v|^2}{2 \tau^2} - \frac12 \log t^2 + \frac12 \frac{(v^\top \Sigma^{-1} r)^2}{t^2}, \qquad
               t^2 = 1 + v^\top \Sigma^{-1} v
 
     """
 
-    covariance: Tensor  # of candidates and data that the knots leave unexplained, s v, shape (M, N)
+    covariance: Tensor  # of candidates and data, not explained by the knots, s v, shape (M, N)
     weighted: Tensor  # the same times Sigma^-1, shape (M, N)
-    variance: Tensor  # variances s^2 of the candidates that the knots leave unexplained, nugget included, shape (M,)
+    variance: Tensor  # unexplained variances s^2 of the candidates, nugget included, shape (M,)
     residual: Tensor  # targets less their prior mean, shape (N,)
     noise: Tensor  # noise variance, shape ()
     floor: Tensor  # variance below which a candidate adds nothing, shape ()
 
     def gains(self) -> Tensor:
-        """Gain of the bound by each candidate, shape (M,); zero for one that is a knot already."""
+        """Gain in the bound by each candidate, shape (M,); zero if it is already a knot."""
         variance = self.variance.clamp_min(self.floor)
         length = torch.linalg.vector_norm(self.covariance, dim=-1).square() / variance
         product = torch.einsum("mn,mn->m", self.covariance, self.weighted)
@@ -55,7 +55,7 @@ class Candidates(NamedTuple):
         return torch.where(self.variance > self.floor, gain, 0.0)
 
     def add_knot(self, index: int, rows: Tensor) -> None:
-        """Make candidate ``index`` a knot, in O(M N), where candidate i is row ``rows[i]`` of the data."""
+        """Make candidate ``index`` a knot, in O(M N); candidate i is row ``rows[i]`` of the data."""
         deviation = self.variance[index].sqrt()
         v = self.covariance[index] / deviation
         g = self.weighted[index] / deviation
@@ -68,7 +68,7 @@ class Candidates(NamedTuple):
 def left_open(
     projection: Projection, knots_with_candidates: Tensor, candidates_with_data: Tensor, prior: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Loadings of M candidates, (K, M), and what the knots leave of their covariances, (M, N), and variances, (M,).
+    """Loadings of M candidates, (K, M), and their unexplained covariances, (M, N), and variances, (M,).
 
     Shapes: ``knots_with_candidates`` (K, M), ``candidates_with_data`` (M, N), ``prior`` (M,).
     """
@@ -78,7 +78,7 @@ def left_open(
 
 
 def whiten_rows(projection: Projection) -> Tensor:
-    """The data's projections whitened by the posterior of VFE, shape (K, N)."""
+    """The data's projections, whitened by the posterior of VFE, shape (K, N)."""
     posterior = condition(projection, projection.noise.expand_as(projection.residual))
     white: Tensor = torch.linalg.solve_triangular(posterior.factor, projection.projected, upper=False)
     return white
@@ -98,7 +98,7 @@ def init_candidates(
 def greedy_elbo_rows(
     model: SparseGP, num_rows: int, *, num_candidates: int | None = None, generator: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The rows that, one after the other, add most to the evidence lower bound: (k,), and what each added."""
+    """Rows (k,) that successively increase the evidence lower bound the most, and the gain of each."""
     X = model.train_X
     rows = _draw_candidates(X, num_candidates, generator)
     C = X[rows]
@@ -124,7 +124,7 @@ def greedy_elbo_rows(
 
 
 def _draw_candidates(X: Tensor, most: int | None, generator: torch.Generator | None) -> Tensor:
-    """Random rows of X (N, D), in order: ``most`` at most, and no more than fit into memory."""
+    """Random rows of X (N, D), in order: at most ``most``, and no more than fit into memory."""
     total = X.shape[0]
     fitting = max(1, min(total, _MEMORY // (X.element_size() * total)))
     count = fitting if most is None else min(most, fitting)
@@ -136,23 +136,23 @@ def _draw_candidates(X: Tensor, most: int | None, generator: torch.Generator | N
 @final
 @dataclass(frozen=True)
 class GreedyBlocks(Strategy):
-    """Rows of the largest exact gains, in blocks that double, hyperparameters refitted after each.
+    """Rows with the largest exact gains, in doubling blocks, with a refit of hyperparameters after each.
 
-    Hyperparameters start from an exact fit of some rows. Where blocks end early, the knots are chosen again at these
-    hyperparameters once, and more of them: with few knots the fit may have explained everything by noise. Gains are
-    those of the evidence lower bound, for every approximation. In the end all knots move off the rows.
+    Hyperparameters start from an exact fit to some rows. If blocks end early, the knots are selected again with these
+    hyperparameters once, and more of them: with few knots the fit may have explained everything as noise. Gains are
+    those of the evidence lower bound, for every approximation. Finally all knots are optimized.
 
     Args:
         max_knots: Maximum number of knots.
-        tolerance: Stop when a block adds less than this, in nats; and a refit when three iterations add a tenth.
-        gap_tolerance: Stop when Titsias' bounds of the exact log evidence are closer than this, in nats.
+        tolerance: Stop when a block gains less than this, in nats; a refit stops when three iterations gain a tenth.
+        gap_tolerance: Stop when Titsias' bounds on the exact log evidence are closer than this, in nats.
         subset_size: Rows of the exact fit; 0 to start from the kernel's own hyperparameters.
-        reselect: Whether all knots are chosen again at the final hyperparameters.
-        polish_iterations: Iterations of moving all knots and hyperparameters together at the end; 0 for none.
+        reselect: Whether all knots are selected again with the final hyperparameters.
+        polish_iterations: Iterations of the final joint optimization of knots and hyperparameters; 0 for none.
         fit_iterations: Iterations of each refit.
 
     Raises:
-        ValueError: If a number is too small.
+        ValueError: If a setting is out of range.
 
     Example:
         >>> GreedyBlocks(max_knots=0)
@@ -183,7 +183,7 @@ class GreedyBlocks(Strategy):
         return kmeans_knots(X, min(_FIRST_BLOCK, self.max_knots, distinct), generator=generator)
 
     def search(self, run: SelectionRun) -> str:
-        """Blocks, again from the start's hyperparameters if they end early, then reselection and polish."""
+        """Add blocks, again from the initial hyperparameters if they end early, then reselect and polish."""
         start = run.model
         if self.subset_size and has_free_hyperparameters(run.model):
             start = initialize_from_subset(run.model, self.subset_size, run.generator)
@@ -202,7 +202,7 @@ class GreedyBlocks(Strategy):
         return stop_reason
 
     def _grow(self, run: SelectionRun, most: int) -> str:
-        """Blocks until one adds nothing."""
+        """Add blocks until one gains nothing."""
         while run.model.num_knots < most:
             model, before = run.model, run.history[-1].objective
             if model.bound_gap() < self.gap_tolerance:
@@ -221,7 +221,7 @@ class GreedyBlocks(Strategy):
         return f"there are {most} knots, the most allowed"
 
     def _extend(self, run: SelectionRun, model: SparseGP, num_rows: int) -> tuple[SparseGP, tuple[int, ...]]:
-        """A model with at most ``num_rows`` more knots of the largest gains, and their rows."""
+        """A model with at most ``num_rows`` more knots, those with the largest gains, and their rows."""
         rows, _ = greedy_elbo_rows(model, num_rows, num_candidates=_NUM_CANDIDATES, generator=run.generator)
         return model.with_knots(torch.cat([model.knots.detach(), model.train_X[rows]])), tuple(rows.tolist())
 
@@ -233,7 +233,7 @@ class GreedyBlocks(Strategy):
             return -torch.inf
 
     def _escape(self, run: SelectionRun, start: SparseGP, most: int) -> bool:
-        """More knots, chosen at the start's hyperparameters; kept if the objective is larger."""
+        """Select more knots with the initial hyperparameters; kept if the objective is larger."""
         count = min(most, max(2 * run.model.num_knots, 4 * _FIRST_BLOCK))
         other, rows = self._extend(run, start, count - start.num_knots)
         if not self._fit(other) - run.history[-1].objective > max(self.tolerance, self.gap_tolerance, 0.0):
@@ -242,7 +242,7 @@ class GreedyBlocks(Strategy):
         return True
 
     def _reselect(self, run: SelectionRun) -> None:
-        """All knots again, at the hyperparameters learned with them; kept if the objective is larger."""
+        """Reselect all knots with the fitted hyperparameters; kept if the objective is larger."""
         model = run.model
         first = model.with_knots(model.knots[:1])
         other, rows = self._extend(run, first, model.num_knots - 1)

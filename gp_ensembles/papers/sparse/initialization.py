@@ -1,4 +1,4 @@
-"""Knots from inputs and kernel alone: centers of k-means, and rows of the largest conditional variance."""
+"""Knots from inputs and kernel only: k-means centers, and rows with the largest conditional variance."""
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ def kmeans_knots(X: Tensor, num_knots: int, *, generator: torch.Generator | None
 
 @torch.no_grad()
 def greedy_variance_rows(X: Tensor, num_rows: int, kernel: Kernel) -> Tensor:
-    """Rows of the largest remaining prior variance, one after the other, in O(N K) memory and O(N K^2) time.
+    """Rows that successively have the largest remaining prior variance, in O(N K) memory and O(N K^2) time.
 
     Shapes: ``X`` (N, D); returns (k,).
     """
@@ -51,7 +51,7 @@ def greedy_variance_rows(X: Tensor, num_rows: int, kernel: Kernel) -> Tensor:
 
 
 def distinct_rows(X: Tensor, num_knots: int = 1) -> Tensor:
-    """The first row of every distinct input, shape (U,); refuses to have more knots than those."""
+    """The first row of every distinct input, shape (U,); raises if there are more knots than those."""
     first, _ = first_of_each(X)
     if num_knots > len(first):
         raise ValueError(f"{num_knots} knots are more than the {len(first)} distinct row(s)")

@@ -1,6 +1,6 @@
 """Knots one at a time (Garton, Niemi and Carriquiry, 2020): each proposed at fixed hyperparameters, then optimized.
 
-Where the next knot starts is a :data:`KnotProposal`: the best of a random subset of the rows, or the best row found by
+A :data:`KnotProposal` sets the start of the next knot: the best of a random subset of rows, or the best row found by
 Bayesian optimization.
 """
 
@@ -21,16 +21,16 @@ from gp_ensembles.papers.sparse.initialization import distinct_rows, kmeans_knot
 from gp_ensembles.papers.sparse.regression import SparseGP
 from gp_ensembles.papers.sparse.strategies import LBFGSB, KnotOptimizer, SelectionRun, Strategy
 
-_MEMORY = 2**26  # bytes of a table of candidates and data
+_MEMORY = 2**26  # bytes of a table of candidates by data
 _LENGTHSCALES = tuple(
     0.02 * 2.0 ** (step / 1.5) for step in range(12)
-)  # of the surrogate, in sums of the unit box's sides
-_FAR = -1e3  # standardized distance below which the ratio of tails is its first term
-_DIAGONAL, _LEAST = 1e-6, 1e-9  # shares of the surrogate's variance: on the diagonal, and the least of a prediction
+)  # of the surrogate, relative to the sum of the unit box's sides
+_FAR = -1e3  # standardized distance below which the ratio of tails is approximated by its first term
+_DIAGONAL, _LEAST = 1e-6, 1e-9  # shares of the surrogate's variance: on the diagonal, and minimum for predictions
 
 
 def candidate_rows(model: SparseGP) -> Tensor:
-    """Training rows that are not knots, each distinct input once, shape (M,)."""
+    """Training rows that are not knots, without repeated inputs, shape (M,)."""
     X = model.train_X
     rows = distinct_rows(X).sort().values
     among = torch.cat([model.knots.detach(), X[rows]])
@@ -40,7 +40,7 @@ def candidate_rows(model: SparseGP) -> Tensor:
 
 @torch.no_grad()
 def candidate_objectives(model: SparseGP) -> Callable[[Tensor], Tensor]:
-    """The objective in nats with each of some rows (M,) alone as a further knot; what all share is computed once."""
+    """The objective in nats with each of some rows (M,) as the only additional knot; shared terms are precomputed."""
     projection, X = model.projection(), model.train_X
     base = model.objective()
     log_priors = base - model.approximation.objective(projection)  # the same with and without the knot
@@ -78,7 +78,7 @@ def candidate_objectives(model: SparseGP) -> Callable[[Tensor], Tensor]:
 
 
 def _extend(projection: Projection, loading: Tensor, deviation: Tensor, covariance: Tensor) -> Projection:
-    """A projection with one more knot, from its last row of the Cholesky factor and its remaining covariances."""
+    """A projection with one more knot, from its last Cholesky row and its remaining covariances."""
     v = covariance / deviation
     wider = torch.cat([projection.lower, torch.zeros_like(loading).unsqueeze(-1)], -1)
     lower = torch.cat([wider, torch.cat([loading, deviation.reshape(1)]).unsqueeze(0)])
@@ -92,7 +92,7 @@ class RandomSubset:
     """The best of a random subset of the rows (Titsias, 2009).
 
     Args:
-        num_rows: Rows in the subset; all if ``None``.
+        num_rows: Number of rows in the subset; all if ``None``.
 
     Raises:
         ValueError: If the subset is empty.
@@ -110,7 +110,7 @@ class RandomSubset:
 
     def __post_init__(self) -> None:
         if self.num_rows is not None and self.num_rows < 1:
-            raise ValueError(f"the subset must have at least one row, got {self.num_rows}")
+            raise ValueError(f"num_rows must be at least 1, got {self.num_rows}")
 
     def propose(self, model: SparseGP, *, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Rows that are not knots, shape (n,), and the objective with each as an additional knot, shape (n,)."""
@@ -121,23 +121,23 @@ class RandomSubset:
 @final
 @dataclass(frozen=True)
 class BayesianOptimization:
-    r"""Bayesian optimization over the rows (Garton, Niemi and Carriquiry, 2020), where it helps.
+    r"""Bayesian optimization over the rows (Garton, Niemi and Carriquiry, 2020), if it helps.
 
-    The objective at some random rows is learned by a Gaussian process with an exponential kernel; then, again and
-    again, the row of the largest expected improvement is evaluated and learned. No row is evaluated twice: the
-    objective has no noise. The process has a closed form: its mean is the average, its variance that of the largest
+    The objective at some random rows is learned by a Gaussian process with an exponential kernel; then, repeatedly,
+    the row with the largest expected improvement is evaluated and learned. No row is evaluated twice: the
+    objective has no noise. The process has a closed form: its mean is the average, its variance that of maximum
     likelihood, its lengthscale the best of a dozen.
 
-    Under ``VFE`` the objectives of all rows cost less than a search among them, as long as a table of rows and
+    Under ``VFE`` the objectives of all rows cost less than a search among them, as long as a table of rows by
     rows fits into memory: then all are evaluated, and the best row is exact.
 
     Args:
-        num_initial: Random rows to begin with.
-        num_evaluations: Rows evaluated in all.
-        all_if_cheap: Whether all rows are evaluated where that costs less than the search; if not, it is as published.
+        num_initial: Number of initial random rows.
+        num_evaluations: Total number of rows evaluated.
+        all_if_cheap: Whether to evaluate all rows if that costs less than the search; ``False`` is as published.
 
     Raises:
-        ValueError: If fewer than two rows are initial, or more than are evaluated in all.
+        ValueError: If ``num_initial`` is below two or above ``num_evaluations``.
 
     Example:
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
@@ -192,7 +192,7 @@ def _all_are_cheap(model: SparseGP, rows: Tensor) -> bool:
 def log_expected_improvement(
     X: Tensor, values: Tensor, candidates: Tensor, scales: tuple[float, float] | None = None
 ) -> Tensor:
-    """Log expected improvement over the best value, by a Gaussian process without noise, shape (M,).
+    """Log expected improvement over the best value, by a noise-free Gaussian process, shape (M,).
 
     Shapes: ``X`` (n, D), ``values`` (n,), ``candidates`` (M, D).
     """
@@ -221,7 +221,7 @@ def log_expected_improvement(
 
 
 def log_improvement(u: Tensor) -> Tensor:
-    r"""The logarithm of :math:`\varphi(u) + u \Phi(u)`, also far below zero (Ament et al., 2023)."""
+    r"""The logarithm of :math:`\varphi(u) + u \Phi(u)`, accurate even far below zero (Ament et al., 2023)."""
     log_density = -0.5 * u.square() - 0.5 * math.log(2.0 * math.pi)
     near = u.clamp_min(-1.0)
     above = (log_density.exp() + near * torch.special.ndtr(near)).clamp_min(_LEAST).log()
@@ -241,22 +241,22 @@ def _shuffle(rows: Tensor, generator: torch.Generator | None) -> Tensor:
 class OneAtATime(Strategy):
     """The one-at-a-time algorithm of Garton, Niemi and Carriquiry (2020), OAT.
 
-    Hyperparameters are fitted with the first knots, which never move; the prior mean stays as it was. Then a row is
-    proposed as a knot, and this knot and the hyperparameters are optimized together, all older ones staying; the first
-    that does not add more than the tolerance is dropped, and ends the selection. With
+    Hyperparameters are fitted with the first knots, which never move; the prior mean is fixed. Then a row is
+    proposed as a knot, and this knot and the hyperparameters are optimized jointly, all older ones fixed; the first
+    that does not gain more than the tolerance is dropped, and ends the selection. With
     :class:`~gp_ensembles.papers.sparse.BayesianOptimization` this is OAT-BO, with
     :class:`~gp_ensembles.papers.sparse.RandomSubset` OAT-RS.
 
     Args:
-        proposal: Where the next knot starts; the best of 40 random rows if not given.
-        optimizer: Of the new knot and the hyperparameters; L-BFGS if not given, the published one is
+        proposal: Proposal of the next knot's start; by default the best of 40 random rows.
+        optimizer: Optimizer of the new knot and the hyperparameters; L-BFGS by default, the published one is
             :class:`~gp_ensembles.papers.sparse.Adadelta`.
-        start: Number of first knots, centers of k-means; or these knots, shape (K, D).
+        start: Number of first knots, which are k-means centers; or these knots, shape (K, D).
         max_knots: Maximum number of knots.
-        tolerance: What a knot must add, in nats.
+        tolerance: Minimum gain of a knot, in nats.
 
     Raises:
-        ValueError: If there is no first knot, or there are more of them than allowed in all.
+        ValueError: If there is no first knot, or there are more than ``max_knots``.
 
     Example:
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
@@ -281,14 +281,14 @@ class OneAtATime(Strategy):
             raise ValueError(f"the number of initial knots must be between 1 and {self.max_knots}, got {least}")
 
     def initial_knots(self, X: Tensor, *, generator: torch.Generator | None) -> Tensor:
-        """Given knots, or centers of k-means."""
+        """Given knots, or k-means centers."""
         if isinstance(self.start, int):
             return kmeans_knots(X, min(self.start, len(distinct_rows(X))), generator=generator)
         check_shape(X, self.start)
         return self.start
 
     def search(self, run: SelectionRun) -> str:
-        """One knot after the other; the run's model changes only when a knot has been accepted."""
+        """Add knots one by one; the run's model changes only when a knot is accepted."""
         moving = [parameter.requires_grad for parameter in run.model.mean_module.parameters()]
         run.model.mean_module.requires_grad_(False)
         try:
@@ -311,7 +311,7 @@ class OneAtATime(Strategy):
         return f"there are {most} knots, the most allowed" if most == self.max_knots else all_rows
 
     def _add(self, run: SelectionRun) -> str | None:
-        """Another knot, or why there is none."""
+        """Add a knot, or return why there is none."""
         model = run.model
         try:
             rows, objectives = self.proposal.propose(model, generator=run.generator)

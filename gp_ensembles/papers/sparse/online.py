@@ -1,4 +1,4 @@
-"""Fitted models as experts of an online ensemble, with their prior means and the variance that knots leave out."""
+"""Fitted models as experts of an online ensemble, with their prior means and the variance not explained by knots."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -28,40 +28,40 @@ from gp_ensembles.papers.sparse.regression import ExactGP, SparseGP
 from gp_ensembles.papers.sparse.strategies import Selection
 
 Fitted = SparseModel | Selection
-WINDOW, LEAST_WINDOW = 2000, 200  # rows that a window keeps: most, and least
-KNOTS = 1000  # knots of an exact model that has more rows than a window
+WINDOW, LEAST_WINDOW = 2000, 200  # maximum and minimum number of rows of a window
+KNOTS = 1000  # knots of an exact model with more rows than a window
 
 
 def inducing_features(model: SparseModel) -> InducingPointFeatures:
-    """The knots of a model as a feature map, where they stay fixed; knots and hyperparameters are copied."""
+    """A feature map from the knots of a model, which are fixed; knots and hyperparameters are copied."""
     return InducingPointFeatures(deepcopy(model.covar_module), model.knots.detach(), model.nugget)
 
 
 def start_online(
     models: Fitted | Sequence[Fitted], rule: MetaLearner, names: Sequence[str] | None = None
 ) -> OnlineEnsemble:
-    r"""An online ensemble whose experts continue from fitted models.
+    r"""An online ensemble with experts that continue from fitted models.
 
-    A :class:`SparseGP` continues as a Bayesian regression on its knots' features with the model's posterior, and what
-    the knots leave out of the prior variance is added noise of each row: before the first row, predictions are
+    A :class:`SparseGP` continues as a Bayesian regression on its knots' features with the model's posterior, and the
+    prior variance not explained by the knots is added to the noise of each row: before the first row, predictions are
     those of the model (of its ``VFE`` or ``FITC`` form, with the full conditional variance). An :class:`ExactGP` of up
-    to 2000 rows continues exactly, as a :class:`~gp_ensembles.experts.WindowExpert` with room for as many rows again,
-    which forgets the older half when it is full; a larger one continues with a thousand of its rows as knots.
-    Prior means of every kind stay as they were learned. Online experts have no transforms and one noise variance for
-    all rows: models with others are refused.
+    to 2000 rows continues exactly, as a :class:`~gp_ensembles.experts.WindowExpert` with space for as many new rows,
+    which drops the older half when it is full; a larger one continues with 1000 of its rows as knots.
+    Prior means are kept as fitted. Online experts have no transforms and one noise variance for
+    all rows: other models raise a ValueError.
 
     Args:
-        models: Fitted models, or what a selection of knots returned, on the same columns; of any
-            kernels, means and numbers of knots. They are copied. The tails of a selection stay behind: experts are
+        models: Fitted models, or results of :func:`select_knots`, on the same columns, with any
+            kernels, means and numbers of knots. They are copied. The tails of a selection are dropped: experts are
             normal.
-        rule: How the experts are weighed, one of ``gp_ensembles.meta_learners``.
-        names: A name for each expert; numbers by default.
+        rule: Weight rule of the experts, from ``gp_ensembles.meta_learners``.
+        names: One name per expert; numbers by default.
 
     Returns:
         The ensemble, with M experts in the order of the models.
 
     Raises:
-        ValueError: If there is no model, they do not fit together, or one has an input or outcome transform or was
+        ValueError: If there is no model, they do not match, or one has an input or outcome transform or was
             given the noise of its rows (``train_Yvar``).
 
     Example:
@@ -78,7 +78,7 @@ def start_online(
     """
     given = [models] if isinstance(models, SparseModel | Selection) else list(models)
     if not given:
-        raise ValueError("there is no model; give at least one")
+        raise ValueError("models must contain at least one model")
     listed: list[SparseModel] = [one.model if isinstance(one, Selection) else one for one in given]
     for number, model in enumerate(listed):
         _check_plain(model, number)
@@ -89,17 +89,17 @@ def start_online(
 
 
 def _check_plain(model: SparseModel, number: int) -> None:
-    """Refuse what an online expert has not: transforms, and a noise variance of each row."""
+    """Raise if a model has what online experts do not support: transforms, or a noise variance per row."""
     for name, rows in (("input_transform", "inputs"), ("outcome_transform", "targets")):
         if getattr(model, name, None) is not None:
             raise ValueError(
-                f"model {number} has an {name}, and online experts have none: transform the {rows} first, fit the "
-                f"model to these without {name}=, and give the ensemble {rows} that are transformed likewise"
+                f"model {number} has an {name}, but online experts have none: transform the {rows} first, fit the "
+                f"model to these without {name}=, and give the ensemble {rows} transformed in the same way"
             )
     if isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
         raise ValueError(
-            f"model {number} was given the noise variances of its rows (train_Yvar), and rows that come online have "
-            f"none: fit it with a likelihood whose noise is learned"
+            f"model {number} was given the noise variances of its rows (train_Yvar), but online rows have "
+            f"none: fit it with a likelihood whose noise is inferred"
         )
 
 
@@ -123,7 +123,7 @@ def _window_expert(model: ExactGP) -> tuple[Expert, FilterState]:
 
 
 def _thinned(model: ExactGP) -> SparseGP:
-    """An exact model seen through the rows of the largest remaining prior variance."""
+    """A sparse version of an exact model, with the rows of the largest remaining prior variance as knots."""
     rows = greedy_variance_rows(model.knots, KNOTS, model.covar_module)
     parts = deepcopy((model.covar_module, model.likelihood, model.mean_module))
     return SparseGP(model.train_X, model.train_y, model.knots[rows], *parts)
@@ -137,7 +137,7 @@ def weights_posterior(model: SparseModel) -> SquareRootState:
     with torch.no_grad():
         knots, seen = model.knots_posterior(), model.kernel_diagonal(model.knots)
         if not isinstance(knots, KnotsPosterior):
-            raise ValueError("an exact model has no weights of knots; start_online continues from its rows")
+            raise ValueError("an exact model has no knot weights; use start_online, which continues from its rows")
         identity = torch.diag_embed(torch.ones_like(seen))
         factor = torch.linalg.solve_triangular(knots.factor, identity, upper=False).mT
         scale = seen.mean(-1).sqrt()
@@ -146,7 +146,7 @@ def weights_posterior(model: SparseModel) -> SquareRootState:
 
 @final
 class FittedFeatures(FeatureMap):
-    r"""The features of an expert, then two columns: what the knots leave out, and the prior mean.
+    r"""The features of an expert, followed by two columns: root of the unexplained variance, and the prior mean.
 
     .. math:: \big(\phi(x),\; \sqrt{k(x, x) - v\,\phi(x)^\top \phi(x)},\; m(x)\big)
     """
@@ -158,7 +158,7 @@ class FittedFeatures(FeatureMap):
 
     @property
     def prior_variance(self) -> Tensor:
-        """That of the expert's weights, shape ()."""
+        """Prior variance of the expert's weights, shape ()."""
         return self.inner.prior_variance
 
     def bind(self) -> BoundFeatures:
@@ -175,7 +175,7 @@ class FittedFeatures(FeatureMap):
 
 @final
 class BoundFitted(BoundExpert):
-    """A fitted expert's numbers. Shapes: ``prior_variance`` (S,)."""
+    """A fitted expert's hyperparameters. Shapes: ``prior_variance`` (S,)."""
 
     def __init__(self, features: BoundFeatures, inner: BoundGaussian, prior_variance: Tensor) -> None:
         super().__init__(features, prior_variance, inner.transition)
@@ -197,7 +197,7 @@ class BoundFitted(BoundExpert):
         return StepPredictions(*(torch.stack(fields) for fields in zip(*parts, strict=True)))
 
     def take(self, index: Tensor) -> "BoundFitted":
-        """Copies of the one expert."""
+        """Copies of the single expert."""
         return BoundFitted(self.features, self._inner, self.prior_variance.reshape(-1)[index])
 
     def _update_one(self, state: FilterState, Phi: Tensor, rows: Rows) -> tuple[FilterState, StepPredictions]:
@@ -213,7 +213,7 @@ class BoundFitted(BoundExpert):
 
 
 def _split(Phi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows of the expert, their further noise, and their prior means."""
+    """Rows of the expert, their additional noise, and their prior means."""
     return Phi[..., :-2], Phi[..., -2].square(), Phi[..., -1]
 
 
@@ -223,7 +223,7 @@ def _entry(state: FilterState, index: int) -> FilterState:
 
 @final
 class FittedExpert(Expert):
-    r"""An expert that continues from a fitted model, with the model's prior mean and the variance off its knots.
+    r"""An expert that continues from a fitted model, with its prior mean and the variance its knots leave unexplained.
 
     .. math:: y_t = m(x_t) + \phi(x_t)^\top \theta + \varepsilon_t, \quad
               \varepsilon_t \sim N(0,\; \sigma^2 + k(x_t, x_t) - v\,\phi(x_t)^\top \phi(x_t))
@@ -247,13 +247,13 @@ class FittedExpert(Expert):
         self.inner.check_targets(y)
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
-        """By the predictions of one row after the other; see :meth:`Expert.log_evidence`."""
+        """Sum over sequential one-step predictions; see :meth:`Expert.log_evidence`."""
         _, steps = self.update(self.init(), X, y)
         return steps.log_prob.sum(-1)
 
     def take(self, index: Tensor) -> "FittedExpert":
-        """Not possible: the expert has no batch."""
-        raise ValueError("an expert that continues from a fitted model has no batch; make an expert of each model")
+        """Not supported: the expert has no batch."""
+        raise ValueError("an expert that continues from a fitted model has no batch; create one expert per model")
 
     def with_transition(self, transition: Transition | None) -> "FittedExpert":
         return FittedExpert(self.inner.with_transition(transition), self.mean)

@@ -1,4 +1,4 @@
-"""Sparse and exact Gaussian processes of normal targets, as models of GPyTorch and BoTorch."""
+"""Sparse and exact Gaussian processes with normal noise, as GPyTorch and BoTorch models."""
 
 import math
 from typing import final
@@ -28,45 +28,45 @@ from gp_ensembles.papers.sparse.collapsed import (
 )
 from gp_ensembles.papers.sparse.initialization import distinct_rows
 
-_CHUNK = 1000  # rows of the covariance that are computed at a time
+_CHUNK = 1000  # rows of the covariance computed at once
 
 
 @final
 class _Penalty(AddedLossTerm):  # type: ignore[misc]  # GPyTorch is untyped
-    """The penalty of an approximation, as GPyTorch's objectives take it."""
+    """The penalty of an approximation, for GPyTorch's objectives."""
 
     def __init__(self, penalty: Tensor) -> None:
         self._penalty = penalty
 
     def loss(self, *_: object) -> Tensor:
-        """What is added to the log density."""
+        """The term added to the log density."""
         return -self._penalty
 
 
 @final
 class SparseGP(SparseModel):
-    r"""A sparse Gaussian process with K knots (inducing points), their posterior collapsed: O(N K^2) for N rows.
+    r"""A sparse Gaussian process with K knots (inducing points) and their collapsed posterior: O(N K^2) for N rows.
 
-    The function has a nugget :math:`\delta`, a share of the kernel's variance that is not covariance between different
-    points, so that knots may come close to one another. Predictions are those of the approximation: GPyTorch's own
-    sparse regression predicts with FITC's moments, or with a variance that collapses, whatever was fitted.
+    The function has a nugget :math:`\delta`, a share of the kernel's variance that is independent between different
+    points, so that knots may be close to each other. Predictions are those of the approximation: GPyTorch's own
+    sparse regression predicts with FITC's moments, or with a collapsing variance, whatever was fitted.
 
     Args:
         train_X: Inputs, shape (N, D).
         train_Y: Targets, shape (N,) or (N, 1).
-        knots: Knots Z, shape (K, D), as inputs are given; a parameter, in transformed inputs.
+        knots: Knots Z, shape (K, D), in raw inputs; stored as a parameter in transformed inputs.
         kernel: Any GPyTorch kernel without a batch.
         likelihood: Gaussian likelihood; GPyTorch's default if ``None``.
         mean: Prior mean; a constant that starts at the targets' average if ``None``.
-        approximation: What is maximized and predicted.
+        approximation: The sparse approximation.
         nugget: :math:`\delta` as a share of the kernel's average variance at the knots; 1e-8 (in single precision
             1e-5) if ``None``.
-        train_Yvar: Known noise variances, shape (N, 1), in place of a likelihood's.
+        train_Yvar: Known noise variances, shape (N, 1), instead of a likelihood's.
         input_transform: As in ``SingleTaskGP``; the kernel sees transformed inputs.
         outcome_transform: As in ``SingleTaskGP``; none if ``None``.
 
     Raises:
-        TypeError: If the approximation is none.
+        TypeError: If ``approximation`` is not an ``Approximation``.
         ValueError: If shapes do not fit, a value is not finite, or there are more knots than distinct rows.
 
     Example:
@@ -93,14 +93,14 @@ class SparseGP(SparseModel):
         outcome_transform: OutcomeTransform | None = None,
     ) -> None:
         if not callable(getattr(approximation, "objective", None)):
-            raise TypeError(f"approximation must be VFE, DTC, DIC, FITC or FIC, not a name; got {approximation!r}")
+            raise TypeError(f"approximation must be VFE, DTC, DIC, FITC or FIC (not its name), got {approximation!r}")
         transforms = input_transform, outcome_transform
         super().__init__(train_X, train_Y, knots, kernel, likelihood, mean, nugget, train_Yvar, *transforms)
         self.approximation = approximation
         self.register_added_loss_term("penalty")  # type: ignore[operator]
 
     def projection(self, knots: Tensor | None = None) -> Projection:
-        """The data's covariances given the knots (or given others), differentiable in everything."""
+        """The data's covariances given the knots (or other ones), fully differentiable."""
         Z = self.knots if knots is None else knots
         own, cross = self.kernel_matrix(Z, Z), self.kernel_matrix(Z, self.train_X)
         delta = self.nugget_variance(own)
@@ -115,22 +115,22 @@ class SparseGP(SparseModel):
         return self.approximation.objective(self.projection()) + self.log_priors()
 
     def upper_bound(self) -> Tensor:
-        """Upper bound of the exact log evidence at the present hyperparameters (Titsias, 2014), shape ()."""
+        """Upper bound on the exact log evidence at the current hyperparameters (Titsias, 2014), shape ()."""
         return upper_bound(self.projection())
 
     @torch.no_grad()
     def bound_gap(self) -> float:
-        """Titsias' upper less VFE's lower bound, in nats: the approximation's own objective need not be a bound."""
+        """Titsias' upper minus VFE's lower bound, in nats; the approximation's own objective need not be a bound."""
         projection = self.projection()
         return float(upper_bound(projection) - VFE.objective(projection))
 
     def follow_rows(self, *, all_are_knots: bool) -> None:
-        """Nothing, but VFE is exact where all rows are knots."""
+        """Nothing to update; VFE is exact if all rows are knots."""
         if all_are_knots:
             self.approximation = VFE
 
     def training_prior(self) -> MultivariateNormal:
-        """The prior through the knots, with which ``ExactMarginalLogLikelihood`` is the objective over N."""
+        """The low-rank prior, for which ``ExactMarginalLogLikelihood`` is the objective over N."""
         projection = self.projection()
         penalty = _Penalty(self.approximation.penalty(projection))
         self.update_added_loss_term("penalty", penalty)  # type: ignore[operator]
@@ -141,19 +141,19 @@ class SparseGP(SparseModel):
         return MultivariateNormal(self.mean_module(self.train_X), covariance)
 
     def compute_knots_posterior(self) -> KnotsPosterior:
-        """Under the approximation's noise."""
+        """The knots' posterior under the approximation's noise."""
         projection = self.projection()
         return condition(projection, self.approximation.diagonal(projection))
 
 
 @final
 class ExactGP(SparseModel):
-    r"""The exact Gaussian process of N rows: the model whose knots are all K distinct rows, O(K^3) in O(K^2) memory.
+    r"""The exact Gaussian process of N rows, whose knots are all K distinct rows: O(K^3) in O(K^2) memory.
 
     .. math:: \log N(r;\, 0,\, K_{ff} + \tau^2 I)
 
-    (Rasmussen and Williams, 2006, equation 2.30). Targets at one row count as their average with a share of the noise,
-    which is exact. Rows that are added become knots, too.
+    (Rasmussen and Williams, 2006, equation 2.30). Repeated rows count as their average target with reduced noise,
+    which is exact. Added rows become knots, too.
 
     Args:
         train_X: Inputs, shape (N, D).
@@ -161,7 +161,7 @@ class ExactGP(SparseModel):
         kernel: Any GPyTorch kernel without a batch.
         likelihood: Gaussian likelihood; GPyTorch's default if ``None``.
         mean: Prior mean; a constant that starts at the targets' average if ``None``.
-        train_Yvar: Known noise variances, shape (N, 1), in place of a likelihood's.
+        train_Yvar: Known noise variances, shape (N, 1), instead of a likelihood's.
         input_transform: As in ``SingleTaskGP``; the kernel sees transformed inputs.
         outcome_transform: As in ``SingleTaskGP``; none if ``None``.
 
@@ -205,22 +205,22 @@ class ExactGP(SparseModel):
         return self._log_evidence()
 
     def bound_gap(self) -> float:
-        """Zero."""
+        """Zero: the model is exact."""
         return 0.0
 
     def follow_rows(self, *, all_are_knots: bool) -> None:
-        """The distinct rows are the knots."""
+        """Set the knots to the distinct rows."""
         self._set_knots()
 
     def training_prior(self) -> MultivariateNormal:
-        """The prior at the training inputs, with which ``ExactMarginalLogLikelihood`` is the objective over N."""
+        """The prior at the training inputs, for which ``ExactMarginalLogLikelihood`` is the objective over N."""
         return MultivariateNormal(self.mean_module(self.train_X), self.covar_module(self.train_X))
 
     def compute_knots_posterior(self) -> Conditioned:
-        """Of the averages of the targets at each distinct row.
+        """The posterior given the average target of each distinct row.
 
         Raises:
-            ValueError: If the knots are not the distinct rows any more.
+            ValueError: If the knots are no longer the distinct rows.
             NumericalError: If the targets' covariance is not positive definite.
         """
         if self.knots.shape[0] != len(self._counts):
@@ -228,12 +228,12 @@ class ExactGP(SparseModel):
         noise, residual, _ = self._averages()
         covariance = self.knots.new_empty(len(noise), len(noise))
         for rows, part in zip(covariance.split(_CHUNK), self.knots.split(_CHUNK), strict=True):
-            rows.copy_(self.kernel_matrix(part, self.knots))  # a kernel makes several tables of its rows
+            rows.copy_(self.kernel_matrix(part, self.knots))  # in chunks, as a kernel creates several such tables
         covariance.diagonal().add_(noise)
         return condition_on_rows(cholesky(covariance, TARGETS), residual)
 
     def _set_knots(self) -> None:
-        """Knots at the distinct rows, the knot of every row, (N,), and how many rows have each, (K,)."""
+        """Set knots to the distinct rows, with the knot of every row, (N,), and the number of rows per knot, (K,)."""
         X = self.train_X.detach()
         rows = distinct_rows(X).sort().values
         _, label, counts = torch.unique(X, dim=0, return_inverse=True, return_counts=True)
@@ -244,7 +244,7 @@ class ExactGP(SparseModel):
             self.register_buffer(name, values, persistent=False)
 
     def _averages(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Noise variances (K,), residuals (K,) of the averages, and the log density of the rest, shape ()."""
+        """Noise variances (K,) and residuals (K,) of the averages, and the log density of the remainder, shape ()."""
         residual, noise = self.train_y - self.mean_module(self.train_X), noise_of(self.likelihood)
         if noise.ndim:
             return self._weighted_averages(residual, noise)
@@ -257,7 +257,7 @@ class ExactGP(SparseModel):
         return noise / self._counts, average, rest
 
     def _weighted_averages(self, residual: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Averages weighed by the precision of each row's noise (N,)."""
+        """Averages weighted by the precision of each row's noise (N,)."""
         zeros = torch.zeros_like(self._counts)
         precision = zeros.index_add(0, self._place, 1.0 / noise)
         average = zeros.index_add(0, self._place, residual / noise) / precision

@@ -27,9 +27,9 @@ from gp_ensembles.papers.sparse.regression import SparseGP
 from gp_ensembles.papers.sparse.strategies import Selection, SelectionRun, Strategy
 
 _LEAST_NOISE = 1e-6  # share of the targets' variance
-_ROWS_PER_WEIGHT = 10  # of a linear mean
+_ROWS_PER_WEIGHT = 10  # rows per coefficient of a linear mean
 _OPEN_GAP = 0.1  # nats per row
-_LEVEL = 0.01  # how often pure noise goes without a warning
+_LEVEL = 0.01  # significance level of the test against pure noise
 
 
 def select_knots(
@@ -45,35 +45,35 @@ def select_knots(
     progress: bool = False,
     generator: torch.Generator | None = None,
 ) -> Selection:
-    """Choose knots and fit hyperparameters; ``predict`` of the result predicts targets.
+    """Select knots and fit hyperparameters; ``predict`` of the result predicts targets.
 
-    The model is a :class:`SparseGP`; an :class:`ExactGP` where :class:`AdaptiveKnots` finds that all rows can be knots.
+    The model is a :class:`SparseGP`, or an :class:`ExactGP` if :class:`AdaptiveKnots` can use all rows as knots.
 
     Args:
         X: Inputs, shape (N, D).
-        y: Targets, shape (N,) or (N, 1); rows whose target is NaN are left out.
-        kernel: Any GPyTorch kernel, of which the model has a copy; its hyperparameters are the start. A Matern-5/2
-            kernel with a lengthscale for each column if ``None``.
-        likelihood: Gaussian likelihood; its noise is the start. If ``None``, GPyTorch's default, and for
-            :class:`AdaptiveKnots` one with a least noise of a millionth of the targets' variance.
-        mean: Prior mean, learned. If ``None``, a constant that starts at the targets' average, and for
-            :class:`AdaptiveKnots` one that is linear in the inputs where there are ten rows for each coefficient.
-        strategy: How knots are chosen: :class:`AdaptiveKnots`, :class:`GreedyBlocks`, :class:`OneAtATime` or
+        y: Targets, shape (N,) or (N, 1); rows whose target is NaN are dropped.
+        kernel: Any GPyTorch kernel, which is copied; its hyperparameters are the starting point. A Matern-5/2
+            kernel with one lengthscale per column if ``None``.
+        likelihood: Gaussian likelihood; its noise is the starting point. If ``None``, GPyTorch's default, or, for
+            :class:`AdaptiveKnots`, one with a minimum noise of 1e-6 of the targets' variance.
+        mean: Prior mean, which is fitted. If ``None``, a constant that starts at the targets' average, or, for
+            :class:`AdaptiveKnots`, a linear one if there are ten rows per coefficient.
+        strategy: Selection strategy: :class:`AdaptiveKnots`, :class:`GreedyBlocks`, :class:`OneAtATime` or
             :class:`Simultaneous`.
-        approximation: What is maximized and predicted.
+        approximation: The sparse approximation.
         nugget: As in :class:`SparseGP`.
         progress: Whether to show a progress bar.
         generator: Source of randomness.
 
     Returns:
-        Knots, model, history, and ``predict(X)`` for distributions of targets with the tails of the errors of rows left
-        out. After an interruption from the keyboard it is the best so far, with a warning. There is one, too, where
-        :class:`AdaptiveKnots` leaves out exact copies of rows, or leaves the bounds of the log evidence more than a
-        tenth of a nat per row apart, and where a likelihood ratio test does not reject pure noise.
+        Knots, model, history, and ``predict(X)`` for distributions of targets with the tails of leave-one-out
+        errors. After a keyboard interrupt, the best result so far, with a warning. There is also a warning if
+        :class:`AdaptiveKnots` leaves out exact copies of rows or leaves the bounds on the log evidence more than 0.1
+        nats per row apart, or if a likelihood ratio test does not reject pure noise.
 
     Raises:
-        TypeError: If kernel, strategy or approximation are none.
-        ValueError: If shapes do not fit, a value is not finite, or targets are constant or all missing.
+        TypeError: If ``kernel``, ``strategy`` or ``approximation`` is of another type.
+        ValueError: If shapes do not match, a value is not finite, or targets are constant or all missing.
         NumericalError: If the objective cannot be evaluated with the first knots.
 
     Example:
@@ -94,7 +94,7 @@ def select_knots(
     if kernel is not None:
         check_made("kernel", kernel, Kernel, "ScaleKernel(RBFKernel())")
     X, y = _observed(X, y)
-    is_ours = isinstance(strategy, AdaptiveKnots)  # the others are the literature's, and begin as it does
+    is_ours = isinstance(strategy, AdaptiveKnots)  # the others are initialized as in the literature
     if is_ours:
         rows = without_copies(X, y)
         X, y = X[rows], y[rows]
@@ -107,21 +107,21 @@ def select_knots(
     least = model.likelihood.noise_covar.raw_noise_constraint.lower_bound
     if bool(least > 0.1 * y.var()):
         warn_caller(
-            f"the likelihood's least noise variance, {float(least):.1g}, is as large as the targets' variance, "
+            f"the likelihood's minimum noise variance, {float(least):.1g}, is not below the targets' variance, "
             f"{float(y.var()):.1g}: standardize the targets, or give a likelihood with a smaller bound"
         )
     return _search(model, strategy, progress=progress, generator=generator)
 
 
 def default_kernel(X: Tensor, y: Tensor) -> ScaleKernel:
-    """A Matern-5/2 kernel in the units of the data, with a lengthscale for each column."""
+    """A Matern-5/2 kernel in the units of the data, with one lengthscale per column."""
     kernel = ScaleKernel(MaternKernel(nu=2.5, ard_num_dims=X.shape[1])).to(X)
     kernel.outputscale, kernel.base_kernel.lengthscale = 0.5 * y.var(), spread_of(X)
     return kernel
 
 
 def default_likelihood(y: Tensor) -> GaussianLikelihood:
-    """A Gaussian likelihood in the units of the targets: noise at least a millionth of their variance."""
+    """A Gaussian likelihood in the units of the targets: noise at least 1e-6 of their variance."""
     variance = float(y.var())
     floor = GreaterThan(_LEAST_NOISE * variance, transform=torch.exp, inv_transform=torch.log)
     likelihood = GaussianLikelihood(noise_constraint=floor).to(y)
@@ -130,20 +130,20 @@ def default_likelihood(y: Tensor) -> GaussianLikelihood:
 
 
 def default_mean(X: Tensor, y: Tensor) -> Mean:
-    """A linear prior mean, or a constant one where there are few rows."""
+    """A linear prior mean, or a constant one if there are few rows."""
     return LinearTrend(X, y) if len(y) >= _ROWS_PER_WEIGHT * (X.shape[1] + 1) else constant_mean(X, y)
 
 
 def _search(model: SparseGP, strategy: Strategy, *, progress: bool, generator: torch.Generator | None) -> Selection:
-    """Choose knots for a model by a strategy, from the model's own."""
+    """Select knots for a model by a strategy, starting from its own."""
     with tqdm(total=strategy.max_knots, disable=not progress, desc="knots") as bar:
         run = SelectionRun(model, bar, generator)
         try:
             stop_reason = strategy.search(run)
-            if isinstance(strategy, AdaptiveKnots):  # in the others the number of knots is what was asked for
+            if isinstance(strategy, AdaptiveKnots):  # for the others the number of knots is requested
                 _warn_of_gap(run.model)
         except KeyboardInterrupt:
-            run.record(run.model, "interrupted")  # what was being fitted has its best parameters so far
+            run.record(run.model, "interrupted")  # the model being fitted has its best parameters so far
             stop_reason = "interrupted"
             warn_caller(f"interrupted with {run.model.num_knots} knots; the model is the best so far")
     if has_free_hyperparameters(run.model) and (stuck := Coordinates(run.model).at_bounds()):
@@ -158,18 +158,18 @@ def _warn_of_gap(model: SparseModel) -> None:
     gap, num_rows = model.bound_gap(), len(model.train_y)
     if _OPEN_GAP * num_rows < gap < math.inf:
         warn_caller(
-            f"with {model.num_knots} knots the bounds of the log evidence are {gap:.3g} nats apart, "
+            f"with {model.num_knots} knots the bounds on the log evidence are {gap:.3g} nats apart, "
             f"{gap / num_rows:.2g} per row: more knots may predict better"
         )
 
 
 @torch.no_grad()
 def _is_chance(model: SparseModel) -> bool:
-    """Whether a likelihood ratio test (Wilks, 1938) by the upper bound of the evidence does not reject pure noise."""
+    """Whether a likelihood ratio test (Wilks, 1938) with the upper bound on the evidence does not reject pure noise."""
     y = model.train_y
     plain = -0.5 * len(y) * (2 * math.pi * math.e * y.var(unbiased=False)).log()
     free = sum(p.numel() for name, p in model.named_parameters() if p.requires_grad and name != "knots")
-    gain = model.upper_bound() - plain  # pure noise has a mean and a variance, too
+    gain = model.upper_bound() - plain  # pure noise also has a mean and a variance
     return float(chi2.sf(2 * float(gain), max(free - 2, 1))) > _LEVEL
 
 
@@ -178,15 +178,15 @@ def _observed(X: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     y, seen = check_rows(X, y)
     X, y = X[seen], y[seen]
     if len(y) == 1:
-        raise ValueError("there is one row with a target; give at least two, with different targets")
+        raise ValueError("only one row has a target; give at least two, with different targets")
     if not bool(y.amax() > y.amin()):
-        raise ValueError("the targets are constant; there is nothing to learn from them")
+        raise ValueError("the targets are constant; there is nothing to learn")
     return X, y
 
 
 @final
 class LinearTrend(means.Mean):  # type: ignore[misc]  # GPyTorch is untyped
-    r"""A linear prior mean whose coefficients are of the order of one whatever the units of rows and targets.
+    r"""A linear prior mean with coefficients of order one, whatever the units of inputs and targets.
 
     .. math:: m(x) = s_y \Big(b + \sum_d w_d (x_d - c_d) / s_d\Big)
 

@@ -1,4 +1,4 @@
-"""Strategies of choosing knots: optimizers of some of them, the abstract base, its run and result, all at once."""
+"""Knot selection strategies: optimizers, abstract base class, run and result, and simultaneous optimization."""
 
 import time
 from abc import ABC, abstractmethod
@@ -23,7 +23,7 @@ from gp_ensembles.papers.sparse.tails import Tails, fit_tails
 @final
 @dataclass(frozen=True)
 class LBFGSB:
-    """L-BFGS-B in logs of scales and logits of knots, see :func:`fit_sparse`; never lower than the start."""
+    """L-BFGS-B in logs of scales and logits of knots, see :func:`fit_sparse`; never worse than the start."""
 
     max_iterations: int = 20
 
@@ -40,20 +40,20 @@ class LBFGSB:
 @final
 @dataclass(frozen=True)
 class Adadelta:
-    r"""The modified ADADELTA of Garton, Niemi and Carriquiry (2020), after Zeiler (2012), as it was published.
+    r"""The modified ADADELTA of Garton, Niemi and Carriquiry (2020), after Zeiler (2012), as published.
 
-    With averages :math:`\bar a \leftarrow \rho \bar a + (1 - \rho) a`, all by coordinate,
+    With averages :math:`\bar a \leftarrow \rho \bar a + (1 - \rho) a` per coordinate,
 
     .. math:: s = \eta^{-c} \sqrt{\frac{\overline{s^2} + \epsilon}{\overline{g^2} + \epsilon}}\; g, \qquad
               c = \overline{w\, |\mathrm{sign}\, g - \mathrm{sign}\, g_\mathrm{previous}|}
 
-    Steps shrink where gradients change sign. The ascent is not monotone, and ends at its last point, which may be lower
+    Steps shrink if gradients change sign. The ascent is not monotone, and ends at its last point, which may be worse
     than the start.
 
     Args:
         decay: :math:`\rho`.
         epsilon: :math:`\epsilon`, which sets the first steps.
-        damping: :math:`\eta`; a coordinate that changes sign at every step moves by as little as its inverse.
+        damping: :math:`\eta`; a coordinate that changes sign at every step is slowed by up to this factor.
         tolerance: Stop when the function changes by no more than this in a step.
         max_iterations: Maximum number of values with gradients.
 
@@ -85,16 +85,16 @@ class Adadelta:
         weights: Tensor,
         bounds: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, FitResult]:
-        """Follow the gradient from a point.
+        """Ascend along the gradient.
 
         Args:
             function: Value and gradient (P,) at a point (P,).
-            start: Where to start, shape (P,).
-            weights: Weight w of a change of sign, which is 2 apart, by coordinate, shape (P,).
-            bounds: Least and largest coordinates, each of shape (P,); none if ``None``.
+            start: Starting point, shape (P,).
+            weights: Weights w of sign changes (a difference of 2), per coordinate, shape (P,).
+            bounds: Lower and upper bounds of coordinates, shape (P,) each; no bounds if ``None``.
 
         Returns:
-            The last point (P,) that could be evaluated, and how it went.
+            The last point (P,) that could be evaluated, and the result of the fit.
 
         Raises:
             NumericalError: If the function cannot be evaluated at the start.
@@ -140,30 +140,30 @@ class SelectionStep(NamedTuple):
     """A step of a selection."""
 
     action: str
-    num_knots: int  # after it, as all below
-    objective: float  # log densities of priors included, in nats
-    upper_bound: float  # of the log evidence at the same hyperparameters
-    seconds: float  # since the beginning
-    rows: tuple[int, ...] = ()  # training rows added as knots (none by a refit)
+    num_knots: int  # after the step, as all below
+    objective: float  # including log densities of priors, in nats
+    upper_bound: float  # on the log evidence at the same hyperparameters
+    seconds: float  # since the start
+    rows: tuple[int, ...] = ()  # training rows added as knots (none for a refit)
 
 
 @prints_fields
 class Selection(NamedTuple):
-    """The result of a selection."""
+    """The result of a knot selection."""
 
     knots: Tensor  # shape (K, D)
-    model: Any  # the model with them, a copy of what was given
+    model: Any  # the model with these knots, a copy of the given one
     history: tuple[SelectionStep, ...]
     stop_reason: str  # why no more knots were added
-    tails: Tails  # Student's t of the model's errors on rows left out
+    tails: Tails  # Student's t of the model's leave-one-out errors
 
     def predict(self, X: Tensor) -> StudentTMixture:
-        """Predictive distributions of targets at rows X (N, D), with the tails of errors of rows left out."""
+        """Predictive distributions of targets at rows X (N, D), with the tails of leave-one-out errors."""
         return self.tails.predict(self.model, X)
 
 
 class SelectionRun:
-    """A selection in progress: the model so far, and the steps that led to it."""
+    """A selection in progress: the current model, and the steps that led to it."""
 
     model: Any
 
@@ -176,7 +176,7 @@ class SelectionRun:
 
     @torch.no_grad()
     def record(self, model: SparseGP | ExactGP, action: str, rows: tuple[int, ...] = ()) -> SelectionStep:
-        """Make a model that of the run, and add the step to the history."""
+        """Set the model of the run, and add the step to the history."""
         objective, upper = float(model.objective()), float(model.upper_bound())
         step = SelectionStep(action, model.num_knots, objective, upper, time.perf_counter() - self._clock, rows)
         self.model = model
@@ -192,12 +192,12 @@ class SelectionRun:
 
 
 class Strategy(ABC):
-    """A way to choose knots."""
+    """A knot selection strategy."""
 
     @property
     @abstractmethod
     def max_knots(self) -> int:
-        """Most knots that it will choose."""
+        """Maximum number of knots selected."""
 
     @abstractmethod
     def initial_knots(self, X: Tensor, *, generator: torch.Generator | None) -> Tensor:
@@ -205,7 +205,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def search(self, run: SelectionRun) -> str:
-        """Choose knots, record each step in the run, and return why no more knots were added."""
+        """Select knots, record each step in the run, and return why no more knots were added."""
 
 
 @final
@@ -213,12 +213,12 @@ class Strategy(ABC):
 class Simultaneous(Strategy):
     """Simultaneous optimization of knots and hyperparameters (Snelson and Ghahramani, 2006; Titsias, 2009).
 
-    With as many knots as :class:`OneAtATime` chose this is SVk of Garton, Niemi and Carriquiry (2020); from its knots
-    it is SVO.
+    With as many knots as selected by :class:`OneAtATime` this is SVk of Garton, Niemi and Carriquiry (2020); from its
+    knots it is SVO.
 
     Args:
-        start: Number of knots, which start at centers of k-means; or these knots, shape (K, D).
-        optimizer: Of knots and hyperparameters.
+        start: Number of knots, which start at k-means centers; or these knots, shape (K, D).
+        optimizer: Optimizer of knots and hyperparameters.
 
     Raises:
         ValueError: If there is no knot.
@@ -238,22 +238,22 @@ class Simultaneous(Strategy):
 
     def __post_init__(self) -> None:
         if self.max_knots < 1:
-            raise ValueError("at least one knot is needed, got none")
+            raise ValueError("start must have at least one knot")
 
     @property
     def max_knots(self) -> int:
-        """As many as at the start."""
+        """The initial number of knots."""
         return self.start if isinstance(self.start, int) else len(self.start)
 
     def initial_knots(self, X: Tensor, *, generator: torch.Generator | None) -> Tensor:
-        """Given knots, or centers of k-means."""
+        """Given knots, or k-means centers."""
         if isinstance(self.start, int):
             return kmeans_knots(X, self.start, generator=generator)
         check_knots(X, self.start)
         return self.start
 
     def search(self, run: SelectionRun) -> str:
-        """One fit of everything."""
+        """Fit knots and hyperparameters jointly."""
         run.record(run.model, "start")
         fit = self.optimizer.optimize(run.model, slice(None))
         run.record(run.model, "simultaneous")

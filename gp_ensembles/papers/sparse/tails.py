@@ -1,15 +1,15 @@
-r"""Predictions whose spread and tails are those of the errors that a model makes on rows it has not seen.
+r"""Predictions with the scale and tails of a model's leave-one-out errors.
 
-A Gaussian likelihood gives normal predictions, whose noise is an average: where most errors are small and a few large,
-a few targets cost most of the log score. The errors that each row would have had, had it been left out, are known in
-closed form (Rasmussen and Williams, 2006, section 5.4.2, written by the posterior at the rows): with the part v of the
-posterior variance that comes from the targets, what the knots leave open d, and the noise :math:`D` under which targets
-are learned and :math:`\tau^2` that predictions have,
+A Gaussian likelihood gives normal predictions with average noise: if most errors are small and a few large,
+a few targets cost most of the log score. Leave-one-out errors are available in
+closed form (Rasmussen and Williams, 2006, section 5.4.2, in terms of the posterior at the rows): with the part v of the
+posterior variance that the targets affect, the part d not explained by knots, and the noise :math:`D` in learning
+and :math:`\tau^2` in predictions,
 
 .. math:: h_i = v_i / D_i, \qquad
           y_i - m_{-i} = \frac{y_i - m_i}{1 - h_i}, \qquad s_{-i}^2 = \frac{v_i}{1 - h_i} + d_i + \tau^2
 
-Divided by their standard deviations they are fitted by Student's t, and predictions are :math:`t_\nu` with the
+A Student's t is fitted to the standardized errors, and predictions are :math:`t_\nu` with the
 posterior's mean and a multiple of its standard deviation as scale.
 """
 
@@ -31,11 +31,11 @@ from gp_ensembles.papers.sparse.initialization import distinct_rows
 from gp_ensembles.papers.sparse.regression import ExactGP, SparseGP
 
 _DEGREES_OF_FREEDOM = (3.0, 4.0, 5.0, 6.0, 8.0, 11.0, 16.0, 32.0, math.inf)
-ROWS = 1000  # that are predicted at a time
-_STEPS = 100  # of the fixed point of the scale
-_SHARE = 0.9  # of the errors, in the interval that is matched where there is no noise
-_NEAR = 1.01  # noise in its lower bound, at which it counts as being there
-_LEAST = 1e-8  # of 1 - h, where the noise is next to nothing
+ROWS = 1000  # predicted at once
+_STEPS = 100  # maximum for the fixed point of the scale
+_SHARE = 0.9  # coverage of the interval that is matched if there is no noise
+_NEAR = 1.01  # noise below this multiple of its lower bound counts as at the bound
+_LEAST = 1e-8  # lower limit of 1 - h, for tiny noise
 
 
 @final
@@ -43,11 +43,11 @@ class Tails(NamedTuple):
     """Student's t of standardized errors."""
 
     degrees_of_freedom: float  # above two; infinite for a normal distribution
-    scale: float  # in the posterior's deviations of a target
+    scale: float  # relative to the posterior's standard deviations of targets
 
     def predict(self, model: ExactGP | SparseGP, X: Tensor) -> StudentTMixture:
-        """Predictive distributions of targets at rows X (N, D), each on its own, a mixture of one."""
-        # GPyTorch rounds variances up to 1e-10, which may be more than those of targets in small units.
+        """Marginal predictive distributions of targets at rows X (N, D), as one-component mixtures."""
+        # GPyTorch rounds variances up to 1e-10, which may exceed those of small-scale targets.
         with torch.no_grad(), min_variance(0.0, 0.0, 0.0):
             parts: list[Any] = [model.posterior(rows, observation_noise=True) for rows in X.unsqueeze(-2).split(ROWS)]
             mean = torch.cat([part.mean.reshape(1, -1) for part in parts], -1)
@@ -55,7 +55,7 @@ class Tails(NamedTuple):
         return self.mixture(mean.new_zeros(1), mean, variance)
 
     def mixture(self, log_weights: Tensor, mean: Tensor, variance: Tensor) -> StudentTMixture:
-        """The mixture whose components (M, N) are normal but for these tails; shapes: ``log_weights`` (M,)."""
+        """The mixture of components (M, N) with these tails instead of normal ones; ``log_weights`` (M,)."""
         df = self.degrees_of_freedom
         wider = self.scale**2 * (1.0 if math.isinf(df) else df / (df - 2))
         return StudentTMixture(log_weights, mean, wider * variance, torch.full_like(mean, df))
@@ -65,9 +65,9 @@ class Tails(NamedTuple):
 def leave_one_out(
     model: ExactGP | SparseGP, rows: Tensor, copies: tuple[Tensor, Tensor] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Errors of training rows (n,) by the model of all others, and their variances; hyperparameters and knots stay.
+    """Leave-one-out errors of training rows (n,) and their variances, with fixed hyperparameters and knots.
 
-    With copies a row is left out together with them: they count as their average, with a share of the noise.
+    Copies of a row are left out with it: they count as their average, with reduced noise.
     """
     average, number = (model.train_y, torch.ones_like(model.train_y)) if copies is None else copies
     X, y = model.train_X[rows], average[rows]
@@ -88,11 +88,11 @@ def leave_one_out(
 
 
 def fit_tails(model: ExactGP | SparseGP, *, max_rows: int = 2000, generator: torch.Generator | None = None) -> Tails:
-    """The Student's t that gives the standardized errors of rows left out the largest likelihood.
+    """Maximum likelihood Student's t of the standardized leave-one-out errors.
 
-    Where no noise is left, so that its least value is what predictions have, errors are of any size below it, and no t
-    is near their distribution: the scale is then that of the interval of 90 % with nine tenths of them. Copies of a row
-    are left out together, for they tell all of it, unless inputs are whole numbers, which come again.
+    If there is no noise, so that predictions have its minimum value, errors are of any size below it, and no t
+    fits their distribution: the scale is then that of the interval which contains 90 % of them. Copies of a row
+    are left out together, as they determine its target, unless inputs are integers, which recur.
     """
     if max_rows < 1:
         raise ValueError(f"max_rows must be positive, got {max_rows}")
@@ -108,14 +108,14 @@ def fit_tails(model: ExactGP | SparseGP, *, max_rows: int = 2000, generator: tor
 
 
 def tails_of(z: Tensor, is_exact: bool = False) -> Tails:
-    """The Student's t that gives standardized errors (n,) the largest likelihood; see :func:`fit_tails`."""
+    """Maximum likelihood Student's t of standardized errors (n,); see :func:`fit_tails`."""
     fits = [(_fit_scale(z, df), df) for df in _DEGREES_OF_FREEDOM]
     scale, df = max(fits, key=lambda fit: _mean_log_prob(z, *fit))
     return Tails(df, _matched_scale(z, df) if is_exact else scale)
 
 
 def _has_least_noise(model: ExactGP | SparseGP) -> bool:
-    """Whether the noise is inferred, and ended at its lower bound."""
+    """Whether the noise is inferred and ended at its lower bound."""
     if not isinstance(model.likelihood, GaussianLikelihood):
         return False
     least = model.likelihood.noise_covar.raw_noise_constraint.lower_bound
@@ -123,21 +123,21 @@ def _has_least_noise(model: ExactGP | SparseGP) -> bool:
 
 
 def copies_of(model: ExactGP | SparseGP) -> tuple[Tensor, Tensor]:
-    """The average target of every training row's copies, itself among them, and their number, (N,) each."""
+    """Average target and number of copies of every training row, itself included, (N,) each."""
     _, place, number = torch.unique(model.train_X, dim=0, return_inverse=True, return_counts=True)
     total = model.train_y.new_zeros(len(number)).index_add(0, place, model.train_y)
     return (total / number)[place], number[place].to(total)
 
 
 def _matched_scale(z: Tensor, df: float) -> float:
-    """The scale of the interval that has as large a share of errors as it should have of the next one."""
+    """The scale at which the interval contains the nominal share of errors, corrected for their number."""
     rank = min(len(z), math.ceil(_SHARE * (len(z) + 1)))
     reach = stats.t.ppf(0.5 + 0.5 * _SHARE, df)
     return float(z.abs().kthvalue(rank).values.clamp_min(torch.finfo(z.dtype).tiny)) / float(reach)
 
 
 def _fit_scale(z: Tensor, df: float) -> float:
-    """The scale of largest likelihood, by the fixed point of its equation."""
+    """The maximum likelihood scale, by fixed-point iteration."""
     squares = z.square()
     square = squares.mean().clamp_min(torch.finfo(z.dtype).tiny)
     if math.isinf(df):

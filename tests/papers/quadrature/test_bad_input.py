@@ -32,7 +32,7 @@ def test_what_does_not_fit_into_memory_is_refused_before_it_is_tried():
         MemoryError, match=r"a likelihood of 100000 rows takes about 894.1 GiB, but only 14.9 GiB are available"
     ) as reported:
         check_matrix_memory(X, available=16 * 10**9)
-    most = int(str(reported.value).split("use at most ")[1].split()[0])
+    most = int(str(reported.value).split("or at most ")[1].split()[0])
     assert check_matrix_memory(X[:most], available=16 * 10**9) <= 0.8 * 16 * 10**9
     with pytest.raises(MemoryError):
         check_matrix_memory(X[: most + 2], available=16 * 10**9)
@@ -44,7 +44,7 @@ def test_memory_is_told_before_a_likelihood(monkeypatch):
     X, y = line()
     scarce = functools.partial(check_matrix_memory, available=1000)
     monkeypatch.setattr("gp_ensembles.papers.quadrature.likelihoods.check_matrix_memory", scarce)
-    with pytest.raises(MemoryError, match=r"a likelihood of 10 rows takes about .* use at most"):
+    with pytest.raises(MemoryError, match=r"a likelihood of 10 rows takes about .* or at most"):
         RegressionProblem(X, y)
 
 
@@ -140,7 +140,7 @@ def test_units_and_origins_do_not_matter(origin, unit, level, scale):
 
 def test_priors_that_do_not_fit():
     X, y = line()
-    with pytest.raises(ValueError, match=r"the prior is over 2 input\(s\), but the data have 1"):
+    with pytest.raises(ValueError, match=r"the prior is for 2 input\(s\), but the data have 1"):
         RegressionProblem(X, y, prior_of(2, 2))
     for value in [float("nan"), float("inf")]:
         with pytest.raises(ValueError, match="the prior mean of the targets must be finite"):
@@ -159,7 +159,7 @@ def test_rows_with_missing_targets_are_left_out():
     assert torch.equal(with_holes.evaluate(cube), without.evaluate(cube))
     found, other = (marginalize(one, Budget(20, draws=0), generator=seeded()) for one in (with_holes, without))
     assert torch.equal(found.predict(X).mean, other.predict(X).mean)
-    assert repr(found).split("\n")[-1].split() == ["rows", "left", "out,", "their", "targets", "missing", "3"]
+    assert repr(found).split("\n")[-1].split() == ["rows", "dropped", "for", "a", "missing", "target", "3"]
     assert "missing" not in repr(other)
     with pytest.raises(ValueError, match=r"all 10 targets are missing \(NaN\)"):
         RegressionProblem(X, torch.full_like(y, torch.nan))

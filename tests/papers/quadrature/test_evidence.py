@@ -93,7 +93,7 @@ def test_predictions_are_those_of_brute_force():
 def test_inputs_of_predictions_are_checked():
     found = run(problem_of(), draws=0)
     for X, message in [
-        (torch.full((2, 1), math.nan, dtype=F64), "not finite"),
+        (torch.full((2, 1), math.nan, dtype=F64), "inputs must be finite"),
         (torch.zeros(2, 1), "torch.float32, but the problem's inputs are torch.float64"),
         (torch.zeros(2, 2, dtype=F64), r"shape \(M, 1\), got \(2, 2\)"),
     ]:
@@ -260,7 +260,7 @@ def test_the_evidence_is_that_of_the_parts_before_one_that_fails(monkeypatch):
     assert len(warned) == 1
     assert str(warned[0].message) == found.doubt
     assert "given up: 0 effective draws in 6 dimensions and k = 2.50 after 2 refits" in found.doubt
-    assert found.doubt.endswith("give the prior at most 1")
+    assert found.doubt.endswith("use a prior with at most 1")
     truth, deviation = by_brute_force(problem, 1)
     truth += math.log(0.5)
     assert abs(found.log_evidence - truth) < 4.0 * math.hypot(found.log_evidence_sd, deviation)
@@ -270,13 +270,13 @@ def test_the_evidence_is_that_of_the_parts_before_one_that_fails(monkeypatch):
     largest = max(largest, float(found.state.evaluations.log_likelihood.max()))
     assert found.evidence.log_rest == pytest.approx(largest + math.log(0.5))
     share = 1.0 / (1.0 + math.exp(found.log_evidence - found.evidence.log_rest))
-    assert f"may hold up to {share:.0%} of it" in found.doubt
+    assert f"may contribute up to {share:.0%} of it" in found.doubt
     assert bool(found.predict(problem.X[:3]).mean.isfinite().all())
 
 
 def test_an_evidence_of_no_part_is_a_guess_and_finite(monkeypatch):
     monkeypatch.setattr("gp_ensembles.papers.quadrature.evidence.draw_round", forced({1, 2}))
-    with pytest.warns(UserWarning, match="no evidence can be trusted"):
+    with pytest.warns(UserWarning, match="no evidence is reliable"):
         found = run(problem_of(2, noise=0.5), draws=6_000)
     assert math.isfinite(found.log_evidence_sd)
     assert found.posterior_components.tolist() == [1.0, 0.0]
@@ -293,7 +293,7 @@ def test_starts_are_apart_from_one_another():
     assert best_apart(Evaluations(cube[:0], values[:0]), first, 2).shape == (0, 2)
 
 
-WHOLE = r"the (evaluations|draws) of a budget must be a whole number, got "
+WHOLE = r"the (evaluations|draws) of a budget must be an integer, got "
 TOO_SMALL = [
     (Budget(4), ValueError, "at least 5"),
     (Budget(10, draws=-1), ValueError, "draws of a budget must not be negative"),
@@ -314,7 +314,7 @@ def test_impossible_budgets_are_refused():
 
 SMALL = {
     "no draws": (Budget(5, draws=0), "no draws for importance sampling"),
-    "no seconds": (Budget(10, seconds=0.0, draws=0), "left no draws"),
+    "no seconds": (Budget(10, seconds=0.0, draws=0), "has no draws"),
 }
 
 
@@ -324,7 +324,7 @@ def test_a_budget_without_draws_says_so_and_predicts_all_the_same(budget, messag
     found = marginalize(problem, budget, NEVER_COVERED, generator=seeded(0))
     assert math.isinf(found.log_evidence_sd)
     assert message in found.doubt
-    assert found.doubt.startswith("the seconds of the budget ran out: ") == (budget.seconds is not None)
+    assert found.doubt.startswith("the time limit of the budget was reached: ") == (budget.seconds is not None)
     assert found.log_evidence <= found.history[-1].best_log_likelihood
     assert bool(found.posterior_components.isnan().all())
     assert bool(found.posterior_components_sd.isinf().all())
@@ -338,7 +338,7 @@ def test_a_budget_without_draws_says_so_and_predicts_all_the_same(budget, messag
 
 @pytest.mark.parametrize("draws", [1, 300])
 def test_a_few_draws_give_a_guess_and_a_warning(draws):
-    with pytest.warns(UserWarning, match=r"that of one component is a guess; give a larger budget") as warned:
+    with pytest.warns(UserWarning, match=r"that of one component is a guess; use a larger budget") as warned:
         found = marginalize(problem_of(2), Budget(60, draws=draws), NEVER_COVERED, generator=seeded(0))
     assert len(warned) == 1
     assert math.isfinite(found.log_evidence_sd)

@@ -114,7 +114,7 @@ OFF_GRID = {
     "uneven": (torch.tensor([[0.0], [0.5], [1.2], [2.0]]), "the smallest spacing is 0.5, but rows 1 and 2 are 0.7"),
     "drifting": (grid(range(20)) * (1.0 + 1e-4 * grid(range(20))), "rows on an equally spaced grid"),
     "two at one place": (torch.tensor([[0.0], [2.0], [1.0], [2.0]]), "rows 1 and 3 are both at 2"),
-    "mostly empty": (grid([0, 1, 2, 40]), "at most half is empty: with the smallest spacing of 0.07 there are 41"),
+    "mostly empty": (grid([0, 1, 2, 40]), "at most half empty: with the smallest spacing of 0.07 there are 41"),
     "two inputs": (rows(5, 2), "one input on an equally spaced grid, but there are 2"),
 }
 

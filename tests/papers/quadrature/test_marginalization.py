@@ -107,7 +107,7 @@ def test_time_stops_it_within_one_evaluation(monkeypatch, budget, search):
     clock = problem.likelihoods = Slow(problem.likelihoods)
     monkeypatch.setattr(marginalization, "time", clock)
     monkeypatch.setattr("gp_ensembles.papers.quadrature.search.time", clock)
-    with pytest.warns(UserWarning, match="the seconds of the budget ran out"):
+    with pytest.warns(UserWarning, match="the time limit of the budget was reached"):
         found = run(problem, budget, search)
     assert budget.seconds <= clock.now <= budget.seconds + 1 / 64
     assert found.is_late

@@ -132,7 +132,7 @@ def test_unsound_products_of_roots_are_known_as_such():
 
 
 def test_questions_that_make_no_sense(model):
-    with pytest.raises(BotorchTensorDimensionError, match=r"1 output\(s\), asked for \[1\]"):
+    with pytest.raises(BotorchTensorDimensionError, match=r"1 output\(s\), requested \[1\]"):
         model.posterior(points(2), output_indices=[1])
     for X in (points(2, 2), tensor(1.0)):
         with pytest.raises(BotorchTensorDimensionError, match=r"must have shape \(..., q, 1\)"):

@@ -281,14 +281,14 @@ def test_draws_of_numbers_that_the_prior_does_not_know():
 
 
 BAD_PRIORS = {
-    "no component": (lambda: prior_of(1, 0), "at least one component"),
+    "no component": (lambda: prior_of(1, 0), "max_components must be at least 1"),
     "two numbers of inputs": (
         lambda: Hyperprior(HalfNormal(tensor(1.0)), LogNormal(tensor(0.0, 0.0), tensor(1.0, 1.0)), 2),
         r"shapes \(1,\) and \(2,\)",
     ),
     "numbers": (
         lambda: Hyperprior(HalfNormal(tensor(1.0)[0]), LogNormal(tensor(0.0)[0], tensor(1.0)[0]), 2),
-        "one number for each input",
+        "one number per input",
     ),
     "p(n) too short": (lambda: prior_of(1, 3, log_prob_components=tensor(0.0, 0.0)), r"n = 1\.\.3"),
     "p(n) zero": (lambda: prior_of(1, 2, log_prob_components=tensor(0.0, -np.inf)), "positive finite probability"),

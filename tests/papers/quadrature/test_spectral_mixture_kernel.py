@@ -158,7 +158,7 @@ BAD_MIXTURES = {
     "zero scale": (GOOD._replace(scales=0 * GOOD.scales), "mixture scales must be positive and finite"),
     "infinite scale": (GOOD._replace(scales=torch.inf * GOOD.scales), "mixture scales must be positive"),
     "missing mean": (GOOD._replace(means=torch.nan * GOOD.means), "mean frequencies must be finite"),
-    "shapes": (GOOD._replace(scales=GOOD.scales[..., :1]), "do not fit: (4, 3), (4, 3, 2) and (4, 3, 1)"),
+    "shapes": (GOOD._replace(scales=GOOD.scales[..., :1]), "do not match: (4, 3), (4, 3, 2) and (4, 3, 1)"),
 }
 
 
@@ -172,7 +172,7 @@ def test_inputs_of_another_number_of_columns_are_refused():
     kernel = SpectralMixtureKernel(random_mixtures(0, 1))
     X = inputs(0, 4, 2)
     for call in (lambda: ScaleKernel(kernel).double()(X).to_dense(), lambda: kernel.forward(X, X)):
-        with pytest.raises(ValueError, match=re.escape("has means for 1 column(s) but sees 2 input column(s)")):
+        with pytest.raises(ValueError, match=re.escape("has means for 1 column(s) but got 2 input column(s)")):
             call()
     with pytest.raises(ValueError, match="last_dim_is_batch"):
         kernel.forward(X[:, :1], X[:, :1], last_dim_is_batch=True)

@@ -190,8 +190,8 @@ def test_models_that_do_not_fit_together() -> None:
     X, y = rows(9)
     narrow = ExactGP(X[:, :1], y, RBFKernel().double())
     for call, message in (
-        (lambda: weights_posterior(exact()), "start_online continues from its rows"),
-        (lambda: start_online([], RULE), "no model; give at least one"),
+        (lambda: weights_posterior(exact()), "start_online, which continues from its rows"),
+        (lambda: start_online([], RULE), "at least one model"),
         (lambda: start_online([sparse(), narrow], RULE), "different numbers of inputs"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -205,7 +205,7 @@ def test_transforms_and_known_noise_are_refused() -> None:
     for option, message in [
         ({"input_transform": Normalize(2)}, "model 1 has an input_transform.*transform the inputs first"),
         ({"outcome_transform": Standardize(1)}, "model 1 has an outcome_transform.*transform the targets first"),
-        ({"train_Yvar": noise}, r"model 1 was given the noise .*\(train_Yvar\).*is learned"),
+        ({"train_Yvar": noise}, r"model 1 was given the noise .*\(train_Yvar\).*is inferred"),
     ]:
         kernel = KERNELS["rbf"]().double()
         for model in (ExactGP(*given, kernel, **option), SparseGP(*given, 50.0 * X[:8], kernel, **option)):

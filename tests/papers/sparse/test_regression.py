@@ -395,7 +395,7 @@ def test_gpytorchs_objective_is_this_one_by_row_and_botorch_fits_it():
         value = objective(model(model.train_X), model.train_y)
         before = value_of(model.objective())
         assert value_of(value) * len(model.train_y) == pytest.approx(before, abs=1e-6)
-        with pytest.raises(ValueError, match="training inputs only"):
+        with pytest.raises(ValueError, match="only its training inputs"):
             model(model.train_X[:3])
         assert model.with_knots(model.knots).num_knots == model.num_knots  # the graph of the value is not copied
     fit_gpytorch_mll(objective)

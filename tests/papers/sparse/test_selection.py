@@ -160,7 +160,7 @@ def test_constant_columns_and_few_rows():
 def test_bad_input_is_refused():
     X, y = rows(20)
     for arguments, message in [
-        ((X[:1], y[:1]), "there is one row with a target; give at least two"),
+        ((X[:1], y[:1]), "only one row has a target; give at least two"),
         ((X, 0.0 * y + 3.0), "the targets are constant"),
         ((X, y.index_fill(0, torch.tensor([4]), torch.inf)), r"targets must be finite, but targets\[4, 0\]"),
     ]:
@@ -279,7 +279,7 @@ def test_knots_at_categories_move_along_the_rest():
 
 def test_what_cannot_be_learned_is_said():
     X, y = rows(60)
-    with pytest.warns(UserWarning, match="least noise variance"):
+    with pytest.warns(UserWarning, match="minimum noise variance"):
         greedy(X, 1e-6 * y, max_knots=6)
     strategy = GreedyBlocks(max_knots=6, subset_size=0, polish_iterations=20)
     with pytest.warns(UserWarning, match="ended a factor of 10000 from the start"):
@@ -291,6 +291,6 @@ def test_white_noise_is_called_so_whatever_the_draw_and_a_function_is_not():
     for seed in (0, 5):
         numbers = torch.Generator().manual_seed(seed)
         X, noise = (draw(40, 2, generator=numbers, dtype=torch.float64) for draw in (torch.rand, torch.randn))
-        with pytest.warns(UserWarning, match=r"explains \d+\.\d% of the variance .*, no more than chance could"):
+        with pytest.warns(UserWarning, match=r"explains \d+\.\d% of the variance .*, no more than by chance"):
             select_knots(X, noise[:, 0])
     select_knots(X, 3 * (4 * X[:, 0]).sin() + noise[:, 0])  # without a warning, which would be an error
