@@ -61,7 +61,7 @@ TABLES = (
         "fusion",
         "| | P-BHS, K = 2 |",
         _sampled,
-        [f"{method} {experts} nlpd seconds" for method in ("P-BHS", "BHS") for experts in (2, 3)],
+        [f"{method} {experts} nlpd seconds" for method in ("P-BHS", "BHS") for experts in (2, 3, 4, 5)],
         {
             "`hmc`, 16 of 150": "fusion/figure-3a.csv",
             "`nuts`, 4 of 500": "fusion/figure-3a_nuts.csv",
