@@ -97,8 +97,8 @@ def fit(kernels: Kernels, rows: Observations, starts: Sequence[Hyperparameters])
 
 
 def starts_of_fit(kernels: Kernels, rows: Observations, modes: Hyperparameters) -> list[Hyperparameters]:
-    """The prior modes, also with half noise, and with short length scales if the function varies rapidly."""
-    half = 0.5 * modes.outputscale  # from little noise, a search may end where every row is a bump of its own
+    """The prior modes, with as much noise as signal if it is inferred, and with short length scales if these pay."""
+    half = 0.5 * modes.outputscale  # from little noise a search may end with a bump for every row
     starts = [modes, modes._replace(outputscale=half, noise=half)] if rows.noise is None else [modes]
     numbers = slice(None) if kernels.categorical is None else ~kernels.categorical
     found = short_length_scales(rows.X[:, numbers], rows.Y.squeeze(-1))

@@ -361,7 +361,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # GPyTorch's marginal
     def load_state_dict(  # type: ignore[override]  # BoTorch's order
         self, state_dict: Mapping[str, Any], strict: bool = True, keep_transforms: bool = True, assign: bool = False
     ) -> Any:
-        """Load hyperparameters and transforms, and relearn the raw rows with them."""
+        """Load hyperparameters and transforms, and relearn the raw rows; ``keep_transforms`` has no effect."""
         return super().load_state_dict(state_dict, strict, assign)
 
     def _start_anew(self, *_: object) -> None:

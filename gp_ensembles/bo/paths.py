@@ -110,7 +110,7 @@ def thompson(
         model: A model of one output and data set.
         bounds: Lower and upper bounds of the inputs, shape (2, D); an input with equal bounds is fixed.
         q: Number of points.
-        raw_samples: Points at which each function is evaluated; the best are refined by gradient ascent.
+        raw_samples: Points at which each function is evaluated; the best are refined by L-BFGS-B.
         num_restarts: Number of points that are refined.
         generator: Source of randomness; torch's global one if ``None``.
 

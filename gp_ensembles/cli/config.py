@@ -17,7 +17,7 @@ from gp_ensembles.streaming import StreamConfig
 from gp_ensembles.streaming.config import Impute, OnBadRow
 
 _WARM_UP = "warm-up rows, to which the model is fitted; 1000 by default, or a third of a table shorter than 3000"
-_BAD_ROW = "implausibly large numbers, as 1e300: treat as missing, skip their rows, limit inputs, or refuse them"
+_BAD_ROW = "implausibly large numbers, such as 1e300: treat as missing, skip their rows, limit inputs, or refuse them"
 # What PyYAML raises for values such as "!!int" besides its own errors.
 _ODD_YAML = (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 _UNREADABLE = "it contains a value or key that cannot be parsed as YAML; quote text, and remove tags (!!)"

@@ -92,7 +92,7 @@ def _to_plain(value: object) -> Any:
         )
     if getattr(value, "log_prior", None) is not None:
         raise TypeError(
-            f"prior weights of {kind.__name__} cannot be saved; store the model by pickle.dump(model, file)"
+            f"prior weights of {kind.__name__} cannot be saved; store the model with pickle.dump(model, file)"
         )
     settings = {name: _to_plain(getattr(value, name)) for name in _settings(kind)}
     return {kind.__name__: settings} if settings else kind.__name__

@@ -78,7 +78,7 @@ def _online(*, is_ranked: bool, **known: Any) -> OnlineEnsemble:
 def _boosting_fields(adapter: ClassifierAdapter) -> dict[str, Any]:
     sizes = {"num_trees": adapter.classifier.max_iter, "learning_rate": adapter.classifier.learning_rate}
     if repr(boosted_classes(**sizes).classifier) != repr(adapter.classifier):
-        raise TypeError(f"{adapter.classifier!r} cannot be saved; store the model by pickle.dump(model, file)")
+        raise TypeError(f"{adapter.classifier!r} cannot be saved; store the model with pickle.dump(model, file)")
     return sizes
 
 

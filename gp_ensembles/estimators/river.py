@@ -197,9 +197,9 @@ class RiverRegressor(_OneRowAtATime, MiniBatchRegressor):
 class RiverClassifier(_OneRowAtATime, MiniBatchClassifier):
     """Online ensemble of Bayesian classifiers with river's interface.
 
-    Like :class:`RiverRegressor`, for labels of any kind. The classes are those of the warm-up, which lasts until two
-    have appeared; meanwhile probabilities are the frequencies of the labels. A label that first appears later has its
-    frequency as its probability, whatever the features.
+    Like :class:`RiverRegressor`, for labels of any kind. The classes are those of the warm-up, which is extended until
+    two have appeared; meanwhile probabilities are the frequencies of the labels. A label that first appears later has
+    its frequency as its probability, whatever the features.
 
     Args:
         spec: Specification of the ensemble; :func:`~gp_ensembles.ensembles.presets.auto_for` the classes if ``None``. A

@@ -90,10 +90,10 @@ class _OnlineEstimator(ABC, BaseEstimator):
 class OnlineRegressor(RegressorMixin, _OnlineEstimator):
     """Online ensemble of Bayesian basis expansions with scikit-learn's interface.
 
-    Rows must be in time order; if those of a ``fit`` without ``spec`` are sorted by a single target, as tables often
-    are, they are shuffled, and exact copies of rows are left out, both with a warning. The first ``warmup`` rows set
-    scales and hyperparameters; the rest, and every later ``partial_fit``, are learned at constant cost per row. Results
-    are in the units of the data. A missing input (NaN) is imputed (without ``spec``, by its mean), and a column that is
+    Rows are learned in the given order; a ``fit`` without ``spec`` shuffles rows that are sorted by a single target,
+    as tables often are, and leaves out exact copies of rows, each with a warning. The first ``warmup`` rows set scales
+    and hyperparameters; the rest, and every later ``partial_fit``, are learned at constant cost per row. Results are in
+    the units of the data. A missing input (NaN) is imputed (without ``spec``, by its mean), and a column that is
     constant in the warm-up rows is used once it changes. Frames of pandas and polars may contain dates, categories and
     booleans, encoded as in the warm-up rows (see the page "Tables"). Several targets (N, O) share features and
     covariance.
@@ -425,7 +425,7 @@ def _checked_rows(estimator: _OnlineEstimator, X: Any, y: Any, **checks: bool) -
 
 
 def _ordered(est: _OnlineEstimator, X: Any, rows: Array, y: Tensor, *, has_labels: bool) -> tuple[Array, Array]:
-    """The order in which rows are learned, shuffled if sorted and without copies, and the rows, encoded anew."""
+    """The learning order, shuffled if sorted and without copies, and the rows, a shuffled frame encoded for it."""
     if est.spec is not None:
         return rows, np.arange(len(y))
     order = without_copies(as_tensor(rows), y).numpy()

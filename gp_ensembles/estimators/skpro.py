@@ -1,4 +1,4 @@
-"""Online ensembles with skpro's interface: a probabilistic regressor that continues to learn by ``update``."""
+"""Online ensembles with skpro's interface: a probabilistic regressor that keeps learning through ``update``."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Self

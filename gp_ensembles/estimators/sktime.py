@@ -1,4 +1,4 @@
-"""Online ensembles with sktime's interface: a forecaster that continues to learn by ``update``, without refits."""
+"""Online ensembles with sktime's interface: a forecaster that keeps learning through ``update``, without refits."""
 
 from dataclasses import replace
 from typing import Any, Self

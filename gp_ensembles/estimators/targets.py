@@ -36,7 +36,7 @@ def checked_targets(y: Any) -> Array:
 
 
 def is_sorted(X: Tensor, y: Tensor, *, has_labels: bool) -> bool:
-    """Whether rows are sorted by target y (N,), or grouped by labels, but no column of X (N, D) is monotone; warns.
+    """Whether rows are sorted by target y (N,), or grouped by labels, and no column of X (N, D) is a clock; warns.
 
     Such rows are not in time order: learned in that order, each row would be new to all experts.
     """

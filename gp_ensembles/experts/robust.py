@@ -149,7 +149,7 @@ class RobustExpert(Expert):
         explain is learned. It costs about ten factorizations, compared with one for the Gaussian evidence.
 
         Limits: a few targets beyond a jump that the features cannot follow are treated as outliers, and outliers that
-        the features can follow as signal; with more than a third of outliers the initialization breaks down.
+        the features can follow as signal; with outliers in more than a third of the rows the initialization fails.
         """
         bound = self.bind()
         return _bounded_evidence(bound.features(X), y, bound.prior_variance, bound.noise, _outlier_log_density(y))

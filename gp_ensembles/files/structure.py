@@ -104,7 +104,7 @@ def to_plain(thing: Any, table: Table) -> dict[str, Any]:
         if kind not in table.forms:
             raise TypeError(
                 f"{getattr(thing, '__name__', kind.__name__)} cannot be saved by save or by a command: store the "
-                f"model by pickle.dump(model, file)"
+                f"model with pickle.dump(model, file)"
             )
         return [kind.__name__, {name: value(part) for name, part in table.forms[kind].fields(thing).items()}]
 

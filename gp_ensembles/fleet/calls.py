@@ -58,7 +58,7 @@ def refuse(wrong: IllegalRow | None, names: Sequence[Hashable], rows: Tensor | N
 
 
 def arrived(config: StreamConfig, rows: CallRows, numbers: Tensor | None = None) -> tuple[CallRows, tuple[int, ...]]:
-    """Warm-up rows with unusable numbers removed, and the indices of the rows affected; ``numbers`` are for errors."""
+    """Warm-up rows after ``on_bad_row``, and the indices of the rows it changed; ``numbers`` are for errors."""
     clean = clean_arrivals(rows.X, rows.y, config)
     refuse(clean.refused, rows.names, numbers)
     return rows._replace(X=clean.X, y=clean.y), clean.bad

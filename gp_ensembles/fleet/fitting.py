@@ -40,7 +40,7 @@ _ROUND_OFF = 1e-14  # of the largest eigenvalue
 
 @torch.no_grad()
 def fit_variances(expert: GaussianExpert, X: Tensor, y: Tensor, fit: FitSettings) -> Variances:
-    """Variances of each series X (S, N, D), y (S, N) that maximize evidence plus a log prior around the expert's."""
+    """Variances of each series X (S, N, D), y (S, N) with the most log evidence plus log prior around the expert's."""
     if fit.method is None:
         raise ValueError("settings without an optimizer fit nothing; give FitSettings(LBFGS())")
     bound = expert.bind()

@@ -447,7 +447,7 @@ class Fleet:
         return checked_rows(self.config, names, X, y, num_inputs)
 
     def _keep(self, call: CallRows, new: Sequence[int]) -> Tensor:
-        """Store new warm-up rows and start the series with enough of them; returns the numbers of these rows, (K,)."""
+        """Store new warm-up rows and start the series with enough of them; returns the numbers of rows kept, (K,)."""
         rows = torch.tensor(new, dtype=torch.int64, device=call.y.device)
         if not new:
             return rows

@@ -89,7 +89,7 @@ class FleetPredictions(NamedTuple):
 
 
 def empty_predictions(y: Tensor, coverages: tuple[float, ...]) -> FleetPredictions:
-    """Predictions for rows (N,) that are all in the warm-up."""
+    """Predictions of rows (N,) of which none is predicted: all NaN."""
     num = len(coverages)
     none, rows = torch.full_like(y, torch.nan), torch.zeros(0, dtype=torch.int64, device=y.device)
     return FleetPredictions(none, rows, None, coverages, y.new_zeros(2, num, 0), none.expand(num, -1).clone())

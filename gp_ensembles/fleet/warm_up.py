@@ -135,7 +135,7 @@ def start_series(
 
 
 def missed_shares(warm: Mapping[Hashable, tuple[WarmUpRows, Tensor]]) -> dict[Hashable, float]:
-    """Share of structure missed by a fit in the last rows of at most ten series, from rows and one-step means."""
+    """Share of the variance that a fit misses in the last rows of at most ten series, from rows and one-step means."""
     last = slice(-_ROWS_CHECKED, None)
     some = ((name, *warm[name]) for name in evenly(list(warm), _MOST_CHECKED))
     return {name: missed_share(rows.X[last], rows.y[last], mean[last]) for name, rows, mean in some}

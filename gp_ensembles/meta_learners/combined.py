@@ -197,7 +197,7 @@ class RowRule:
         return np.log(mixture, out=mixture)
 
     def weigh(self, log_prob: Numbers) -> WeighedRow | None:
-        """Compute the update for log densities (M,); ``None`` if one is undefined, or all are nearly zero."""
+        """Compute the update for log densities (M,); ``None`` if one is undefined, or a rule has almost no density."""
         formulas, own, over = self._formulas, self._memory[:, self._rules].T.copy(), self._memory[0, self._rest]
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # results are checked
             learned, shared, before, after, density, least = formulas.combine(
@@ -291,7 +291,7 @@ class ReferenceAveraging(MetaLearner):
             raise TypeError(f"rule must be a weight rule such as FixedShare(), got {rule!r}")
         places = sorted(int(place) for place in references)
         if not places or places[0] < 0 or len(set(places)) < len(places):
-            raise ValueError(f"references must be distinct indices, at least one, got {list(references)}")
+            raise ValueError(f"references must be distinct non-negative indices, at least one, got {list(references)}")
         if not 0 < prior < 1:
             raise ValueError(f"prior must lie between 0 and 1, got {prior}")
         check_share(share, lowest_is_legal=False)

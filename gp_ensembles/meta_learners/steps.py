@@ -85,7 +85,7 @@ def combine(numbers: Any, above: Any, own: Any, over: Any, log_prob: Any) -> tup
 
 @part
 def moved(weight: Any, ratio: Any) -> Any:
-    """The weight of the second of two predictions after a target with this ratio of densities."""
+    """The weight of the second of two predictions after a target whose density is ``ratio`` times the first's."""
     return weight * ratio / (1 - weight + weight * ratio)
 
 

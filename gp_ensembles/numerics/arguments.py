@@ -1,4 +1,4 @@
-"""Arguments that are objects of a class: what else was given is named."""
+"""Checks that an argument is an instance of a class, with errors that say what was given instead."""
 
 
 def check_made(argument: str, value: object, kind: type, example: str) -> None:

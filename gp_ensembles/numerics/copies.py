@@ -5,7 +5,11 @@ from torch import Tensor
 
 from gp_ensembles.numerics.warn_caller import warn_caller
 
-_FEWEST, _OFTEN, _OWN = 0.02, 10, 0.95  # share of copies; times a row occurs; share of rows with inputs of their own
+_FEWEST, _OFTEN, _OWN = (
+    0.02,
+    10,
+    0.95,
+)  # share of copies; times a row occurs; share of rows with unique inputs
 
 
 def first_of_each(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -17,7 +21,7 @@ def first_of_each(rows: Tensor) -> tuple[Tensor, Tensor]:
 def without_copies(X: Tensor, y: Tensor) -> Tensor:
     """Places (K,) of rows X (N, D), y (N, ...) without copies of earlier ones, in their order; warns if there are any.
 
-    Two measurements would differ, so copies say that there is no noise. Where rows recur by themselves, one of them
+    Two measurements would differ, so copies suggest that there is no noise. If rows recur naturally, one of them
     often (a sensor at rest), or equal inputs have several targets (categories), all rows stay.
     """
     rows = torch.cat([X, y.reshape(len(y), -1).to(X)], dim=1)

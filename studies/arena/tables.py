@@ -145,7 +145,7 @@ def summary_table(results: Results[ArenaPlan], is_class: bool) -> str:
     summaries = summarize_methods(results, is_class)
     reference = reference_of(list(summaries))
     header = (
-        f"| method | sets | mean rank | mean log score minus {reference}'s | worst | best on | "
+        f"| method | sets | mean rank | log score minus {reference}'s: mean | worst | best on | "
         "CRPS ratio | coverage | µs per row | description |"
     )
     lines = [header, "|---|" + "---:|" * 8 + "---|"]

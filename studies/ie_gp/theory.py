@@ -56,7 +56,7 @@ def worst_of_lemma_1(num_experts: int, num_features: int, num_rows: int, size: f
 
 
 def worst_of_lemma_2(num_experts: int, num_rows: int, num_switches: int, margin: float = 200.0) -> dict[str, float]:
-    """Log densities on which switching loses all that the corrected lemma 2 allows, and more than the printed one does.
+    """Log densities on which switching loses all that the corrected lemma 2 allows, for M > 2 more than as printed.
 
     At each row one expert is better than the others by ``margin`` nats, and it is another one after each switch.
 

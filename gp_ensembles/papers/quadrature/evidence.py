@@ -41,7 +41,7 @@ _SHARES = (0.02, 0.1, 0.3)  # weight of a component that is added to a kernel
 _MOST_REFITS, _MOST_REFITS_OF_ONE = 6, 12  # refits before several components, or one, are given up
 _CLEAN_SEARCHES = 2  # consecutive mode searches without a new mode before a part is trusted
 _SEARCH_STARTS = 6  # ascents per search from each of three kinds of starting points
-# relative mass above which the end of an ascent counts as a new mode
+# log height and log mass, relative to the proposal and the integral, above which an ascent's end is a new mode
 _NEW_HEIGHT, _NEW_MASS = math.log(20.0), math.log(0.02)
 _SEARCH_ITERATIONS = 60
 _KEPT = 0.7  # share of a known kernel's hyperparameters that a starting point keeps
@@ -269,7 +269,7 @@ class EvidenceSampler:
         share = 1.0 / (1.0 + math.exp(-min(log_odds, _LARGEST_LOG_ODDS)))
         return (
             f"the evidence omits {which}, which may contribute up to {share:.0%} of it (n = {size}: {reason}); "
-            f"use {larger}a prior with at most {done}"
+            f"use {larger}a prior with at most {done} component(s)"
         )
 
     def _other_starts(self, state: EvidenceState, components: int, generator: torch.Generator) -> tuple[Tensor, int]:

@@ -96,7 +96,7 @@ class KernelMixtureModel(MixtureModel):
 
     Raises:
         NumericalError: If a kernel's covariance cannot be factorized.
-        ValueError: If known noise has the wrong shape, or the likelihood is not the dense one.
+        ValueError: If ``known_noise`` has the wrong shape, or is given for a likelihood other than the dense one.
 
     Example:
         >>> from gp_ensembles.papers.quadrature import Budget, marginalize

@@ -144,7 +144,7 @@ def log_standard_normal(points: Tensor) -> Tensor:
 
 
 def no_share(points: Tensor, mixture: StudentMixture) -> Tensor:
-    """Log share of zero, for integrands without known symmetries."""
+    """A share of one, in logs, for integrands without known symmetries."""
     return points.new_zeros(len(points))
 
 

@@ -56,8 +56,8 @@ class AdaptiveKnots(Strategy):
         exact_rows: Up to this many distinct rows, all are knots, with 16 bytes per pair of rows: 3.6 GB.
         fit_rows: Maximum number of rows in the fits of the hyperparameters.
         gap_tolerance: Distance between the bounds, in nats, at which there are enough knots.
-        max_seconds: Time budget: no step starts after it, and the step in progress is finished. The history
-            has at least one step.
+        max_seconds: Time budget: no step starts after it but the selection of the first knots, and the step in
+            progress is finished. The history has at least one step.
 
     Raises:
         ValueError: If a setting is out of range.
