@@ -425,13 +425,14 @@ def _checked_rows(estimator: _OnlineEstimator, X: Any, y: Any, **checks: bool) -
 
 
 def _ordered(est: _OnlineEstimator, X: Any, rows: Array, y: Tensor, *, has_labels: bool) -> tuple[Array, Array]:
-    """The learning order, shuffled if sorted and without copies, and the rows, a shuffled frame encoded for it."""
+    """The learning order, shuffled if sorted and without copies, and the rows, a frame encoded by its first ones."""
     if est.spec is not None:
         return rows, np.arange(len(y))
     order = without_copies(as_tensor(rows), y).numpy()
-    if not is_sorted(as_tensor(rows), y, has_labels=has_labels):
+    if is_sorted(as_tensor(rows)[order], y[order], has_labels=has_labels):
+        order = check_random_state(est.random_state).permutation(order)
+    elif len(order) == len(y):
         return rows, order
-    order = check_random_state(est.random_state).permutation(order)
     est.columns_ = columns = fit_frame(X, order[: _warm_up(est.warmup, len(order))])
     return rows if columns is None else checked_inputs(est, X, columns, reset=True), order
 

@@ -11,5 +11,5 @@ def describe_argument(value: object) -> str:
     """Text of an argument for messages, with a hint if it is a class instead of an object."""
     if isinstance(value, type):
         return f"the class {value.__name__}: instantiate it"
-    shape = getattr(value, "shape", None)  # of tensors, arrays and frames
-    return repr(value) if shape is None else f"a {type(value).__name__} of shape {tuple(shape)}"
+    shape = getattr(value, "shape", ())  # of tensors, arrays and frames
+    return f"{type(value).__name__} of shape {tuple(shape)}" if shape else repr(value)

@@ -7,7 +7,18 @@ import warnings
 from importlib.util import find_spec
 from pathlib import Path
 
-_BUILT_ON = ("torch", "gpytorch", "botorch", "linear_operator", "sklearn", "joblib", "optuna", "river")
+_BUILT_ON = (
+    "torch",
+    "gpytorch",
+    "botorch",
+    "linear_operator",
+    "sklearn",
+    "joblib",
+    "optuna",
+    "river",
+    "skpro",
+    "sktime",
+)
 
 
 @functools.cache

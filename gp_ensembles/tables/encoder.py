@@ -82,6 +82,7 @@ class TableEncoder:
                 columns.append(column)
         if refused:
             raise TableError.of_columns(refused)
+        noted = [column for column in columns if options.kinds.get(column.name) != "category"]
         with _named(path, target, raw):
             target_column = TargetColumn.fit(target, raw.columns[target], decimal, options.classes)
         if options.series is not None:
@@ -89,7 +90,7 @@ class TableEncoder:
                 raise TableError(
                     f"{path}: rows of several series have no common order; leave out --time {options.time}"
                 )
-            notes = notes_of(columns, raw.columns, decimal)
+            notes = notes_of(noted, raw.columns, decimal)
             return cls(tuple(columns), target_column, None, missing, notes, options.missing, options.series)
         skips = options.on_bad_time == "skip"
         clock, notes = find_clock(columns, raw.columns, decimal, skips=skips)
@@ -105,7 +106,7 @@ class TableEncoder:
                 cells = raw.columns[options.time]
                 own = known.get(options.time) or fit_column(options.time, cells, decimal, None, options.timezone)
                 clock, notes = clock_of(own, columns, raw.columns, decimal), ()
-        notes += notes_of(columns, raw.columns, decimal)
+        notes += notes_of(noted, raw.columns, decimal)
         if target_column.classes is None:
             with _named(path, target, raw):
                 y = target_column.encode(raw.columns[target], decimal)

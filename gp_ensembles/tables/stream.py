@@ -146,9 +146,11 @@ class RowStream:
         if not self._ready:
             return None
         part = self._ready[0].part(slice(0, LEAST_WARM_UP))
-        times = self._times(part)
+        wanted = self._source.decimal, self.path, self.num_given + 1
+        times = replace(self.encoder, skips=True).times(part, *wanted)
         if times is not None and len(times) > 1 and np.isnan(times).all():  # another format rather than mistakes
-            replace(self.encoder, skips=False).times(part, self._source.decimal, self.path, self.num_given + 1)
+            replace(self.encoder, skips=False).times(part, *wanted)
+        times = self._times(part.part(slice(0, 1)))
         return None if times is None else float(times[0])
 
     def skip_until(self, time: float) -> None:

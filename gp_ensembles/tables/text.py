@@ -138,7 +138,8 @@ def _num_titles(lines: list[str], delimiter: str, quote: str) -> int:
     if delimiter == " ":
         return 0
     first = next((place for place, line in enumerate(lines) if delimiter in line), 0)
-    if sum(line.count(quote) for line in lines[:first]) % 2:  # the first name has a line break
+    above = [line for line in lines[: first + 1] if line.strip()]
+    if len(split_rows(above, delimiter, quote)) < len(above):  # the first name has a line break
         return 0
     below = split_rows(lines[first:], delimiter, quote)
     return first if len(below) > 2 and _usual_width(below)[1] > 0.9 else 0

@@ -228,7 +228,7 @@ def fit_fusion(
         progress: Whether to show a progress bar.
 
     Raises:
-        TypeError: If the model is none.
+        TypeError: If ``model`` is not a ``FusionModel``.
         NumericalError: If the log joint density cannot be used.
 
     Example:

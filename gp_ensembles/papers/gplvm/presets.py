@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from numbers import Integral
 
 import torch
 from gpytorch.kernels import RBFKernel
@@ -84,7 +85,7 @@ def ie_gplvm(
         >>> type(ie_gplvm(12, stay=0.99).meta_learner).__name__
         'MarkovSwitching'
     """
-    check_made("num_outputs", num_outputs, int, "784, the number of columns")
+    check_made("num_outputs", num_outputs, Integral, "784, the number of columns")
     features = rbf_features(num_latent, num_frequencies, generator=generator, dtype=dtype)
     if stay is None:
         return IEGPLVM(features, num_outputs, settings=settings)

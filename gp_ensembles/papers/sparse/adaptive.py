@@ -154,10 +154,10 @@ class AdaptiveKnots(Strategy):
                 return f"the bounds of the log evidence are less than {self.gap_tolerance} nats apart"
             if len(chosen) < count:
                 return f"{len(chosen)} rows explain the entire prior"
-            if count == most:
-                return f"there are {most} knots, the most allowed; the bounds are {gap:.3g} nats apart"
             if _left(deadline) <= 0.0:
                 return f"the budget of {self.max_seconds:g} s has ended; the bounds are {gap:.3g} nats apart"
+            if count == most:
+                return f"there are {most} knots, the most allowed; the bounds are {gap:.3g} nats apart"
             count = min(2 * count, most)
 
     def _few(self, run: SelectionRun, deadline: float) -> str:
