@@ -117,6 +117,7 @@ TABLES = (
         {
             "-R, 1 000 rows": "maskerade-r",
             "-R": "maskerade-r _large",
+            "-R, as published, all rows": "maskerade-r _as-published",
             "one spectral mixture (`sm`)": "sm _large",
         },
     ),
