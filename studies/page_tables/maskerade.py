@@ -87,8 +87,7 @@ TABLES = (
             "table 3, MSE": "table-3 mse_standardized maskerade-r",
             "table 5, RMSE": "table-5 rmse_standardized maskerade-r",
             "table 5, RMSE, `sm`": "table-5 rmse_standardized sm",
-            **dict.fromkeys(f"table {one}, printed, -I" for one in ("2, RMSE", "2, log density", "3, MSE")),
-            **dict.fromkeys(f"table 5, RMSE, printed, {one}" for one in ("-R", "SM")),
+            **dict.fromkeys(f"table {x}, printed" for x in ("2, RMSE", "2, LL", "3, MSE", "5, RMSE", "5, RMSE, SM")),
         },
     ),
     PageTable(
