@@ -58,6 +58,7 @@ _TWINS = {
     "static, then drifting": "static_then_drifting",
     "barrett_wam": "kuka1",
 }
+_PUBLISHED = (", as published", "_as-published")
 _SHARES = ("10", "25", "50", "100")  # of the rows, percent
 TABLES = (
     *(
@@ -68,10 +69,7 @@ TABLES = (
             _twins("HSGP", "RFF", "RBF", "Poly", "Linear", score=score),
             _STREAMS,
         )
-        for way, kept, score in (
-            ("", "", "log_score"),
-            (", as published", "_as-published", "log_score_as_published"),
-        )
+        for way, kept, score in (("", "", "log_score"), (*_PUBLISHED, "log_score_as_published"))
     ),
     PageTable(
         "doebe",
@@ -108,7 +106,7 @@ TABLES = (
             scores(f"doebe/appendix-f{kept}.csv", set="kuka1"),
             [f"log_score after {share}%" for share in _SHARES],
         )
-        for way, kept in (("", ""), (", as published", "_as-published"))
+        for way, kept in (("", ""), _PUBLISHED)
     ),
     PageTable(
         "doebe",
