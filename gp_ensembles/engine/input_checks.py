@@ -15,7 +15,7 @@ from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.stream import choose_block_size
 from gp_ensembles.likelihoods.predictive import num_classes
 from gp_ensembles.likelihoods.response import conditional, latent_dim
-from gp_ensembles.numerics import devices
+from gp_ensembles.numerics import arguments
 from gp_ensembles.numerics.gpytorch_types import Likelihood
 
 
@@ -258,12 +258,12 @@ def check_states_fit(experts: Sequence[Expert], block_size: int, like: Tensor) -
         f"which are kept twice, and blocks of {block_size} rows)"
     )
     fix = "use fewer experts or features, float32, or the device cpu"
-    devices.check_memory(_COPIES * states + block, like.device, what, fix)
+    arguments.check_memory(_COPIES * states + block, like.device, what, fix)
 
 
 def most_rows(num_experts: int, like: Tensor) -> int:
     """Rows whose predictions by so many experts fit into memory at once."""
-    return devices.memory_of(like.device) // (num_experts * like.element_size() * _FIELDS)
+    return arguments.memory_of(like.device) // (num_experts * like.element_size() * _FIELDS)
 
 
 def _state_bytes(expert: Expert, each: int) -> int:

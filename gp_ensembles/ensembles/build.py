@@ -34,8 +34,7 @@ from gp_ensembles.filters.transitions import RandomWalk
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.likelihoods import CountLikelihood
 from gp_ensembles.meta_learners import MetaLearner
-from gp_ensembles.numerics.arguments import check_made
-from gp_ensembles.numerics.devices import check_memory
+from gp_ensembles.numerics.arguments import check_made, check_memory
 from gp_ensembles.numerics.display import call_text
 from gp_ensembles.numerics.warn_caller import warn_caller
 

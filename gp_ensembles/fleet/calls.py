@@ -12,8 +12,7 @@ from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import light
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.fleet.ensemble_fleet import Names, listed
-from gp_ensembles.numerics.arguments import check_made
-from gp_ensembles.numerics.devices import check_device
+from gp_ensembles.numerics.arguments import check_device, check_made
 from gp_ensembles.streaming.checks import IllegalRow, arrive, clean_arrivals, earliest, illegal_input, illegal_target
 from gp_ensembles.streaming.config import StreamConfig
 

@@ -15,7 +15,7 @@ from gp_ensembles.engine.state import EnsembleState, named_layers, named_tensors
 from gp_ensembles.experts.base import Variances
 from gp_ensembles.files.operations import OpenFile, make_folder, remove_if_possible
 from gp_ensembles.filters.states import FilterState, GaussianState, gaussian_state, square_root_state
-from gp_ensembles.numerics.devices import check_memory
+from gp_ensembles.numerics.arguments import check_memory
 
 FAILED = "failed"  # rows learned before a series failed, -1 if it did not
 _LEAST_ROOM = 16

@@ -11,8 +11,7 @@ from gp_ensembles.ensembles.presets import auto
 from gp_ensembles.ensembles.records import spec_to_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.spec_checks import check_flag
-from gp_ensembles.numerics.arguments import check_made
-from gp_ensembles.numerics.devices import check_device
+from gp_ensembles.numerics.arguments import check_device, check_made
 from gp_ensembles.numerics.display import changed, spread_text
 
 Impute = Literal["found", "last", "mean"]

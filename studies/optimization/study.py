@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import product
 
-from gp_ensembles.numerics.devices import check_device
+from gp_ensembles.numerics.arguments import check_device
 from studies.harness.experiment import Choices
 from studies.harness.parts import Record, Results, running
 from studies.harness.plan import check_range, chosen

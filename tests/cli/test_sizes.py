@@ -16,7 +16,7 @@ from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.meta_learners import FixedShare
-from gp_ensembles.numerics import devices
+from gp_ensembles.numerics import arguments
 from gp_ensembles.tables import open_rows, text
 
 
@@ -55,7 +55,7 @@ def test_a_quotation_mark_that_is_left_open_is_named(tmp_path):
 
 
 def test_what_a_machine_cannot_hold_is_refused_before_it_is_begun(monkeypatch):
-    monkeypatch.setattr(devices, "memory_of", lambda device: 1_000_000)
+    monkeypatch.setattr(arguments, "memory_of", lambda device: 1_000_000)
     X = torch.randn(50, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     wide = [("rff", FourierBasis(num_features=500).build(X, generator=None)[0][1])]
     with pytest.raises(ValueError, match=r"rff.* with 500 features would take .* GB too little; take fewer features"):

@@ -23,7 +23,7 @@ from gp_ensembles.filters.states import square_root_state
 from gp_ensembles.fleet import Fleet, store
 from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
 from gp_ensembles.meta_learners import CombinedRules, FixedShare, OnlineNewton
-from gp_ensembles.numerics import devices
+from gp_ensembles.numerics import arguments
 from tests.fleet.instances import ENSEMBLES, INPUTS, SERIES, linear, rows
 from tests.refusals import refused
 
@@ -258,12 +258,12 @@ def test_room_is_asked_for_where_states_live(tmp_path, monkeypatch):
     """Of memory what old and new places take while they are copied; of a folder's disk, whatever memory there is."""
     fleet = EnsembleFleet(Ensemble([GaussianExpert(linear())], FixedShare()), range(16))
     each = store.Store(fleet.ensemble.init()).bytes_each
-    monkeypatch.setattr(devices, "memory_of", lambda device: 40 * each)
+    monkeypatch.setattr(arguments, "memory_of", lambda device: 40 * each)
     refused(ValueError, "32 series, with the 16 places that are copied, would take", lambda: fleet.add(["one more"]))
     assert len(fleet) == 16
-    monkeypatch.setattr(devices, "memory_of", lambda device: 48 * each)
+    monkeypatch.setattr(arguments, "memory_of", lambda device: 48 * each)
     fleet.add(["one more"])
-    monkeypatch.setattr(devices, "memory_of", lambda device: 1)
+    monkeypatch.setattr(arguments, "memory_of", lambda device: 1)
     mapped = EnsembleFleet(fleet.ensemble, range(40), folder=tmp_path / "states")
     monkeypatch.setattr(store.shutil, "disk_usage", lambda path: SimpleNamespace(free=30 * each))
     refused(ValueError, "GB more on the disk of", lambda: mapped.add(["one more"]))

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.numerics import exact_gp
+from gp_ensembles.numerics.arguments import memory_of
 from gp_ensembles.numerics.cholesky import cholesky
-from gp_ensembles.numerics.devices import memory_of
 from gp_ensembles.numerics.exact_gp import Conditioned, log_marginal
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures, covariance, covariance_at_lags

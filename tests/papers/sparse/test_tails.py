@@ -85,6 +85,7 @@ EXACT = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.* exact copies")
 @pytest.mark.parametrize("name", EXACT)
 def test_intervals_without_noise_hold_nine_of_ten(name):
     """Errors are anywhere below the least noise; in places that come again, and in new ones next to copies."""

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gp_ensembles.numerics.devices import check_memory, memory_of
+from gp_ensembles.numerics.arguments import check_memory, memory_of
 
 
 def test_a_gpu_has_what_its_driver_says_is_free(monkeypatch):
