@@ -94,8 +94,8 @@ def test_references_that_die_out_do_no_harm_and_come_back():
     [
         ((meta.FixedShare, [0]), TypeError, "must be a weight rule"),
         ((meta.FixedShare(), []), ValueError, "at least one"),
-        ((meta.FixedShare(), [1, 1]), ValueError, "distinct indices"),
-        ((meta.FixedShare(), [-1]), ValueError, "distinct indices"),
+        ((meta.FixedShare(), [1, 1]), ValueError, "distinct non-negative indices"),
+        ((meta.FixedShare(), [-1]), ValueError, "distinct non-negative indices"),
         ((meta.FixedShare(), [0], 1.0), ValueError, "prior must lie between 0 and 1"),
         ((meta.FixedShare(), [0], 0.2, 0.0), ValueError, "share must be above 0"),
     ],

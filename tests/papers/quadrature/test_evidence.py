@@ -260,7 +260,7 @@ def test_the_evidence_is_that_of_the_parts_before_one_that_fails(monkeypatch):
     assert len(warned) == 1
     assert str(warned[0].message) == found.doubt
     assert "given up: 0 effective draws in 6 dimensions and k = 2.50 after 2 refits" in found.doubt
-    assert found.doubt.endswith("use a prior with at most 1")
+    assert found.doubt.endswith("use a prior with at most 1 component(s)")
     truth, deviation = by_brute_force(problem, 1)
     truth += math.log(0.5)
     assert abs(found.log_evidence - truth) < 4.0 * math.hypot(found.log_evidence_sd, deviation)
