@@ -19,7 +19,7 @@ def first_of_each(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def without_copies(X: Tensor, y: Tensor) -> Tensor:
-    """Places (K,) of rows X (N, D), y (N, ...) without copies of earlier ones, in their order; warns if there are any.
+    """Indices (K,) of rows X (N, D), y (N, ...) without copies of earlier ones, in their order; warns if there are any.
 
     Two measurements would differ, so copies suggest that there is no noise. If rows recur naturally, one of them
     often (a sensor at rest), or equal inputs with several targets, or all columns with few values, all rows stay.
@@ -27,7 +27,8 @@ def without_copies(X: Tensor, y: Tensor) -> Tensor:
     """
     places = torch.arange(len(X), dtype=torch.int64, device=X.device)
     targets = y.reshape(len(y), -1).to(X)
-    seen = places[~targets.isnan().all(dim=1)]
+    stays = targets.isnan().all(dim=1)
+    seen = places[~stays]
     first, counts = first_of_each(torch.cat([X, targets], dim=1)[seen])
     num_copies = len(seen) - len(first)
     if num_copies <= _FEWEST * len(seen) or bool(counts.max() > _OFTEN * counts.median()):
@@ -40,6 +41,5 @@ def without_copies(X: Tensor, y: Tensor) -> Tensor:
         f"{num_copies} of the {len(X)} rows are exact copies of other rows and are left out: counted as separate "
         f"measurements, they would suggest that there is no noise"
     )
-    stays = targets.isnan().all(dim=1)
     stays[seen[first]] = True
     return places[stays]

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from numbers import Integral
+from operator import index
 
 import torch
 from gpytorch.kernels import RBFKernel
@@ -10,7 +10,7 @@ from gpytorch.kernels import RBFKernel
 from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.meta_learners import MarkovSwitching
 from gp_ensembles.meta_learners.switching import sticky_transition
-from gp_ensembles.numerics.arguments import check_made
+from gp_ensembles.numerics.arguments import describe_argument
 from gp_ensembles.papers.gplvm.model import IEGPLVM
 from gp_ensembles.papers.gplvm.records import LatentSettings
 
@@ -85,7 +85,11 @@ def ie_gplvm(
         >>> type(ie_gplvm(12, stay=0.99).meta_learner).__name__
         'MarkovSwitching'
     """
-    check_made("num_outputs", num_outputs, Integral, "784, the number of columns")
+    try:
+        index(num_outputs)
+    except TypeError:
+        found = describe_argument(num_outputs)
+        raise TypeError(f"num_outputs must be an integer, the number of columns, got {found}") from None
     features = rbf_features(num_latent, num_frequencies, generator=generator, dtype=dtype)
     if stay is None:
         return IEGPLVM(features, num_outputs, settings=settings)
